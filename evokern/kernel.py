@@ -312,7 +312,7 @@ class VectorAccess:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far an output may be from the float64 reference: `|error| <= atol + rtol * |reference|`, element by element."""
+    """How far each output element may be from the float64 reference: `|error| <= atol + rtol * |reference|`."""
 
     atol: float
     """Absolute part."""

@@ -1,0 +1,49 @@
+"""evokern: the fastest provably right variant of a CUDA kernel inside a time budget, with the evidence."""
+
+from evokern.kernel import (
+    Baseline,
+    Constraint,
+    Kernel,
+    L2Window,
+    Launch,
+    Need,
+    Problem,
+    ProblemField,
+    Scalar,
+    Tensor,
+    Tolerance,
+    VectorAccess,
+    Workload,
+    divides,
+    f32,
+    i32,
+    i64,
+)
+from evokern.space import Config, Gene, Mutation, Parameter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Baseline",
+    "Config",
+    "Constraint",
+    "Gene",
+    "Kernel",
+    "L2Window",
+    "Launch",
+    "Mutation",
+    "Need",
+    "Parameter",
+    "Problem",
+    "ProblemField",
+    "Scalar",
+    "Tensor",
+    "Tolerance",
+    "VectorAccess",
+    "Workload",
+    "__version__",
+    "divides",
+    "f32",
+    "i32",
+    "i64",
+]

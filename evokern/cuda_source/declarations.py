@@ -1,0 +1,326 @@
+"""A token stream cut into declarations: what is a function, a class, a variable, and where it begins and ends.
+
+No type is looked up, so the shapes alone decide: braces after a parameter list are a body, braces after a class
+word belong to a class, braces after ``=`` to an initialiser. Namespaces, ``extern "C"`` blocks and class bodies
+are cut again into their members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from evokern.cuda_source.lexer import TokenStream
+
+_ATTRIBUTES = frozenset(
+    "__launch_bounds__ __align__ alignas __attribute__ __declspec decltype noexcept explicit requires throw "
+    "__cluster_dims__ __maxnreg__ __block_size__ __grid_constant__ _Pragma __pragma".split()
+)
+_CLASS_WORDS = frozenset({"class", "struct", "union", "enum"})
+_ACCESS = frozenset({"public", "private", "protected"})
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A stretch of tokens that belong together."""
+
+    kind: str
+    """``namespace``, ``linkage``, ``function``, ``class``, ``enum``, ``variable``, ``alias``, ``typedef``, ``using``,
+    ``directive`` (``using namespace``), ``assertion``, ``call`` (a macro's call) or ``other``."""
+    first: int
+    """Index of the first token."""
+    last: int
+    """Index of the last token, the ``;`` or ``}`` included."""
+    names: tuple[str, ...]
+    """The names that it introduces at its own level (an enum's values too)."""
+    name_index: int
+    """Index of the (first) name's token; ``first`` where there is none."""
+    head: tuple[int, ...]
+    """Indices of the tokens before the body or initialiser, attributes and template lists included."""
+    parameters: tuple[int, int] | None = None
+    """Indices of the brackets around a function's parameters."""
+    template: tuple[int, int] | None = None
+    """Indices of the angle brackets of the innermost template parameter list."""
+    body: tuple[int, int] | None = None
+    """Indices of the braces around a body."""
+    namespace: str = ""
+    """The enclosing namespaces and classes, joined by ``::``."""
+    extern_c: bool = False
+    """Whether it stands in an ``extern "C"`` block or carries the words itself."""
+    members: tuple[Declaration, ...] = field(default=())
+    """The declarations inside a namespace, a linkage block or a class."""
+
+    def leaves(self) -> Iterator[Declaration]:
+        """Yield the declarations in it that are not themselves namespaces or linkage blocks."""
+        if self.kind in ("namespace", "linkage"):
+            for member in self.members:
+                yield from member.leaves()
+        else:
+            yield self
+
+
+def read_declarations(stream: TokenStream) -> tuple[Declaration, ...]:
+    """Cut a whole file into its outermost declarations."""
+    return _Reader(stream).level(0, len(stream.tokens), "", False)
+
+
+class _Reader:
+    def __init__(self, stream: TokenStream) -> None:
+        self.stream = stream
+        self.tokens = stream.tokens
+        self.partner = stream.partner
+
+    def text(self, index: int) -> str:
+        return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
+
+    def level(self, index: int, end: int, namespace: str, extern_c: bool) -> tuple[Declaration, ...]:
+        """Read the declarations between two indices, one after another."""
+        found: list[Declaration] = []
+        while index < end:
+            token = self.tokens[index]
+            if token.kind == "directive" or token.text in (";", "}", ")"):
+                index += 1
+            elif token.text in _ACCESS and self.text(index + 1) == ":":
+                index += 2
+            else:
+                declaration = (
+                    self._namespace(index, end, namespace, extern_c)
+                    or self._linkage(index, end, namespace)
+                    or self._plain(index, end, namespace, extern_c)
+                )
+                found.append(declaration)
+                index = declaration.last + 1
+        return tuple(found)
+
+    def _namespace(self, first: int, end: int, namespace: str, extern_c: bool) -> Declaration | None:
+        index = first + 1 if self.text(first) == "inline" else first
+        if self.text(index) != "namespace":
+            return None
+        index += 1
+        words: list[str] = []
+        while index < end and self.text(index) not in ("{", "=", ";"):
+            if self.text(index) in ("[", "("):
+                index = self.partner[index]
+            elif self.tokens[index].kind == "word" and self.text(index) != "inline":
+                words.append(self.text(index))
+            index += 1
+        head = tuple(range(first, min(index, end)))
+        if self.text(index) != "{" or index >= end:
+            while index < end - 1 and self.text(index) != ";":
+                index += 1
+            return Declaration("alias", first, min(index, end - 1), tuple(words[:1]), first, head, namespace=namespace)
+        inner = "::".join(filter(None, (namespace, *words)))
+        close = self.partner[index]
+        members = self.level(index + 1, min(close, end), inner, extern_c)
+        return Declaration("namespace", first, close, (), first, head, body=(index, close), namespace=inner, members=members)
+
+    def _linkage(self, first: int, end: int, namespace: str) -> Declaration | None:
+        if not (self.text(first) == "extern" and self.tokens[min(first + 1, end - 1)].kind == "string"):
+            return None
+        if self.text(first + 2) != "{" or first + 2 >= end:
+            return None
+        close = self.partner[first + 2]
+        members = self.level(first + 3, min(close, end), namespace, self.text(first + 1) == '"C"')
+        return Declaration(
+            "linkage", first, close, (), first, (first, first + 1), body=(first + 2, close), namespace=namespace, members=members
+        )
+
+    def _plain(self, first: int, end: int, namespace: str, extern_c: bool) -> Declaration:
+        """Read one declaration that is neither a namespace nor a linkage block."""
+        head: list[int] = []
+        depth_zero: list[int] = []  # the head without attribute arguments and template lists
+        parameters: tuple[int, int] | None = None
+        template: tuple[int, int] | None = None
+        body: tuple[int, int] | None = None
+        class_word = ""
+        equals = initialisers = False
+        index, last = first, end - 1
+        while index < end:
+            token, text = self.tokens[index], self.text(index)
+            previous = self.text(index - 1) if index > first else ""
+            step = index + 1
+            if token.kind == "directive":
+                index = step
+                continue
+            if text == ";":
+                last = index
+                break
+            if text == "}":  # a stray one, or the end of what surrounds this
+                last = max(index - 1, first)
+                break
+            if text == "template" and self.text(step) == "<" and not equals:
+                behind = self.stream.skip_angles(step, end)
+                if behind is not None:
+                    template = (step, behind - 1)
+                    head.extend(range(index, behind))
+                    index = behind
+                    continue
+            if text == "(":
+                step = self.partner[index] + 1
+                if not (equals or initialisers or previous in _ATTRIBUTES):
+                    if previous == "operator":  # operator()(...)
+                        head.append(index)
+                        depth_zero.append(index)
+                        index = step
+                        continue
+                    parameters = (index, step - 1)
+                    if self._is_lone_call(first, index, step, end):
+                        last = step - 1
+                        head.extend(range(index, step))
+                        break
+            elif text == "[":
+                step = self.partner[index] + 1
+            elif text == "<" and token.kind == "punct" and previous != "operator" and index > first:
+                step = self.stream.skip_angles(index, end) or step
+            elif text == "=" and previous != "operator":
+                equals = True
+            elif text == ":" and parameters and not equals:
+                initialisers = True
+            elif text in _CLASS_WORDS and not parameters and not equals and not class_word:
+                class_word = text
+            elif text == "{":
+                close = self.partner[index]
+                step = close + 1
+                if equals:
+                    pass
+                elif class_word and not parameters:
+                    body = (index, close)
+                elif parameters and not (initialisers and self._is_initialiser(index, close)):
+                    body = (index, close)
+                    last = close + 1 if self.text(close + 1) == ";" and close + 1 < end else close
+                    break
+                index = step
+                continue
+            if body is None and not equals:
+                head.extend(range(index, min(step, end)))
+                depth_zero.append(index)
+            index = step
+        last = min(max(last, first), end - 1)
+        return self._finish(
+            _Shape(first, last, tuple(head), tuple(depth_zero), parameters, template, body, class_word, equals), namespace, extern_c
+        )
+
+    def _is_initialiser(self, opener: int, close: int) -> bool:
+        """Whether braces in a constructor's member list belong to a member: ``: a{1}, b{2} {``."""
+        before = self.tokens[opener - 1]
+        return (before.kind == "word" or before.text == ">") and self.text(close + 1) in (",", "{")
+
+    def _is_lone_call(self, first: int, opener: int, behind: int, end: int) -> bool:
+        """Whether ``NAME(...)`` stands alone on its lines with no ``;``: a macro's call, not a function's head."""
+        if opener != first + 1 or behind >= end or self.tokens[first].kind != "word" or not self.text(first).isupper():
+            return False
+        between = self.stream.text[self.tokens[behind - 1].end : self.tokens[behind].start]
+        following = self.tokens[behind]
+        return "\n" in between and (following.kind in ("word", "directive")) and self.text(first) not in _ATTRIBUTES
+
+    def _finish(self, shape: _Shape, namespace: str, extern_c: bool) -> Declaration:
+        words = [i for i in shape.depth_zero if self.tokens[i].kind == "word"]
+        start = self.text(shape.first)
+        members: tuple[Declaration, ...] = ()
+        if start == "using":
+            kind = "directive" if self.text(shape.first + 1) == "namespace" else "alias" if shape.equals else "using"
+            names = words[1:2] if kind == "alias" else words[-1:]
+        elif start == "static_assert" or start == "_Static_assert":
+            kind, names = "assertion", []
+        elif start == "typedef":
+            kind, names = "typedef", words[-1:]
+            if shape.parameters:  # typedef R (*name)(...)
+                names = [i for i in shape.head if self.tokens[i].kind == "word" and self.text(i - 1) == "*"][:1] or names
+            if shape.body:
+                names += [i for i in range(shape.body[1], shape.last) if self.tokens[i].kind == "word"]
+        elif shape.class_word and shape.body:
+            kind = "enum" if shape.class_word == "enum" else "class"
+            names = self._class_names(shape)
+            if kind == "class":
+                inner = "::".join(filter(None, (namespace, *(self.text(i) for i in names[:1]))))
+                members = self.level(shape.body[0] + 1, shape.body[1], inner, False)
+        elif shape.parameters and not shape.equals_before_parameters:
+            names = self._function_name(shape)
+            kind = "function" if len(shape.depth_zero) > 2 or shape.body is None else "call"
+            if kind == "function" and names and names[0] == shape.first and not self._is_member_name(shape, namespace):
+                kind = "call"
+        elif shape.class_word:
+            kind, names = "class", words[-1:]
+        else:
+            kind, names = "variable", self._variable_names(shape)
+        return Declaration(
+            kind,
+            shape.first,
+            shape.last,
+            tuple(self.text(i) for i in names),
+            names[0] if names else shape.first,
+            shape.head,
+            shape.parameters if kind in ("function", "call") else None,
+            shape.template,
+            shape.body,
+            namespace,
+            extern_c or self._has_linkage(shape),
+            members,
+        )
+
+    def _is_member_name(self, shape: _Shape, namespace: str) -> bool:
+        """Whether ``Name(...)`` without a type before it is a constructor."""
+        return self.text(shape.first) == namespace.rpartition("::")[2] or self.text(shape.first + 1) == "::"
+
+    def _has_linkage(self, shape: _Shape) -> bool:
+        return any(self.text(i) == '"C"' and self.text(i - 1) == "extern" for i in shape.head)
+
+    def _function_name(self, shape: _Shape) -> list[int]:
+        assert shape.parameters is not None
+        before = [i for i in shape.depth_zero if i < shape.parameters[0]]
+        for index in reversed(before):
+            if self.text(index) == "operator":
+                return [index]
+            if self.tokens[index].kind == "word":
+                return [index]
+        return []
+
+    def _class_names(self, shape: _Shape) -> list[int]:
+        assert shape.body is not None
+        names: list[int] = []
+        for index in shape.depth_zero:
+            if index > shape.body[0] or self.text(index) == ":":
+                break
+            if self.tokens[index].kind == "word" and self.text(index) not in _CLASS_WORDS | _ATTRIBUTES | {"final"}:
+                names = [index]
+        if shape.class_word == "enum":
+            parts = self.stream.split_commas(shape.body[0] + 1, shape.body[1] - 1)
+            names += [i for i, _ in parts if self.tokens[i].kind == "word"]
+        return names + [i for i in range(shape.body[1] + 1, shape.last) if self.tokens[i].kind == "word"]
+
+    def _variable_names(self, shape: _Shape) -> list[int]:
+        """The word before each ``=``, ``[``, ``{``, ``,`` and the final ``;``."""
+        names: list[int] = []
+        last = shape.last if self.text(shape.last) == ";" else shape.last + 1
+        for first, behind in self.stream.split_commas(shape.first, last - 1):
+            index, candidate = first, -1
+            while index <= behind and self.text(index) not in ("=", "{"):
+                if self.tokens[index].kind == "word" and self.text(index) not in _ATTRIBUTES:
+                    candidate = index
+                elif self.text(index) == "<":
+                    index = (self.stream.skip_angles(index, behind + 1) or index + 1) - 1
+                elif self.text(index) in ("(", "["):
+                    index = self.partner[index]
+                index += 1
+            if candidate >= 0:
+                names.append(candidate)
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What one pass over a declaration's tokens has seen."""
+
+    first: int
+    last: int
+    head: tuple[int, ...]
+    depth_zero: tuple[int, ...]
+    parameters: tuple[int, int] | None
+    template: tuple[int, int] | None
+    body: tuple[int, int] | None
+    class_word: str
+    equals: bool
+
+    @property
+    def equals_before_parameters(self) -> bool:
+        return self.parameters is None
