@@ -50,7 +50,9 @@ class Profile:
     int32_per_clock: float
     """32-bit integer results a clock and SM."""
     tensor_flops_per_clock: Mapping[str, float]
-    """Dense tensor-core operations a clock and SM through `mma.sync`, by `INPUT->ACCUMULATOR` (an FMA counts two)."""
+    """Dense tensor-core operations a clock and SM that `mma.sync` reaches, by `INPUT->ACCUMULATOR` (an FMA: two)."""
+    tensor_peak_flops_per_clock: float
+    """Dense fp16 tensor operations a clock and SM by any instruction (wgmma too): the bound no result may pass."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Field → where its number comes from."""
     shared_bytes_static: int = 48 * 1024
@@ -99,3 +101,135 @@ LIMITS: tuple[str, ...] = (
     "registers_per_thread",
 )
 """Fields that a study's `limits` may lower."""
+
+_GUIDE = 'CUDA Programming Guide, "Compute Capabilities", technical specifications per compute capability'
+_THROUGHPUT = 'CUDA Programming Guide, "Arithmetic Instructions", throughput table per compute capability'
+_ADA = "NVIDIA Ada GPU Architecture white paper v2.01, appendices A and C"
+_L4 = "NVIDIA L4 Tensor Core GPU data sheet"
+_AMPERE = "NVIDIA A100 Tensor Core GPU Architecture white paper, table 4"
+_HOPPER = "NVIDIA H100 Tensor Core GPU Architecture white paper, tables 1 to 3"
+_H200 = "NVIDIA H200 Tensor Core GPU data sheet"
+_DISSECTED = "Luo et al., Benchmarking and Dissecting the NVIDIA Hopper GPU Architecture (arXiv 2402.13499)"
+
+_SM_80: dict[str, Any] = {
+    "compute_capability": (8, 0),
+    "shared_bytes_per_block": 166_912,
+    "shared_bytes_per_sm": 167_936,
+    "registers_per_sm": 65_536,
+    "threads_per_sm": 2048,
+    "blocks_per_sm": 32,
+    "fp32_flops_per_clock": 128.0,
+    "sfu_per_clock": 16.0,
+    "int32_per_clock": 64.0,
+}
+_SM_89: dict[str, Any] = _SM_80 | {
+    "compute_capability": (8, 9),
+    "shared_bytes_per_block": 101_376,
+    "shared_bytes_per_sm": 102_400,
+    "threads_per_sm": 1536,
+    "blocks_per_sm": 24,
+    "fp32_flops_per_clock": 256.0,
+}
+_SM_90: dict[str, Any] = _SM_80 | {
+    "compute_capability": (9, 0),
+    "shared_bytes_per_block": 232_448,
+    "shared_bytes_per_sm": 233_472,
+    "fp32_flops_per_clock": 256.0,
+}
+_LIMIT_SOURCES = dict.fromkeys(
+    ("shared_bytes_per_block", "shared_bytes_per_sm", "registers_per_sm", "threads_per_sm", "blocks_per_sm"), _GUIDE
+) | dict.fromkeys(("fp32_flops_per_clock", "sfu_per_clock", "int32_per_clock"), _THROUGHPUT)
+
+# Does fp32 accumulation halve an L4's tensor rate? No. The data sheet's 121 TFLOP/s (dense) over 58 SMs at 2,040 MHz is
+# 1,024 operations a clock and SM, the rate that the white paper gives AD102 for fp16 accumulation (330.3 TFLOP/s on the
+# RTX 4090). Only GeForce parts are halved with fp32 accumulation (165.2 there).
+_ADA_FULL = {"f16->f16": 1024.0, "f16->f32": 1024.0, "bf16->f32": 1024.0, "tf32->f32": 512.0, "s8->s32": 2048.0}
+_HOPPER_SYNC = 0.63
+"""Share of the fp16 peak that `mma.sync` reaches on sm_90 (wgmma gets the rest): table of mma rates in `_DISSECTED`."""
+_HOPPER_RATES = {
+    "f16->f16": 4096.0 * _HOPPER_SYNC,
+    "f16->f32": 4096.0 * _HOPPER_SYNC,
+    "bf16->f32": 4096.0 * _HOPPER_SYNC,
+    "tf32->f32": 2048.0 * _HOPPER_SYNC,
+    "s8->s32": 8192.0 * _HOPPER_SYNC,
+    # mma.sync on E4M3 is emulated on sm_90: operands are converted and the fp16 pipe used.
+    "e4m3->f32": 2048.0 * _HOPPER_SYNC,
+}
+
+CHIPS: Mapping[str, Profile] = {
+    "l4": Profile(
+        name="l4", model="NVIDIA L4", sms=58, clock_mhz=2040, l2_bytes=48 * 2**20, dram_bytes_per_s=300e9,
+        l2_bytes_per_clock_per_sm=32.0, tensor_flops_per_clock=_ADA_FULL | {"e4m3->f32": 2048.0},
+        tensor_peak_flops_per_clock=1024.0, **_SM_89,
+        sources=_LIMIT_SOURCES | {"sms": _ADA, "clock_mhz": _L4, "l2_bytes": _ADA, "dram_bytes_per_s": _L4,
+                                  "tensor_flops_per_clock": f"{_L4}: 121 TFLOP/s dense; {_ADA}",
+                                  "l2_bytes_per_clock_per_sm": "half of a 64-byte port, as measured on AD102"},
+    ),
+    "rtx4090": Profile(
+        name="rtx4090", model="NVIDIA GeForce RTX 4090", sms=128, clock_mhz=2520, l2_bytes=72 * 2**20,
+        dram_bytes_per_s=1008e9, l2_bytes_per_clock_per_sm=32.0,
+        tensor_flops_per_clock=_ADA_FULL | {"f16->f32": 512.0, "bf16->f32": 512.0, "tf32->f32": 256.0,
+                                            "e4m3->f32": 1024.0},
+        tensor_peak_flops_per_clock=1024.0, **_SM_89,
+        sources=_LIMIT_SOURCES | {"sms": _ADA, "clock_mhz": _ADA, "l2_bytes": _ADA, "dram_bytes_per_s": _ADA,
+                                  "tensor_flops_per_clock": f"{_ADA}: 330.3 and 165.2 TFLOP/s",
+                                  "l2_bytes_per_clock_per_sm": "half of a 64-byte port, as measured on AD102"},
+    ),
+    "a100": Profile(
+        name="a100", model="NVIDIA A100-SXM4-80GB", sms=108, clock_mhz=1410, l2_bytes=40 * 2**20,
+        dram_bytes_per_s=2039e9, l2_bytes_per_clock_per_sm=47.4,
+        tensor_flops_per_clock={"f16->f16": 2048.0, "f16->f32": 2048.0, "bf16->f32": 2048.0, "tf32->f32": 1024.0,
+                                "s8->s32": 4096.0},
+        tensor_peak_flops_per_clock=2048.0, **_SM_80,
+        sources=_LIMIT_SOURCES | {"sms": _AMPERE, "clock_mhz": _AMPERE, "l2_bytes": _AMPERE,
+                                  "dram_bytes_per_s": "NVIDIA A100 80GB data sheet",
+                                  "tensor_flops_per_clock": f"{_AMPERE}: 312 TFLOP/s",
+                                  "l2_bytes_per_clock_per_sm": f"{_AMPERE}: 5,120 bytes a clock over 108 SMs"},
+    ),
+    "h100": Profile(
+        name="h100", model="NVIDIA H100 80GB HBM3", sms=132, clock_mhz=1980, l2_bytes=50 * 2**20,
+        dram_bytes_per_s=3350e9, l2_bytes_per_clock_per_sm=42.0, tensor_flops_per_clock=_HOPPER_RATES,
+        tensor_peak_flops_per_clock=4096.0, **_SM_90,
+        sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock", "l2_bytes": _HOPPER,
+                                  "dram_bytes_per_s": _HOPPER, "tensor_flops_per_clock": _DISSECTED,
+                                  "l2_bytes_per_clock_per_sm": _DISSECTED},
+    ),
+    "h200": Profile(
+        name="h200", model="NVIDIA H200", sms=132, clock_mhz=1980, l2_bytes=60 * 2**20, dram_bytes_per_s=4800e9,
+        l2_bytes_per_clock_per_sm=42.0, tensor_flops_per_clock=_HOPPER_RATES, tensor_peak_flops_per_clock=4096.0,
+        **_SM_90,
+        sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock",
+                                  "l2_bytes": "driver's attribute l2CacheSize", "dram_bytes_per_s": _H200,
+                                  "tensor_flops_per_clock": _DISSECTED, "l2_bytes_per_clock_per_sm": _DISSECTED},
+    ),
+}  # fmt: skip
+"""Chips by short name."""
+
+
+def chip(name: str) -> Profile:
+    """Return a chip by its short name.
+
+    Raises:
+        DeviceError: there is no such chip.
+    """
+    key = name.strip().lower().replace("-", "").replace("_", "").replace(" ", "").removeprefix("nvidia")
+    if key in CHIPS:
+        return CHIPS[key]
+    raise DeviceError(f"there is no chip {name!r}: {nearest(key, CHIPS)}")
+
+
+def limits_for(base: Profile, limits: Mapping[str, int | str]) -> Profile:
+    """Return a chip under a study's `[limits]`: `chip = "l4"` and single limits, each at most the chip's own.
+
+    Raises:
+        DeviceError: a chip or limit is unknown, or a limit is no whole number in range.
+    """
+    other = chip(str(limits["chip"])) if "chip" in limits else None
+    single: dict[str, int] = {}
+    for name, value in limits.items():
+        if name == "chip":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise DeviceError(f"limits.{name} = {value!r} is no whole number")
+        single[name] = value
+    return base.limited(other, **single)
