@@ -1,0 +1,81 @@
+// One candidate's choices as a value, what follows from them, and the rules that they must keep.
+// Plain constexpr C++: the kernel asserts the rules on its own macros, a test evaluates the same rules over the whole
+// space with a host compiler and compares them with the constraints of kernel.py, which carry the same names.
+#pragma once
+
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__
+#else
+#define HOST_DEVICE
+#endif
+
+struct Choice {
+  // problem
+  int head_dim, causal, seq_len;  // seq_len 0: known at run time only
+  // mutations
+  int tensor_cores, kv_load, kv_buffers, smem_layout, q_location, qk_acc, pv_acc, exp, row_sum, rescale, loop_order;
+  int merge, output, key_walk;
+  // parameters
+  int block_m, warps_m, key_splits, block_n, stages, lookahead, min_blocks;
+};
+
+HOST_DEVICE constexpr int at_most(int a, int b) { return a < b ? a : b; }
+HOST_DEVICE constexpr int at_least(int a, int b) { return a > b ? a : b; }
+HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+HOST_DEVICE constexpr bool on_mma(Choice c) { return c.tensor_cores == TENSOR_CORES_MMA_SYNC; }
+HOST_DEVICE constexpr bool resident(Choice c) { return c.kv_buffers == KV_BUFFERS_RESIDENT; }
+HOST_DEVICE constexpr bool specialised(Choice c) { return false; }
+
+// ---- sizes
+
+/// Threads that compute; loading warps come on top.
+HOST_DEVICE constexpr int compute_threads(Choice c) { return 32 * c.warps_m * c.key_splits; }
+HOST_DEVICE constexpr int threads(Choice c) { return compute_threads(c) + 0; }
+/// Tiles of 16 query rows per warp.
+HOST_DEVICE constexpr int row_tiles(Choice c) { return c.block_m / (16 * c.warps_m); }
+/// Keys that all splits together take in one step.
+HOST_DEVICE constexpr int step_keys(Choice c) { return c.block_n * c.key_splits; }
+/// Steps over all keys (0: known at run time only).
+HOST_DEVICE constexpr int total_steps(Choice c) { return ceil_div(c.seq_len, step_keys(c)); }
+/// Buffers for K, and as many for V, of each split.
+HOST_DEVICE constexpr int buffers(Choice c) { return resident(c) ? total_steps(c) : c.stages; }
+/// Load groups kept in flight; with resident K and V there are only total_steps + 1 groups.
+HOST_DEVICE constexpr int groups_ahead(Choice c) { return resident(c) ? at_most(c.lookahead, total_steps(c) + 1) : c.lookahead; }
+/// Bytes of one row of a tile in shared memory; 16 bytes of padding shift each row by four banks.
+HOST_DEVICE constexpr int row_bytes(Choice c) { return 2 * c.head_dim + (c.smem_layout == SMEM_LAYOUT_PADDED ? 16 : 0); }
+/// Bytes of one row of a partial output in shared memory, padded likewise.
+HOST_DEVICE constexpr int partial_row_bytes(Choice c) { return (c.head_dim + 8) * (c.merge == MERGE_FP16 ? 2 : 4); }
+/// Bytes of one buffer of K or V of one split.
+HOST_DEVICE constexpr int tile_bytes(Choice c) { return c.block_n * row_bytes(c); }
+/// Bytes of a split's own memory: its buffers of K and V, later its partial output.
+HOST_DEVICE constexpr int split_bytes(Choice c) {
+  return at_least(2 * buffers(c) * tile_bytes(c), c.key_splits > 1 ? c.block_m * partial_row_bytes(c) : 0);
+}
+HOST_DEVICE constexpr int query_bytes(Choice c) { return c.block_m * row_bytes(c); }
+/// Bytes of the references and row sums that the splits exchange.
+HOST_DEVICE constexpr int exchange_bytes(Choice c) { return c.key_splits > 1 ? 8 * c.key_splits * c.block_m : 0; }
+/// Dynamic shared memory of a block on the mma.sync path: Q, each split's memory, the exchange.
+HOST_DEVICE constexpr int mma_shared_bytes(Choice c) { return query_bytes(c) + c.key_splits * split_bytes(c) + exchange_bytes(c); }
+
+/// Registers that a thread must hold at once on the mma.sync path: accumulators, row sums, Q, P, addresses.
+HOST_DEVICE constexpr int least_registers(Choice c) {
+  const int output = c.head_dim / 8 * (c.pv_acc == PV_ACC_FP32 ? 4 : 2);
+  const int scores = c.block_n / 8 * (c.qk_acc == QK_ACC_FP32 ? 4 : 2);
+  const int query = c.q_location == Q_LOCATION_REGISTERS ? c.head_dim / 4 : 0;
+  return row_tiles(c) * (output + scores + query + 4 + 2 + 4) + 20;
+}
+HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 / (threads(c) * c.min_blocks) / 8 * 8); }
+
+// ---- rules (the reasons stand with the static_asserts in kernel.cu)
+
+HOST_DEVICE constexpr bool rows_split_over_warps(Choice c) { return c.block_m % (16 * c.warps_m) == 0; }
+HOST_DEVICE constexpr bool threads_within_block(Choice c) { return threads(c) <= 1024; }
+HOST_DEVICE constexpr bool named_barriers_suffice(Choice c) { return c.key_splits <= 8; }
+HOST_DEVICE constexpr bool resident_needs_static_length(Choice c) { return !resident(c) || c.seq_len > 0; }
+HOST_DEVICE constexpr bool loads_stay_behind_the_ring(Choice c) { return resident(c) || c.lookahead < c.stages; }
+HOST_DEVICE constexpr bool something_in_flight(Choice c) { return c.lookahead > 0 || !resident(c); }
+HOST_DEVICE constexpr bool qk_first_needs_lookahead(Choice c) { return c.loop_order == LOOP_ORDER_PLAIN || c.lookahead > 0; }
+HOST_DEVICE constexpr bool half_scores_need_half_exp(Choice c) { return c.qk_acc == QK_ACC_FP32 || c.exp == EXP_F16X2; }
+HOST_DEVICE constexpr bool half_exp_needs_ones_mma(Choice c) { return c.exp == EXP_FP32 || c.row_sum == ROW_SUM_ONES_MMA; }
+HOST_DEVICE constexpr bool registers_hold_accumulators(Choice c) { return least_registers(c) <= register_limit(c); }

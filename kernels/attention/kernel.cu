@@ -1,0 +1,114 @@
+// FlashAttention forward: O = softmax(scale * Q K^T) V for each head.
+//
+// Q, K, V, O: fp16, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1: tails are masked. CAUSAL hides keys
+// after the row. Softmax is computed in base 2 (scale_log2e = scale * log2 e) against a running reference per row.
+//
+// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time.
+// Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
+//   TENSOR_CORES  who multiplies: plain FMAs, wmma, or mma.sync with fragments in registers
+//   KV_LOAD       how tiles reach shared memory: single halves (strided or coalesced), 16-byte vectors, cp.async
+//   KV_BUFFERS    ring of STAGES buffers, or all of K and V resident
+//   STAGES        buffers of the ring, for K and for V
+//   LOOKAHEAD     load groups in flight before the compute that needs the first of them
+//   SMEM_LAYOUT   rows plain (bank conflicts), padded by 16 bytes, or chunks XOR-swizzled by the row
+//   Q_LOCATION    fragments of Q held in registers, or read from shared memory for every step
+//   QK_ACC PV_ACC accumulator type of each product; fp16 halves registers and may overflow on large inputs
+//   EXP           exponentials one by one in fp32, or two at a time in fp16
+//   ROW_SUM       row sums by additions, or by an mma with ones
+//   RESCALE       rescale the output always, when a row's maximum changed, or when it grew by more than 2^8
+//   LOOP_ORDER    plain, or Q K^T of the next step issued beside P V of this one
+//   KEY_SPLITS    warps along the keys, each with a part of every step; their partial outputs are merged in fp16 or
+//   MERGE         fp32
+//   OUTPUT        (one split) rows staged through shared memory for 16-byte stores, or 4-byte stores from fragments
+//   KEY_WALK      every row block walks the keys from the first, or from its own starting step
+//   GRID_ORDER    which index runs fastest over the grid: row blocks or heads
+//   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
+//   UNROLL        steps unrolled;  MIN_BLOCKS blocks per SM that bound the registers
+
+#if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN)
+#error "define the problem: HEAD_DIM, CAUSAL and SEQ_LEN"
+#endif
+#if !defined(TENSOR_CORES) || !defined(KV_LOAD) || !defined(KV_BUFFERS) || !defined(SMEM_LAYOUT) || !defined(Q_LOCATION)
+#error "define TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT and Q_LOCATION"
+#endif
+#if !defined(QK_ACC) || !defined(PV_ACC) || !defined(EXP) || !defined(ROW_SUM) || !defined(RESCALE)
+#error "define QK_ACC, PV_ACC, EXP, ROW_SUM and RESCALE"
+#endif
+#if !defined(LOOP_ORDER) || !defined(MERGE) || !defined(OUTPUT) || !defined(KEY_WALK) || !defined(GRID_ORDER)
+#error "define LOOP_ORDER, MERGE, OUTPUT, KEY_WALK and GRID_ORDER"
+#endif
+#if !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS) || !defined(BLOCK_N) || !defined(STAGES)
+#error "define BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N and STAGES"
+#endif
+#if !defined(LOOKAHEAD) || !defined(UNROLL) || !defined(MIN_BLOCKS)
+#error "define LOOKAHEAD, UNROLL and MIN_BLOCKS"
+#endif
+
+#include "choice.h"
+#include "ptx.cuh"
+
+constexpr Choice CHOICE = {
+    HEAD_DIM, CAUSAL,  SEQ_LEN, TENSOR_CORES, KV_LOAD,    KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC,    PV_ACC, EXP,
+    ROW_SUM,  RESCALE, LOOP_ORDER, MERGE,     OUTPUT,     KEY_WALK,   BLOCK_M,     WARPS_M,    KEY_SPLITS, BLOCK_N,
+    STAGES,   LOOKAHEAD, MIN_BLOCKS};
+constexpr int D = HEAD_DIM;
+constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
+
+/// One head's tensors: pointers to its first row.
+struct Tensors {
+  const Half *q, *k, *v;
+  Half* o;
+};
+
+/// Where a 16-byte chunk of a tile's row stands, in bytes from the tile's start.
+__device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
+  const int placed = SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row & 7) : chunk;
+  return row * row_bytes(CHOICE) + placed * 16;
+}
+
+/// Copies ROWS rows of a tensor, from `first_row` on, into a tile of shared memory. Rows past the end repeat the last
+/// one, so that what is masked later is finite.
+template <int ROWS, int THREADS, bool BOUNDED>
+__device__ __forceinline__ void load_tile(u32 tile, const Half* tensor, int first_row, int length, int thread) {
+  const Half* source = tensor + static_cast<size_t>(first_row) * D;
+  const int last = length - 1 - first_row;
+  if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC || KV_LOAD == KV_LOAD_VECTOR16) {
+    constexpr int CHUNKS = ROWS * D / 8;
+#pragma unroll
+    for (int i = 0; i < ceil_div(CHUNKS, THREADS); ++i) {
+      const int index = i * THREADS + thread, row = index / (D / 8), chunk = index % (D / 8);
+      if (CHUNKS % THREADS != 0 && index >= CHUNKS) break;
+      const Half* from = source + (BOUNDED ? min(row, last) : row) * D + chunk * 8;
+      const u32 to = tile + chunk_offset(row, chunk);
+      if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(to, from);
+      else store_shared_chunk(to, *reinterpret_cast<const Chunk*>(from));
+    }
+  } else {
+    constexpr int HALVES = ROWS * D;
+#pragma unroll 4
+    for (int i = 0; i < ceil_div(HALVES, THREADS); ++i) {
+      const int index = i * THREADS + thread;
+      if (HALVES % THREADS != 0 && index >= HALVES) break;
+      const int row = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index / D : index % ROWS;
+      const int column = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index % D : index / ROWS;
+      store_shared_half(tile + chunk_offset(row, column / 8) + column % 8 * 2,
+                        source[(BOUNDED ? min(row, last) : row) * D + column]);
+    }
+  }
+}
+
+#include "mma_path.cuh"
+
+extern "C" __global__ void __launch_bounds__(threads(CHOICE), MIN_BLOCKS)
+attention(const Half* __restrict__ q, const Half* __restrict__ k, const Half* __restrict__ v, Half* __restrict__ o,
+          int seq_len, float scale_log2e) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
+  const int blocks = ceil_div(length, BLOCK_M);
+  const int head = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.y : blockIdx.x;
+  const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.x : blockIdx.y;
+  const size_t offset = static_cast<size_t>(head) * length * D;
+  attend({q + offset, k + offset, v + offset, o + offset}, shared_address(memory),
+         CAUSAL ? blocks - 1 - index : index,  // causal: the longest rows first
+         length, scale_log2e);
+}
