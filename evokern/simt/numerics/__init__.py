@@ -1,0 +1,81 @@
+"""The arithmetic of PTX over arrays of lanes: formats, conversions, rounded arithmetic, approximations, integers.
+
+Pure functions of NumPy arrays of any shape, one element a lane, in the storage types of `STORAGE`. They run once per
+instruction over hundreds to thousands of lanes, so each has a fast path of few vector operations for what kernels do most
+(rounding to nearest, no NaN, no subnormals) and falls back to careful code for the lanes that need it. Every function names
+the section of the PTX ISA that it follows. Call them inside `quiet()`.
+"""
+
+from evokern.simt.numerics.approximation import ERROR_BOUNDS
+from evokern.simt.numerics.binding import APPROXIMATE_OPERATIONS, EXACT_OPERATIONS, bind, bind_extreme
+from evokern.simt.numerics.conversion import INTEGER_ROUNDINGS, convert, convert_packed, convert_pair
+from evokern.simt.numerics.formats import (
+    CANONICAL_NAN,
+    FORMATS,
+    ROUNDINGS,
+    STORAGE,
+    FloatFormat,
+    decode,
+    encode,
+    flush,
+    quiet,
+    saturate,
+    stored,
+)
+from evokern.simt.numerics.integer import (
+    bfe,
+    bfi,
+    bfind,
+    bit_length,
+    brev,
+    clz,
+    dp2a,
+    dp4a,
+    lop3,
+    mul24,
+    mul_hi,
+    popc,
+    prmt,
+    sad,
+    saturated,
+    shf,
+)
+
+__all__ = [
+    "APPROXIMATE_OPERATIONS",
+    "CANONICAL_NAN",
+    "ERROR_BOUNDS",
+    "EXACT_OPERATIONS",
+    "FORMATS",
+    "INTEGER_ROUNDINGS",
+    "ROUNDINGS",
+    "STORAGE",
+    "FloatFormat",
+    "bfe",
+    "bfi",
+    "bfind",
+    "bind",
+    "bind_extreme",
+    "bit_length",
+    "brev",
+    "clz",
+    "convert",
+    "convert_packed",
+    "convert_pair",
+    "decode",
+    "dp2a",
+    "dp4a",
+    "encode",
+    "flush",
+    "lop3",
+    "mul24",
+    "mul_hi",
+    "popc",
+    "prmt",
+    "quiet",
+    "sad",
+    "saturate",
+    "saturated",
+    "shf",
+    "stored",
+]

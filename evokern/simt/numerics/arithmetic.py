@@ -1,0 +1,149 @@
+"""Exactly rounded f32 and f64 arithmetic in the four IEEE 754 directions.
+
+f32 to nearest uses the processor where one operation rounds once. f32 multiply-add and every directed f32 result go through
+float64: a product of two f32 is exact there, and a sum that is not gets rounded to odd (`exact.sum_to_odd`) before the one
+visible rounding. f64 beyond the processor's own operations stands in `exact`.
+
+Sources: PTX ISA 8.5, sections 9.7.3.3 `add` to 9.7.3.15 `sqrt`; NaN results of f32 are 0x7fffffff (section 9.7.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from evokern.simt.numerics.exact import fma_directed, fma_nearest, sum_to_odd
+from evokern.simt.numerics.formats import Array, round_to_f32
+
+_LOW_29 = np.int64(0x1FFFFFFF)
+_MIDPOINT = np.int64(0x10000000)
+_TINY_F32 = 2.0**-126
+
+
+def _double(values: Array) -> Array:
+    return values.astype(np.float64)
+
+
+def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
+    """a*b + c for f32, rounded once.
+
+    The float64 product is exact, so only the sum can be rounded twice, and that shows only where the float64 sum lies exactly
+    half-way between two f32: its 29 low bits are 1 followed by zeros, or the result is subnormal. Those lanes are redone.
+    """
+    product = _double(a) * _double(b)
+    wide = _double(c)
+    total = product + wide
+    result: Array = total.astype(np.float32)
+    doubtful = (total.view(np.int64) & _LOW_29) == _MIDPOINT
+    tiny = np.abs(total) < _TINY_F32
+    if np.count_nonzero(tiny):
+        doubtful |= tiny & (total != 0)
+    if np.count_nonzero(doubtful):
+        product, wide = np.broadcast_to(product, total.shape), np.broadcast_to(wide, total.shape)
+        result[doubtful] = sum_to_odd(product[doubtful], wide[doubtful]).astype(np.float32)
+    return result
+
+
+def _directed_sum_f32(x: Array, y: Array, rounding: str) -> Array:
+    """x + y for float64 operands, rounded once to f32; exact cancellation is -0 when rounding down (IEEE 754 6.3)."""
+    total = sum_to_odd(x, y)
+    if rounding == "rm":
+        total = np.where((total == 0) & (np.signbit(x) != np.signbit(y)), -0.0, total)
+    return round_to_f32(total, rounding)
+
+
+def _step(values: Array, difference: Array, rounding: str) -> Array:
+    """Move a result rounded to nearest by one place where the direction asks for it.
+
+    Args:
+        values: float64 results rounded to nearest.
+        difference: anything with the sign of (exact result - `values`).
+        rounding: direction.
+    """
+    if rounding == "rz":
+        move = (difference * np.sign(values)) < 0
+        target = np.zeros_like(values)
+    elif rounding == "rm":
+        move, target = difference < 0, np.full_like(values, -np.inf)
+    else:
+        move, target = difference > 0, np.full_like(values, np.inf)
+    return np.where(move, np.nextafter(values, target), values)
+
+
+def _div_f64_directed(a: Array, b: Array, rounding: str) -> Array:
+    """Quotient by its remainder: both operands and the quotient are scaled near 1, so that the remainder is exact in sign."""
+    a, b = np.broadcast_arrays(a, b)
+    quotient = a / b
+    a_fraction, a_exponent = np.frexp(a)
+    b_fraction, b_exponent = np.frexp(b)
+    scaled = np.ldexp(quotient, b_exponent - a_exponent)
+    remainder = fma_nearest(-scaled, b_fraction, a_fraction) * np.sign(b)
+    proper = np.isfinite(a) & np.isfinite(b) & (b != 0)
+    difference = np.where(np.isinf(quotient), -np.sign(quotient), remainder)
+    return np.where(proper, _step(quotient, difference, rounding), quotient)
+
+
+def _sqrt_f64_directed(a: Array, rounding: str) -> Array:
+    root = np.sqrt(a)
+    fraction, exponent = np.frexp(a)
+    odd = exponent & 1
+    scaled = np.ldexp(root, -((exponent - odd) >> 1))
+    remainder = fma_nearest(-scaled, scaled, np.ldexp(fraction, odd))
+    return np.where(np.isfinite(a) & (a > 0), _step(root, remainder, rounding), root)
+
+
+def f32_operation(name: str, rounding: str) -> Callable[..., Array]:
+    """Return the f32 operation `name` rounded by `rounding`, on float32 arrays, without `.ftz`, `.sat` and NaN rules."""
+    if rounding == "rn":
+        return _F32_NEAREST[name]
+    directed: Mapping[str, Callable[..., Array]] = {
+        "add": lambda a, b: _directed_sum_f32(_double(a), _double(b), rounding),
+        "sub": lambda a, b: _directed_sum_f32(_double(a), -_double(b), rounding),
+        "mul": lambda a, b: round_to_f32(_double(a) * _double(b), rounding),
+        "fma": lambda a, b, c: _directed_sum_f32(_double(a) * _double(b), _double(c), rounding),
+        # Quotients and roots of 24-bit numbers differ from any 24-bit number by 2^-48 or are equal to it, so that the
+        # float64 result lies on the right side of it.
+        "div": lambda a, b: round_to_f32(_double(a) / _double(b), rounding),
+        "rcp": lambda a: round_to_f32(1.0 / _double(a), rounding),
+        "sqrt": lambda a: round_to_f32(np.sqrt(_double(a)), rounding),
+    }
+    return directed[name]
+
+
+def f64_operation(name: str, rounding: str) -> Callable[..., Array]:
+    """Return the f64 operation `name` rounded by `rounding`, on float64 arrays."""
+    if rounding == "rn":
+        return _F64_NEAREST[name]
+    one = np.ones(())
+    directed: Mapping[str, Callable[..., Array]] = {
+        "add": lambda a, b: fma_directed(a, one, b, rounding),
+        "sub": lambda a, b: fma_directed(a, one, -b, rounding),
+        "mul": lambda a, b: fma_directed(a, b, np.copysign(0.0, np.copysign(1.0, a) * np.copysign(1.0, b)), rounding),
+        "fma": lambda a, b, c: fma_directed(a, b, c, rounding),
+        "div": lambda a, b: _div_f64_directed(a, b, rounding),
+        "rcp": lambda a: _div_f64_directed(one, a, rounding),
+        "sqrt": lambda a: _sqrt_f64_directed(a, rounding),
+    }
+    return directed[name]
+
+
+_F32_NEAREST: Mapping[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "fma": _fma_f32_nearest,
+    "div": np.divide,
+    "rcp": lambda a: np.float32(1) / a,
+    "sqrt": np.sqrt,
+}
+
+_F64_NEAREST: Mapping[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "fma": fma_nearest,
+    "div": np.divide,
+    "rcp": lambda a: 1.0 / a,
+    "sqrt": np.sqrt,
+}

@@ -1,0 +1,144 @@
+"""One entry to all floating-point operations: name, type and modifiers in, a function of arrays out.
+
+An instruction is decoded once and executed many times, so the choice between fast and careful code is made when it is
+bound; results are cached by their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from evokern.errors import InternalError, nearest
+from evokern.simt.numerics.approximation import F32_APPROXIMATIONS, gross_f64
+from evokern.simt.numerics.arithmetic import f32_operation, f64_operation
+from evokern.simt.numerics.formats import Array, canonical, flush, saturate
+from evokern.simt.numerics.halves import half_function, half_operation, packed, select_extreme
+
+EXACT_OPERATIONS = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt")
+"""Operations with one exact rounding."""
+
+APPROXIMATE_OPERATIONS = tuple(F32_APPROXIMATIONS)
+"""Operations under `.approx` (and `div.full`)."""
+
+_HALF_FUNCTIONS: dict[str, Callable[[Array], Array]] = {"ex2": np.exp2, "tanh": np.tanh}
+
+
+@lru_cache(maxsize=None)
+def bind(
+    name: str,
+    kind: str,
+    *,
+    rounding: str = "rn",
+    approx: bool = False,
+    ftz: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+) -> Callable[..., Array]:
+    """Return a floating-point operation as a function of storage arrays.
+
+    Args:
+        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`. `mad` of the
+            ISA is `fma`.
+        kind: `f32 f64 f16 bf16 f16x2 bf16x2`.
+        rounding: `rn`, and for f32 and f64 also `rz rm rp`.
+        approx: the `.approx` form; it ignores `rounding`.
+        ftz: `.ftz` (f32 and f16).
+        sat: `.sat` (f32 and f16).
+        relu: `.relu` (`fma` of the half formats).
+
+    Returns:
+        Function of as many arrays as the operation has operands, each in the storage type of `kind` or with items of its width,
+        and of broadcastable shapes with at least one axis. It returns a new array in storage type and wants `quiet()`.
+
+    Raises:
+        InternalError: a combination that PTX does not have.
+    """
+    base, pair = (kind[:-2], True) if kind.endswith("x2") else (kind, False)
+    if base in ("f16", "bf16"):
+        scalar = _bind_half(name, base, rounding, approx, ftz, sat, relu)
+        return packed(scalar) if pair else scalar
+    if kind not in ("f32", "f64") or relu or (kind == "f64" and sat):
+        raise InternalError(
+            f"{name}.{kind} does not exist with the modifiers rounding={rounding}, sat={sat}, relu={relu}"
+        )
+    if kind == "f64":
+        return _bind_f64(name, rounding, approx)
+    core = _f32_core(name, rounding, approx)
+    return _dress_f32(core, ftz=ftz, sat=sat)
+
+
+def _known(name: str, names: tuple[str, ...], kind: str) -> None:
+    if name not in names:
+        raise InternalError(f"no floating-point operation {name!r} for .{kind}: {nearest(name, names)}")
+
+
+def _bind_half(
+    name: str, kind: str, rounding: str, approx: bool, ftz: bool, sat: bool, relu: bool
+) -> Callable[..., Array]:
+    if approx:
+        _known(name, tuple(_HALF_FUNCTIONS), kind)
+        return half_function(_HALF_FUNCTIONS[name], kind, ftz=ftz)
+    _known(name, ("add", "sub", "mul", "fma"), kind)
+    if rounding != "rn":
+        raise InternalError(f"{name}.{kind} rounds to nearest even only, not .{rounding}")
+    return half_operation(name, kind, ftz=ftz, sat=sat, relu=relu)
+
+
+def _bind_f64(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
+    if approx:
+        _known(name, ("rcp", "rsqrt"), "f64")
+        return lambda values: gross_f64(name, values.view(np.float64))
+    _known(name, EXACT_OPERATIONS, "f64")
+    operation = f64_operation(name, rounding)
+    return lambda *operands: operation(*[operand.view(np.float64) for operand in operands])
+
+
+def _f32_core(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
+    if approx:
+        _known(name, APPROXIMATE_OPERATIONS, "f32")
+        return F32_APPROXIMATIONS[name]
+    _known(name, EXACT_OPERATIONS, "f32")
+    return f32_operation(name, rounding)
+
+
+def _dress_f32(core: Callable[..., Array], *, ftz: bool, sat: bool) -> Callable[..., Array]:
+    """Put operand and result rules around an f32 operation."""
+
+    def apply(*operands: Array) -> Array:
+        values = [operand.view(np.float32) for operand in operands]
+        if ftz:
+            values = [flush(value) for value in values]
+        result: Array = core(*values)
+        if ftz:
+            result = flush(result)
+        if sat:
+            return saturate(result)
+        return canonical("f32", result, result)
+
+    return apply
+
+
+@lru_cache(maxsize=None)
+def bind_extreme(
+    name: str, kind: str, *, ftz: bool = False, nan: bool = False, xorsign: bool = False
+) -> Callable[[Array, Array], Array]:
+    """Return `min` or `max` of a floating-point type as a function of two storage arrays; see `halves.select_extreme`.
+
+    Args:
+        name: `min` or `max`.
+        kind: `f32 f64 f16 bf16 f16x2 bf16x2`.
+        ftz: `.ftz`.
+        nan: `.NaN`.
+        xorsign: `.xorsign.abs`.
+
+    Raises:
+        InternalError: another name.
+    """
+    if name not in ("min", "max"):
+        raise InternalError(f"no extreme {name!r}: known: min, max")
+    base = kind.removesuffix("x2")
+    scalar = select_extreme(base, largest=name == "max", ftz=ftz, nan=nan, xorsign=xorsign)
+    return packed(scalar) if base != kind else scalar

@@ -1,0 +1,162 @@
+"""f16 and bf16 arithmetic with one rounding, alone or packed in pairs.
+
+Operands are decoded to float32, which holds both formats, and the result is rounded once:
+
+- sums and products of f16 and bf16 are rounded to float32 first and then again. That is harmless, because float32 has at
+  least 2p + 2 bits for p = 11 and 8 (S. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3), 1995), and
+  f16 products are exact anyway;
+- multiply-add sums in float64. An f16 sum that is inexact there is never half-way between two f16. A bf16 sum can be, and is
+  then rounded to odd.
+
+Sources: PTX ISA 8.5, sections 9.7.4.1 `add` to 9.7.4.8 `max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from evokern.simt.numerics.exact import sum_to_odd
+from evokern.simt.numerics.formats import FORMATS, Array, canonical, decode, encode, flush, saturate
+
+_TINY = FORMATS["bf16"].smallest_normal
+
+
+def _fma_f16(a: Array, b: Array, c: Array) -> Array:
+    """Decoded f16 operands -> float64 sum whose rounding to f16 is the exact one."""
+    total: Array = (a * b).astype(np.float64) + c
+    return total
+
+
+def _fma_bf16(a: Array, b: Array, c: Array) -> Array:
+    """Decoded bf16 operands -> float32 sum whose rounding to bf16 is the exact one.
+
+    Two roundings can differ from one where the float32 sum lies half-way between two bf16, or is subnormal; those lanes are
+    summed to odd, and the odd sum is cut to float32 with its lost bits jammed into the last place.
+    """
+    product = a.astype(np.float64) * b
+    total = product + c
+    result: Array = total.astype(np.float32)
+    doubtful = (result.view(np.uint32) & np.uint32(0xFFFF)) == 0x8000
+    tiny = np.abs(total) < _TINY
+    if np.count_nonzero(tiny):
+        doubtful |= tiny & (total != 0)
+    if np.count_nonzero(doubtful):
+        addend = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
+        odd = sum_to_odd(np.broadcast_to(product, total.shape)[doubtful], addend)
+        nearest = odd.astype(np.float32)
+        bits = nearest.view(np.int32)
+        bits -= np.abs(nearest.astype(np.float64)) > np.abs(odd)
+        bits |= nearest.astype(np.float64) != odd
+        result[doubtful] = nearest
+    return result
+
+
+_OPERATIONS: Mapping[str, Mapping[str, Callable[..., Array]]] = {
+    kind: {"add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": fused}
+    for kind, fused in (("f16", _fma_f16), ("bf16", _fma_bf16))
+}
+
+
+def half_operation(name: str, kind: str, *, ftz: bool, sat: bool, relu: bool) -> Callable[..., Array]:
+    """Return `name` (`add`, `sub`, `mul`, `fma`) on arrays of f16 or bf16 patterns.
+
+    Args:
+        name: operation.
+        kind: `f16` or `bf16`.
+        ftz: flush subnormal operands and results to zero, sign kept (f16 only in the ISA).
+        sat: clamp the result to [0, 1], NaN to +0.
+        relu: clamp negative results to +0, NaN to the canonical NaN.
+    """
+    operation = _OPERATIONS[kind][name]
+    smallest = FORMATS[kind].smallest_normal
+
+    def apply(*operands: Array) -> Array:
+        values = [decode(kind, operand) for operand in operands]
+        if ftz:
+            values = [flush(value, smallest) for value in values]
+        result = operation(*values)
+        if sat:
+            result = saturate(result)
+        if ftz:
+            return encode(kind, flush(decode(kind, encode(kind, result, relu=relu)), smallest))
+        return encode(kind, result, relu=relu)
+
+    return apply
+
+
+def half_function(function: Callable[[Array], Array], kind: str, *, ftz: bool) -> Callable[[Array], Array]:
+    """Return a float64 function as a function of f16 or bf16 patterns, rounded once (`ex2`, `tanh`)."""
+    smallest = FORMATS[kind].smallest_normal
+
+    def apply(operand: Array) -> Array:
+        values = decode(kind, operand)
+        if ftz:
+            values = flush(values, smallest)
+        result = function(values.astype(np.float64))
+        if ftz:
+            result = flush(result, smallest)
+        return encode(kind, result)
+
+    return apply
+
+
+def packed(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Turn a function of 16-bit patterns into one of registers that hold two of them, low half first."""
+
+    def apply(*registers: Array) -> Array:
+        halves = [np.ascontiguousarray(register)[..., None].view(np.uint16) for register in registers]
+        result: Array = np.ascontiguousarray(function(*halves)).view(np.uint32)[..., 0]
+        return result
+
+    return apply
+
+
+def _minimum_or_maximum(largest: bool, a: Array, b: Array) -> Array:
+    """fmin or fmax with -0 below +0, which `np.fmin` leaves open."""
+    result: Array = np.fmax(a, b) if largest else np.fmin(a, b)
+    zero = result == 0
+    if np.count_nonzero(zero):
+        negative = (np.signbit(a) & np.signbit(b)) if largest else (np.signbit(a) | np.signbit(b))
+        tie = zero & (a == b)
+        result = np.where(tie, np.where(negative, -result.dtype.type(0), result.dtype.type(0)), result)
+    return result
+
+
+def select_extreme(
+    kind: str, *, largest: bool, ftz: bool = False, nan: bool = False, xorsign: bool = False
+) -> Callable[[Array, Array], Array]:
+    """Return `min` or `max` for a floating-point type (PTX ISA 9.7.3.11 and 9.7.3.12; 9.7.4.7 and 9.7.4.8 for halves).
+
+    Args:
+        kind: `f32`, `f64`, `f16` or `bf16`; arrays in storage type.
+        largest: `max` instead of `min`.
+        ftz: flush subnormal operands and results.
+        nan: `.NaN`: the result is the canonical NaN when either operand is NaN; without it, only when both are.
+        xorsign: `.xorsign.abs`: compare magnitudes, and give the result the exclusive or of the operands' signs.
+
+    Returns:
+        Function of two storage arrays. -0 counts as less than +0.
+    """
+    smallest = FORMATS[kind].smallest_normal
+
+    def apply(a: Array, b: Array) -> Array:
+        a, b = decode(kind, a), decode(kind, b)
+        if ftz:
+            a, b = flush(a, smallest), flush(b, smallest)
+        sign = np.signbit(a) ^ np.signbit(b) if xorsign else None
+        if xorsign:
+            a, b = np.abs(a), np.abs(b)
+        result = _minimum_or_maximum(largest, a, b)
+        if nan:
+            either = np.isnan(a) | np.isnan(b)
+            if np.count_nonzero(either):
+                result = np.where(either, result.dtype.type(np.nan), result)
+        if sign is not None:
+            result = np.where(sign, -result, result)
+        if kind == "f64":
+            return result
+        return canonical("f32", result, result) if kind == "f32" else encode(kind, result)
+
+    return apply
