@@ -1,0 +1,93 @@
+"""Samplers: who proposes the next candidate. `make_sampler` builds one by name.
+
+| name | proposes |
+|---|---|
+| `evo` | two layers, evolutionary; feasible and unseen by construction |
+| `tpe`, `nsga2`, `gp`, `random` | Optuna's own behind a guard that draws again until feasible and unseen |
+| `grid` | every cell in declared order, infeasible ones too |
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from evokern.errors import StudyError, nearest
+from evokern.samplers._base import (
+    PROPOSAL_ATTR,
+    REJECTIONS_ATTR,
+    Explain,
+    History,
+    NativeSampler,
+    Proposal,
+    Result,
+    Sampler,
+    SpaceExhausted,
+    trial_seed,
+)
+from evokern.space import Space
+
+NAMES = ("evo", "tpe", "nsga2", "gp", "random", "grid")
+"""Every sampler."""
+
+
+def make_sampler(
+    name: str, space: Space, options: Mapping[str, Any], seed: int, window: int, explain: Explain | None = None
+) -> Sampler:
+    """Build a sampler.
+
+    Args:
+        name: one of `NAMES`.
+        space: genes with feasibility bound.
+        options: the sampler's own keyword arguments, from the study's `[sampler]` table.
+        seed: the study's seed.
+        window: the study's window: trials in flight.
+        explain: names the constraint that turns an infeasible configuration away.
+
+    Raises:
+        StudyError: there is no such sampler, or it does not take one of the options.
+    """
+    named = explain or (lambda config: "infeasible")
+    if name == "evo":
+        from evokern.samplers.evo import EvoSampler
+
+        return NativeSampler(_build(name, EvoSampler, options, space=space, seed=seed, window=window, explain=named))
+    if name == "grid":
+        from evokern.samplers._grid import GridSampler
+
+        sampler: Sampler = _build(name, GridSampler, options, space=space)
+        return sampler
+    if name in NAMES:
+        from evokern.samplers._optuna import OptunaSampler
+
+        return OptunaSampler(name, options, seed, named)
+    raise StudyError(f"there is no sampler {name!r}: {nearest(name, NAMES)}")
+
+
+def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any:
+    known = [option for option in inspect.signature(cls).parameters if option not in given]
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) or "it takes none"
+            raise StudyError(f"sampler {name} has no option {option!r}: {hint}")
+    try:
+        return cls(**given, **options)
+    except (TypeError, ValueError) as error:
+        raise StudyError(f"sampler {name} cannot be built with {dict(options)}: {error}") from error
+
+
+__all__ = [
+    "NAMES",
+    "PROPOSAL_ATTR",
+    "REJECTIONS_ATTR",
+    "Explain",
+    "History",
+    "NativeSampler",
+    "Proposal",
+    "Result",
+    "Sampler",
+    "SpaceExhausted",
+    "make_sampler",
+    "trial_seed",
+]
