@@ -1,0 +1,116 @@
+"""Root-mean-square normalisation of the rows of an fp16 matrix: memory-bound, so bytes in flight decide."""
+
+from functools import cache
+
+from evokern import (
+    Baseline,
+    Constraint,
+    Kernel,
+    Launch,
+    Mutation,
+    Need,
+    Parameter,
+    ProblemField,
+    Tensor,
+    Tolerance,
+    VectorAccess,
+    Workload,
+    divides,
+    f32,
+    i32,
+)
+
+EPS = 1e-5
+GENES = (
+    Mutation("ROW_STORAGE", ("registers", "shared", "reread"), doc="where a row waits between its sum and its scaling"),
+    Mutation("WEIGHT_LOAD", ("after_sum", "before_sum"), doc="when the weights are fetched"),
+    Mutation("LOAD_POLICY", ("normal", "streaming"), doc="cache policy of the loads of x"),
+    Mutation("STORE_POLICY", ("normal", "streaming"), doc="cache policy of the stores of y"),
+    Parameter("THREADS_PER_ROW", (32, 64, 128, 256, 512, 1024), default=256, doc="threads that share a row"),
+    Parameter("ROWS_PER_BLOCK", (1, 2, 4, 8), doc="rows of a block"),
+    Parameter("VECTOR", (2, 4, 8), default=8, doc="fp16 elements of one access"),
+    Parameter("MIN_BLOCKS", (1, 2, 4, 8), doc="resident blocks promised to the compiler"),
+)
+
+
+def words_per_thread(c, p):
+    """Return the 32-bit words of a row that one thread handles."""
+    vectors = -(-p.COLS // c.VECTOR)
+    return -(-vectors // c.THREADS_PER_ROW) * c.VECTOR // 2
+
+
+def registers_for_rows(c, p):
+    """Compare the registers that kept rows and weights take with what launch bounds leave (half of 255 at most)."""
+    kept = words_per_thread(c, p) * ((c["ROW_STORAGE"] == "registers") + (c["WEIGHT_LOAD"] == "before_sum"))
+    threads = c.THREADS_PER_ROW * c.ROWS_PER_BLOCK
+    return Need(kept, min(128, 65536 // (threads * c.MIN_BLOCKS) - 24), "registers")
+
+
+def launches(c, p):
+    """One block for each group of rows."""
+    shared = c.ROWS_PER_BLOCK * p.COLS * 2 if c["ROW_STORAGE"] == "shared" else 0
+    threads = c.THREADS_PER_ROW * c.ROWS_PER_BLOCK
+    return [
+        Launch(
+            "rmsnorm", -(-p.ROWS // c.ROWS_PER_BLOCK), threads, ("x", "weight", "y", i32(p.ROWS), f32(EPS)),
+            shared_bytes=shared, static_shared_bytes=threads // 32 * 4, min_blocks=c.MIN_BLOCKS,
+        )
+    ]  # fmt: skip
+
+
+def reference(p, t):
+    """Float64 normalisation."""
+    import torch
+
+    return {"y": t["x"] * torch.rsqrt(t["x"].square().mean(-1, keepdim=True) + EPS) * t["weight"]}
+
+
+def eager(p, t):
+    """The layer of torch."""
+    import torch
+
+    return {"y": torch.nn.functional.rms_norm(t["x"], (p.COLS,), t["weight"], EPS)}
+
+
+@cache
+def _compiled():
+    import torch
+
+    return torch.compile(eager, dynamic=False)
+
+
+kernel = Kernel(
+    name="rmsnorm",
+    genes=GENES,
+    fields=(
+        ProblemField("ROWS", most=2**24, doc="rows"),
+        ProblemField("COLS", most=65536, doc="columns, a multiple of the vector width"),
+        ProblemField("dtype", ("f16",), "f16"),
+    ),
+    launches=launches,
+    macros=lambda c, p: {"COLS": p.COLS},
+    vector_accesses=lambda c, p: [VectorAccess("rows of x and y", 2 * c.VECTOR, (2 * p.COLS,))],
+    constraints=(
+        Constraint("whole_vectors", lambda c, p: divides(c.VECTOR, p.COLS), "a row must be a whole number of vectors"),
+        Constraint("whole_warps", lambda c: divides(32, c.THREADS_PER_ROW), "a row's threads must be whole warps"),
+        Constraint("row_registers", registers_for_rows, "a row and its weights kept in registers must leave some over"),
+        Constraint(
+            "threads_have_work",
+            lambda c, p: c.THREADS_PER_ROW == 32 or c.THREADS_PER_ROW * c.VECTOR <= p.COLS,
+            "threads beyond the row's vectors would only wait",
+        ),
+    ),
+    workload=Workload(
+        tensors=lambda p, c: {
+            "x": Tensor("f16", (p.ROWS, p.COLS)),
+            "weight": Tensor("f16", (p.COLS,)),
+            "y": Tensor("f16", (p.ROWS, p.COLS), "output"),
+        },
+        reference=reference,
+        tolerance={"y": Tolerance(1e-3, 2e-3)},
+        flops=lambda p: 4 * p.ROWS * p.COLS,
+        bytes=lambda p: 2 * (2 * p.ROWS * p.COLS + p.COLS),
+        baselines=(Baseline("torch", eager), Baseline("torch.compile", lambda p, t: _compiled()(p, t))),
+        small_problems=("5,264", "3,1024"),
+    ),
+)
