@@ -1,0 +1,142 @@
+"""Matrix product of two fp16 matrices on tensor cores (mma.sync)."""
+
+from evokern import (
+    Baseline,
+    Constraint,
+    Kernel,
+    Launch,
+    Mutation,
+    Need,
+    Parameter,
+    ProblemField,
+    Tensor,
+    Tolerance,
+    VectorAccess,
+    Workload,
+    divides,
+    i32,
+    i64,
+)
+
+GENES = (
+    Mutation("LOAD", ("cp_async", "registers"), doc="how tiles reach shared memory"),
+    Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of the tiles in shared memory"),
+    Mutation("ACCUMULATOR", ("fp32", "fp16"), doc="type of the sums; fp16 overflows on large inputs"),
+    Mutation("RASTER", ("grouped", "rows", "columns"), doc="order of the blocks over C, for reuse in L2"),
+    Mutation("EPILOGUE", ("direct", "shared"), doc="C from registers, or through shared memory in wide stores"),
+    Parameter("BLOCK_M", (32, 64, 128, 256), default=128, doc="rows of C of a block"),
+    Parameter("BLOCK_N", (32, 64, 128, 256), default=128, doc="columns of C of a block"),
+    Parameter("BLOCK_K", (16, 32, 64), default=32, doc="depth of a step"),
+    Parameter("WARPS_M", (1, 2, 4), default=2, doc="warps along the rows"),
+    Parameter("WARPS_N", (1, 2, 4), default=2, doc="warps along the columns"),
+    Parameter("STAGES", (2, 3, 4, 5), default=3, doc="steps in the shared-memory ring"),
+    Parameter("VECTOR", (8, 4, 2, 1), doc="fp16 elements of one access; must divide K and N"),
+    Parameter("GROUP", (4, 8, 16), default=8, doc="rows of tiles in a group", when={"RASTER": ("grouped",)}),
+    Parameter("SPLIT_K", (1, 2, 4, 8), doc="blocks that share a tile of C along K"),
+    Parameter("MIN_BLOCKS", (1, 2), doc="resident blocks promised to the compiler"),
+)
+
+
+def shared_bytes(c):
+    """Return the bytes of the ring, or of the tile of C that takes its place."""
+    pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
+    ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + c.BLOCK_K * (c.BLOCK_N + pad))
+    tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] == "shared" and c.SPLIT_K == 1 else 0
+    return max(ring, tile)
+
+
+def accumulator_registers(c):
+    """Compare a thread's sums and fragments with the registers that launch bounds leave it."""
+    threads = 32 * c.WARPS_M * c.WARPS_N
+    sums = c.BLOCK_M * c.BLOCK_N // threads // (2 if c["ACCUMULATOR"] == "fp16" else 1)
+    fragments = c.BLOCK_M // c.WARPS_M // 16 * 4 + 4
+    held = 0 if c["LOAD"] == "cp_async" else (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 2
+    return Need(sums + fragments + held + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
+
+
+def steps(c, p):
+    """Return the steps of BLOCK_K that K takes, and those of each split."""
+    total = -(-p.K // c.BLOCK_K)
+    return total, -(-total // c.SPLIT_K)
+
+
+def last_share(c, p):
+    """Compare the step at which the last split starts with the steps there are."""
+    total, share = steps(c, p)
+    return Need((c.SPLIT_K - 1) * share + 1, total, "steps")
+
+
+def launches(c, p):
+    """One block a tile of C and share of K; then the sum of the shares."""
+    tiles = -(-p.M // c.BLOCK_M) * -(-p.N // c.BLOCK_N)
+    product = Launch(
+        "matmul", (tiles, c.SPLIT_K), 32 * c.WARPS_M * c.WARPS_N,
+        ("a", "b", "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
+        shared_bytes=shared_bytes(c), min_blocks=c.MIN_BLOCKS,
+    )  # fmt: skip
+    if c.SPLIT_K == 1:
+        return [product]
+    count = p.M * p.N
+    return [product, Launch("add_partial_sums", -(-count // 256), 256, ("partial", "c", i64(count)))]
+
+
+def tensors(p, c):
+    """A, B, C, and the partial sums of a split along K."""
+    partial = (c.SPLIT_K, p.M, p.N) if c.SPLIT_K > 1 else (1,)
+    return {
+        "a": Tensor("f16", (p.M, p.K), large=4.0),
+        "b": Tensor("f16", (p.K, p.N), large=4.0),
+        "c": Tensor("f16", (p.M, p.N), "output"),
+        "partial": Tensor("f32", partial, "workspace"),
+    }
+
+
+def cublas(p, t):
+    """The product of torch, which calls cuBLAS."""
+    return {"c": t["a"] @ t["b"]}
+
+
+kernel = Kernel(
+    name="matmul",
+    genes=GENES,
+    fields=(*(ProblemField(name, most=65536) for name in "MNK"), ProblemField("dtype", ("f16",), "f16")),
+    launches=launches,
+    vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],
+    constraints=(
+        Constraint(
+            "warp_rows", lambda c: divides(16 * c.WARPS_M, c.BLOCK_M), "a warp's rows are whole 16-row mma tiles"
+        ),
+        Constraint(
+            "warp_columns", lambda c: divides(16 * c.WARPS_N, c.BLOCK_N), "a warp's columns are pairs of mma tiles"
+        ),
+        Constraint("mma_depth", lambda c: divides(16, c.BLOCK_K), "an mma takes 16 elements of K"),
+        Constraint("ring", lambda c: c.STAGES >= 2, "one stage is computed on while another is filled"),
+        Constraint(
+            "a_tile_split",
+            lambda c: divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_M * c.BLOCK_K),
+            "the A tile must split evenly over the threads",
+        ),
+        Constraint(
+            "b_tile_split",
+            lambda c: divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_K * c.BLOCK_N),
+            "the B tile must split evenly over the threads",
+        ),
+        Constraint(
+            "accumulators_fit", accumulator_registers, "sums that spill to local memory cost more than they save"
+        ),
+        Constraint(
+            "async_width", lambda c: c["LOAD"] != "cp_async" or c.VECTOR >= 2, "cp.async moves at least 4 bytes"
+        ),
+        Constraint("register_ring", lambda c: c["LOAD"] == "cp_async" or c.STAGES == 2, "registers hold one step only"),
+        Constraint("whole_last_share", last_share, "the last split must have a step left"),
+    ),
+    workload=Workload(
+        tensors=tensors,
+        reference=lambda p, t: {"c": t["a"] @ t["b"]},
+        tolerance={"c": Tolerance(0.05, 2e-3)},
+        flops=lambda p: 2 * p.M * p.N * p.K,
+        bytes=lambda p: 2 * (p.M * p.K + p.K * p.N + p.M * p.N),
+        baselines=(Baseline("cuBLAS", cublas),),
+        small_problems=("144,160,96", "72,48,200"),
+    ),
+)
