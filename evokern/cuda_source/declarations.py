@@ -13,8 +13,24 @@ from dataclasses import dataclass, field
 from evokern.cuda_source.lexer import TokenStream
 
 _ATTRIBUTES = frozenset(
-    "__launch_bounds__ __align__ alignas __attribute__ __declspec decltype noexcept explicit requires throw "
-    "__cluster_dims__ __maxnreg__ __block_size__ __grid_constant__ _Pragma __pragma".split()
+    (
+        "__launch_bounds__",
+        "__align__",
+        "alignas",
+        "__attribute__",
+        "__declspec",
+        "decltype",
+        "noexcept",
+        "explicit",
+        "requires",
+        "throw",
+        "__cluster_dims__",
+        "__maxnreg__",
+        "__block_size__",
+        "__grid_constant__",
+        "_Pragma",
+        "__pragma",
+    )
 )
 _CLASS_WORDS = frozenset({"class", "struct", "union", "enum"})
 _ACCESS = frozenset({"public", "private", "protected"})
@@ -26,7 +42,7 @@ class Declaration:
 
     kind: str
     """``namespace``, ``linkage``, ``function``, ``class``, ``enum``, ``variable``, ``alias``, ``typedef``, ``using``,
-    ``directive`` (``using namespace``), ``assertion``, ``call`` (a macro's call) or ``other``."""
+    ``directive`` (``using namespace``), ``assertion`` or ``call`` (a macro's call)."""
     first: int
     """Index of the first token."""
     last: int
@@ -112,7 +128,9 @@ class _Reader:
         inner = "::".join(filter(None, (namespace, *words)))
         close = self.partner[index]
         members = self.level(index + 1, min(close, end), inner, extern_c)
-        return Declaration("namespace", first, close, (), first, head, body=(index, close), namespace=inner, members=members)
+        return Declaration(
+            "namespace", first, close, (), first, head, body=(index, close), namespace=inner, members=members
+        )
 
     def _linkage(self, first: int, end: int, namespace: str) -> Declaration | None:
         if not (self.text(first) == "extern" and self.tokens[min(first + 1, end - 1)].kind == "string"):
@@ -122,7 +140,15 @@ class _Reader:
         close = self.partner[first + 2]
         members = self.level(first + 3, min(close, end), namespace, self.text(first + 1) == '"C"')
         return Declaration(
-            "linkage", first, close, (), first, (first, first + 1), body=(first + 2, close), namespace=namespace, members=members
+            "linkage",
+            first,
+            close,
+            (),
+            first,
+            (first, first + 1),
+            body=(first + 2, close),
+            namespace=namespace,
+            members=members,
         )
 
     def _plain(self, first: int, end: int, namespace: str, extern_c: bool) -> Declaration:
@@ -197,7 +223,9 @@ class _Reader:
             index = step
         last = min(max(last, first), end - 1)
         return self._finish(
-            _Shape(first, last, tuple(head), tuple(depth_zero), parameters, template, body, class_word, equals), namespace, extern_c
+            _Shape(first, last, tuple(head), tuple(depth_zero), parameters, template, body, class_word, equals),
+            namespace,
+            extern_c,
         )
 
     def _is_initialiser(self, opener: int, close: int) -> bool:
@@ -225,7 +253,9 @@ class _Reader:
         elif start == "typedef":
             kind, names = "typedef", words[-1:]
             if shape.parameters:  # typedef R (*name)(...)
-                names = [i for i in shape.head if self.tokens[i].kind == "word" and self.text(i - 1) == "*"][:1] or names
+                names = [i for i in shape.head if self.tokens[i].kind == "word" and self.text(i - 1) == "*"][
+                    :1
+                ] or names
             if shape.body:
                 names += [i for i in range(shape.body[1], shape.last) if self.tokens[i].kind == "word"]
         elif shape.class_word and shape.body:
@@ -234,11 +264,10 @@ class _Reader:
             if kind == "class":
                 inner = "::".join(filter(None, (namespace, *(self.text(i) for i in names[:1]))))
                 members = self.level(shape.body[0] + 1, shape.body[1], inner, False)
-        elif shape.parameters and not shape.equals_before_parameters:
+        elif shape.parameters:
             names = self._function_name(shape)
-            kind = "function" if len(shape.depth_zero) > 2 or shape.body is None else "call"
-            if kind == "function" and names and names[0] == shape.first and not self._is_member_name(shape, namespace):
-                kind = "call"
+            typeless = names == [shape.first] and not self._is_member_name(shape, namespace)
+            kind = "call" if typeless else "function"
         elif shape.class_word:
             kind, names = "class", words[-1:]
         else:
@@ -320,7 +349,3 @@ class _Shape:
     body: tuple[int, int] | None
     class_word: str
     equals: bool
-
-    @property
-    def equals_before_parameters(self) -> bool:
-        return self.parameters is None

@@ -71,7 +71,7 @@ class TokenStream:
     """The tokens of one text, with its lines and the partners of its brackets.
 
     Args:
-        text: CUDA C++ with ``\\n`` line ends.
+        text: CUDA C++, every line ending in a line feed.
     """
 
     def __init__(self, text: str) -> None:

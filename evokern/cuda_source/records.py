@@ -1,4 +1,4 @@
-"""What a reader finds in a CUDA file: entries, their parameters, macros, constants, shared arrays, launches, includes."""
+"""What a reader finds in a CUDA file: entries and parameters, macros, constants, shared arrays, launches, includes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Entry:
     name: str
     """The name without its namespace."""
     namespace: str
-    """The namespaces around it, for example ``detail::kernels``; empty at file scope, an unnamed one leaves no trace."""
+    """The namespaces around it, for example ``detail::kernels``; empty at file scope."""
     parameters: tuple[Parameter, ...]
     """The parameters in order."""
     template: tuple[TemplateParameter, ...]

@@ -1,0 +1,1 @@
+"""CUDA source to machine code: NVRTC, headers, resources, fingerprint, cache."""

@@ -1,0 +1,5 @@
+// assert is NVRTC's own.
+#pragma once
+#ifndef __cplusplus
+#define static_assert _Static_assert
+#endif

@@ -1,0 +1,3 @@
+// printf is NVRTC's own; files belong to the host.
+#pragma once
+#include "stddef.h"

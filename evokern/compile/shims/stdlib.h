@@ -1,0 +1,7 @@
+// malloc, free and abs are NVRTC's own.
+#pragma once
+#include "stddef.h"
+#include "evokern_types.h"
+#define EXIT_SUCCESS 0
+#define EXIT_FAILURE 1
+#define RAND_MAX 2147483647

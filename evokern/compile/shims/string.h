@@ -1,0 +1,2 @@
+// memcpy, memset and their like are NVRTC's own.
+#pragma once

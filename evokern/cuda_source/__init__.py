@@ -1,0 +1,33 @@
+"""CUDA files as people have them: what is in them, and their device code alone with every line where it was."""
+
+from __future__ import annotations
+
+from evokern.cuda_source.reader import CudaSource, device_only, read
+from evokern.cuda_source.records import (
+    Constant,
+    Entry,
+    EntryPoint,
+    HostFunction,
+    Include,
+    Launch,
+    Macro,
+    Parameter,
+    SharedArray,
+    TemplateParameter,
+)
+
+__all__ = [
+    "Constant",
+    "CudaSource",
+    "Entry",
+    "EntryPoint",
+    "HostFunction",
+    "Include",
+    "Launch",
+    "Macro",
+    "Parameter",
+    "SharedArray",
+    "TemplateParameter",
+    "device_only",
+    "read",
+]

@@ -1,0 +1,75 @@
+"""Which headers a device compiler can read, which names device code may use, which libraries are the host's alone."""
+
+from __future__ import annotations
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SHIMMED = _words("""
+    algorithm array assert.h cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring float.h
+    inttypes.h cinttypes initializer_list limits limits.h math.h numeric stdbool.h stddef.h stdint.h stdio.h
+    stdlib.h string.h tuple type_traits utility
+""")
+"""Host headers that evokern stands in for (``evokern/compile/shims``); a test holds the two lists together."""
+
+CUDA = _words("""
+    cooperative_groups.h cuComplex.h cuda.h cuda_awbarrier.h cuda_awbarrier_primitives.h cuda_bf16.h
+    cuda_bf16.hpp cuda_fp16.h cuda_fp16.hpp cuda_fp4.h cuda_fp6.h cuda_fp8.h cuda_pipeline.h
+    cuda_pipeline_primitives.h cuda_runtime.h cuda_runtime_api.h cuda_device_runtime_api.h cuda_tf32.h
+    curand_kernel.h device_atomic_functions.h device_double_functions.h device_functions.h
+    device_launch_parameters.h device_types.h driver_types.h math_constants.h math_functions.h mma.h
+    sm_20_atomic_functions.h sm_30_intrinsics.h sm_32_intrinsics.h sm_35_intrinsics.h sm_60_atomic_functions.h
+    sm_61_intrinsics.h surface_types.h texture_types.h texture_indirect_functions.h vector_functions.h
+    vector_types.h channel_descriptor.h builtin_types.h common_functions.h host_defines.h
+""")
+"""Headers of the CUDA toolkit that NVRTC compiles."""
+
+LIBRARIES = _words("""
+    cooperative_groups cub cuda cute cutlass nv thrust crt
+""")
+"""First folder of header libraries written for device compilers too: they are left to the compiler, unread."""
+
+HOST_NAMESPACES = _words("""
+    torch at c10 caffe2 pybind11 py boost cv nvinfer1 absl fmt spdlog xla tensorflow ffi tvm
+""")
+"""Namespaces of libraries that exist on the host only."""
+
+DEVICE_STD = _words("""
+    min max swap move forward numeric_limits array tuple pair get declval size_t ptrdiff_t nullptr_t byte
+    initializer_list integral_constant bool_constant true_type false_type is_same is_same_v conditional
+    conditional_t enable_if enable_if_t decay decay_t remove_cv remove_cv_t remove_const remove_const_t
+    remove_reference remove_reference_t remove_cvref remove_cvref_t remove_pointer remove_pointer_t add_const
+    add_pointer is_integral is_integral_v is_floating_point is_floating_point_v is_signed is_signed_v
+    is_unsigned is_unsigned_v is_pointer is_pointer_v is_const is_void is_void_v is_arithmetic is_arithmetic_v
+    is_enum is_class is_base_of is_convertible make_unsigned make_unsigned_t make_signed make_signed_t
+    underlying_type underlying_type_t void_t common_type common_type_t is_trivially_copyable
+    is_trivially_copyable_v is_constructible index_sequence make_index_sequence integer_sequence
+    make_integer_sequence index_sequence_for tuple_size tuple_element make_tuple make_pair tie exchange as_const
+    clamp abs fabs sqrt exp exp2 log log2 log10 pow sin cos tan tanh sinh cosh floor ceil round trunc fmin fmax
+    fma isnan isinf isfinite hypot erf cbrt copysign fmod lround memcpy memset int8_t int16_t int32_t int64_t
+    uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t gcd lcm
+""")
+"""Names of ``std`` that device code may use with evokern's header shims."""
+
+DEVICE_RUNTIME = _words("""
+    cudaError_t cudaError cudaSuccess cudaStream_t cudaTextureObject_t cudaSurfaceObject_t
+    cudaGridDependencySynchronize cudaTriggerProgrammaticLaunchCompletion cudaDataType cudaRoundMode
+""")
+"""Names with the runtime's prefix that device code may use."""
+
+BUILTIN_MACROS = _words("""
+    NULL INFINITY NAN FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON INT_MAX INT_MIN UINT_MAX LONG_MAX
+    LLONG_MAX ULLONG_MAX CHAR_BIT SHRT_MAX SHRT_MIN USHRT_MAX CHAR_MAX SCHAR_MAX UCHAR_MAX LONG_MIN ULONG_MAX
+    LLONG_MIN SIZE_MAX INT8_MAX INT16_MAX INT32_MAX INT64_MAX INT8_MIN INT16_MIN INT32_MIN INT64_MIN UINT8_MAX
+    UINT16_MAX UINT32_MAX UINT64_MAX M_PI M_PI_2 M_PI_4 M_E M_LN2 M_LN10 M_LOG2E M_LOG10E M_SQRT2 M_SQRT1_2
+    M_1_PI M_2_PI M_2_SQRTPI HUGE_VAL HUGE_VALF CUDA_VERSION CUDART_VERSION RAND_MAX EXIT_SUCCESS EXIT_FAILURE
+    FLT_DIG DBL_DIG FLT_MANT_DIG DBL_MANT_DIG HALF_MAX NDEBUG TRUE FALSE
+""")
+"""Upper-case names that the compiler, its headers or the header shims define."""
+
+
+def is_device_header(name: str) -> bool:
+    """Whether the device compiler, its include directories or the shims provide a header."""
+    return name in SHIMMED or name in CUDA or ("/" in name and name.split("/")[0] in LIBRARIES)
