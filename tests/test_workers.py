@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evokern.errors import InternalError, KernelError, UsageError
+from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
+
+HANDLER = "tests.worker_handlers:Obedient"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(preload=("tests.worker_handlers",))
+    yield server
+    server.close()
+
+
+def make_pool(server: ForkServer, init: object = "x", **options: int) -> WorkerPool:
+    return WorkerPool(server, WorkerSpec(HANDLER, init), **{"size": 1, **options})
+
+
+def collect(pool: WorkerPool, count: int, limit_s: float = 20.0) -> list[Result]:
+    results: list[Result] = []
+    end = time.monotonic() + limit_s
+    while len(results) < count and time.monotonic() < end:
+        results += wait([pool], 0.5)
+    return results
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_every_job_is_answered_once_whatever_the_number_of_workers(server: ForkServer) -> None:
+    """Each job gets exactly one answer, its own."""
+    pool = make_pool(server, size=3, spares=1, depth=2)
+    for number in range(20):
+        pool.submit(number, ("echo", number * 10), 10.0)
+    answers = {result.key: (result.status, result.value) for result in collect(pool, 20)}
+    assert {number: ("done", number * 10) for number in range(20)} == answers
+    assert pool.pending == 0
+    assert pool.greeting == {"init": "x"}
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("job", "how"),
+    [
+        (("die", signal.SIGSEGV), "killed by SIGSEGV"),
+        (("die", signal.SIGKILL), "killed by SIGKILL"),
+        (("exit", 7), "exit code 7"),
+    ],
+)
+def test_death_is_an_answer_that_says_how(server: ForkServer, job: tuple[str, int], how: str) -> None:
+    """A worker's death is the result of the job it was doing; later jobs, queued ones too, are done by another."""
+    pool = make_pool(server, spares=1, depth=2)
+    pool.submit(0, job, 10.0)
+    pool.submit(1, ("echo", "after"), 10.0)
+    first, second = collect(pool, 2)
+    assert (0, "died", how) == (first.key, first.status, first.value)
+    assert (second.key, second.status, second.value) == (1, "done", "after")
+    if job[0] == "die":
+        assert "last words" in first.log
+    pool.close()
+
+
+def test_a_job_past_its_deadline_is_killed_and_the_rest_goes_on(server: ForkServer) -> None:
+    """The deadline of a job counts from when it is taken up, and its end comes promptly."""
+    pool = make_pool(server, spares=1, depth=2)
+    pool.wait_ready(2)
+    began = time.monotonic()
+    pool.submit(0, ("sleep", 60), 0.4)
+    pool.submit(1, ("sleep", 0.3), 0.4)
+    first, second = collect(pool, 2)
+    assert (first.key, first.status, first.value) == (0, "overran", 0.4)
+    assert (second.key, second.status, second.value) == (1, "done", 0.3)
+    assert time.monotonic() - began < 5
+    pool.close()
+
+
+def test_warm_spare_takes_over_fast_and_series_of_deaths_grows_the_spares(server: ForkServer) -> None:
+    """With a spare warm the next answer after a death comes well within half a second; a series keeps several."""
+    pool = make_pool(server, spares=1)
+    pool.wait_ready(2)
+    pool.submit(0, ("die", signal.SIGKILL), 10.0)
+    pool.submit(1, ("echo", 1), 10.0)
+    collect(pool, 1)
+    began = time.monotonic()
+    collect(pool, 1)
+    assert time.monotonic() - began < 0.5
+    for number in range(2, 6):
+        pool.submit(number, ("die", signal.SIGKILL), 10.0)
+    collect(pool, 4)
+    pool.wait_ready(4)
+    assert pool.ready >= 4
+    pool.close()
+
+
+def test_exceptions_come_back_as_evokerns_own(server: ForkServer) -> None:
+    """A user's mistake keeps its class and message; anything else becomes an internal error with its traceback."""
+    pool = make_pool(server)
+    pool.submit(0, ("raise", "usage"), 10.0)
+    pool.submit(1, ("raise", "bug"), 10.0)
+    usage, bug = collect(pool, 2)
+    assert usage.status == "raised"
+    assert isinstance(usage.value, KernelError)
+    assert str(usage.value) == "a bad kernel"
+    assert isinstance(bug.value, InternalError)
+    assert "ValueError: broken" in str(bug.value)
+    assert "worker_handlers.py" in str(bug.value)
+    pool.close()
+
+
+def test_a_worker_that_retires_answers_and_is_replaced(server: ForkServer) -> None:
+    """Retiring gives an answer; the next job runs in another process."""
+    pool = make_pool(server, spares=1)
+    pool.submit(0, ("pid",), 10.0)
+    pool.submit(1, ("retire", "poisoned"), 10.0)
+    pool.submit(2, ("pid",), 10.0)
+    before, last, after = collect(pool, 3)
+    assert (last.status, last.value) == ("done", "poisoned")
+    assert before.value != after.value
+    pool.close()
+
+
+def test_a_worker_that_cannot_start_raises_its_reason(server: ForkServer) -> None:
+    """What the handler raises, or how its process died, reaches whoever waits for the pool."""
+    pool = make_pool(server, "raise")
+    with pytest.raises(KernelError, match="no such kernel"):
+        pool.wait_ready()
+    pool.close()
+    pool = make_pool(server, "die")
+    with pytest.raises(UsageError, match=r"SIGSEGV.*dying on purpose"):
+        pool.wait_ready()
+    pool.close()
+
+
+def test_large_jobs_do_not_block_behind_a_busy_worker(server: ForkServer) -> None:
+    """Queueing megabytes behind a hung job neither blocks the caller nor loses the job."""
+    pool = make_pool(server, spares=1, depth=2)
+    pool.wait_ready(2)
+    began = time.monotonic()
+    pool.submit(0, ("sleep", 60), 0.3)
+    pool.submit(1, ("echo", b"x" * 4_000_000), 10.0)
+    assert time.monotonic() - began < 0.25
+    first, second = collect(pool, 2)
+    assert (first.status, second.status) == ("overran", "done")
+    assert len(second.value) == 4_000_000
+    pool.close()
+
+
+def test_close_ends_every_process() -> None:
+    """No process is left after a pool and its server are closed, though one hangs."""
+    server = ForkServer()
+    pool = make_pool(server, size=2, spares=1)
+    pool.wait_ready(3)
+    pool.submit(0, ("sleep", 60), 100.0)
+    processes = pool.processes
+    assert len(processes) == 3
+    pool.close()
+    server.close()
+    end = time.monotonic() + 5
+    while any(map(is_alive, processes)) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert [pid for pid in processes if is_alive(pid)] == []
+
+
+def test_a_dead_server_is_replaced() -> None:
+    """When something outside kills the server, its workers die with it and a new server takes over."""
+    server = ForkServer()
+    pool = make_pool(server)
+    pool.wait_ready()
+    before = pool.processes
+    server._process.kill()
+    pool.submit(0, ("echo", 1), 10.0)
+    results = collect(pool, 1)
+    pool.submit(1, ("echo", 2), 10.0)
+    results += collect(pool, 1)
+    assert results[-1].value == 2
+    assert not any(map(is_alive, before))
+    pool.close()
+    server.close()
+
+
+PARENT = """
+import sys, time
+from evokern.workers import ForkServer, WorkerPool, WorkerSpec, wait
+server = ForkServer()
+pool = WorkerPool(server, WorkerSpec("tests.worker_handlers:Obedient", None), size=2, spares=1)
+pool.wait_ready(3)
+pool.submit(0, ("sleep", 600), 600.0)
+wait([pool], 0.1)
+print(server._process.pid, *pool.processes, flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_process_outlives_a_killed_parent() -> None:
+    """After `kill -9` of the parent its server and workers, busy ones too, are gone within seconds."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+    )
+    assert parent.stdout is not None
+    processes = [int(word) for word in parent.stdout.readline().split()]
+    assert len(processes) == 4
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 5
+    while any(map(is_alive, processes)) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert [pid for pid in processes if is_alive(pid)] == []
