@@ -23,6 +23,9 @@ from evokern.errors import DeviceError
 from evokern.worker_process import COMMAND, NOTICE
 
 _BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
+    "from evokern.worker_process import main; main()"
+)
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; from evokern.worker_process import main; main()"
 )
 

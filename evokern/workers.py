@@ -35,7 +35,7 @@ class WorkerSpec:
     """What a worker runs."""
 
     factory: str
-    """`module:Class`; called once with `init`, then its `handle(job)` per job (see `evokern.worker_process.Handler`)."""
+    """`module:Class`; an `evokern.worker_process.Handler`, called once with `init`, then `handle` per job."""
     init: Any
     """Anything that pickles."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -13,12 +13,12 @@ import pytest
 from evokern.errors import InternalError, KernelError, UsageError
 from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
 
-HANDLER = "tests.worker_handlers:Obedient"
+HANDLER = "worker_handlers:Obedient"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    server = ForkServer(preload=("tests.worker_handlers",))
+    server = ForkServer(preload=("worker_handlers",))
     yield server
     server.close()
 
@@ -197,7 +197,7 @@ PARENT = """
 import sys, time
 from evokern.workers import ForkServer, WorkerPool, WorkerSpec, wait
 server = ForkServer()
-pool = WorkerPool(server, WorkerSpec("tests.worker_handlers:Obedient", None), size=2, spares=1)
+pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None), size=2, spares=1)
 pool.wait_ready(3)
 pool.submit(0, ("sleep", 600), 600.0)
 wait([pool], 0.1)
@@ -212,7 +212,7 @@ def test_no_process_outlives_a_killed_parent() -> None:
         [sys.executable, "-c", PARENT],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert parent.stdout is not None
     processes = [int(word) for word in parent.stdout.readline().split()]
