@@ -26,8 +26,6 @@ _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
     "from evokern.worker_process import main; main()"
 )
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; from evokern.worker_process import main; main()"
-)
 
 
 class ForkServer:
