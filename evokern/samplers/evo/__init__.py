@@ -1,0 +1,5 @@
+"""`evo`: the two-layer evolutionary sampler, an `optuna.samplers.BaseSampler`."""
+
+from evokern.samplers.evo._sampler import EvoSampler
+
+__all__ = ["EvoSampler"]

@@ -1,0 +1,94 @@
+"""Which configurations there are to choose from: all of them where that is a short list, else drawn ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+
+from evokern.samplers._base import Explain
+from evokern.samplers.evo._genome import Genome, Keys, Rows
+
+ENUMERABLE = 4_096
+"""Largest grid that is enumerated at once; beyond it feasibility checks would delay the first trial."""
+
+
+class Pool:
+    """Feasibility of rows, remembered, and the whole list of feasible rows where it is short or known."""
+
+    def __init__(self, genome: Genome, explain: Explain) -> None:
+        self.genome = genome
+        self._explain = explain
+        self._memory: dict[int, bool] = {}
+        self.rejections: Counter[str] = Counter()
+        """Constraint → configurations it turned away since `take_rejections`."""
+        self.everything: Rows | None = None
+        """Every feasible row, where the list is known or short."""
+        space = genome.space
+        if space.table is not None:
+            self.everything = genome.rows(space.table)
+        elif space.size <= ENUMERABLE:
+            self.everything = genome.rows(config for config in space.grid() if space.feasible(config))
+        if self.everything is not None:
+            self._keys: Keys = np.sort(genome.keys(self.everything))
+
+    def feasible(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Tell for each canonical row whether it is feasible; count the constraints that turn rows away."""
+        keys = self.genome.keys(rows)
+        if self.everything is not None:
+            if not len(self._keys):
+                return np.zeros(len(rows), dtype=bool)
+            at = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
+            verdict: npt.NDArray[np.bool_] = self._keys[at] == keys
+            return verdict
+        return np.array([self._check(int(key), row) for key, row in zip(keys, rows, strict=True)], dtype=bool)
+
+    def _check(self, key: int, row: Rows) -> bool:
+        known = self._memory.get(key)
+        if known is None:
+            config = self.genome.config(row)
+            known = self._memory[key] = self.genome.space.feasible(config)
+            if not known:
+                self.rejections[self._explain(config)] += 1
+        return known
+
+    def draw(self, rng: np.random.Generator, count: int, taken: Keys, rounds: int = 12) -> Rows:
+        """Draw up to `count` distinct feasible rows whose keys are not among `taken`.
+
+        Args:
+            rng: source of randomness.
+            count: how many rows to find.
+            taken: keys that must not be drawn.
+            rounds: batches of draws before giving up.
+        """
+        if self.everything is not None:
+            free = self.everything[~np.isin(self.genome.keys(self.everything), taken)]
+            return free[rng.permutation(len(free))[:count]]
+        found = np.empty((0, len(self.genome)), dtype=np.int16)
+        for _ in range(rounds):
+            drawn = self.admissible(self.genome.draw(rng, 4 * count), taken)
+            found = self.distinct(np.concatenate([found, drawn]))
+            if len(found) >= count:
+                break
+        return found[:count]
+
+    def admissible(self, rows: Rows, taken: Keys) -> Rows:
+        """Return the distinct rows that are feasible and not among `taken`, in order of first appearance."""
+        rows = self.distinct(rows)
+        rows = rows[~np.isin(self.genome.keys(rows), taken)]
+        return rows[self.feasible(rows)]
+
+    def distinct(self, rows: Rows) -> Rows:
+        """Return each row once, in order of first appearance."""
+        _, first = np.unique(self.genome.keys(rows), return_index=True)
+        return rows[np.sort(first)]
+
+    def first_left(self, taken: Keys) -> Rows:
+        """Walk the grid to the first feasible row not among `taken`: shape (1, genes), or (0, genes) when exhausted."""
+        known = set(taken.tolist())
+        for config in self.genome.space.grid():
+            row = self.genome.rows([config])
+            if int(self.genome.keys(row)[0]) not in known and self.feasible(row)[0]:
+                return row
+        return np.empty((0, len(self.genome)), dtype=np.int16)
