@@ -1,0 +1,30 @@
+# make search   search for the fastest variant of the default study
+# make test     lint, types, tests
+# By hand: make setup CUDA=12|13|none TORCH=2.13.0 PYTHON=python3.12 SYSTEM=1 (the README says when)
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; exit; }; \
+	done; echo python3)
+BIN := .venv/bin
+WORKERS ?= 2
+# only what is given on make's own command line: an environment may well hold a CUDA of its own
+SETTINGS := $(foreach s,CUDA TORCH SYSTEM EXTRAS PIP_ARGS,$(if $(findstring command,$(origin $(s))),'$(s)=$($(s))'))
+
+.PHONY: setup search test lint clean
+
+setup:
+	@$(PYTHON) .ci/setup.py $(SETTINGS)
+
+search: setup
+	$(BIN)/evokern search $(ARGS)
+
+test: lint
+	$(BIN)/pytest --numprocesses $(WORKERS) $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,5 @@
+"""`python -m evokern` is `evokern`."""
+
+from evokern.cli import main
+
+main()

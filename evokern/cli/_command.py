@@ -1,0 +1,142 @@
+"""What every command shares: `--json --quiet -v --log FILE`, the exit codes, and one place where errors become words.
+
+0    done
+1    the answer is no: a finding, a regression, a failed check
+2    the user's mistake: one message with the value and the remedy
+3    evokern broke: one line, and where the traceback was kept
+130  interrupted
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from evokern.cli._output import LOGGER, Output, crash_log
+from evokern.errors import EvokernError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="evokern",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: the examples keep their lines, and rich need not be imported
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+"""The application; `evokern.cli.app` imports every command, which puts itself in here."""
+
+_COMMON = {
+    "json_": (
+        bool,
+        False,
+        typer.Option("--json", help="Print one JSON object instead of text."),
+    ),
+    "quiet": (bool, False, typer.Option("--quiet", "-q", help="No progress and no remarks.")),
+    "verbose": (
+        int,
+        0,
+        typer.Option("--verbose", "-v", count=True, help="Say what is done; -vv every detail."),
+    ),
+    "log": (
+        Path | None,
+        None,
+        typer.Option("--log", metavar="FILE", dir_okay=False, help="Append every message to FILE."),
+    ),
+}
+
+
+def command(name: str, *, examples: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
+    """Register a function as a command.
+
+    The function's first parameter is an `Output`; the others are typer's. It returns the exit code, None for 0. The
+    options of every command are added, and examples stand below its help.
+
+    Args:
+        name: the command's name.
+        examples: command lines, one per line.
+    """
+
+    def register(function: Callable[..., int | None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1:]
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            output = Output(given.pop("json_"), given.pop("quiet"), given.pop("verbose"), given.pop("log"))
+            code = guarded(output, lambda: function(output, **given))
+            if code:
+                raise typer.Exit(code)
+
+        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        for key, (kind, default, option) in _COMMON.items():
+            parameters.append(
+                inspect.Parameter(
+                    key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+                )
+            )
+        parameters.sort(key=lambda parameter: parameter.kind)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        shown = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
+        text = inspect.cleandoc(function.__doc__ or "")
+        app.command(name, short_help=text.splitlines()[0], help=f"{text}\n\n\b\nExamples:\n{shown}")(run)
+        return run
+
+    return register
+
+
+def guarded(output: Output, work: Callable[[], int | None]) -> int:
+    """Do a command's work and return its exit code; no exception leaves, and no traceback is shown unless asked for."""
+    try:
+        with output.logging():
+            code = work()
+        sys.stdout.flush()
+    except EvokernError as error:
+        return report(output, error)
+    except KeyboardInterrupt:
+        print("evokern: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Exit as leave:
+        return int(leave.exit_code)
+    except Exception as error:
+        return broke(output, error)
+    return int(code or 0)
+
+
+def report(output: Output, error: EvokernError) -> int:
+    """Say what the user should change, and return the exit code of that kind of error."""
+    LOGGER.error("%s: %s", type(error).__name__, error)
+    if error.exit_code != 2:
+        return broke(output, error)
+    if output.verbose:
+        traceback.print_exception(error)
+    print(f"evokern: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+def broke(output: Output, error: Exception) -> int:
+    """Say in one line that evokern itself failed, and keep the traceback."""
+    text = "".join(traceback.format_exception(error))
+    path = crash_log(text)
+    if output.verbose:
+        print(text, file=sys.stderr, end="")
+    summary = str(error).strip().splitlines()
+    print(
+        f"evokern: internal error: {type(error).__name__}: {summary[0] if summary else 'no message'}; "
+        f"the traceback is in {path} (-v shows it)",
+        file=sys.stderr,
+    )
+    return 3

@@ -1,0 +1,37 @@
+"""The application: its commands in the order of the help, and `--version`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import evokern
+from evokern.cli import doctor, list_
+from evokern.cli._command import INTERRUPTED, app
+
+__all__ = ["app", "doctor", "list_", "run"]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"evokern {evokern.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Find the fastest provably right variant of a CUDA kernel inside a time budget."""
+
+
+def run() -> None:
+    """Run the command line and leave the process with its exit code."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

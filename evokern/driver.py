@@ -1,0 +1,83 @@
+"""What NVIDIA driver is there, asked through `libcuda` alone: standard library only, and no CUDA context is made.
+
+Set-up (before anything is installed), the tests' `gpu` marker and `evokern doctor` ask here, so that they agree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+"""CUdevice_attribute values of the compute capability (CUDA Driver API, "Data types used by CUDA driver")."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver numbers it."""
+
+    index: int
+    """Number in `cuda:N`."""
+    model: str
+    """Name that the driver reports."""
+    compute_capability: tuple[int, int]
+    """Major and minor."""
+    memory_bytes: int
+    """Device memory, bytes."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The driver and its GPUs."""
+
+    cuda_version: tuple[int, int] | None
+    """Newest CUDA version that the driver supports; None without a driver."""
+    gpus: tuple[Gpu, ...] = ()
+    """GPUs that can be used, in the driver's order."""
+    problem: str = ""
+    """Why no GPU can be used, in a sentence; empty when one can."""
+
+    @property
+    def cuda_extra(self) -> str | None:
+        """The package extra that fits the driver: `cuda12`, `cuda13`, or None where no GPU can be used."""
+        if self.cuda_version is None or not self.gpus:
+            return None
+        return "cuda13" if self.cuda_version >= (13, 0) else "cuda12" if self.cuda_version >= (12, 0) else None
+
+
+def probe() -> Driver:
+    """Ask the driver for its version and its GPUs."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Driver(None, (), "no NVIDIA driver is installed (libcuda.so.1 was not found)")
+    number = ctypes.c_int()
+    if cuda.cuDriverGetVersion(ctypes.byref(number)):
+        return Driver(None, (), "libcuda.so.1 does not tell its version; the driver is broken")
+    version = (number.value // 1000, number.value % 1000 // 10)
+    error = cuda.cuInit(0)
+    if error:
+        return Driver(version, (), f"the driver finds no GPU that it can use ({_error_name(cuda, error)})")
+    count = ctypes.c_int()
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    if not count.value:
+        return Driver(version, (), "the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it)")
+    problem = "" if version >= (12, 0) else f"the driver supports CUDA {version[0]}.{version[1]}; CuPy needs 12 or 13"
+    return Driver(version, tuple(_gpu(cuda, index) for index in range(count.value)), problem)
+
+
+def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    memory, name = ctypes.c_size_t(), ctypes.create_string_buffer(256)
+    cuda.cuDeviceGet(ctypes.byref(device), index)
+    cuda.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceGetAttribute(ctypes.byref(major), _CAPABILITY_MAJOR, device)
+    cuda.cuDeviceGetAttribute(ctypes.byref(minor), _CAPABILITY_MINOR, device)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    return Gpu(index, name.value.decode(), (major.value, minor.value), memory.value)
+
+
+def _error_name(cuda: ctypes.CDLL, error: int) -> str:
+    text = ctypes.c_char_p()
+    cuda.cuGetErrorName(error, ctypes.byref(text))
+    return text.value.decode() if text.value else f"error {error}"
