@@ -21,6 +21,7 @@ SHIMS = Path(__file__).parent / "shims"
 PRELUDE = SHIMS / "evokern_prelude.h"
 """What nvcc includes ahead of every file and NVRTC does not: INFINITY, uint32_t, std::min."""
 
+_DEFAULT_TOOLKIT = Path("/usr/local/cuda")
 _WHEEL_FOLDERS = {
     13: ("cu13/include", "cu13/include/cccl"),
     12: ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include", "cuda_nvrtc/include", "curand/include"),
@@ -133,14 +134,19 @@ def _remedy(header: _Header, major: int) -> str:
 
 
 def _wheel_directories(major: int) -> Iterator[Path]:
-    spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations or () if spec else ():
+    for root in _wheel_roots():
         for folder in _WHEEL_FOLDERS.get(major, ()):
-            yield Path(root) / folder
+            yield root / folder
+
+
+def _wheel_roots() -> list[Path]:
+    """The folders named ``nvidia`` of all site-packages: NVIDIA's wheels share a namespace package."""
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(root) for root in spec.submodule_search_locations or ()] if spec else []
 
 
 def _toolkit_directories(major: int, environ: Mapping[str, str]) -> Iterator[Path]:
-    for root in (environ.get("CUDA_HOME"), environ.get("CUDA_PATH"), "/usr/local/cuda"):
+    for root in (environ.get("CUDA_HOME"), environ.get("CUDA_PATH"), _DEFAULT_TOOLKIT):
         include = Path(root) / "include" if root else None
         if include and include.is_dir() and _toolkit_major(include) == major:
             yield include

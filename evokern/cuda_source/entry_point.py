@@ -87,13 +87,21 @@ def _point(entry: Entry, given: str | None, launches: Sequence[Launch], wanted: 
 
 def _template_message(entry: Entry, launches: Sequence[Launch]) -> str:
     listed = ", ".join(" ".join(filter(None, (p.type, p.name))) for p in entry.template)
-    seen = next((launch for launch in launches if launch.kernel == entry.name and launch.template_arguments), None)
-    example = (
-        f"'{entry.qualified}<{seen.template_arguments}>' as on line {seen.line}" if seen else f"'{entry.qualified}<…>'"
-    )
+    seen = [launch for launch in launches if launch.kernel == entry.name and _is_concrete(launch.template_arguments)]
+    if seen:
+        example = f"'{entry.qualified}<{seen[0].template_arguments}>' as on line {seen[0].line}"
+    else:
+        kinds = {"typename": "float", "class": "float", "bool": "true"}
+        example = f"'{entry.qualified}<{', '.join(kinds.get(p.type, '64') for p in entry.template)}>'"
     return (
         f"{entry.qualified} (line {entry.line}) is a template <{listed}>; give its arguments too, for example {example}"
     )
+
+
+def _is_concrete(arguments: str) -> bool:
+    """Whether template arguments are numbers and builtin types, which mean the same outside their function."""
+    known = {"true", "false", "unsigned", "half", "__half", "__nv_bfloat16", "int8_t", *_MANGLED_TYPES.values()}
+    return bool(arguments) and all(word in known for word in re.findall(r"[^\W\d]\w*", arguments))
 
 
 def _count(arguments: str) -> int:

@@ -156,6 +156,7 @@ def shared_arrays(unit: Unit) -> Iterator[SharedArray]:
                 dynamic=dynamic,
                 function=owner.names[0] if owner and owner.names else "",
                 line=unit.line(index),
+                file=unit.name,
             )
 
 
@@ -178,11 +179,13 @@ def constants(unit: Unit) -> Iterator[Constant]:
         for first, end in unit.stream.split_commas(leaf.first, last):
             equals = next((i for i in range(first, end + 1) if tokens[i].text == "="), None)
             if equals is not None and equals < end and tokens[equals - 1].kind == "word":
-                yield Constant(tokens[equals - 1].text, unit.stream.source(equals + 1, end), unit.line(equals - 1))
+                yield Constant(
+                    tokens[equals - 1].text, unit.stream.source(equals + 1, end), unit.line(equals - 1), unit.name
+                )
 
 
-def host_functions(unit: Unit, dropped: tuple[Declaration, ...]) -> Iterator[HostFunction]:
-    """Yield the functions and binding blocks that are set aside."""
-    for leaf in dropped:
-        if leaf.body and leaf.kind in ("function", "call") and leaf.names:
+def host_functions(unit: Unit, verdict: Verdict) -> Iterator[HostFunction]:
+    """Yield the functions and binding blocks of a file that are set aside as host code."""
+    for leaf in verdict.dropped[unit.name]:
+        if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in verdict.obstacles:
             yield HostFunction(leaf.names[0], unit.line(leaf.first), unit.line(leaf.last))

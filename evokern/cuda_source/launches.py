@@ -43,6 +43,7 @@ def launches(unit: Unit) -> Iterator[Launch]:
             function=owner.names[0] if owner and owner.names else "",
             line=unit.line(index),
             definitions=_definitions_for(unit, owner, index, " ".join(setting[:3])),
+            file=unit.name,
         )
 
 

@@ -33,13 +33,14 @@ def macros(unit: Unit, known: frozenset[str]) -> Iterator[Macro]:
             unit.line(definition.index),
             preprocessor.integer(definition.value),
             definition.parameters is not None,
+            unit.name,
         )
     for name, index in demanded.items():
         if name not in seen and not name.startswith("__"):
             seen.add(name)
-            yield Macro(name, None, "required", unit.line(index))
+            yield Macro(name, None, "required", unit.line(index), file=unit.name)
     for name, index in _undefined(unit, known | seen):
-        yield Macro(name, None, "undefined", unit.line(index))
+        yield Macro(name, None, "undefined", unit.line(index), file=unit.name)
 
 
 def _undefined(unit: Unit, known: frozenset[str]) -> Iterator[tuple[str, int]]:

@@ -85,7 +85,6 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = ()) -> C
     """
     path, text = _load(path_or_text)
     units, found = _with_headers(text, path, [Path(d) for d in include_dirs])
-    original = units[""]
     verdict = judge(units.values())
     device = _set_aside(units, found)
     device_units = [Unit(name, device[name]) for name in units]
@@ -100,7 +99,7 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = ()) -> C
         macros=tuple(_unique(macro for unit in device_units for macro in macros.macros(unit, defined | named))),
         constants=tuple(constant for unit in units.values() for constant in finders.constants(unit)),
         shared=tuple(array for unit in units.values() for array in finders.shared_arrays(unit)),
-        host_functions=tuple(finders.host_functions(original, verdict.dropped[""])),
+        host_functions=tuple(finders.host_functions(units[""], verdict)),
         launches=tuple(launch for unit in units.values() for launch in launches.launches(unit)),
         includes=found,
     )

@@ -100,6 +100,8 @@ class Macro:
     """The value where it is an integer literal, perhaps in parentheses or with a sign."""
     function_like: bool = False
     """Whether it takes arguments."""
+    file: str = ""
+    """The include that holds it, as written in ``#include``; empty for the file itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class Constant:
     """The initialiser as written."""
     line: int
     """Line of the definition."""
+    file: str = ""
+    """The include that holds it, as written in ``#include``; empty for the file itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class SharedArray:
     """The function that it stands in; empty at file scope."""
     line: int
     """Line of the declaration."""
+    file: str = ""
+    """The include that holds it, as written in ``#include``; empty for the file itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,8 @@ class Launch:
     """Line of the launch."""
     definitions: tuple[tuple[str, str], ...] = field(default=())
     """(name, initialiser) of the function's local variables that the expressions mention, directly or not."""
+    file: str = ""
+    """The include that holds it, as written in ``#include``; empty for the file itself."""
 
 
 @dataclass(frozen=True, slots=True)

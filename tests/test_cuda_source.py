@@ -1,0 +1,381 @@
+"""Reading CUDA files as people have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evokern.cuda_source import CudaSource, device_only, read
+from evokern.errors import SourceError
+
+FILES = Path(__file__).parent / "data" / "cuda_files"
+NAMES = ["torch_extension.cu", "nvcc_program.cu", "templates.cu", "cuda_sample.cu", "windows.cu", "tensor_core.cu"]
+
+
+def sample(name: str) -> CudaSource:
+    return read(FILES / name, [FILES / "project" / "include"])
+
+
+def names(source: CudaSource) -> list[str]:
+    return [entry.qualified for entry in source.entries]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_device_code_keeps_every_line_where_it_was(name: str) -> None:
+    """Setting host code aside keeps the number of lines, and each remaining line's text and place."""
+    source = sample(name)
+    before, after = source.text.split("\n"), source.device_text.split("\n")
+
+    assert len(before) == len(after)
+    for old, new in zip(before, after, strict=True):
+        assert all(
+            new_character in (" ", old_character) for old_character, new_character in zip(old, new, strict=False)
+        )
+    for entry in source.entries:
+        if not entry.obstacle:
+            assert entry.name in after[entry.line - 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_setting_aside_twice_changes_nothing(name: str) -> None:
+    """`device_only` is idempotent on real files."""
+    once = device_only(sample(name).text)
+
+    assert once == device_only(once)
+
+
+def test_host_side_of_a_torch_extension_goes() -> None:
+    """Bindings, dispatch, tensor functions and host includes leave no word; kernels and their helpers stay."""
+    text = sample("torch_extension.cu").device_text
+    code = [line for line in text.split("\n") if not line.startswith(("#", "  CHECK", "//"))]
+
+    assert not [line for line in code if "torch" in line or "at::" in line or "PYBIND" in line or "TORCH" in line]
+    assert "#include <torch/extension.h>" not in text
+    assert "#include <cuda_fp16.h>" in text
+    assert "constexpr int kThreads = 256;" in text
+    assert "warp_reduce_sum(float val)" in text
+
+
+def test_a_kernel_that_needs_a_host_library_says_so() -> None:
+    """A kernel over PyTorch's accessors is listed with its obstacle, set aside, and refused by name."""
+    source = sample("torch_extension.cu")
+    entry = next(e for e in source.entries if e.name == "lltm_accessor_kernel")
+
+    assert "torch::PackedTensorAccessor32" in entry.obstacle
+    assert "lltm_accessor_kernel" not in source.device_text
+    with pytest.raises(SourceError, match=r"lltm_accessor_kernel \(line 49\).*plain pointers"):
+        source.entry("lltm_accessor_kernel<float>")
+
+
+def test_entries_of_a_whole_program() -> None:
+    """Names, parameters and qualifiers are read from the declaration, wherever its line breaks are."""
+    source = sample("nvcc_program.cu")
+
+    assert names(source) == ["gemm_naive", "gemm_tiled"]
+    naive = source.entries[0]
+    assert [p.name for p in naive.parameters] == ["M", "N", "K", "alpha", "A", "B", "beta", "C"]
+    assert [p.pointer for p in naive.parameters] == [False, False, False, False, True, True, False, True]
+    assert [p.const for p in naive.parameters if p.pointer] == [True, True, False]
+    assert [p.base for p in naive.parameters] == ["int", "int", "int", "float", "float", "float", "float", "float"]
+    assert source.entries[1].line == 66
+
+
+def test_host_program_goes_and_device_globals_stay() -> None:
+    """`main`, host globals and host functions go; constants, device variables and types that kernels use stay."""
+    text = sample("nvcc_program.cu").device_text
+
+    for gone in (
+        "int main",
+        "h_A",
+        "device_id",
+        "names[]",
+        "wall_time()",
+        "void reference",
+        "#include <sys/time.h>",
+        "pragma omp",
+    ):
+        assert gone not in text
+    for kept in (
+        "kMaxRows = 1 << 12",
+        "__constant__ float c_scale",
+        "__device__ unsigned int d_counter",
+        "} Matrix;",
+        "#define TILE 16",
+    ):
+        assert kept in text
+
+
+def test_conditionals_inside_host_functions_stay_balanced() -> None:
+    """Preprocessor lines inside blanked functions stay, so that every #if keeps its #endif."""
+    text = sample("nvcc_program.cu").device_text
+
+    assert "#ifdef USE_DOUBLE\n\n#else\n\n#endif" in text
+
+
+def test_macros_and_where_their_values_come_from() -> None:
+    """A definition, a default, a demand and a bare use are four different things."""
+    kinds = {m.name: (m.kind, m.number) for m in sample("nvcc_program.cu").macros}
+    demanded = {m.name: m.kind for m in sample("tensor_core.cu").macros}
+    bare = {m.name: m.kind for m in read("__global__ void k(float* x) { x[threadIdx.x % BLOCK_M] = SCALE; }").macros}
+
+    assert kinds == kinds | {"TILE": ("defined", 16), "UNROLL": ("default", 4)}
+    assert demanded == {"TILE_M": "required", "TILE_N": "required", "STAGES": "required"}
+    assert bare == {"BLOCK_M": "undefined", "SCALE": "undefined"}
+
+
+def test_launches_carry_the_expressions_behind_them() -> None:
+    """A launch gives its grid, block, shared memory and arguments, and the local variables that they come from."""
+    launches = sample("nvcc_program.cu").launches
+
+    assert [(x.kernel, x.grid, x.block, x.shared) for x in launches] == [
+        ("gemm_tiled", "blocks", "threads", "0"),
+        ("gemm_naive", "dim3((size + 31) / 32, (size + 31) / 32, 1)", "dim3(32, 32)", "0"),
+        ("gemm_tiled", "blocks", "threads", "0"),
+    ]
+    assert launches[0].arguments == ("A", "B", "C")
+    assert launches[0].function == "main"
+    assert launches[0].definitions == (
+        ("size", "argc > 1 ? atoi(argv[1]) : 1024"),
+        ("threads", "dim3(TILE, TILE)"),
+        ("blocks", "dim3((size + TILE - 1) / TILE, (size + TILE - 1) / TILE)"),
+    )
+
+
+def test_shared_memory_static_and_dynamic() -> None:
+    """Each shared array gives its type, bounds, function and whether its size comes with the launch."""
+    arrays = sample("cuda_sample.cu").shared
+
+    assert [(a.name, a.type, a.extents, a.dynamic, a.function) for a in arrays] == [
+        ("block", "float", ("BLOCK_DIM", "BLOCK_DIM + 1"), False, "transpose"),
+        ("sums", "word_t", ("",), True, "count_bits"),
+    ]
+
+
+def test_constants_at_namespace_scope() -> None:
+    """Fixed integers are listed with their expressions, several in one declaration too."""
+    constants = {c.name: c.expression for c in sample("nvcc_program.cu").constants}
+
+    assert constants == {"kMaxRows": "1 << 12", "kMaxCols": "4096"}
+
+
+def test_templates_namespaces_and_launch_bounds() -> None:
+    """A template in a namespace gives its parameters with defaults; explicit instantiations are not entries."""
+    source = sample("templates.cu")
+    reduce = source.entries[0]
+
+    assert names(source) == ["kernels::reduce", "kernels::scan"]
+    assert [(p.type, p.name, p.default) for p in reduce.template] == [
+        ("typename", "T", None),
+        ("int", "kBlock", None),
+        ("detail::Layout", "kLayout", "detail::Layout::kRow"),
+        ("bool", "kBounds", "(kBlock > 128)"),
+    ]
+    assert reduce.launch_bounds == ("kBlock",)
+
+
+def test_what_only_the_host_uses_goes_from_a_template_library() -> None:
+    """Launchers with their instantiations go; traits, aliases, enums and constexpr helpers that kernels use stay."""
+    text = sample("templates.cu").device_text
+
+    for gone in ("Launcher", "registry", "std::map", "run<"):
+        assert gone not in text
+    for kept in (
+        "struct Traits<int>",
+        "constexpr int log2_of",
+        "is_power_of_two",
+        "template __global__ void reduce<float, 256>",
+    ):
+        assert kept in text
+
+
+def test_linkage_blocks_and_macros_that_hide_the_qualifiers() -> None:
+    """Linkage counts whether it is written, a block, or inside a macro."""
+    source = sample("cuda_sample.cu")
+
+    assert [(e.name, e.extern_c) for e in source.entries] == [
+        ("transpose", True),
+        ("count_bits", True),
+        ("finish", True),
+    ]
+    assert "launch_transpose" not in source.device_text
+    assert "fake" not in names(source)
+
+
+def test_windows_file() -> None:
+    """A byte order mark and carriage returns are no obstacle, and lines count as an editor counts them."""
+    source = sample("windows.cu")
+
+    assert [(e.name, e.line) for e in source.entries] == [("addKernel", 12)]
+    assert "\r" not in source.device_text
+    assert "café" in source.device_text
+    assert "addWithCuda" not in source.device_text
+
+
+def test_own_headers_are_read_and_their_host_code_set_aside() -> None:
+    """Headers beside the file and in include directories come along, by the names in #include."""
+    source = sample("project/src/softmax.cu")
+
+    assert sorted(source.headers) == ["common.cuh", "reduce/ops.cuh", "reduce/warp.cuh"]
+    assert "runtime_error" not in source.headers["common.cuh"].replace("\n", " ").split("#define EXP")[1]
+    assert "constexpr int kWarpSize = 32;" in source.headers["common.cuh"]
+    assert "std::vector" not in source.headers["reduce/ops.cuh"]
+    assert "static __device__ float apply" in source.headers["reduce/ops.cuh"]
+    assert {i.name: i.status for i in source.includes}["iostream"] == "host"
+
+
+def test_an_own_header_that_is_not_there_is_reported() -> None:
+    """A quoted include found nowhere is set aside and listed, so that a later error can name it."""
+    source = sample("cuda_sample.cu")
+
+    assert [(i.name, i.line) for i in source.missing_includes] == [("helper_timer.h", 15)]
+
+
+def test_one_include_name_for_two_files_is_refused(tmp_path: Path) -> None:
+    """NVRTC knows an in-memory header by its name alone, so the name must mean one file."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.cuh").write_text('#include "y.cuh"\n')
+    (tmp_path / "a" / "y.cuh").write_text("// one\n")
+    (tmp_path / "y.cuh").write_text("// two\n")
+    (tmp_path / "k.cu").write_text('#include "y.cuh"\n#include "a/x.cuh"\n__global__ void k() {}\n')
+
+    with pytest.raises(SourceError, match=r'"y.cuh" means .* rename one'):
+        read(tmp_path / "k.cu")
+
+
+def test_the_only_kernel_needs_no_name() -> None:
+    """With one kernel in the file, nobody has to name it; with several, the message lists them."""
+    assert sample("windows.cu").entry().expression == "addKernel"
+    with pytest.raises(SourceError, match="2 kernels; say which with --entry: gemm_naive, gemm_tiled"):
+        sample("nvcc_program.cu").entry()
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted", "symbol", "expression"),
+    [
+        ("cuda_sample.cu", "transpose", "transpose", None),
+        ("nvcc_program.cu", "gemm_tiled", None, "gemm_tiled"),
+        ("nvcc_program.cu", "_Z10gemm_tiled6MatrixS_S_", "_Z10gemm_tiled6MatrixS_S_", None),
+        ("templates.cu", "kernels::reduce<float, 512>", None, "kernels::reduce<float, 512>"),
+        ("templates.cu", "reduce<float,512>", None, "kernels::reduce<float,512>"),
+        ("templates.cu", "_ZN7kernels6reduceIfLi512ELb1EEEvPKT_PS3_x", None, "kernels::reduce<float, 512, true>"),
+    ],
+)
+def test_a_kernel_is_found_by_what_people_call_it(
+    file: str, wanted: str, symbol: str | None, expression: str | None
+) -> None:
+    """Plain, qualified, mangled and template names all lead to the entry."""
+    point = sample(file).entry(wanted)
+
+    assert (symbol, expression) == (point.symbol, point.expression)
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted", "message"),
+    [
+        ("nvcc_program.cu", "gemm_tile", "did you mean 'gemm_tiled'"),
+        (
+            "templates.cu",
+            "reduce",
+            r"template <typename T, int kBlock.*for example 'kernels::reduce<float, 64, 64, true>'",
+        ),
+        ("templates.cu", "reduce<float>", "gives 1 template arguments"),
+        ("templates.cu", "reduce<float, 4", "lacks its closing '>'"),
+        ("nvcc_program.cu", "gemm_tiled<4>", "is no template; leave the '<4>' out"),
+        ("nvcc_program.cu", "_Z3foov", "no kernel 'foo'"),
+    ],
+)
+def test_a_wrong_name_gets_an_answer_that_helps(file: str, wanted: str, message: str) -> None:
+    """The message names what is there or what is missing."""
+    with pytest.raises(SourceError, match=message):
+        sample(file).entry(wanted)
+
+
+def test_a_file_that_is_not_there_or_holds_nothing() -> None:
+    """A missing path and a file without kernels are the user's mistakes, said plainly."""
+    with pytest.raises(SourceError, match=r"no CUDA file at nowhere\.cu"):
+        read("nowhere.cu")
+    with pytest.raises(SourceError, match="cannot be read"):
+        read(FILES)
+    with pytest.raises(SourceError, match="no __global__ function"):
+        read("int main() {}\n").entry("k")
+
+
+SNIPPETS = [
+    "#include <vector>\n",
+    "#if 0\nit's {\n#endif\n",
+    "#ifdef A\nvoid f(int x) {\n#else\nvoid f() {\n#endif\n  g(); }\n",
+    "__global__ void k(float* x) { x[0] = helper(1); }\n",
+    "constexpr int helper(int a) { return a; }\n",
+    "static std::vector<int> v;\nint main() { k<<<1, 2>>>(0); }\n",
+    "template <int N> struct S { __device__ int f() { return N; } void host() { cudaFree(0); } };\n",
+    "namespace a { int h; __device__ int d; }\n",
+    'extern "C" { void p(); __global__ void q() {} }\n',
+    "PYBIND11_MODULE(a, b) { b.def(); }\n",
+    "MACRO(x)\n__device__ int y;\n",
+    "static_assert(helper(1) == 1, \"\");\n",
+    "using namespace torch;\nnamespace py = pybind11;\n",
+    "enum { A1, B1 }; typedef struct { int a; } T;\n",
+    'const char* s = R"(}{)";\n',
+]  # fmt: skip
+TOKENS = st.sampled_from(
+    [
+        "{",
+        "}",
+        "(",
+        ")",
+        "<",
+        ">",
+        ";",
+        "=",
+        "\n",
+        " ",
+        "__global__",
+        "__device__",
+        "x",
+        "int",
+        "template",
+        "#if\n",
+        "#else\n",
+        "#endif\n",
+        '"',
+        "'",
+        "/*",
+        "*/",
+        "//",
+        "struct",
+        "namespace",
+        "using",
+        "<<<",
+        ",",
+        ":",
+        "::",
+        "\\\n",
+        "extern",
+        '"C"',
+        "operator",
+        "#define x y\n",
+        "\r\n",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.one_of(st.sampled_from(SNIPPETS), st.lists(TOKENS, max_size=6).map("".join)), max_size=12).map("".join)
+)
+def test_any_text_keeps_its_lines_and_settles_at_once(text: str) -> None:
+    """Whatever the text, setting host code aside keeps the number of lines and is idempotent."""
+    once = device_only(text)
+
+    assert text.count("\n") == once.count("\n")
+    assert once == device_only(once)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=200))
+def test_any_characters_can_be_read(text: str) -> None:
+    """No text makes the reader fail."""
+    assert read(text + "\n").text.count("\n") == read(text + "\n").device_text.count("\n")
