@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LOGGER = logging.getLogger("evokern")
+LOGGER.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Output:
             handlers.append(terminal)
         before = (LOGGER.level, LOGGER.propagate)
         LOGGER.setLevel(logging.DEBUG if handlers else logging.WARNING)
-        LOGGER.propagate = not handlers
+        LOGGER.propagate = False
         for handler in handlers:
             LOGGER.addHandler(handler)
         try:

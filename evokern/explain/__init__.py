@@ -1,0 +1,1 @@
+"""What stands behind a result: whether a kernel folder is sound."""

@@ -1,0 +1,317 @@
+"""Is a kernel folder sound? Everything that can be known without a GPU, each check with what it found.
+
+The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
+reference. A check that raises is a check that failed; the next ones run all the same.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evokern import discovery
+from evokern.errors import EvokernError, StudyError
+from evokern.explain.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
+from evokern.feasibility import check as check_feasible
+from evokern.feasibility import launches_of
+from evokern.kernel import Kernel, Problem
+from evokern.profiles import CHIPS, Profile
+from evokern.render import choice_macro, macros, read_source, render
+from evokern.study import read_study
+
+if TYPE_CHECKING:
+    from evokern.cuda_source import CudaSource
+
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
+"""What the default candidate is compiled for: the three generations that evokern knows chips of."""
+SAMPLE = 500
+"""Configurations on which the kernel's functions are tried."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    """Name of the check."""
+    ok: bool | None
+    """Whether it holds; None when it could not be tried here."""
+    detail: str
+    """What was found, or what is wrong and what to do."""
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A kernel with what the checks share."""
+
+    kernel: Kernel
+    problems: tuple[Problem, ...]
+    source: CudaSource
+
+    @property
+    def small(self) -> tuple[Problem, ...]:
+        """Problems small enough to run a reference on."""
+        return tuple(self.kernel.problem(text) for text in self.kernel.workload.small_problems)
+
+
+def check_kernel(kernel: Kernel) -> Iterator[Finding]:
+    """Yield the findings of every check, as they are made.
+
+    Args:
+        kernel: a loaded kernel.
+    """
+    from evokern.cuda_source import read
+
+    try:
+        problems = known_problems(kernel)
+        folder = _Folder(kernel, problems, read(kernel.source_path))
+    except EvokernError as error:
+        yield Finding("problems", False, str(error))
+        return
+    if not problems:
+        yield Finding(
+            "problems", False, "no problem is known: list some in the workload's small_problems, or in a study"
+        )
+        return
+    yield Finding("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
+    for name, check in _CHECKS.items():
+        try:
+            yield from _named(name, check(folder))
+        except EvokernError as error:
+            yield Finding(name, False, str(error))
+
+
+def known_problems(kernel: Kernel) -> tuple[Problem, ...]:
+    """Return the problems of the studies that name this kernel, then its small problems.
+
+    Raises:
+        KernelError: a small problem or a study's problem is not one that the kernel takes.
+    """
+    problems = []
+    for path in discovery.study_files().values():
+        try:
+            study = read_study(path)
+        except StudyError:
+            continue
+        if kernel.name == study.kernel:
+            fields = {} if study.dtype is None or "dtype" not in kernel.field_names else {"dtype": study.dtype}
+            problems += [kernel.problem({**kernel.problem(given), **fields}) for given in study.problems]
+    problems += [kernel.problem(text) for text in kernel.workload.small_problems]
+    return tuple(dict.fromkeys(problems))
+
+
+def _named(name: str, results: Iterator[tuple[bool | None, str]]) -> Iterator[Finding]:
+    for ok, detail in results:
+        yield Finding(name, ok, detail)
+
+
+def _text(problem: Problem) -> str:
+    return ",".join(f"{name}={value}" for name, value in problem.items())
+
+
+def _entries(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """Every launch names an entry of the source and gives it as many arguments as it takes."""
+    kernel = folder.kernel
+    seen = []
+    for problem in folder.problems:
+        tensors = workload_tensors(kernel, problem)
+        for launch in launches_of(kernel, kernel.space.default(), problem):
+            entry = folder.source.entry(launch.entry).entry
+            if len(entry.parameters) != len(launch.args):
+                yield (
+                    False,
+                    f"{entry.signature} takes {len(entry.parameters)} arguments, the launch gives {launch.args}",
+                )
+                return
+            for parameter, argument in zip(entry.parameters, launch.args, strict=True):
+                if isinstance(argument, str) and argument not in tensors:
+                    yield False, f"{launch.entry}: argument {argument!r} is no tensor; there are {', '.join(tensors)}"
+                    return
+                if parameter.pointer != isinstance(argument, str):
+                    want, got = ("a tensor", argument) if parameter.pointer else ("a Scalar", argument)
+                    yield (
+                        False,
+                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, the launch gives {got}",
+                    )
+                    return
+            if entry.qualified not in seen:
+                seen.append(entry.qualified)
+    yield True, ", ".join(seen)
+
+
+def _gene_macros(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """Every gene and problem macro is used in the source, and its absence is an `#error`."""
+    kernel = folder.kernel
+    source, headers = read_source(kernel)
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", "\n".join([source, *headers.values()]), flags=re.DOTALL)
+    conditions = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*$", re.MULTILINE)
+    words = set(re.findall(r"[A-Za-z_]\w*", conditions.sub(" ", text))) | _tested(conditions.findall(text))
+    required = {macro.name for macro in folder.source.macros if macro.kind == "required"}
+    constants = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
+    names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in constants]
+    unused = [name for name in names if name not in words]
+    lenient = [name for name in names if name not in required]
+    if unused:
+        yield False, f"{kernel.source} never uses {', '.join(unused)}: changing it would change nothing"
+    if lenient:
+        yield False, f"no #error in {kernel.source} when {', '.join(lenient)} is not defined: a silent default may win"
+    if not unused and not lenient:
+        yield True, f"{len(names)} macros are used, and each one's absence is an #error"
+
+
+def _tested(conditions: Sequence[str]) -> set[str]:
+    """Words whose *value* a condition uses; `defined(NAME)` alone is no use."""
+    return {word for line in conditions if "defined" not in line for word in re.findall(r"[A-Za-z_]\w*", line)[1:]}
+
+
+def _static_asserts(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """Static asserts whose message starts with a name have a constraint of that name."""
+    source, headers = read_source(folder.kernel)
+    text = "\n".join([source, *headers.values()])
+    asserted = set(re.findall(r'static_assert\s*\([^;]*?"(\w+):', text))
+    declared = {constraint.name for constraint in folder.kernel.constraints}
+    missing = sorted(asserted - declared)
+    if missing:
+        yield (
+            False,
+            f"static_assert {', '.join(missing)} has no constraint of that name: candidates would fail to compile",
+        )
+        return
+    both = len(asserted & declared)
+    yield (
+        True,
+        f"{both} of {len(declared)} constraints are static_asserts too" if declared else "no constraints declared",
+    )
+
+
+def _functions(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """Constraints, launches, tensors and macros raise for no configuration of a sample, on no chip and no problem."""
+    kernel, rng = folder.kernel, random.Random(0)
+    sample = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]
+    feasible: dict[str, int] = dict.fromkeys(CHIPS, 0)
+    for name, chip in CHIPS.items():
+        for config in sample:
+            feasible[name] += check_feasible(kernel, config, folder.problems[:1], chip) is None
+    for problem in folder.problems:
+        for config in sample[:50]:
+            if check_feasible(kernel, config, [problem], CHIPS["h200"]) is None:
+                kernel.workload.tensors(problem, config)
+                macros(kernel, config, problem)
+    shares = ", ".join(f"{name} {100 * count / len(sample):.0f} %" for name, count in feasible.items())
+    yield any(feasible.values()), f"of {len(sample)} candidates these are feasible: {shares}"
+
+
+def _default_feasible(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """The default candidate is feasible somewhere, and says which problems and chips it cannot do."""
+    default = folder.kernel.space.default()
+    anywhere = False
+    notes: list[tuple[bool | None, str]] = []
+    for problem in folder.problems:
+        verdicts = {name: check_feasible(folder.kernel, default, [problem], chip) for name, chip in CHIPS.items()}
+        fits = [name for name, violation in verdicts.items() if violation is None]
+        anywhere = anywhere or bool(fits)
+        if len(fits) == len(verdicts):
+            continue
+        chip, why = next((name, violation) for name, violation in verdicts.items() if violation is not None)
+        where = f"only on {', '.join(fits)}" if fits else "on no chip"
+        notes.append((None, f"{_text(problem)}: feasible {where}; {chip}: {why}"))
+    if anywhere:
+        yield True, f"feasible at {len(folder.problems) - len(notes)} of {len(folder.problems)} problems on every chip"
+        yield from notes
+    else:
+        yield from ((False, text) for _, text in notes)
+
+
+def _chip_for(architecture: str) -> Profile:
+    return next(chip for chip in CHIPS.values() if chip.architecture == architecture)
+
+
+def _compiles(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """The default candidate compiles for every architecture on which it is feasible."""
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import CompileFailure
+
+    kernel, default = folder.kernel, folder.kernel.space.default()
+    for architecture in ARCHITECTURES:
+        chip = _chip_for(architecture)
+        possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
+        if not possible:
+            yield None, f"{architecture}: not tried, the default candidate is not feasible there"
+            continue
+        problem = possible[0]
+        program = render(kernel, default, problem)
+        target = architecture + program.architecture_suffix
+        built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
+        if isinstance(built, CompileFailure):
+            yield False, f"{target}: {built.message}"
+        else:
+            uses = ", ".join(
+                f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items()
+            )
+            yield True, f"{target}: {uses}"
+
+
+def _spills(spilled: int) -> str:
+    return f" and {spilled} bytes spilled" if spilled else ""
+
+
+def _workload(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """Every output has a tolerance, and FLOPs and bytes are positive numbers."""
+    kernel, problem = folder.kernel, folder.problems[0]
+    tensors = workload_tensors(kernel, problem)
+    outputs = {name for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
+    tolerated = set(kernel.workload.tolerance)
+    if not outputs:
+        yield False, "no tensor has the role output: nothing could be checked"
+    elif outputs != tolerated:
+        yield False, f"tolerance names {sorted(tolerated)}, the outputs are {sorted(outputs)}"
+    else:
+        flops, moved = kernel.workload.flops(problem), kernel.workload.bytes(problem)
+        good = flops >= 0 and moved > 0
+        yield good, f"{flops:.3g} FLOP and {moved:.3g} bytes at {_text(problem)}"
+
+
+def _python_reference(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """The Python reference returns every output in the declared shape, in float64, without NaN."""
+    if not folder.small:
+        yield False, "the workload lists no small_problems, so its reference cannot be tried"
+        return
+    for problem in folder.small:
+        python_reference(folder.kernel, problem, workload_tensors(folder.kernel, problem))
+    yield True, f"right shapes and float64 at {len(folder.small)} small problems"
+
+
+def _cpp_reference(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
+    """`reference.h` computes what the Python reference computes."""
+    from evokern.diagnosis import host_compiler
+
+    compiler = host_compiler()
+    if not (folder.kernel.folder / "reference.h").is_file():
+        yield False, f"{folder.kernel.folder} has no reference.h, which the exported program checks itself against"
+        return
+    if compiler is None or not folder.small:
+        yield None, "not tried: it takes a C++ compiler (g++ or clang++ on PATH) and a small problem"
+        return
+    worst = 0.0
+    for problem in folder.small:
+        tensors = workload_tensors(folder.kernel, problem)
+        expected = python_reference(folder.kernel, problem, tensors)
+        worst = max(worst, compare_with_cpp(folder.kernel, problem, tensors, expected, compiler))
+    agree = "agrees with" if worst <= AGREEMENT else "differs from"
+    yield worst <= AGREEMENT, f"reference.h {agree} the Python reference: largest relative difference {worst:.1e}"
+
+
+_CHECKS: dict[str, Callable[[_Folder], Iterator[tuple[bool | None, str]]]] = {
+    "workload": _workload,
+    "entry points": _entries,
+    "macros": _gene_macros,
+    "static asserts": _static_asserts,
+    "constraints": _functions,
+    "default candidate": _default_feasible,
+    "compiler": _compiles,
+    "reference": _python_reference,
+    "reference.h": _cpp_reference,
+}
