@@ -56,12 +56,14 @@ def make_sampler(
     if name == "grid":
         from evokern.samplers._grid import GridSampler
 
-        sampler: Sampler = _build(name, GridSampler, options, space=space)
-        return sampler
+        grid: Sampler = _build(name, GridSampler, options, space=space)
+        return grid
     if name in NAMES:
-        from evokern.samplers._optuna import OptunaSampler
+        from evokern.samplers._optuna import OptunaSampler, optuna_class
 
-        return OptunaSampler(name, options, seed, named)
+        rest = {option: value for option, value in options.items() if option != "guard"}
+        _build(name, optuna_class(name), rest, seed=seed, constraints_func=None)
+        return OptunaSampler(name, rest, seed, named, guarded=bool(options.get("guard", True)))
     raise StudyError(f"there is no sampler {name!r}: {nearest(name, NAMES)}")
 
 
@@ -71,8 +73,9 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
         if option not in known:
             hint = nearest(option, known) or "it takes none"
             raise StudyError(f"sampler {name} has no option {option!r}: {hint}")
+    accepted = inspect.signature(cls).parameters
     try:
-        return cls(**given, **options)
+        return cls(**{option: value for option, value in given.items() if option in accepted}, **options)
     except (TypeError, ValueError) as error:
         raise StudyError(f"sampler {name} cannot be built with {dict(options)}: {error}") from error
 

@@ -168,7 +168,9 @@ class History:
         on_study = self._storage.get_study_system_attrs(self._study_id)
         fresh = {key: value for key, value in on_study.items() if key not in self._known_study_attrs}
         self._known_study_attrs.update(fresh)
-        own = {key: value for key, value in self.frozen(number).system_attrs.items() if not key.startswith("evokern:")}
+        attrs = self.frozen(number).system_attrs
+        # Relative parameters say nothing once the trial has its own, and would double the size of every record.
+        own = {key: v for key, v in attrs.items() if not key.startswith("evokern:") and "relative_params" not in key}
         return {name: attrs for name, attrs in (("trial", own), ("study", fresh)) if attrs}
 
     def restore(self, number: int, proposal: Proposal) -> None:
@@ -231,10 +233,15 @@ def draw(sampler: BaseSampler, history: History, trial: FrozenTrial) -> dict[str
     sampler.before_trial(view, trial)
     searched = sampler.infer_relative_search_space(view, trial)
     relative = sampler.sample_relative(view, trial, searched)
-    return {
-        name: relative[name] if name in relative else sampler.sample_independent(view, trial, name, distribution)
-        for name, distribution in history.distributions.items()
-    }
+    values: dict[str, Any] = {}
+    for name, distribution in history.distributions.items():
+        if distribution.single():
+            values[name] = distribution.choices[0]
+        elif name in relative:
+            values[name] = relative[name]
+        else:
+            values[name] = sampler.sample_independent(view, trial, name, distribution)
+    return values
 
 
 class NativeSampler:

@@ -1,0 +1,30 @@
+"""Every cell of the space in declared order, infeasible ones too: trial n is cell n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from evokern.samplers._base import History, Proposal
+from evokern.space import Config, Space
+
+
+class GridSampler:
+    """Proposes every distinct configuration once; each infeasible one becomes a trial with its reason."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._cells: Iterator[Config] = space.grid()
+        self._next = 0
+
+    def propose(self, history: History, number: int) -> Proposal | None:
+        """Return cell `number` of the grid, or None past its end."""
+        if number < self._next:
+            self._cells, self._next = self._space.grid(), 0
+        cell = next(islice(self._cells, number - self._next, None), None)
+        self._next = number + 1
+        if cell is None:
+            return None
+        history.begin(number)
+        history.commit(number, cell)
+        return Proposal(cell, {"operator": "grid"})

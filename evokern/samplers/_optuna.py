@@ -1,0 +1,66 @@
+"""Optuna's own samplers, behind the guard or plain."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+
+from evokern.samplers._base import Explain, History, Proposal, draw, trial_seed
+from evokern.samplers._guard import Guard
+from evokern.space import Config
+
+DRAWS: Mapping[str, int] = {"random": 2_000, "tpe": 24, "nsga2": 64, "gp": 4}
+"""Sampler → draws before its proposal is mutated: fewer where a draw is dear or comes out alike."""
+
+
+def optuna_class(name: str) -> type[BaseSampler]:
+    """Return Optuna's class of a sampler."""
+    if name == "gp":
+        from optuna.samplers import GPSampler  # needs torch, which takes seconds to import
+
+        return GPSampler
+    classes: dict[str, type[BaseSampler]] = {"random": RandomSampler, "tpe": TPESampler, "nsga2": NSGAIISampler}
+    return classes[name]
+
+
+class OptunaSampler:
+    """One of Optuna's samplers, built anew for each trial so that no cache outlives a proposal.
+
+    Plain (`guard = false`) its proposals stand as they are: infeasible and repeated ones become trials.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any], seed: int, explain: Explain, *, guarded: bool) -> None:
+        self._name = name
+        self._class = optuna_class(name)
+        self._options = dict(options)
+        # Genes that a first generation has not shown yet are sampled one by one; that is no news to the user.
+        if "warn_independent_sampling" in inspect.signature(self._class).parameters:
+            self._options.setdefault("warn_independent_sampling", False)
+        self._seed = seed
+        self._explain = explain
+        self._guarded = guarded
+
+    def propose(self, history: History, number: int) -> Proposal | None:
+        """Return the sampler's proposal, mended by the guard; None when nothing is left."""
+        trial = history.begin(number)
+        seed = trial_seed(self._seed, number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            sampler = self._class(seed=seed, **self._options)  # type: ignore[call-arg]
+
+        def one_draw() -> Config:
+            return history.space.canonical(draw(sampler, history, trial))
+
+        guard = Guard(history, self._explain, random.Random(seed))
+        config = guard.choose(one_draw, DRAWS[self._name]) if self._guarded else one_draw()
+        if config is None:
+            return None
+        leavings = history.leavings(number)
+        history.commit(number, config)
+        return Proposal(config, {"operator": self._name}, dict(guard.rejections), leavings)

@@ -1,0 +1,39 @@
+"""One SQLite file: Optuna's tables and ours. `Store` writes (one search at a time), `open_readonly` reads.
+
+A search writes through a `Session`; `show`, `list`, `report` and `compare` read through a `Reader`, which needs neither
+the kernel's folder nor the study's file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evokern.store._reader import Reader, fastest_baseline, open_readonly
+from evokern.store._records import Proposed, SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
+
+if TYPE_CHECKING:
+    from evokern.store._writer import Session, Store
+
+
+def __getattr__(name: str) -> Any:
+    # Writing needs Optuna, which takes a while to import; commands that only read do without.
+    if name in ("Session", "Store"):
+        from evokern.store import _writer
+
+        return getattr(_writer, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "Proposed",
+    "Reader",
+    "Session",
+    "SessionRecord",
+    "Store",
+    "StudyRecord",
+    "TrialRecord",
+    "dumps",
+    "fastest_baseline",
+    "interval_us",
+    "open_readonly",
+]

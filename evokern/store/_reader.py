@@ -1,0 +1,204 @@
+"""Reading results: never writes, never imports a kernel folder, works while a search writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from evokern.device._base import BaselineResult
+from evokern.errors import StoreError, StudyError, nearest
+from evokern.store._files import connect_readonly, explained
+from evokern.store._records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
+from evokern.store._schema import refuse_newer
+from evokern.trial import Outcome, Trial
+
+
+def open_readonly(path: str | Path) -> Reader:
+    """Open a database for reading; use it in a `with` statement.
+
+    Raises:
+        StoreError: there is no such file, or it is no database of evokern's that this version can read.
+    """
+    return Reader(Path(path))
+
+
+class Reader:
+    """A database's studies, trials and sessions."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file (see `open_readonly`)."""
+        self.path = path
+        connection = connect_readonly(path)
+        try:
+            with explained(path):
+                self._db = Database(connection)
+                refuse_newer(self._db, path)
+                found = self._db["evokern_studies"].exists()
+            if not found:
+                raise StoreError(f"{path} holds no evokern study; `evokern search --db {path}` would begin one")
+        except BaseException:
+            connection.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._db.conn.close()
+
+    def studies(self) -> list[StudyRecord]:
+        """Return every study, the one searched last first."""
+        order = "(SELECT max(rowid) FROM evokern_sessions s WHERE s.study = evokern_studies.uuid) DESC, rowid DESC"
+        with explained(self.path):
+            return [StudyRecord.of(row) for row in self._db["evokern_studies"].rows_where(order_by=order)]
+
+    def study(self, name: str | None = None) -> StudyRecord:
+        """Return a study by name; None takes the one searched last.
+
+        Raises:
+            StudyError: there is no such study.
+        """
+        studies = self.studies()
+        if name is None and studies:
+            return studies[0]
+        wanted = Path(name).stem if name and name.endswith(".toml") else name
+        for study in studies:
+            if study.name == wanted:
+                return study
+        if not studies:
+            raise StudyError(f"{self.path} holds no study yet; `evokern search --db {self.path}` begins one")
+        raise StudyError(f"{self.path} holds no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
+
+    def sessions(self, study: StudyRecord) -> list[SessionRecord]:
+        """Return a study's sessions, the first one first."""
+        with explained(self.path):
+            rows = self._db["evokern_sessions"].rows_where("study = ?", [study.uuid], "rowid")
+            return [SessionRecord.of(row) for row in rows]
+
+    def trials(self, study: StudyRecord, *, samples: bool = False) -> Iterator[Trial]:
+        """Yield a study's recorded trials in number order.
+
+        Args:
+            study: the study.
+            samples: read every timing sample too (most of a file's bytes).
+        """
+        taken: dict[str, dict[int, list[float]]] = defaultdict(dict)
+        with explained(self.path):
+            if samples:
+                sql = "SELECT trial, problem, samples_us FROM evokern_samples JOIN evokern_trials ON uuid = trial"
+                for trial, problem, values in self._db.execute(f"{sql} WHERE study = ?", [study.uuid]):
+                    taken[trial][problem] = json.loads(values)
+            where = "study = ? AND outcome IS NOT NULL"
+            for row in self._db["evokern_trials"].rows_where(where, [study.uuid], "number"):
+                yield trial_of(row, taken.get(row["uuid"]))
+
+    def trial(self, study: StudyRecord, number: int) -> TrialRecord:
+        """Return one recorded trial with its samples.
+
+        Raises:
+            StudyError: the study has no such trial, or it is not finished.
+        """
+        with explained(self.path):
+            where = "study = ? AND number = ?"
+            row = next(iter(self._db["evokern_trials"].rows_where(where, [study.uuid, number])), None)
+            if row is None or row["outcome"] is None:
+                last = self._db.execute("SELECT max(number) FROM evokern_trials WHERE study = ?", [study.uuid])
+                known = last.fetchone()[0]
+                span = "it has none yet" if known is None else f"it has 0 to {known}"
+                state = "not finished in" if row else "not in"
+                raise StudyError(f"trial {number} is {state} study {study.name}; {span}")
+            found = self._db["evokern_samples"].rows_where("trial = ?", [row["uuid"]])
+            samples = {sample["problem"]: json.loads(sample["samples_us"]) for sample in found}
+        rejections = json.loads(row["rejections"] or "{}")
+        return TrialRecord(trial_of(row, samples), row["uuid"], row["kernel_digest"], rejections)
+
+    def best(self, study: StudyRecord) -> Trial | None:
+        """Return the champion: the measured trial with the least time, or None."""
+        sql = "SELECT number FROM evokern_trials WHERE study = ? AND outcome = ? ORDER BY time_us, number LIMIT 1"
+        with explained(self.path):
+            row = self._db.execute(sql, [study.uuid, Outcome.MEASURED.value]).fetchone()
+        return self.trial(study, row[0]).trial if row else None
+
+    def rejections(self, study: StudyRecord) -> dict[str, int]:
+        """Return how many proposals each constraint turned away before they became trials, most first."""
+        sql = "SELECT constraint_name, count FROM evokern_rejections WHERE study = ? ORDER BY count DESC, 1"
+        with explained(self.path):
+            return dict(self._db.execute(sql, [study.uuid]).fetchall())
+
+    def outcomes(self, study: StudyRecord) -> dict[str, int]:
+        """Return how many trials ended how; every outcome is named."""
+        sql = "SELECT outcome, count(*) FROM evokern_trials WHERE study = ? AND outcome IS NOT NULL GROUP BY outcome"
+        with explained(self.path):
+            counts = dict(self._db.execute(sql, [study.uuid]).fetchall())
+        return {outcome.value: counts.get(outcome.value, 0) for outcome in Outcome}
+
+    def source(self, digest: str) -> dict[str, str]:
+        """Return the kernel's files, name → text, as they were when trials of this digest were proposed."""
+        with explained(self.path):
+            return dict(
+                self._db.execute("SELECT file, text FROM evokern_sources WHERE digest = ?", [digest]).fetchall()
+            )
+
+    def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
+        """Return the name and time in µs of the fastest baseline that was right, in the latest session that has one."""
+        for session in reversed(self.sessions(study)):
+            fastest = fastest_baseline(session.baselines)
+            if fastest:
+                return fastest
+        return None
+
+    def summary(self, study: StudyRecord) -> dict[str, Any]:
+        """Return the object that `show --json` prints."""
+        outcomes = self.outcomes(study)
+        baseline, best = self.baseline(study), self.best(study)
+        return {
+            "study": study.name,
+            "device": study.device,
+            "predicted": study.predicted,
+            "trials": sum(outcomes.values()),
+            "outcomes": outcomes,
+            "rejections": self.rejections(study),
+            "elapsed_s": sum(session.elapsed_s for session in self.sessions(study)),
+            "budget_s": study.budget_s,
+            "baseline": {"name": baseline[0], "time_us": baseline[1]} if baseline else None,
+            "best": _best_table(best, baseline[1] if baseline else None) if best else None,
+        }
+
+
+def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
+    """Return name and time in µs (over several problems the geometric mean) of the fastest baseline that was right."""
+    times = [
+        (
+            math.exp(sum(math.log(timing.median_us) for timing in baseline.timings) / len(baseline.timings)),
+            baseline.name,
+        )
+        for baseline in baselines
+        if baseline.timings and not baseline.error
+    ]
+    if not times:
+        return None
+    time_us, name = min(times)
+    return name, time_us
+
+
+def _best_table(best: Trial, baseline_us: float | None) -> dict[str, Any]:
+    time_us = best.evaluation.time_us
+    assert time_us is not None  # a measured trial has a time: `Evaluation` checks it
+    interval = interval_us(best.evaluation)
+    return {
+        "trial": best.number,
+        "time_us": time_us,
+        "ci95_us": list(interval) if interval else None,
+        "speedup": baseline_us / time_us if baseline_us else None,
+        "config": dict(best.config),
+    }

@@ -1,0 +1,133 @@
+"""Our tables, beside Optuna's in the same file, and how older files are brought up to date.
+
+A migration that has shipped is never edited: a change is a new one at the end, with a small old database kept as a
+test fixture. Rows carry their own UUIDs, because Optuna hands out a deleted study's id again; nothing refers to
+Optuna's tables.
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database, Migrations
+
+from evokern.errors import StoreError
+
+migrations = Migrations("evokern")
+"""Every change of our tables, in order."""
+
+
+@migrations()
+def m001_first_tables(db: Database) -> None:
+    """Studies, their sessions, trials, samples, rejections, and the sources that were searched."""
+    db.create_table(
+        "evokern_studies",
+        {
+            "uuid": str,
+            "name": str,  # also the name of Optuna's study
+            "kernel": str,
+            "kernel_digest": str,
+            "genes": str,  # JSON: name, values, default, doc, layer, when
+            "problems": str,  # JSON: list of texts
+            "device": str,  # model
+            "predicted": int,
+            "settings": str,  # JSON: what the study file said, budgets apart
+            "sampler": str,  # JSON: name, options
+            "seed": int,
+            "window": int,
+            "budget_s": float,
+            "trials_limit": int,
+            "created": str,
+            "evokern_version": str,
+        },
+        pk="uuid",
+        not_null={"name", "kernel", "kernel_digest", "device", "predicted", "seed", "window", "created"},
+        strict=True,
+    ).create_index(["name"], unique=True)
+    db.create_table(
+        "evokern_sessions",
+        {
+            "uuid": str,
+            "study": str,
+            "started": str,
+            "ended": str,
+            "end_reason": str,
+            "elapsed_s": float,
+            "environment": str,  # JSON: driver, compiler, clocks, versions
+            "baselines": str,  # JSON: name, times, error
+            "notes": str,  # JSON: list of texts
+            "command": str,
+            "host": str,
+            "pid": int,
+            "evokern_version": str,
+        },
+        pk="uuid",
+        not_null={"study", "started", "elapsed_s"},
+        strict=True,
+    ).create_index(["study"])
+    db.create_table(
+        "evokern_trials",
+        {
+            "uuid": str,
+            "study": str,
+            "number": int,
+            "config": str,  # JSON
+            "outcome": str,  # null while in flight
+            "time_us": float,
+            "ci95_low_us": float,
+            "ci95_high_us": float,
+            "reason": str,
+            "fingerprint": str,
+            "registers": int,
+            "spill_bytes": int,
+            "shared_bytes": int,
+            "occupancy": float,
+            "timings": str,  # JSON, samples apart
+            "resources": str,  # JSON
+            "evidence": str,  # JSON
+            "gate": str,  # JSON
+            "compile_s": float,
+            "device_s": float,
+            "clock_mhz": float,
+            "proposal": str,  # JSON: what the sampler said of it
+            "leavings": str,  # JSON: what the sampler left on its view of the study
+            "rejections": str,  # JSON: constraint -> proposals turned away before this one
+            "kernel_digest": str,
+            "session": str,
+            "proposed_s": float,  # study time
+            "seconds": float,  # study time
+        },
+        pk="uuid",
+        not_null={"study", "number", "config", "kernel_digest", "proposed_s"},
+        strict=True,
+    ).create_index(["study", "number"], unique=True)
+    db.create_table(
+        "evokern_samples",
+        {"trial": str, "problem": int, "samples_us": str},  # JSON: list of µs a call, in the order taken
+        pk=("trial", "problem"),
+        strict=True,
+    )
+    db.create_table(
+        "evokern_rejections",
+        {"study": str, "constraint_name": str, "count": int},
+        pk=("study", "constraint_name"),
+        strict=True,
+    )
+    db.create_table("evokern_sources", {"digest": str, "file": str, "text": str}, pk=("digest", "file"), strict=True)
+
+
+def known_migrations() -> set[str]:
+    """Return the names of the migrations that this version knows."""
+    return {migration.name for migration in migrations._migrations}
+
+
+def refuse_newer(db: Database, path: object) -> None:
+    """Refuse a file that a newer evokern wrote.
+
+    Raises:
+        StoreError: the file has migrations that this version does not know.
+    """
+    unknown = [applied.name for applied in migrations.applied(db) if applied.name not in known_migrations()]
+    if unknown:
+        raise StoreError(
+            f"{path} was written by a newer evokern (its tables have {', '.join(unknown)}); "
+            "upgrade evokern, or name another file with --db"
+        )

@@ -1,0 +1,288 @@
+"""The one writer of a database: a search's studies, sessions and trials.
+
+Every step is one transaction that is on disk when the call returns. The order makes any interruption harmless: a trial
+stands in `evokern_trials` before it is evaluated and before Optuna knows it, its outcome stands there before Optuna is
+told, and both are repeated on resume where the second half is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from evokern.device._base import StartReport
+from evokern.errors import StoreError
+from evokern.samplers import Proposal, Result
+from evokern.space import Config, Space
+from evokern.store._files import Lock, check_place, connect, explained
+from evokern.store._optuna import OptunaStudy, close_storage, open_storage, quiet
+from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
+from evokern.store._schema import migrations, refuse_newer
+from evokern.trial import Trial
+
+CHECKED_BYTES = 512 * 2**20
+"""Files up to this size are checked for corruption on opening (about a second for the largest)."""
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Store:
+    """A database open for writing; a context manager that folds the write-ahead log in when it closes."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open or create a database and take its lock.
+
+        Raises:
+            StoreError: the place or the file is unusable, or another search has it; nothing was changed.
+        """
+        self.path = Path(path)
+        check_place(self.path)
+        self._lock = Lock(self.path)
+        try:
+            with explained(self.path):
+                self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self) -> None:
+        quiet()
+        connection = connect(self.path)
+        try:
+            self.db = Database(connection)
+            refuse_newer(self.db, self.path)
+            if self.path.stat().st_size <= CHECKED_BYTES:
+                verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if verdict != "ok":
+                    raise StoreError(
+                        f"{self.path} is corrupt ({verdict}); restore a copy or save what can be saved with "
+                        f"`sqlite3 {self.path} .recover`"
+                    )
+            migrations.apply(self.db)
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            self.storage = open_storage(self.path)
+        except RuntimeError as error:
+            connection.close()
+            raise StoreError(
+                f"{self.path} has tables of another Optuna version ({error}); `optuna storage upgrade "
+                f"--storage sqlite:///{self.path}` brings them up to date"
+            ) from error
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Fold the write-ahead log in and let go of the file; safe to call twice."""
+        close_storage(self.storage)
+        try:
+            self.db.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self.db.conn.close()
+        except Exception:  # closing must not hide what went wrong before; the log is folded in by the next opening
+            pass
+        self._lock.release()
+
+    def study(self, name: str) -> StudyRecord | None:
+        """Return a study by name, or None."""
+        with explained(self.path):
+            row = next(iter(self.db["evokern_studies"].rows_where("name = ?", [name])), None)
+        return StudyRecord.of(row) if row else None
+
+    def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
+        """Write a new study and the kernel's source files; returns it with its identity and date."""
+        record = replace(record, uuid=str(uuid.uuid4()), created=now())
+        with explained(self.path), self.db.atomic():
+            _insert(self.db, "evokern_studies", record.row())
+            self._write_sources(record.kernel_digest, sources)
+        return record
+
+    def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
+        """Write what may change of a study: budget, limit, settings that its user let pass, the kernel's digest."""
+        with explained(self.path), self.db.atomic():
+            _update(self.db, "evokern_studies", record.uuid, record.row())
+            self._write_sources(record.kernel_digest, sources or {})
+
+    def _write_sources(self, digest: str, sources: Mapping[str, str]) -> None:
+        rows = [(digest, file, text) for file, text in sources.items()]
+        self.db.conn.executemany("INSERT OR IGNORE INTO evokern_sources VALUES (?, ?, ?)", rows)
+
+    def set_aside(self, name: str) -> str:
+        """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
+        with explained(self.path), self.db.atomic():
+            taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
+            taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
+            number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
+            new = f"{name}.{number}"
+            self.db.execute("UPDATE evokern_studies SET name = ? WHERE name = ?", [new, name])
+            self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
+        return new
+
+    def session(self, record: StudyRecord, space: Space) -> Session:
+        """Begin a session of a study."""
+        return Session(self, record, space)
+
+
+class Session:
+    """One run of a search on one study: what it proposes, learns and lasts goes to disk at once."""
+
+    def __init__(self, store: Store, study: StudyRecord, space: Space) -> None:
+        self._store = store
+        self._db = store.db
+        self.study = study
+        """The study."""
+        self.uuid = str(uuid.uuid4())
+        """Identity of this session."""
+        self._trials: dict[int, str] = {}
+        with explained(store.path), self._db.atomic():
+            row = {"uuid": self.uuid, "study": study.uuid, "started": now(), "elapsed_s": 0.0, "pid": os.getpid()}
+            row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": study.evokern_version}
+            _insert(self._db, "evokern_sessions", row)
+        with explained(store.path):
+            attrs = {"evokern_uuid": study.uuid, "kernel": study.kernel, "device": study.device}
+            self._optuna = OptunaStudy(store.storage, study.name, attrs, space)
+            total = "SELECT coalesce(sum(elapsed_s), 0) FROM evokern_sessions WHERE study = ?"
+            self.before_s = float(self._db.execute(total, [study.uuid]).fetchone()[0])
+            """Study time of all earlier sessions, seconds."""
+
+    def proposed(self) -> list[Proposed]:
+        """Return every trial proposed so far, in number order."""
+        columns = "uuid, number, config, proposal, leavings, seconds, outcome, time_us, timings, resources"
+        columns += ", fingerprint, evidence, gate, compile_s, device_s"
+        found = []
+        with explained(self._store.path):
+            rows = self._db["evokern_trials"].rows_where("study = ?", [self.study.uuid], "number", columns)
+            for row in rows:
+                self._trials[row["number"]] = row["uuid"]
+                found.append(
+                    Proposed(
+                        number=row["number"],
+                        config=Config(json.loads(row["config"])),
+                        info=json.loads(row["proposal"] or "{}"),
+                        leavings=json.loads(row["leavings"] or "{}"),
+                        evaluation=evaluation_of(row) if row["outcome"] else None,
+                        seconds=row["seconds"] or 0.0,
+                    )
+                )
+        return found
+
+    def adopt(self, trials: list[Proposed], results: list[Result]) -> None:
+        """Give Optuna's tables what an interruption kept from them.
+
+        Args:
+            trials: every trial of `proposed`.
+            results: results of the trials that are recorded, up to the first that is not.
+        """
+        with explained(self._store.path):
+            for trial in trials:
+                self._optuna.begin(trial.number, trial.config)
+            for result in results:
+                self._optuna.tell(result)
+
+    def began(self, report: StartReport) -> None:
+        """Write what the device found when it opened."""
+        values = {
+            "environment": dumps(report.environment),
+            "baselines": dumps([asdict(baseline) for baseline in report.baselines]),
+            "notes": dumps(report.notes),
+        }
+        with explained(self._store.path), self._db.atomic():
+            _update(self._db, "evokern_sessions", self.uuid, values)
+
+    def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
+        """Write a proposal, before it is evaluated.
+
+        Args:
+            number: trial number.
+            proposal: what was proposed.
+            elapsed_s: seconds of this session.
+        """
+        trial = str(uuid.uuid4())
+        values = {
+            "uuid": trial,
+            "study": self.study.uuid,
+            "number": number,
+            "config": proposal.config.key,
+            "proposal": dumps(proposal.info),
+            "leavings": dumps(proposal.leavings),
+            "rejections": dumps(proposal.rejections),
+            "kernel_digest": self.study.kernel_digest,
+            "session": self.uuid,
+            "proposed_s": self.before_s + elapsed_s,
+        }
+        counts = [(self.study.uuid, name, count) for name, count in proposal.rejections.items()]
+        with explained(self._store.path):
+            with self._db.atomic():
+                _insert(self._db, "evokern_trials", values)
+                self._db.conn.executemany(
+                    "INSERT INTO evokern_rejections VALUES (?, ?, ?) "
+                    "ON CONFLICT (study, constraint_name) DO UPDATE SET count = count + excluded.count",
+                    counts,
+                )
+            self._optuna.begin(number, proposal.config)
+        self._trials[number] = trial
+
+    def record(self, trial: Trial, elapsed_s: float) -> None:
+        """Write a trial's outcome and evidence.
+
+        Args:
+            trial: the finished trial.
+            elapsed_s: seconds of this session.
+        """
+        values = evaluation_row(trial.evaluation) | {"seconds": trial.seconds, "session": self.uuid}
+        samples = sample_rows(self._trials[trial.number], trial.evaluation)
+        with explained(self._store.path), self._db.atomic():
+            _update(self._db, "evokern_trials", self._trials[trial.number], values)
+            self._db.conn.executemany("INSERT OR REPLACE INTO evokern_samples VALUES (?, ?, ?)", samples)
+            self._elapsed(elapsed_s)
+
+    def tell(self, result: Result) -> None:
+        """Tell Optuna's tables of a trial that is recorded."""
+        with explained(self._store.path):
+            self._optuna.tell(result)
+
+    def lasted(self, elapsed_s: float) -> None:
+        """Write how long this session has lasted."""
+        with explained(self._store.path), self._db.atomic():
+            self._elapsed(elapsed_s)
+
+    def _elapsed(self, elapsed_s: float) -> None:
+        self._db.execute("UPDATE evokern_sessions SET elapsed_s = ? WHERE uuid = ?", [elapsed_s, self.uuid])
+
+    def ended(self, elapsed_s: float, reason: str) -> None:
+        """Write how this session ended."""
+        with explained(self._store.path), self._db.atomic():
+            self._elapsed(elapsed_s)
+            _update(self._db, "evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
+
+
+def _command() -> str:
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _insert(db: Database, table: str, values: Mapping[str, Any]) -> None:
+    # Plain SQL on the hot path: `Table.insert` reads the schema again for every row.
+    names, marks = ", ".join(values), ", ".join("?" * len(values))
+    db.conn.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+
+
+def _update(db: Database, table: str, key: str, values: Mapping[str, Any]) -> None:
+    changes = ", ".join(f"{name} = ?" for name in values)
+    db.conn.execute(f"UPDATE {table} SET {changes} WHERE uuid = ?", [*values.values(), key])
