@@ -1,0 +1,130 @@
+"""From a candidate to what can run: render, compile each distinct set of macros once, check limits, fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evokern.compile.cache import CompileCache, program_key
+from evokern.compile.fingerprint import fingerprint
+from evokern.compile.nvrtc import all_options, compile_program, compiler_version
+from evokern.compile.occupancy import excess, resources
+from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
+from evokern.errors import KernelError
+from evokern.feasibility import launches_of
+from evokern.kernel import Kernel, Launch, Problem, Tensor
+from evokern.profiles import Profile
+from evokern.render import Rendered, render
+from evokern.space import Config
+from evokern.trial import Evaluation, Outcome, Resources
+
+
+@dataclass(frozen=True)
+class Target:
+    """For which chip, and how, candidates are compiled."""
+
+    profile: Profile
+    """Limits that a candidate must keep; its compute capability is the one compiled for."""
+    cache: CompileCache | None
+    """Where programs are kept, or None to compile every time."""
+
+
+def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: Target) -> Built | Evaluation:
+    """Compile a candidate for every problem.
+
+    Returns:
+        The candidate ready to run, or its outcome: `compile_error` or `over_resources`.
+
+    Raises:
+        KernelError: a function that the kernel declares raised.
+        DeviceError: the compiler cannot be loaded.
+    """
+    rendered = [render(kernel, config, problem) for problem in problems]
+    distinct = list(dict.fromkeys(_identity(program) for program in rendered))
+    programs: list[Program] = []
+    spent = 0.0
+    for identity in distinct:
+        program = compile_rendered(next(r for r in rendered if _identity(r) == identity), target)
+        spent += program.seconds
+        if isinstance(program, CompileFailure):
+            return _refused(program, spent)
+        programs.append(program)
+    builds = tuple(
+        ProblemBuild(problem, launches_of(kernel, config, problem), distinct.index(_identity(r)))
+        for problem, r in zip(problems, rendered, strict=True)
+    )
+    used: dict[tuple[int, Launch], Resources] = {}
+    for one in builds:
+        for launch in one.launches:
+            use = programs[one.program].uses[launch.entry]
+            over = excess(use, launch, target.profile)
+            used[one.program, launch] = resources(use, launch, target.profile)
+            if over:
+                evidence = {
+                    "constraint": over.constraint,
+                    "needed": over.need.needed,
+                    "available": over.need.available,
+                    "unit": over.need.unit,
+                    "reason": over.reason,
+                }
+                return Evaluation(
+                    Outcome.OVER_RESOURCES, resources=tuple(used.values()), evidence=evidence, compile_s=spent
+                )
+    tensors = [tensors_of(kernel, config, problem) for problem in problems]
+    identity_of = fingerprint(programs, builds, tensors)
+    return Built(tuple(programs), builds, tuple(used.values()), identity_of, spent)
+
+
+def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFailure:
+    """Compile one rendered program, or take it from the cache."""
+    architecture = target.profile.architecture + rendered.architecture_suffix
+    options = all_options(rendered.options, architecture, line_info=False)
+    key = program_key(rendered.source, rendered.headers, options, rendered.entries, architecture, compiler_version())
+    known = target.cache.get(key) if target.cache else None
+    if known is not None:
+        return known
+    program = compile_program(
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, architecture
+    )
+    if target.cache and isinstance(program, Program):
+        target.cache.put(key, program)
+    return program
+
+
+def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Tensor]:
+    """Return the workload's buffers.
+
+    Raises:
+        KernelError: the kernel's `tensors` raised, or a launch takes a buffer that it does not declare.
+    """
+    try:
+        tensors = dict(kernel.workload.tensors(problem, config))
+    except Exception as error:
+        raise KernelError(
+            f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
+        ) from error
+    for launch in launches_of(kernel, config, problem):
+        for argument in launch.args:
+            if isinstance(argument, str) and argument not in tensors:
+                raise KernelError(f"kernel {kernel.name}: launch of {launch.entry} takes the undeclared {argument!r}")
+    return tensors
+
+
+def _identity(rendered: Rendered) -> tuple[object, ...]:
+    return rendered.options, rendered.entries, rendered.architecture_suffix
+
+
+def _refused(refusal: CompileFailure, spent: float) -> Evaluation:
+    if refusal.constraint and refusal.need:
+        evidence = {
+            "constraint": refusal.constraint,
+            "needed": refusal.need.needed,
+            "available": refusal.need.available,
+            "unit": refusal.need.unit,
+            "reason": refusal.message,
+        }
+        return Evaluation(Outcome.OVER_RESOURCES, evidence=evidence, compile_s=spent)
+    evidence = {"log": refusal.log[:8000], "message": refusal.message}
+    if refusal.line is not None:
+        evidence |= {"file": refusal.file, "line": refusal.line}
+    return Evaluation(Outcome.COMPILE_ERROR, evidence=evidence, compile_s=spent)

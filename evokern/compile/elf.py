@@ -1,0 +1,55 @@
+"""The sections of a cubin: what a program *is*, apart from what it is called.
+
+A cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4; section names and types of CUDA's own as
+`cuobjdump -elf` prints them).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evokern.errors import InternalError
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_NOBITS = 8
+_ALLOCATED = 2
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section."""
+
+    name: str
+    """Its name, for example `.text.kernel`."""
+    kind: int
+    """ELF section type."""
+    flags: int
+    """ELF section flags; CUDA keeps the number of barriers of an entry in the upper bits."""
+    data: bytes
+    """Contents; for one that only reserves memory, its size as text."""
+
+    @property
+    def allocated(self) -> bool:
+        """Whether it is loaded: code, constants, shared memory, globals."""
+        return bool(self.flags & _ALLOCATED)
+
+
+def sections(cubin: bytes) -> Iterator[Section]:
+    """Yield a cubin's sections in file order.
+
+    Raises:
+        InternalError: these bytes are no ELF file.
+    """
+    if cubin[:4] != b"\x7fELF" or len(cubin) < _HEADER.size:
+        raise InternalError(f"machine code does not start as an ELF file: {cubin[:8]!r}")
+    header = _HEADER.unpack_from(cubin)
+    offset, size, count, names_index = header[6], header[11], header[12], header[13]
+    entries = [_SECTION.unpack_from(cubin, offset + index * size) for index in range(count)]
+    names_at = entries[names_index][4]
+    for name, kind, flags, _, start, length, *_ in entries[1:]:
+        end = cubin.index(b"\0", names_at + name)
+        data = str(length).encode() if kind == _NOBITS else cubin[start : start + length]
+        yield Section(cubin[names_at + name : end].decode(), kind, flags, data)

@@ -1,0 +1,90 @@
+"""The identity of a candidate: its machine code and its launches, whatever its files, macros and symbols are called."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evokern.compile.elf import Section, sections
+from evokern.compile.records import ProblemBuild, Program
+from evokern.kernel import Launch, Scalar, Tensor
+
+_OWN_SECTIONS = (".text.", ".nv.info.", ".nv.constant0.", ".nv.shared.")
+
+
+def code_digest(program: Program, entries: Sequence[str]) -> str:
+    """Return a digest of what a program's entries execute.
+
+    An entry counts by its instructions, registers, barriers, parameters and shared memory. Its symbol does not count,
+    so that two template instantiations that come out the same are the same. Code and data that entries share (functions
+    that were not inlined, constants, globals) count by content. Notes, symbol tables and debug sections do not: they
+    hold names, lines and the compiler's options.
+
+    Args:
+        program: a compile without line information.
+        entries: the entry points that are launched, in order.
+    """
+    found = list(sections(program.cubin))
+    symbols = {program.lowered[entry]: f"entry {index}" for index, entry in enumerate(entries)}
+    others = set(program.lowered.values()) - set(symbols)
+    state = hashlib.sha256(repr([program.uses[entry] for entry in entries]).encode())
+    shared: list[bytes] = []
+    for section in found:
+        role, symbol = _split(section.name)
+        if symbol in symbols:
+            state.update(f"{symbols[symbol]} {role}".encode() + _content(section))
+        elif symbol in others:
+            continue
+        elif section.allocated or section.name.startswith((".rel.text", ".rela.text")):
+            shared.append(role.encode() + _content(section))
+    for part in sorted(shared):
+        state.update(part)
+    return state.hexdigest()
+
+
+def _split(name: str) -> tuple[str, str]:
+    for prefix in _OWN_SECTIONS:
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return name if not name.startswith((".rel.text", ".rela.text")) else ".rel.text", ""
+
+
+def _content(section: Section) -> bytes:
+    return f" {section.kind} {section.flags} {len(section.data)} ".encode() + section.data
+
+
+def fingerprint(
+    programs: Sequence[Program],
+    builds: Sequence[ProblemBuild],
+    tensors: Sequence[Mapping[str, Tensor]],
+) -> str:
+    """Return the identity of a candidate over a study's problems.
+
+    Args:
+        programs: the distinct programs.
+        builds: one per problem.
+        tensors: the workload's buffers per problem; those that no launch takes do not count.
+    """
+    state = hashlib.sha256()
+    for build, buffers in zip(builds, tensors, strict=True):
+        entries = tuple(dict.fromkeys(launch.entry for launch in build.launches))
+        state.update(code_digest(programs[build.program], entries).encode())
+        for launch in build.launches:
+            state.update(repr(_launch(launch, entries, buffers)).encode())
+    return state.hexdigest()
+
+
+def _launch(launch: Launch, entries: tuple[str, ...], buffers: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    arguments = tuple(
+        (argument.dtype, argument.value) if isinstance(argument, Scalar) else (argument, _buffer(buffers.get(argument)))
+        for argument in launch.args
+    )
+    window = launch.l2_window and (launch.l2_window.tensor, launch.l2_window.hit_ratio)
+    return (
+        entries.index(launch.entry), launch.grid, launch.block, launch.shared_bytes, arguments, launch.cluster, window,
+    )  # fmt: skip
+
+
+def _buffer(tensor: Tensor | None) -> tuple[Any, ...] | None:
+    return None if tensor is None else (tensor.dtype, tensor.shape, tensor.role, tensor.initial)

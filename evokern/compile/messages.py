@@ -1,0 +1,61 @@
+"""Reading the compiler's messages: the first error, and what ptxas says an entry uses."""
+
+from __future__ import annotations
+
+import re
+
+from evokern.compile.records import CompileFailure, EntryUse
+from evokern.kernel import Need
+
+_ERROR = re.compile(
+    r"^(?P<file>[^\n()]+)\((?P<line>\d+)\): (?:catastrophic |fatal |internal )?error:? ?(?P<text>.*)$", re.M
+)
+_PTXAS = re.compile(r"^(?:ptxas|nvrtc)[^:\n]*(?:error|fatal)\s*:?\s*(?P<text>.*)$", re.M)
+_SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
+_ABSENT = re.compile(r"Error in parsing name expression.*?\" ?([^\"]+)\"")
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_STATIC_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def entry_uses(log: str) -> dict[str, EntryUse]:
+    """Return what each entry point uses, by symbol, from the log of `--ptxas-options=-v`."""
+    uses: dict[str, EntryUse] = {}
+    parts = _ENTRY.split(log)
+    for symbol, text in zip(parts[1::2], parts[2::2], strict=True):
+        registers = _REGISTERS.search(text)
+        if registers is None:
+            continue
+        # The line above "Used n registers" speaks of the entry; properties of called functions follow it.
+        spills = _SPILLS.search(text)
+        stack, stores, loads = (int(group) for group in spills.groups()) if spills else (0, 0, 0)
+        shared = _STATIC_SHARED.search(text, registers.end(), text.find("\n", registers.end()) % (len(text) + 1))
+        uses[symbol] = EntryUse(int(registers[1]), stores + loads, stack, int(shared[1]) if shared else 0)
+    return uses
+
+
+def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
+    """Return the reason of a refused compile from its log.
+
+    Args:
+        log: every message of the compiler.
+        fallback: what to say when the log names no error, such as the compiler's result code.
+        seconds: time until it refused.
+    """
+    over = _SHARED.search(log)
+    if over:
+        needed, available = int(over[1], 16), int(over[2], 16)
+        text = f"static shared memory: {needed} bytes, at most {available}; more must be dynamic"
+        need = Need(needed, available, "bytes")
+        return CompileFailure(log, text, constraint="static_shared_memory", need=need, seconds=seconds)
+    absent = _ABSENT.search(log)
+    if absent:
+        return CompileFailure(log, f"there is no entry point {absent[1]!r} in the source", seconds=seconds)
+    error = _ERROR.search(log)
+    if error:
+        file, line, text = error["file"].strip(), int(error["line"]), error["text"].strip()
+        return CompileFailure(log, f"{file}:{line}: {text}", file, line, seconds=seconds)
+    assembler = _PTXAS.search(log)
+    text = assembler["text"] if assembler else next((x.strip() for x in log.splitlines() if x.strip()), fallback)
+    return CompileFailure(log or fallback, text, seconds=seconds)

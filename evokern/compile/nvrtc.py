@@ -1,0 +1,132 @@
+"""One call of the compiler: NVRTC through CuPy, which needs neither a GPU nor a toolkit."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evokern.compile.headers import include_directories, nvrtc_options
+from evokern.compile.messages import entry_uses, failure
+from evokern.compile.records import CompileFailure, EntryUse, Program
+from evokern.errors import DeviceError
+
+STANDARD = "--std=c++17"
+"""Language standard of device code; an option of the kernel's own overrides it."""
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError, OSError) as error:
+        raise DeviceError(
+            f"the CUDA compiler library (NVRTC) cannot be loaded: {error}; "
+            "install it with `pip install evokern[cuda13]` (or cuda12 for a driver before 580)"
+        ) from error
+    return nvrtc
+
+
+def compiler_version() -> str:
+    """Return NVRTC's version, for example `nvrtc 13.0`.
+
+    Raises:
+        DeviceError: CuPy or NVRTC cannot be loaded; the message says what to install.
+    """
+    major, minor = _nvrtc().getVersion()
+    return f"nvrtc {major}.{minor}"
+
+
+@functools.cache
+def base_options() -> tuple[str, ...]:
+    """Return the options of every compile: headers, stand-ins, prelude."""
+    return nvrtc_options()
+
+
+def all_options(options: Sequence[str], architecture: str, line_info: bool) -> tuple[str, ...]:
+    """Return the full option list of a compile, in the order in which NVRTC gets it."""
+    target = "--gpu-architecture=" + architecture
+    standard = () if any(option.lstrip("-").startswith("std=") for option in options) else (STANDARD,)
+    verbose = ("--ptxas-options=-v",) if architecture.startswith("sm_") else ()
+    return (target, *standard, *verbose, *(("-lineinfo",) if line_info else ()), *base_options(), *options)
+
+
+def compile_program(
+    source: str,
+    name: str,
+    headers: Mapping[str, str],
+    options: Sequence[str],
+    entries: Sequence[str],
+    architecture: str,
+    line_info: bool = False,
+) -> Program | CompileFailure:
+    """Compile one translation unit.
+
+    Args:
+        source: text of the file.
+        name: its name in messages.
+        headers: texts of the folder's own headers, by the name an `#include` uses.
+        options: macros and the kernel's own options.
+        entries: entry points as the kernel names them; template instantiations too.
+        architecture: `sm_90` gives machine code and PTX, `compute_90` PTX alone.
+        line_info: whether line information goes in (it changes machine code's other sections, never its instructions).
+
+    Returns:
+        The program, or why the compiler refused it.
+
+    Raises:
+        DeviceError: the compiler itself cannot be loaded.
+    """
+    nvrtc = _nvrtc()
+    began = time.perf_counter()
+    texts, names = (tuple(part.encode() for part in parts) for parts in (headers.values(), headers))
+    program = nvrtc.createProgram(source, name, texts, names)
+    try:
+        try:
+            for entry in entries:
+                nvrtc.addNameExpression(program, entry)
+            nvrtc.compileProgram(program, all_options(options, architecture, line_info))
+            log = _text(nvrtc.getProgramLog(program))
+            lowered = {entry: _text(nvrtc.getLoweredName(program, entry)) for entry in entries}
+            cubin = bytes(nvrtc.getCUBIN(program)) if architecture.startswith("sm_") else b""
+            ptx = _text(nvrtc.getPTX(program))
+        except nvrtc.NVRTCError as error:
+            seconds = time.perf_counter() - began
+            return failure(_text(nvrtc.getProgramLog(program)), f"{type(error).__name__}: {error}", seconds)
+    finally:
+        nvrtc.destroyProgram(program)
+    uses = entry_uses(log)
+    return Program(
+        cubin=cubin,
+        lowered=lowered,
+        uses={entry: uses.get(symbol, EntryUse(0)) for entry, symbol in lowered.items()},
+        log=log,
+        ptx=ptx,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def compile_ptx(
+    source: str,
+    name: str,
+    headers: Mapping[str, str],
+    options: Sequence[str],
+    entries: Sequence[str],
+    compute_capability: tuple[int, int],
+    line_info: bool = True,
+) -> Program | CompileFailure:
+    """Compile to PTX alone, with line information for whoever reports source lines; arguments as `compile_program`."""
+    architecture = f"compute_{compute_capability[0]}{compute_capability[1]}"
+    return compile_program(source, name, headers, options, entries, architecture, line_info)
+
+
+def include_paths() -> tuple[str, ...]:
+    """Return the include path as text, for the provenance of a study."""
+    return tuple(str(directory) for directory in include_directories())
+
+
+def _text(value: str | bytes) -> str:
+    return (value.decode() if isinstance(value, bytes) else value).replace("\0", "")

@@ -1,0 +1,54 @@
+"""The compile pool's worker: a process that compiles candidates, one at a time, and may crash with the compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evokern.compile.build import Target, build
+from evokern.compile.cache import CompileCache
+from evokern.compile.nvrtc import compiler_version
+from evokern.compile.records import Built
+from evokern.discovery import load_kernel
+from evokern.kernel import Problem
+from evokern.profiles import Profile
+from evokern.space import Config
+from evokern.trial import Evaluation
+from evokern.workers import WorkerSpec
+
+PRELOAD = ("cupy.cuda.nvrtc", "evokern.compile.pool")
+"""Modules that the compile pool's fork server imports."""
+
+
+@dataclass(frozen=True)
+class CompileSettings:
+    """What every compile of a study shares."""
+
+    folder: Path
+    """The kernel's folder."""
+    problems: tuple[Problem, ...]
+    """Problems that a candidate is built for."""
+    profile: Profile
+    """Limits to keep and compute capability to compile for."""
+    cache: Path | None
+    """The cache's folder, or None to keep nothing."""
+
+
+class CompileWorker:
+    """Answers a configuration with what can run or with an outcome."""
+
+    def __init__(self, settings: CompileSettings) -> None:
+        self._settings = settings
+        self._kernel = load_kernel(settings.folder)
+        self._target = Target(settings.profile, CompileCache(settings.cache) if settings.cache else None)
+        self.greeting = {"compiler": compiler_version()}
+
+    def handle(self, config: Config) -> Built | Evaluation:
+        """Build one candidate."""
+        return build(self._kernel, config, self._settings.problems, self._target)
+
+
+def compile_spec(settings: CompileSettings) -> WorkerSpec:
+    """Return what a compile worker runs."""
+    # NVRTC's own cache would answer without the assembler's report, and would grow outside our size cap.
+    return WorkerSpec("evokern.compile.pool:CompileWorker", settings, {"CUDA_CACHE_DISABLE": "1"})

@@ -1,0 +1,93 @@
+"""What a compile gives: machine code with what it uses, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evokern.kernel import Launch, Need, Problem
+from evokern.trial import Resources
+
+
+@dataclass(frozen=True)
+class EntryUse:
+    """What the assembler reports of one entry point."""
+
+    registers: int
+    """Registers of a thread."""
+    spill_bytes: int = 0
+    """Bytes spilled by a thread, stores plus loads."""
+    stack_bytes: int = 0
+    """Stack frame of a thread, bytes."""
+    static_shared_bytes: int = 0
+    """Static shared memory of a block, bytes."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled translation unit."""
+
+    cubin: bytes
+    """Machine code (ELF); empty where only PTX was asked for."""
+    lowered: Mapping[str, str]
+    """Entry point as the kernel names it → its symbol in the machine code."""
+    uses: Mapping[str, EntryUse]
+    """Entry point as the kernel names it → what it uses."""
+    log: str
+    """The compiler's messages."""
+    ptx: str = ""
+    """The virtual assembly."""
+    seconds: float = 0.0
+    """Compile time; 0 when the program came from the cache."""
+
+
+@dataclass(frozen=True)
+class CompileFailure:
+    """Why the compiler refused."""
+
+    log: str
+    """All its messages."""
+    message: str
+    """The first error in one line, with file and line where it names them."""
+    file: str | None = None
+    """File of the first error."""
+    line: int | None = None
+    """Its line."""
+    constraint: str | None = None
+    """The limit that the program is over, when that is the reason."""
+    need: Need | None = None
+    """What it needs of that limit."""
+    seconds: float = 0.0
+    """Time until it refused."""
+
+
+@dataclass(frozen=True)
+class ProblemBuild:
+    """A candidate at one problem: which program, launched how."""
+
+    problem: Problem
+    """The problem."""
+    launches: tuple[Launch, ...]
+    """The launches of one call, in order."""
+    program: int
+    """Index into `Built.programs`."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A candidate ready to run."""
+
+    programs: tuple[Program, ...]
+    """One per distinct set of macros over the problems."""
+    builds: tuple[ProblemBuild, ...]
+    """One per problem, in order."""
+    resources: tuple[Resources, ...]
+    """One per distinct launch, in order."""
+    fingerprint: str
+    """Identity of machine code and launches."""
+    compile_s: float
+    """Seconds of compilation, 0 when everything was cached."""
+
+    def build(self, problem: Problem) -> ProblemBuild:
+        """Return the build of one problem."""
+        return next(build for build in self.builds if build.problem == problem)
