@@ -1,0 +1,79 @@
+"""Types and small helpers shared by everything that works on lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array; the lanes stand on the last axis unless said otherwise."""
+
+Action = Callable[[], Any]
+"""One step of a segment, bound to its rows; what it returns is ignored."""
+
+DTYPES: dict[str, Any] = {
+    "pred": np.bool_,
+    "u8": np.uint8, "b8": np.uint8, "s8": np.int8,
+    "u16": np.uint16, "b16": np.uint16, "f16": np.uint16, "bf16": np.uint16, "s16": np.int16,
+    "e4m3x2": np.uint16, "e5m2x2": np.uint16,
+    "u32": np.uint32, "b32": np.uint32, "s32": np.int32, "f32": np.float32,
+    "f16x2": np.uint32, "bf16x2": np.uint32, "tf32": np.uint32, "u16x2": np.uint32, "s16x2": np.uint32,
+    "u64": np.uint64, "b64": np.uint64, "s64": np.int64, "f64": np.float64, "f32x2": np.uint64,
+}  # fmt: skip
+"""PTX type → NumPy type of a row; formats that NumPy lacks are kept as bit patterns."""
+
+RAW: dict[int, Any] = {
+    1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64),
+    16: np.dtype("V16"), 32: np.dtype("V32"), 64: np.dtype("V64"),
+}  # fmt: skip
+"""Width in bytes → element type for moving bits about."""
+
+SIGNED = frozenset({"s8", "s16", "s32", "s64"})
+
+
+class Active:
+    """The lanes that execute together: a mask over all lanes of the batch.
+
+    Attributes:
+        mask: bool per lane.
+        count: how many lanes.
+        all: every lane of the batch, so that rows can be used without picking.
+        full: every lane that has not left the kernel; writing to the others does no harm.
+    """
+
+    __slots__ = ("_lanes", "_warps", "all", "count", "full", "mask")
+
+    def __init__(self, mask: Array, count: int, live: int) -> None:
+        self.mask = mask
+        self.count = count
+        self.all = count == mask.size
+        self.full = count >= live
+        self._lanes: Array | None = None
+        self._warps = -1
+
+    @property
+    def lanes(self) -> Array:
+        """Indices of the lanes, ascending."""
+        if self._lanes is None:
+            self._lanes = np.flatnonzero(self.mask)
+        return self._lanes
+
+    @property
+    def warps(self) -> int:
+        """How many warps have at least one of the lanes."""
+        if self._warps < 0:
+            self._warps = self.mask.size // 32 if self.all else int(np.count_nonzero(self.mask.reshape(-1, 32).any(1)))
+        return self._warps
+
+    def pick(self, row: Array) -> Array:
+        """Return the row at these lanes: the row itself where all are active or the value is the same everywhere."""
+        return row if self.all or row.shape[0] == 1 else row[self.lanes]
+
+    def put(self, row: Array, values: Array) -> None:
+        """Write values, one per active lane, into the row."""
+        if self.all:
+            row[...] = values
+        else:
+            row[self.lanes] = values

@@ -1,0 +1,134 @@
+"""Asynchronous copies from global to shared memory (PTX ISA 9.7.9.25).
+
+A copy reads its source when it is issued and its data lands when the thread waits for its group, the latest moment that the
+program may rely on. In between, the destination is marked as in flight in the shadow, so that any access is a finding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """What one instruction has under way."""
+
+    active: Active
+    """Lanes that still wait."""
+    lanes: Array
+    """Their numbers."""
+    index: Array
+    """Destination, in units of the width."""
+    data: Array
+    """Elements to store."""
+    width: int
+    """Bytes."""
+    group: Array | int
+    """Group of each lane, or of all."""
+    number: int
+    """Instruction."""
+    source: Array | None
+    """Source indices, for copies whose source somebody may overwrite."""
+    writes: int
+    """Global stores that had happened when it was issued."""
+
+
+class AsyncCopies:
+    """Copies under way, and how many groups each lane has committed."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.pending: list[_Copy] = []
+        self.committed: Array | int = 0
+
+    def load(self) -> None:
+        """New blocks."""
+        self.pending.clear()
+        self.committed = 0
+
+    def issue(self, active: Active, index: Array, data: Array, width: int, number: int, source: Array | None) -> None:
+        """Record a copy: destination indices and data, one per active lane."""
+        machine = self.machine
+        group = self.committed if isinstance(self.committed, int) else self.committed[active.lanes]
+        if machine.shared.shadow is not None:
+            from evokern.simt.shadow import IN_FLIGHT
+
+            machine.shared.shadow.write(active, index, width, number, stamp=IN_FLIGHT)
+        self.pending.append(_Copy(active, active.lanes, index, data, width, group, number, source, machine.globals.writes))
+
+    def commit(self, active: Active) -> None:
+        """Close the current group of the active lanes."""
+        if isinstance(self.committed, int):
+            if active.full:
+                self.committed += 1
+                return
+            self.committed = np.full(self.machine.lanes, self.committed, np.int64)
+        self.committed[active.mask] += 1
+
+    def wait(self, active: Active, most: int | None) -> None:
+        """Let land what has to: all but the ``most`` latest groups; None for everything, committed or not."""
+        if not self.pending:
+            return
+        machine = self.machine
+        kept: list[_Copy] = []
+        limit: Array | int
+        if most is None:
+            limit = 1 << 60
+        else:
+            limit = self.committed - most
+        rows: Array | None = None
+        for copy in self.pending:
+            if active.full and isinstance(limit, int) and isinstance(copy.group, int):
+                if copy.group < limit:
+                    self._land(copy, None)
+                else:
+                    kept.append(copy)
+                continue
+            if rows is None:
+                rows = np.full(machine.lanes, -1, np.int64)
+                rows[active.lanes] = limit if isinstance(limit, int) else limit[active.lanes]
+            ready = copy.group < rows[copy.lanes]
+            if ready.all():
+                self._land(copy, None)
+            elif not ready.any():
+                kept.append(copy)
+            else:
+                self._land(copy, ready)
+                rest = ~ready
+                kept.append(_Copy(
+                    machine.restrict(copy.active, rest), copy.lanes[rest], copy.index[rest], copy.data[rest], copy.width,
+                    copy.group if isinstance(copy.group, int) else copy.group[rest], copy.number,
+                    None if copy.source is None else copy.source[rest], copy.writes,
+                ))  # fmt: skip
+        self.pending = kept
+
+    def _land(self, copy: _Copy, ready: Array | None) -> None:
+        machine = self.machine
+        active, index, data, source = copy.active, copy.index, copy.data, copy.source
+        if ready is not None:
+            active = machine.restrict(active, ready)
+            index, data = index[ready], data[ready]
+            source = None if source is None else source[ready]
+        machine.shared.view(copy.width)[index] = data
+        if machine.shared.shadow is not None:
+            machine.shared.shadow.land(active, index, copy.width, copy.number)
+        if source is not None and machine.globals.writes != copy.writes and machine.options.sanitize:
+            now = machine.globals.view(copy.width).take(source, mode="clip")
+            changed = (now.view(np.uint8) != data.view(np.uint8)).reshape(-1, copy.width).any(1)
+            if changed.any():
+                machine.report("async_not_waited", copy.number, int(active.lanes[changed][0]), count=int(np.count_nonzero(changed)),
+                               detail="Its source was overwritten before the copy was waited for")  # fmt: skip
+
+    def finish(self) -> None:
+        """Let everything land at the end of the blocks."""
+        for copy in self.pending:
+            self.machine.shared.view(copy.width)[copy.index] = copy.data
+        self.pending.clear()

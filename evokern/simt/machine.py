@@ -1,0 +1,458 @@
+"""The machine: many blocks of one launch (or several) run in lockstep over NumPy rows.
+
+All lanes of a batch stand side by side: block after block, warp after warp, 32 lanes a warp. The scheduler keeps groups of
+lanes, one group per segment where lanes wait to run, and always runs the group that is lowest in the code (deepest call
+first). Lanes that diverged meet again where their paths join, since whoever is behind runs first. A group that only polls
+(spins on a lock or a flag) is interrupted from time to time so that those it waits for make progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.errors import SourceError
+from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.asynccopy import AsyncCopies
+from evokern.simt.barriers import Barriers
+from evokern.simt.counters import EventCounter
+from evokern.simt.gates import Gates
+from evokern.simt.globals import GlobalSpace
+from evokern.simt.operations.control import bind_control
+from evokern.simt.program import Program, Segment, Unit
+from evokern.simt.registers import Binder, RegisterFile, Unsupported
+from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
+from evokern.simt.specials import Specials
+from evokern.simt.syntax import Symbol
+
+if TYPE_CHECKING:
+    from evokern.simt.findings import Collector
+    from evokern.simt.memory import Memory
+
+MAX_DEPTH = 64
+"""Most nested device function calls."""
+PATIENCE = 4000
+"""Segments that other lanes run, polls counting fifty-fold, before a waiting group gets its turn out of order."""
+BURST = 256
+"""Segments that such a group may then run."""
+LEAST_WARPS = 32
+"""An instruction counts at least so many warps against the limit: about what the engine's cost an instruction is worth."""
+
+End = Callable[[Active], int]
+"""Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""
+
+
+class Stopped(Exception):  # noqa: N818 - not an error of evokern: the launch ended early with a finding
+    """The launch cannot go on: trap, misaligned access, instruction limit."""
+
+
+@dataclass(slots=True, eq=False)
+class Bound:
+    """One segment bound to the rows of this batch."""
+
+    segment: Segment
+    """What it was bound from."""
+    full: list[Action] | None = None
+    """Steps for when every live lane is active."""
+    masked: list[Action] | None = None
+    """Steps for a partial mask."""
+    end: End | None = None
+    """The control instruction, None when it falls through."""
+    fall: int = -1
+    """The segment after it."""
+    size: int = 0
+    """Instructions."""
+    polls: bool = False
+    """True when it waits on memory that others write."""
+    threads: int = 0
+    """Lanes that ran it."""
+    warps: int = 0
+    """Warps that ran it."""
+    partial: int = 0
+    """Warps that ran it with some of their live lanes elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run."""
+
+    sanitize: bool = True
+    """Check for races, uninitialised data and unwaited copies; bounds and alignment are always checked."""
+    count: bool = True
+    """Count wavefronts and sectors."""
+    instruction_limit: int = 50_000_000
+    """Warp instructions a launch may issue."""
+    architecture: str = "sm_89"
+    """For ``%smid`` and the like; the instructions are the same."""
+
+
+@dataclass(slots=True)
+class Geometry:
+    """Grid, block and the blocks of this batch."""
+
+    grid: tuple[int, int, int]
+    """Blocks along x, y, z."""
+    block: tuple[int, int, int]
+    """Threads along x, y, z."""
+    launches: int
+    """Argument sets that run side by side."""
+    blocks: int
+    """Blocks in the batch, over all launches."""
+    threads: int = field(init=False)
+    """Threads of a block."""
+    width: int = field(init=False)
+    """Lanes of a block: threads rounded up to whole warps."""
+
+    def __post_init__(self) -> None:
+        self.threads = self.block[0] * self.block[1] * self.block[2]
+        self.width = -(-self.threads // 32) * 32
+
+
+class Machine:
+    """One batch of blocks; `load` gives it the next blocks of the same shape."""
+
+    def __init__(
+        self,
+        program: Program,
+        memory: Memory,
+        geometry: Geometry,
+        params: Array,
+        symbols: dict[str, Array],
+        dynamic_shared: int,
+        options: Options,
+        collectors: Sequence[Collector],
+    ) -> None:
+        self.program = program
+        self.memory = memory
+        self.geometry = geometry
+        self.options = options
+        self.collectors = collectors
+        self.lanes = geometry.blocks * geometry.width
+        self.registers = RegisterFile(program.rows, self.lanes)
+        self.block_slot = np.repeat(np.arange(geometry.blocks), geometry.width)
+        self.thread = np.tile(np.arange(geometry.width), geometry.blocks)
+        self.launch = np.zeros(self.lanes, np.int64)
+        self.block_id = np.zeros(self.lanes, np.int64)
+        self.exists = np.tile(np.arange(geometry.width) < geometry.threads, geometry.blocks)
+        self.live = self.exists.copy()
+        self.live_count = int(np.count_nonzero(self.live))
+        self.active = Active(self.live, self.live_count, self.live_count)
+        self.everyone = self.live_count
+        self.groups: dict[int, Active] = {}
+        self.waiting_since: dict[int, int] = {}
+        self.issued = 0
+        self.clock = 0
+        self.printed: dict[int, list[tuple[int, str]]] = {}
+        self.pc = -1
+        self.symbols = symbols
+        self.events = EventCounter(self, len(program.instructions)) if options.count else None
+        self.specials = Specials(self)
+        self.shared = SharedSpace(self, program.static_shared, dynamic_shared)
+        self.local = LocalSpace(self)
+        self.params = ParamSpace(self, params)
+        self.globals = GlobalSpace(self)
+        self.barriers = Barriers(self)
+        self.gates = Gates(self)
+        self.copies = AsyncCopies(self)
+        self._carry: Array | None = None
+        self.depth = 0
+        self.return_copies: dict[int, dict[int, tuple[int, int, int]]] = {}
+        self.returns: list[Array] = []
+        self.count = len(program.segments)
+        self._effects: dict[int, Action] = {}
+        self.bound = [self._prepare(segment) for segment in program.segments]
+
+    # ---- what operations ask for
+
+    def special(self, name: str) -> Array | None:
+        """Return the row of a special register, None when it is not known."""
+        return self.specials.row(name)
+
+    def special_type(self, name: str) -> str | None:
+        """Return the type of a special register, None when the name is an ordinary one."""
+        return self.specials.type(name)
+
+    def address_row(self, unit: Unit, symbol: Symbol) -> Array:
+        """Return the address of a variable in its own state space, as 64-bit row."""
+        name = symbol.name
+        shared = self.program.shared.get(name)
+        if shared is not None:
+            return np.array([shared[0] + symbol.offset], np.uint64)
+        if name in unit.depot:
+            return np.array([unit.depot[name] + symbol.offset], np.uint64)
+        if name in unit.params:
+            raise Unsupported(f"address of the call parameter {name}")
+        if unit.function.is_entry and any(item.name == name for item in unit.function.params):
+            return self.params.address(name, symbol.offset)
+        row = self.symbols.get(name)
+        if row is not None:
+            return self.params.per_lane(row + np.uint64(symbol.offset))
+        if name in self.program.unit_of:
+            return np.array([self.program.unit_of[name].number], np.uint64)
+        raise Unsupported(f"address of {name}, which is not a variable of this module")
+
+    def check_symbol(self, name: str) -> None:
+        """Raise for symbols that cannot be had; for the check before a launch."""
+        if name not in self.symbols and name not in self.program.shared:
+            raise Unsupported(f"unknown symbol {name}")
+
+    # ---- binding
+
+    def _prepare(self, segment: Segment) -> Bound:
+        bound = Bound(segment, fall=segment.index + 1, size=segment.stop - segment.start)
+        instructions = segment.unit.function.instructions[segment.start : segment.stop]
+        bound.polls = any(
+            item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed") for item in instructions
+        )
+        return bound
+
+    def bind(self, bound: Bound, masked: bool) -> list[Action]:
+        """Bind the steps of a segment for a full or a partial mask."""
+        segment = bound.segment
+        binder = Binder(self)
+        steps: list[Action] = []
+        stop = segment.stop - (1 if segment.control is not None else 0)
+        for position in range(segment.start, stop):
+            number = segment.base + position - segment.start
+            steps.append(self._bind_one(binder, segment.unit, number, masked))
+        if segment.control is not None and bound.end is None:
+            number = segment.base + stop - segment.start
+            binder.start(segment.unit, number, False)
+            binder.guard = None
+            instruction = self.program.instructions[number]
+            try:
+                bound.end = bind_control(self, binder, segment, instruction)
+            except Unsupported as verdict:
+                raise self.program.refuse(instruction, str(verdict)) from None
+        if masked:
+            bound.masked = steps
+        else:
+            bound.full = steps
+        return steps
+
+    def _bind_one(self, binder: Binder, unit: Unit, number: int, masked: bool) -> Action:
+        instruction = self.program.instructions[number]
+        operation = self.program.operations[number]
+        if operation.kind == "effect" and number in self._effects:
+            return self._effects[number]
+        binder.start(unit, number, masked and operation.kind == "lanes")
+        binder.guard = None
+        try:
+            if instruction.guard is not None:
+                binder.guard = binder.src(instruction.guard, "pred")
+                binder.guard_negated = instruction.guard.negated
+            if operation.kind == "effect":
+                binder.begin_effect()
+                action = self._effects[number] = operation.bind(instruction, binder)
+                return action
+            return binder.finish(operation.bind(instruction, binder))
+        except Unsupported as verdict:
+            raise self.program.refuse(instruction, str(verdict)) from None
+
+    # ---- running
+
+    def load(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Set up the blocks to run.
+
+        Args:
+            pairs: (launch, linear block id), as many as the geometry has blocks.
+        """
+        width = self.geometry.width
+        self.launch[:] = np.repeat([launch for launch, _ in pairs], width)
+        self.block_id[:] = np.repeat([block for _, block in pairs], width)
+        self.live[:] = self.exists
+        self.live_count = int(np.count_nonzero(self.live))
+        self.groups.clear()
+        self.waiting_since.clear()
+        for kind in self.registers.bits.values():
+            kind.fill(0)
+        self.specials.load()
+        self.params.load()
+        self.shared.load()
+        self.local.load()
+        self.globals.load()
+        self.barriers.load()
+        self.gates.load()
+        self.copies.load()
+
+    def run(self) -> None:
+        """Run the loaded blocks to their end.
+
+        Raises:
+            Stopped: the launch ended early; the finding says why.
+        """
+        first = self.program.unit_of[self.program.entry.name].first_segment
+        self.push(self.key(0, first), Active(self.live.copy(), self.live_count, self.live_count))
+        groups, since = self.groups, self.waiting_since
+        with np.errstate(all="ignore"):
+            while True:
+                if not groups:
+                    if not self.gates.retry() and not self.gates.force():
+                        break
+                    continue
+                key = min(groups)
+                burst = -1
+                if len(groups) > 1:
+                    oldest = min(since, key=since.__getitem__)
+                    if self.clock - since[oldest] > PATIENCE and oldest != key:
+                        key, burst = oldest, BURST
+                active = groups.pop(key)
+                del since[key]
+                self._execute(key, active, burst)
+        self.barriers.report_stuck()
+        self.copies.finish()
+
+    def key(self, depth: int, segment: int) -> int:
+        """Return the rank of a segment at a call depth: deeper first, then by layout."""
+        return (MAX_DEPTH - depth) * self.count + segment
+
+    def push(self, key: int, active: Active) -> None:
+        """Let lanes wait to run a segment; those already there are joined."""
+        known = self.groups.get(key)
+        if known is None:
+            self.groups[key] = active
+            self.waiting_since[key] = self.clock
+        else:
+            self.groups[key] = Active(known.mask | active.mask, known.count + active.count, self.live_count)
+
+    def _execute(self, key: int, active: Active, burst: int) -> None:
+        groups = self.groups
+        level = key // self.count
+        base = level * self.count
+        self.depth = MAX_DEPTH - level
+        index = key - base
+        limit = self.options.instruction_limit
+        while True:
+            bound = self.bound[index]
+            self.at = bound
+            if bound.segment.gate:
+                passed = self.gates.enter(bound, base + index, active)
+                if passed is None:
+                    return
+                active = passed
+            self.active = active
+            warps = active.warps
+            bound.threads += active.count
+            bound.warps += warps
+            if not active.all and active.count != 32 * warps:
+                bound.partial += self._partial(active)
+            self.issued += bound.size * (warps if warps > LEAST_WARPS else LEAST_WARPS)
+            if self.issued > limit:
+                self.stop_hung(bound)
+            self.clock += 50 if bound.polls else 1
+            if active.full:
+                steps = bound.full
+                if steps is None:
+                    steps = self.bind(bound, False)
+            else:
+                steps = bound.masked
+                if steps is None:
+                    steps = self.bind(bound, True)
+            for step in steps:
+                step()
+            following = bound.fall if bound.end is None else bound.end(active)
+            if following < 0:
+                return
+            index = following
+            if groups:
+                if burst > 0:
+                    burst -= 1
+                    if base + index not in groups and burst:
+                        continue
+                elif base + index < min(groups) and len(groups) < 2 and self.clock - min(self.waiting_since.values()) <= PATIENCE:
+                    continue
+                self.push(base + index, active)
+                return
+
+    def _partial(self, active: Active) -> int:
+        shaped = active.mask.reshape(-1, 32)
+        live = self.live.reshape(-1, 32)
+        return int(np.count_nonzero(shaped.any(1) & (shaped != live).any(1)))
+
+    def restrict(self, active: Active, good: Array) -> Active:
+        """Return the active lanes for which a condition, one value per active lane, holds."""
+        mask = np.zeros(self.lanes, np.bool_)
+        mask[active.lanes[good]] = True
+        return Active(mask, int(np.count_nonzero(good)), self.live_count)
+
+    def carry(self) -> Array:
+        """Return the carry flag (PTX ISA 9.7.2), a hidden predicate."""
+        if self._carry is None:
+            self._carry = np.zeros(self.lanes, np.bool_)
+        return self._carry
+
+    def stop(self) -> None:
+        """End the launch early, after a finding that says why."""
+        raise Stopped
+
+    def leave(self, mask: Array, count: int) -> None:
+        """Take lanes out of the launch: they have returned from the kernel."""
+        self.live[mask] = False
+        self.live_count -= count
+        self.barriers.recheck()
+
+    def stop_hung(self, bound: Bound) -> None:
+        """End the launch at its instruction limit."""
+        lane = int(self.active.lanes[0])
+        self.report("instruction_limit", bound.segment.base, lane, count=1,
+                    detail=f"{self.options.instruction_limit} warp instructions were issued without an end")  # fmt: skip
+        raise Stopped
+
+    # ---- findings
+
+    def coordinates(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return (block, thread) indices of a lane."""
+        grid, block = self.geometry.grid, self.geometry.block
+        at, thread = int(self.block_id[lane]), int(self.thread[lane])
+        return (
+            (at % grid[0], at // grid[0] % grid[1], at // (grid[0] * grid[1])),
+            (thread % block[0], thread // block[0] % block[1], thread // (block[0] * block[1])),
+        )
+
+    def line_of(self, number: int) -> int:
+        """Return the source line of an instruction of the program."""
+        return self.program.lines.line(self.program.instructions[number].location) if number >= 0 else 0
+
+    def report(
+        self,
+        kind: str,
+        number: int,
+        lane: int,
+        *,
+        count: int = 1,
+        address: int = 0,
+        allocation: str = "",
+        offset: int = 0,
+        other: int = -1,
+        detail: str = "",
+    ) -> None:
+        """Record a finding at an instruction, for a lane; ``other`` is the other party's instruction."""
+        block, thread = self.coordinates(lane)
+        text = self.program.instructions[number].text if number >= 0 else ""
+        self.collectors[int(self.launch[lane])].add(
+            kind, self.line_of(number), text, block=block, thread=thread, address=address, allocation=allocation,
+            offset=offset, other_line=self.line_of(other), count=count, detail=detail,
+        )  # fmt: skip
+
+    def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:
+        """Record a finding for several lanes without addresses."""
+        if lanes.size:
+            self.report(kind, number, int(lanes[0]), count=int(lanes.size), detail=detail, other=other)
+
+
+def check(machine: Machine) -> None:
+    """Bind everything once, so that what cannot be executed is refused before any run.
+
+    Raises:
+        SourceError: an instruction that the machine does not execute, with its line.
+    """
+    for bound in machine.bound:
+        try:
+            machine.bind(bound, False)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            segment = bound.segment
+            raise SourceError(f"function {segment.unit.function.name}: malformed instruction near PTX line "
+                              f"{segment.unit.function.instructions[segment.start].ptx_line}: {error}") from error  # fmt: skip

@@ -1,0 +1,166 @@
+"""Global memory: allocations in one flat arena, with guard zones that belong to nobody.
+
+Device addresses are arena positions plus `GLOBAL_BASE`. Shared and local memory have windows of their own in the generic
+address space, far below. Guard zones cost address space only: pages nobody writes are never backed.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evokern.errors import UsageError
+from evokern.simt.arrays import RAW, Array
+
+WINDOW_BITS = 40
+"""Generic addresses: the window is address >> 40."""
+SHARED_WINDOW = 1 << WINDOW_BITS
+LOCAL_WINDOW = 2 << WINDOW_BITS
+GLOBAL_BASE = 16 << WINDOW_BITS
+GUARD_BYTES = 1 << 20
+"""Least distance between two allocations; an index that is off by up to this many bytes cannot land in a neighbour."""
+ALIGNMENT = 512
+"""Of every allocation, as cudaMalloc gives it."""
+MEMORY_LIMIT = 1 << 32
+"""Most bytes one launch may hold in allocations."""
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """One allocation."""
+
+    name: str
+    """For messages."""
+    address: int
+    """Device address of its first byte."""
+    size: int
+    """Bytes."""
+    writable: bool
+    """False for an input: a write is a finding."""
+    initialised: bool
+    """False when the kernel has to write before it reads."""
+    dtype: np.dtype[Any]
+    """Element type that `read` returns."""
+    shape: tuple[int, ...]
+    """Shape that `read` returns."""
+    memory: Memory
+    """Where it lives."""
+    space: str = "global"
+    """``global``, ``const`` or ``param``, for messages."""
+
+    @property
+    def offset(self) -> int:
+        """Position of the first byte in the arena."""
+        return self.address - GLOBAL_BASE
+
+    def read(self) -> Array:
+        """Return a copy of the contents, in the dtype and shape it was allocated with."""
+        raw = self.memory.arena[self.offset : self.offset + self.size]
+        return raw.view(self.dtype).reshape(self.shape).copy()
+
+    def write(self, data: Array) -> None:
+        """Replace the contents from the host.
+
+        Args:
+            data: as many bytes as the allocation holds.
+        """
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if raw.size != self.size:
+            raise UsageError(f"buffer {self.name!r} holds {self.size} bytes, was given {raw.size}")
+        self.memory.arena[self.offset : self.offset + self.size] = raw
+
+
+class Memory:
+    """Global memory of one batch of launches.
+
+    Attributes:
+        buffers: all allocations, by ascending address.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self._starts: list[int] = []
+        self._end = GUARD_BYTES
+        self._bytes = 0
+        self._arena: Array = np.zeros(0, np.uint8)
+        self._pending: list[tuple[int, Array]] = []
+        self._views: dict[int, Array] = {}
+        self.module_data: dict[Any, dict[str, Buffer]] = {}
+
+    def allocate(
+        self, name: str, data: Array, *, writable: bool = True, initialised: bool = True, space: str = "global"
+    ) -> Buffer:
+        """Copy an array into device memory.
+
+        Args:
+            name: for messages.
+            data: any dtype and shape; with ``initialised=False`` the contents are what the kernel finds but must not read.
+            writable: False for an input.
+            initialised: False when the kernel has to write before it reads.
+            space: ``global``, ``const`` or ``param``, for messages.
+
+        Returns:
+            The allocation.
+
+        Raises:
+            UsageError: more than 4 GiB in all.
+        """
+        data = np.asarray(data)
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        self._bytes += raw.size
+        if self._bytes > MEMORY_LIMIT:
+            raise UsageError(f"allocation {name!r} of {raw.size} bytes passes the simulator's {MEMORY_LIMIT >> 30} GiB: use a smaller problem")
+        start = -(-self._end // ALIGNMENT) * ALIGNMENT
+        buffer = Buffer(name, GLOBAL_BASE + start, raw.size, writable, initialised, data.dtype, data.shape, self, space)
+        self.buffers.append(buffer)
+        self._starts.append(start)
+        self._end = start + raw.size + max(GUARD_BYTES, min(raw.size, 16 * GUARD_BYTES))
+        self._pending.append((start, raw))
+        return buffer
+
+    @property
+    def arena(self) -> Array:
+        """All bytes; grown when allocations came since the last look."""
+        if self._pending:
+            grown = np.zeros(-(-(self._end + 64) // 64) * 64, np.uint8)
+            waiting = {start for start, _ in self._pending}
+            for buffer in self.buffers:
+                if buffer.offset not in waiting:
+                    grown[buffer.offset : buffer.offset + buffer.size] = self._arena[buffer.offset : buffer.offset + buffer.size]
+            for start, raw in self._pending:
+                grown[start : start + raw.size] = raw
+            self._arena = grown
+            self._pending = []
+            self._views = {}
+        return self._arena
+
+    def view(self, width: int) -> Array:
+        """Return the arena as elements of so many bytes."""
+        arena = self.arena
+        view = self._views.get(width)
+        if view is None:
+            view = self._views[width] = arena[: arena.size // width * width].view(RAW[width])
+        return view
+
+    def find(self, offset: int) -> Buffer | None:
+        """Return the allocation that holds an arena position, None in a guard zone."""
+        index = bisect.bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return None
+        buffer = self.buffers[index]
+        return buffer if offset < buffer.offset + buffer.size else None
+
+    def nearest(self, offset: int) -> Buffer | None:
+        """Return the allocation nearest to a position outside all of them."""
+        index = bisect.bisect_right(self._starts, offset) - 1
+        around = [self.buffers[at] for at in (index, index + 1) if 0 <= at < len(self.buffers)]
+        if not around:
+            return None
+        return min(around, key=lambda item: max(item.offset - offset, offset - (item.offset + item.size - 1)))
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Return first positions and sizes of all allocations, for look-ups over lanes."""
+        return np.array(self._starts, np.int64), np.array([item.size for item in self.buffers], np.int64)

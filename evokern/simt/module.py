@@ -1,0 +1,85 @@
+"""A parsed module and its entries."""
+
+from __future__ import annotations
+
+from evokern.errors import SourceError, nearest
+from evokern.simt.parser import Parser
+from evokern.simt.program import Program
+from evokern.simt.syntax import Entry, Function, Param
+
+
+class Module:
+    """What `parse` returns.
+
+    Attributes:
+        entries: the kernels by their names in the PTX.
+        target: the architecture the PTX was made for, for example ``sm_89``.
+        source_name: the name the CUDA source was compiled under.
+    """
+
+    def __init__(self, ptx: str, source_name: str) -> None:
+        parser = Parser(ptx, source_name)
+        self.source_name = source_name
+        self.target = parser.target
+        self.functions = parser.functions
+        self.variables = parser.variables
+        self.lines = parser.lines
+        self._programs: dict[str, Program] = {}
+        self._checked: set[str] = set()
+        self.entries: dict[str, Entry] = {}
+        for function in self.functions.values():
+            if function.is_entry and function.has_body:
+                self.entries[function.name] = self._entry(function)
+
+    def _entry(self, function: Function) -> Entry:
+        params = []
+        offset = 0
+        for variable in function.params:
+            offset = -(-offset // variable.align) * variable.align
+            params.append(Param(variable.name, variable.type, variable.size, variable.align, offset))
+            offset += variable.size
+        directives = function.directives
+        return Entry(
+            function.name, tuple(params), self.program(function.name, function).static_shared, _three(directives.get("maxntid")),
+            directives["minnctapersm"][0] if "minnctapersm" in directives else None, _three(directives.get("reqntid")),
+        )  # fmt: skip
+
+    def program(self, entry: str, function: Function | None = None) -> Program:
+        """Return the executable form of an entry.
+
+        Raises:
+            SourceError: the entry does not exist, or uses what the machine does not execute.
+        """
+        if function is None and entry not in self.entries:
+            raise SourceError(f"no kernel {entry!r} in {self.source_name}: {nearest(entry, self.entries)}")
+        if entry not in self._programs:
+            self._programs[entry] = Program(self.functions, self.variables, self.lines, entry)
+        return self._programs[entry]
+
+    def checked(self, entry: str) -> bool:
+        """Say whether every instruction of the entry is known to be executable."""
+        return entry in self._checked
+
+    def mark_checked(self, entry: str) -> None:
+        """Remember that every instruction of the entry is executable."""
+        self._checked.add(entry)
+
+
+def _three(numbers: tuple[int, ...] | None) -> tuple[int, int, int] | None:
+    if numbers is None:
+        return None
+    padded = (*numbers, 1, 1)
+    return padded[0], padded[1], padded[2]
+
+
+def parse(ptx: str, *, source_name: str = "kernel.cu") -> Module:
+    """Read PTX text.
+
+    Args:
+        ptx: what the compiler emitted.
+        source_name: name of the CUDA source, to tell its lines from those of headers.
+
+    Raises:
+        SourceError: not PTX, or PTX that no entry could be executed of, with line and instruction.
+    """
+    return Module(ptx, source_name)

@@ -1,0 +1,254 @@
+"""Control flow (PTX ISA 9.7.12) and barriers of a block (9.7.13.1): the instructions that end a segment."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.intrinsics import bind_intrinsic
+from evokern.simt.operations.table import operation
+from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import End, Machine
+    from evokern.simt.program import Segment, Unit
+
+
+@operation("bra brx ret exit call trap brkpt bar barrier", "9.7.12, 9.7.13.1", pipe="control", kind="control", results=0)
+def control(i: Instruction, b: Binder) -> Action:
+    """Bound by `bind_control`, which also knows the segment."""
+    raise Unsupported(f"{i.name} in this place")
+
+
+def bind_control(machine: Machine, b: Binder, segment: Segment, i: Instruction) -> End:
+    """Bind the control instruction that ends a segment."""
+    fall = segment.index + 1
+    guard = b.src(Register(i.guard.name), "pred") if i.guard is not None else None
+    negated = i.guard.negated if i.guard is not None else False
+    if i.opcode == "bra":
+        target = _label(machine, segment.unit, i.operands[0])
+        return (lambda active: target) if guard is None else _branch(machine, guard, negated, target, fall)
+    if i.opcode in ("bar", "barrier") and "warp" in i.modifiers:
+        return _guarded(machine, _warp_barrier(machine, b, segment, i, fall), guard, negated, fall)
+    binders = {"ret": _return, "exit": _exit, "brx": _indexed, "call": _call, "trap": _trap, "brkpt": _trap,
+               "bar": _barrier, "barrier": _barrier}  # fmt: skip
+    return _guarded(machine, binders[i.opcode](machine, b, segment, i, fall), guard, negated, fall)
+
+
+def _label(machine: Machine, unit: Unit, operand: Operand) -> int:
+    if not isinstance(operand, Symbol):
+        raise Unsupported(f"branch to {operand!r}")
+    if operand.name not in unit.function.labels:
+        raise Unsupported(f"branch to the unknown label {operand.name}")
+    known = machine.program.label_segment.get((unit.number, operand.name))
+    if known is None:
+        raise Unsupported(f"branch to {operand.name}, past the last instruction")
+    return known
+
+
+def _branch(machine: Machine, guard: Array, negated: bool, target: int, fall: int) -> End:
+    yes, no = (fall, target) if negated else (target, fall)
+    count_nonzero = np.count_nonzero
+
+    def end(active: Active) -> int:
+        taken = guard if active.all else guard & active.mask
+        count = int(count_nonzero(taken))
+        if count == active.count:
+            return yes
+        if count == 0:
+            return no
+        live = machine.live_count
+        base = (64 - machine.depth) * machine.count
+        machine.push(base + yes, Active(taken.copy() if active.all else taken, count, live))
+        machine.push(base + no, Active(active.mask & ~guard, active.count - count, live))
+        return -1
+
+    return end
+
+
+def _guarded(machine: Machine, end: End, guard: Array | None, negated: bool, fall: int) -> End:
+    if guard is None:
+        return end
+
+    def run(active: Active) -> int:
+        mask = active.mask & ~guard if negated else active.mask & guard
+        count = int(np.count_nonzero(mask))
+        if count == active.count:
+            return end(active)
+        if count == 0:
+            return fall
+        base = (64 - machine.depth) * machine.count
+        rest = Active(active.mask & ~mask, active.count - count, machine.live_count)
+        machine.push(base + fall, rest)
+        part = Active(mask, count, machine.live_count)
+        machine.active = part
+        following = end(part)
+        if following >= 0:
+            machine.push(base + following, part)
+        return -1
+
+    return run
+
+
+def _exit(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    def end(active: Active) -> int:
+        machine.leave(active.mask, active.count)
+        return -1
+
+    return end
+
+
+def _return(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    def end(active: Active) -> int:
+        depth = machine.depth
+        if depth == 0:
+            machine.leave(active.mask, active.count)
+            return -1
+        targets = machine.returns[depth - 1][active.lanes]
+        base = (64 - (depth - 1)) * machine.count
+        for target in np.unique(targets):
+            part = machine.restrict(active, targets == target)
+            copy = machine.return_copies.get(int(target), {}).get(segment.unit.number)
+            if copy is not None:
+                to, source, size = copy
+                area = machine.params.area
+                area[part.lanes, to : to + size] = area[part.lanes, source : source + size]
+            machine.push(base + int(target), part)
+        return -1
+
+    return end
+
+
+def _indexed(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    """``brx.idx`` (9.7.12.4): a jump table."""
+    index = b.src(i.operands[0], "u32")
+    operand = i.operands[1]
+    names = segment.unit.function.branch_targets.get(operand.name) if isinstance(operand, Symbol) else None
+    if names is None:
+        raise Unsupported("brx.idx without its table")
+    targets = np.array([_label(machine, segment.unit, Symbol(name)) for name in names])
+
+    def end(active: Active) -> int:
+        chosen = np.minimum(index[active.lanes] if index.shape[0] > 1 else np.repeat(index, active.count), len(targets) - 1)
+        wanted = targets[chosen]
+        base = (64 - machine.depth) * machine.count
+        for target in np.unique(wanted):
+            part = machine.restrict(active, wanted == target)
+            machine.push(base + int(target), part)
+        return -1
+
+    return end
+
+
+def _trap(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    number = b.pc
+
+    def end(active: Active) -> int:
+        machine.report_lanes("trap", number, active.lanes)
+        machine.stop()
+        return -1
+
+    return end
+
+
+def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    """Direct and indirect calls (9.7.12.5): arguments are copied to the callee's parameters, results back on return."""
+    operands = list(i.operands)
+    returns = operands.pop(0).items if isinstance(operands[0], Vector) else ()  # type: ignore[union-attr]
+    callee = operands.pop(0)
+    arguments = operands[0].items if operands and isinstance(operands[0], Vector) else ()
+    if isinstance(callee, Symbol) and callee.name in machine.program.unit_of:
+        return _enter(machine, segment.unit, machine.program.unit_of[callee.name], returns, arguments, fall)
+    if isinstance(callee, Symbol):
+        return bind_intrinsic(machine, segment.unit, callee.name, returns, arguments, b.pc, fall)
+    if not isinstance(callee, Register):
+        raise Unsupported(f"call of {callee!r}")
+    target = b.src(callee, "u64")
+    ends: dict[int, End] = {}
+
+    def end(active: Active) -> int:
+        wanted = active.pick(target)
+        for value in np.unique(wanted):
+            unit = machine.program.units[int(value)] if int(value) < len(machine.program.units) else None
+            if unit is None or unit.function.is_entry:
+                machine.report_lanes("trap", segment.base, active.lanes, detail="A call through a pointer that is no function")
+                machine.stop()
+                return -1
+            part = active if wanted.shape[0] == 1 else machine.restrict(active, wanted == value)
+            if int(value) not in ends:
+                ends[int(value)] = _enter(machine, segment.unit, unit, returns, arguments, fall)
+            ends[int(value)](part)
+        return -1
+
+    return end
+
+
+def _enter(
+    machine: Machine, caller: Unit, callee: Unit, returns: tuple[Operand, ...], arguments: tuple[Operand, ...], fall: int
+) -> End:
+    area = machine.params.area
+    copies: list[tuple[int, int, int]] = []
+    for operand, formal in zip(arguments, callee.function.params, strict=True):
+        if not isinstance(operand, Symbol) or operand.name not in caller.params:
+            raise Unsupported(f"call argument {operand!r}")
+        copies.append((callee.params[formal.name], caller.params[operand.name], formal.size))
+    for operand, formal in zip(returns, callee.function.returns, strict=True):
+        if isinstance(operand, Symbol) and operand.name in caller.params:
+            machine.return_copies.setdefault(fall, {})[callee.number] = (
+                caller.params[operand.name], callee.params[formal.name], formal.size,
+            )  # fmt: skip
+
+    def end(active: Active) -> int:
+        depth = machine.depth
+        if depth + 1 >= 64:
+            machine.report_lanes("trap", machine.at.segment.base, active.lanes, detail="Device function calls nest deeper than 63")
+            machine.stop()
+        while len(machine.returns) <= depth:
+            machine.returns.append(np.zeros(machine.lanes, np.int64))
+        machine.returns[depth][active.mask] = fall
+        for target, source, size in copies:
+            area[active.lanes, target : target + size] = area[active.lanes, source : source + size]
+        machine.push((64 - depth - 1) * machine.count + callee.first_segment, active)
+        return -1
+
+    return end
+
+
+def _barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    """``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
+    operands = list(i.operands)
+    number = b.pc
+    if i.has("cluster"):
+        raise Unsupported("barriers of a cluster")
+    if i.has("red"):
+        result, operands = operands[0], operands[1:]
+        source = operands.pop()
+        if not isinstance(source, Register):
+            raise Unsupported("bar.red of a constant")
+        row = b.src(Register(source.name), "pred")
+        kind = "popc" if i.has("popc") else "and" if i.has("and") else "or"
+        out = b.file.row(*b.unit.slots[result.name][:2], "u32" if kind == "popc" else "pred")  # type: ignore[union-attr]
+        reduction = (kind, row, source.negated, out)
+    else:
+        reduction = None
+    identity = b.src(operands[0], "u32")
+    count = b.src(operands[1], "u32") if len(operands) > 1 else None
+    constant = int(operands[0].value) if isinstance(operands[0], Immediate) else None
+    arrive = i.has("arrive")
+    aligned = i.opcode == "bar" or i.has("aligned")
+    plain = constant == 0 and count is None and not arrive and reduction is None
+    return partial(machine.barriers.arrive, number=number, identity=identity, wanted=count, follow=fall, waits=not arrive,
+                   aligned=aligned, reduction=reduction, plain=plain)  # fmt: skip
+
+
+def _warp_barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    def end(active: Active) -> int:
+        if machine.shared.shadow is not None:
+            machine.shared.shadow.warp_barrier(active)
+        return fall
+
+    return end

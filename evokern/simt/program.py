@@ -1,0 +1,341 @@
+"""From a module to a program for one entry: reachable functions, segments, register slots.
+
+A segment is a run of instructions that the same lanes execute together without interruption. A new one begins at every label,
+after every branch, call, exit and barrier, and before the first warp-synchronous instruction, where lanes that arrive early
+have to wait for the rest of their warp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from evokern.errors import SourceError
+from evokern.simt import operations as _operations  # noqa: F401 - fills the table
+from evokern.simt.lines import LineTable
+from evokern.simt.operations.table import Operation, lookup
+from evokern.simt.registers import Unsupported, row_class
+from evokern.simt.syntax import Address, Function, Immediate, Instruction, Operand, Pair, Register, Symbol, Variable, Vector
+
+INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
+"""Functions that the CUDA runtime provides; the machine has its own for the first three."""
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """One function as part of a program."""
+
+    function: Function
+    """What the PTX says."""
+    number: int
+    """Position in the program."""
+    first_segment: int = 0
+    """Where a call enters."""
+    slots: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    """Register → (class, row, declared type)."""
+    local_names: set[str] = field(default_factory=set)
+    """Registers that live within one segment."""
+    params: dict[str, int] = field(default_factory=dict)
+    """Parameter-space variable → byte offset in the per-lane parameter area (not for an entry's own parameters)."""
+    depot: dict[str, int] = field(default_factory=dict)
+    """Local variable → byte offset in the per-lane local memory."""
+
+    def type_of(self, name: str) -> str | None:
+        """Return the declared type of a register."""
+        return self.function.register_type(name)
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """Instructions ``start`` … ``stop`` of a unit; the last may be a control instruction."""
+
+    index: int
+    """Number in the program, ascending with the layout of the code."""
+    unit: Unit
+    """Its function."""
+    start: int
+    """Index of the first instruction in the function."""
+    stop: int
+    """One past the last."""
+    gate: bool
+    """True when lanes meet here before the first instruction runs."""
+    control: Operation | None = None
+    """The control operation that ends it, None when it falls through."""
+    base: int = 0
+    """Number of its first instruction within the program."""
+
+
+def registers_of(operand: Operand | None) -> list[str]:
+    """Return the names of the registers that an operand mentions."""
+    if isinstance(operand, Register):
+        return [operand.name]
+    if isinstance(operand, Address):
+        return registers_of(operand.base)
+    if isinstance(operand, Vector):
+        return [name for item in operand.items for name in registers_of(item)]
+    if isinstance(operand, Pair):
+        return registers_of(operand.first) + registers_of(operand.second)
+    return []
+
+
+def symbols_of(operand: Operand | None) -> list[str]:
+    """Return the symbols that an operand mentions."""
+    if isinstance(operand, Symbol):
+        return [operand.name]
+    if isinstance(operand, Address):
+        return symbols_of(operand.base)
+    if isinstance(operand, Vector):
+        return [name for item in operand.items for name in symbols_of(item)]
+    return []
+
+
+class Program:
+    """Everything about one entry that does not depend on a launch."""
+
+    def __init__(self, functions: dict[str, Function], variables: dict[str, Variable], lines: LineTable, entry: str) -> None:
+        self.functions = functions
+        self.variables = variables
+        self.lines = lines
+        self.entry = functions[entry]
+        self.units: list[Unit] = []
+        self.unit_of: dict[str, Unit] = {}
+        self.segments: list[Segment] = []
+        self.instructions: list[Instruction] = []
+        self.operations: list[Operation] = []
+        self.owners: list[Unit] = []
+        self.rows: dict[str, int] = {}
+        self.label_segment: dict[tuple[int, str], int] = {}
+        self.segment_at: dict[tuple[int, int], int] = {}
+        self.param_bytes = 0
+        self.local_bytes = 0
+        self._reach(self.entry)
+        for unit in self.units:
+            self._segment(unit)
+        for unit in self.units:
+            self._allocate(unit)
+            self._place(unit)
+        self.shared, self.static_shared = self._shared_layout()
+        self.data_symbols = self._data_symbols()
+        self.shared_grain = self._shared_grain()
+
+    def refuse(self, instruction: Instruction, reason: str) -> SourceError:
+        """Return the error for an instruction that the machine does not execute."""
+        line = self.lines.line(instruction.location)
+        where = f"line {line} of {self.lines.source_name}" if line else f"PTX line {instruction.ptx_line}"
+        return SourceError(f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU")
+
+    def _reach(self, function: Function) -> None:
+        if function.name in self.unit_of:
+            return
+        unit = Unit(function, len(self.units))
+        self.units.append(unit)
+        self.unit_of[function.name] = unit
+        for instruction in function.instructions:
+            for operand in instruction.operands:
+                for name in symbols_of(operand):
+                    target = self.functions.get(name)
+                    if target is None or name in function.labels:
+                        continue
+                    if target.has_body:
+                        self._reach(target)
+                    elif name not in INTRINSICS and instruction.opcode == "call":
+                        raise self.refuse(instruction, f"call of {name}, which has no body in this module")
+
+    def _segment(self, unit: Unit) -> None:
+        function = unit.function
+        operations: list[Operation] = []
+        for instruction in function.instructions:
+            try:
+                operations.append(lookup(instruction))
+            except Unsupported as verdict:
+                raise self.refuse(instruction, str(verdict)) from None
+        leaders = {0: False}
+        for position in function.labels.values():
+            leaders[position] = False
+        met: set[object] = set()
+        for position, (instruction, operation) in enumerate(zip(function.instructions, operations, strict=True)):
+            if position in leaders:
+                met = set()
+            if operation.gate or is_warp_barrier(instruction):
+                key = member_mask_key(instruction)
+                if key not in met:
+                    leaders[position] = True
+                    met = {key}
+            if operation.kind == "control":
+                leaders.setdefault(position + 1, False)
+        starts = sorted(position for position in leaders if position < len(function.instructions))
+        unit.first_segment = len(self.segments)
+        for start, stop in zip(starts, [*starts[1:], len(function.instructions)], strict=True):
+            last = operations[stop - 1]
+            segment = Segment(len(self.segments), unit, start, stop, leaders[start], last if last.kind == "control" else None,
+                              len(self.instructions))  # fmt: skip
+            self.segment_at[unit.number, start] = segment.index
+            self.segments.append(segment)
+            self.instructions.extend(function.instructions[start:stop])
+            self.operations.extend(operations[start:stop])
+            self.owners.extend([unit] * (stop - start))
+        for label, position in function.labels.items():
+            if position < len(function.instructions):
+                self.label_segment[unit.number, label] = self.segment_at[unit.number, position]
+        if not function.instructions or operations[-1].kind != "control":
+            raise SourceError(f"function {function.name} runs past its last instruction: end it with ret or exit")
+
+    def _allocate(self, unit: Unit) -> None:
+        """Give every register a row; those that live within one segment share rows."""
+        first: dict[str, tuple[int, int]] = {}
+        last: dict[str, int] = {}
+        shared_names: set[str] = set()
+        order: list[str] = []
+        for segment in self.segments:
+            if segment.unit is not unit:
+                continue
+            for position in range(segment.start, segment.stop):
+                instruction = unit.function.instructions[position]
+                operation = self.operations[segment.base + position - segment.start]
+                number = len(instruction.operands)
+                results = min(operation.results, number)
+                reads = [name for operand in instruction.operands[results:] for name in registers_of(operand)]
+                writes = [name for operand in instruction.operands[:results] for name in registers_of(operand)]
+                if instruction.guard is not None:
+                    reads += [instruction.guard.name, *writes]
+                for name in reads:
+                    if name not in first:
+                        shared_names.add(name)
+                        order.append(name)
+                        first[name] = (segment.index, position)
+                    elif first[name][0] != segment.index:
+                        shared_names.add(name)
+                    last[name] = position
+                for name in writes:
+                    if name not in first:
+                        first[name] = (segment.index, position)
+                        order.append(name)
+                    elif first[name][0] != segment.index:
+                        shared_names.add(name)
+                    last[name] = position
+        free: dict[str, list[int]] = {}
+        ending: dict[tuple[int, int], list[str]] = {}
+        for name in order:
+            if name not in shared_names:
+                ending.setdefault((first[name][0], last[name]), []).append(name)
+        starting: dict[tuple[int, int], list[str]] = {}
+        for name in order:
+            declared = unit.function.register_type(name)
+            if declared is None:
+                if name[0] == "%":
+                    continue
+                raise SourceError(f"function {unit.function.name}: register {name} was not declared")
+            if name in shared_names:
+                kind = self._class_of(unit, declared)
+                unit.slots[name] = (kind, self.rows.setdefault(kind, 0), declared)
+                self.rows[kind] += 1
+            else:
+                starting.setdefault(first[name], []).append(name)
+        for segment in self.segments:
+            if segment.unit is not unit:
+                continue
+            for position in range(segment.start, segment.stop):
+                for name in starting.get((segment.index, position), ()):
+                    declared = unit.function.register_type(name) or "b32"
+                    kind = self._class_of(unit, declared)
+                    pool = free.setdefault(kind, [])
+                    if pool:
+                        row = pool.pop()
+                    else:
+                        row = self.rows.setdefault(kind, 0)
+                        self.rows[kind] += 1
+                    unit.slots[name] = (kind, row, declared)
+                    unit.local_names.add(name)
+                for name in ending.get((segment.index, position), ()):
+                    if name in unit.slots:
+                        kind, row, _ = unit.slots[name]
+                        free.setdefault(kind, []).append(row)
+
+    def _class_of(self, unit: Unit, declared: str) -> str:
+        try:
+            return row_class(declared)
+        except Unsupported as verdict:
+            raise SourceError(f"function {unit.function.name}: {verdict}") from None
+
+    def _place(self, unit: Unit) -> None:
+        function = unit.function
+        formals = [] if function.is_entry else [*function.params, *function.returns]
+        for variable in [*formals, *(item for item in function.locals.values() if item.space == "param")]:
+            self.param_bytes = -(-self.param_bytes // 16) * 16
+            unit.params[variable.name] = self.param_bytes
+            self.param_bytes += max(variable.size, 1)
+        for variable in function.locals.values():
+            if variable.space == "local":
+                align = max(variable.align, 16)
+                self.local_bytes = -(-self.local_bytes // align) * align
+                unit.depot[variable.name] = self.local_bytes
+                self.local_bytes += variable.size
+
+    def _used_symbols(self) -> set[str]:
+        return {name for item in self.instructions for operand in item.operands for name in symbols_of(operand)}
+
+    def _shared_layout(self) -> tuple[dict[str, tuple[int, int]], int]:
+        """Return (offset, size) of each shared variable, and where dynamic shared memory begins."""
+        used = self._used_symbols()
+        variables = [item for item in self.variables.values() if item.space == "shared" and item.name in used]
+        for unit in self.units:
+            variables += [item for item in unit.function.locals.values() if item.space == "shared"]
+        layout: dict[str, tuple[int, int]] = {}
+        offset = 0
+        for variable in variables:
+            if not variable.extern:
+                offset = -(-offset // variable.align) * variable.align
+                layout[variable.name] = (offset, variable.size)
+                offset += variable.size
+        static = offset
+        for variable in variables:
+            if variable.extern:
+                layout[variable.name] = (-(-static // max(variable.align, 16)) * max(variable.align, 16), 0)
+        return layout, static
+
+    def _data_symbols(self) -> list[Variable]:
+        """Return the global and constant variables that the program can reach, by name or through an initialiser."""
+        wanted = [name for name in self._used_symbols() if name in self.variables]
+        found: dict[str, Variable] = {}
+        while wanted:
+            name = wanted.pop()
+            variable = self.variables.get(name)
+            if name in found or variable is None or variable.space not in ("global", "const"):
+                continue
+            found[name] = variable
+            wanted.extend(symbol for _, symbol, _, _ in variable.pointers)
+        return sorted(found.values(), key=lambda item: list(self.variables).index(item.name))
+
+    def _shared_grain(self) -> int:
+        """Return the smallest width, at most 4 bytes, of any access that can reach shared memory."""
+        grain = 4
+        for instruction, operation in zip(self.instructions, self.operations, strict=True):
+            if operation.pipe == "load_store" and not instruction.has("global", "local", "param", "const"):
+                for word in instruction.modifiers:
+                    if word in ("b8", "u8", "s8"):
+                        return 1
+                    if word in ("b16", "u16", "s16", "f16", "bf16"):
+                        grain = 2
+        return grain
+
+
+def is_warp_barrier(instruction: Instruction) -> bool:
+    """Say whether the instruction is ``bar.warp.sync`` (9.7.13.2)."""
+    return instruction.opcode in ("bar", "barrier") and "warp" in instruction.modifiers
+
+
+def member_mask_key(instruction: Instruction) -> object:
+    """Return what tells whether two warp-synchronous instructions wait for the same lanes."""
+    operand = member_mask(instruction)
+    if isinstance(operand, Immediate):
+        value = int(operand.value) & 0xFFFFFFFF
+        return None if value == 0xFFFFFFFF else value
+    return operand.name if isinstance(operand, Register) else None
+
+
+def member_mask(instruction: Instruction) -> Operand | None:
+    """Return the member-mask operand of a warp-synchronous instruction; None where all 32 lanes are meant."""
+    if instruction.opcode in ("shfl", "vote", "match", "redux", "elect"):
+        return instruction.operands[-1]
+    if is_warp_barrier(instruction):
+        return instruction.operands[0]
+    return None

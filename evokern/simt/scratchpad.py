@@ -1,0 +1,229 @@
+"""Shared, local and parameter memory: byte arrays with one stretch per block or per lane."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.simt.arrays import DTYPES, RAW, Active, Array
+from evokern.simt.shadow import SharedShadow
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+    from evokern.simt.program import Unit
+
+
+
+
+def lowest_bits(values: Array) -> int:
+    """Return the bitwise or of all values: its low bits are zero only if those of every value are."""
+    return int(np.bitwise_or.reduce(values))
+
+
+class SharedSpace:
+    """Shared memory of all blocks of the batch, one stretch after the other."""
+
+    def __init__(self, machine: Machine, static: int, dynamic: int) -> None:
+        self.machine = machine
+        layout = machine.program.shared
+        start = min((offset for offset, size in layout.values() if size == 0), default=static)
+        self.size = max(static, start + dynamic if dynamic else static)
+        self.dynamic_start = start
+        self.dynamic = dynamic
+        self.stride = -(-max(self.size, 1) // 128) * 128
+        blocks = machine.geometry.blocks
+        self.bytes = np.zeros(blocks * self.stride, np.uint8)
+        self._views = {width: self.bytes.view(RAW[width]) for width in (1, 2, 4, 8, 16, 32, 64)}
+        self.base = machine.block_slot * self.stride
+        self.single = blocks == 1
+        self.shadow = SharedShadow(machine, self.bytes.size) if machine.options.sanitize and self.size else None
+
+    def load(self) -> None:
+        """New blocks: contents are arbitrary on a GPU, zero here."""
+        self.bytes.fill(0)
+        if self.shadow is not None:
+            self.shadow.load()
+
+    def base_of(self, lane: int) -> int:
+        """Return where a lane's block begins."""
+        return int(self.base[lane])
+
+    def name_of(self, address: int) -> tuple[str, int]:
+        """Return the shared variable at or before an address, and the distance from its start."""
+        best, at = "shared memory", 0
+        for name, (offset, size) in self.machine.program.shared.items():
+            if offset <= address and offset >= at and (size == 0 or address < offset + size or True):
+                best, at = name, offset
+        return best.split("@")[0], address - at
+
+    def view(self, width: int) -> Array:
+        """Return the bytes as elements of a width."""
+        return self._views[width]
+
+    def locate(self, active: Active, address: Array, offset: int, width: int, number: int) -> tuple[Active | None, Array]:
+        """Check addresses and turn them into indices in units of the width.
+
+        Args:
+            active: lanes that access.
+            address: shared-space addresses, one per active lane or a single one.
+            offset: bytes to add.
+            width: bytes of the access.
+            number: the instruction, for findings.
+
+        Returns:
+            The lanes whose access is sound (None when none is) and their indices.
+
+        Raises:
+            Stopped: a misaligned address, which ends a launch at once.
+        """
+        where = address.astype(np.int64)
+        if offset:
+            where += offset
+        if where.shape[0] != active.count:
+            where = np.repeat(where, active.count)
+        if lowest_bits(where) & (width - 1):
+            self.machine.globals.misaligned(active, where, width, number, self._describe)
+        if int(where.max()) > self.size - width or int(where.min()) < 0:
+            bad = (where > self.size - width) | (where < 0)
+            self.machine.globals.outside(active, where, bad, width, number, self._describe)
+            good = ~bad
+            if not good.any():
+                return None, where
+            active = self.machine.restrict(active, good)
+            where = where[good]
+        if not self.single:
+            where += active.pick(self.base)
+        return active, where >> (width.bit_length() - 1)
+
+    def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
+        name, offset = self.name_of(address)
+        return name, offset, f"The block has {self.size} bytes of shared memory"
+
+
+class LocalSpace:
+    """Per-lane local memory (arrays and spills that the compiler placed there)."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.size = machine.program.local_bytes
+        self.stride = -(-max(self.size, 1) // 16) * 16
+        lanes = machine.lanes if self.size else 0
+        self.bytes = np.zeros(lanes * self.stride, np.uint8)
+        self.written = np.zeros(lanes * self.stride, np.bool_) if machine.options.sanitize else None
+        self.base = np.arange(machine.lanes) * self.stride
+
+    def load(self) -> None:
+        """New blocks."""
+        self.bytes.fill(0)
+        if self.written is not None:
+            self.written.fill(False)
+
+    def view(self, width: int) -> Array:
+        """Return the bytes as elements of a width."""
+        return self.bytes.view(RAW[width])
+
+    def locate(self, active: Active, address: Array, offset: int, width: int, number: int) -> tuple[Active | None, Array]:
+        """Check addresses and turn them into indices in units of the width; see `SharedSpace.locate`."""
+        where = address.astype(np.int64)
+        if offset:
+            where += offset
+        if where.shape[0] != active.count:
+            where = np.repeat(where, active.count)
+        if lowest_bits(where) & (width - 1):
+            self.machine.globals.misaligned(active, where, width, number, self._describe)
+        if int(where.max()) > self.size - width or int(where.min()) < 0:
+            bad = (where > self.size - width) | (where < 0)
+            self.machine.globals.outside(active, where, bad, width, number, self._describe)
+            good = ~bad
+            if not good.any():
+                return None, where
+            active = self.machine.restrict(active, good)
+            where = where[good]
+        where += active.pick(self.base)
+        return active, where >> (width.bit_length() - 1)
+
+    def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
+        name, at = "local memory", 0
+        unit: Unit
+        for unit in self.machine.program.units:
+            for variable, start in unit.depot.items():
+                if start <= address:
+                    name, at = variable, start
+        return name, address - at, f"The thread has {self.size} bytes of local memory"
+
+    def note_write(self, index: Array, width: int) -> None:
+        """Record that bytes were written."""
+        if self.written is not None:
+            self.written.view(RAW[width])[index] = np.ones(width, np.bool_).view(RAW[width])
+
+    def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
+        """Report reads of bytes that nobody wrote."""
+        if self.written is None:
+            return
+        seen = self.written.view(RAW[width]).take(index, mode="clip").view(np.bool_)
+        if not seen.all():
+            bad = ~seen.reshape(-1, width).all(1)
+            lane = int(active.lanes[bad][0])
+            address = int(index[bad][0]) * width - int(self.base[lane])
+            name, offset, _ = self._describe(address, lane)
+            self.machine.report("uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address,
+                                allocation=name, offset=offset)  # fmt: skip
+
+
+class ParamSpace:
+    """Kernel parameters (one block per launch) and the parameters of device function calls (one stretch per lane)."""
+
+    def __init__(self, machine: Machine, blocks: Array) -> None:
+        self.machine = machine
+        self.blocks = blocks
+        self.offsets = {}
+        offset = 0
+        for item in machine.program.entry.params:
+            offset = -(-offset // item.align) * item.align
+            self.offsets[item.name] = offset
+            offset += item.size
+        self.size = offset
+        self.stride = -(-max(machine.program.param_bytes, 1) // 16) * 16
+        self.area = np.zeros((machine.lanes if machine.program.param_bytes else 0, self.stride), np.uint8)
+        self._rows: list[tuple[Array, Array]] = []
+        self._buffers: list[int] = []
+
+    def load(self) -> None:
+        """New blocks: rows that differ between launches are filled in again."""
+        for row, per_launch in self._rows:
+            row[...] = per_launch[self.machine.launch]
+
+    def per_lane(self, per_launch: Array) -> Array:
+        """Return one value per launch as a row: of length one where all launches agree."""
+        if per_launch.shape[0] == 1 or bool((per_launch == per_launch[0]).all()):
+            return per_launch[:1].copy()
+        row = per_launch[self.machine.launch]
+        self._rows.append((row, per_launch))
+        return row
+
+    def entry_value(self, name: str, offset: int, type_name: str) -> Array:
+        """Return an entry parameter's value as a row."""
+        dtype = np.dtype(DTYPES[type_name])
+        start = self.offsets[name] + offset
+        raw = np.ascontiguousarray(self.blocks[:, start : start + dtype.itemsize])
+        return self.per_lane(raw.view(dtype).reshape(-1))
+
+    def address(self, name: str, offset: int) -> Array:
+        """Return the address of an entry parameter: the parameter block as an allocation of its own."""
+        if not self._buffers:
+            known = self.machine.memory.module_data.setdefault(("params", self.blocks.tobytes(), self.size), {})
+            for launch in range(self.blocks.shape[0]):
+                key = str(launch)
+                if key not in known:
+                    known[key] = self.machine.memory.allocate("kernel parameters", self.blocks[launch], writable=False, space="param")
+                self._buffers.append(known[key].address)
+        return self.per_lane(np.array(self._buffers, np.uint64) + np.uint64(self.offsets[name] + offset))
+
+    def column(self, start: int, type_name: str) -> Array:
+        """Return a place in the per-lane area as a row."""
+        dtype = np.dtype(DTYPES[type_name])
+        return np.ndarray((self.machine.lanes,), dtype, self.area, start, (self.stride,))  # type: ignore[call-overload,no-any-return]
+
+
+

@@ -1,0 +1,98 @@
+"""Special registers (PTX ISA chapter 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.simt.arrays import Array
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+
+_WIDE = frozenset({"%clock64", "%globaltimer", "%gridid"})
+_CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
+SIMULATED_SMS = 1
+"""``%nsmid``: one block after the other."""
+
+
+class Specials:
+    """Rows of the special registers of one batch, made when first asked for."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._rows: dict[str, Array] = {}
+
+    def load(self) -> None:
+        """New blocks: what depends on them is filled in again, in place."""
+        for name, row in self._rows.items():
+            row[...] = self._value(name)
+
+    def type(self, name: str) -> str | None:
+        """Return the type of a special register, None for ordinary ones."""
+        if name in _WIDE:
+            return "u64"
+        return "u32" if self._known(name) else None
+
+    def _known(self, name: str) -> bool:
+        base = name.split(".")[0]
+        return base in ("%tid", "%ntid", "%ctaid", "%nctaid") or name in _CLOCKS or name in (
+            "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge",
+            "%lanemask_gt", "%dynamic_smem_size", "%total_smem_size", "%gridid", "%cluster_ctarank", "%cluster_nctarank",
+        ) or base in ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")  # fmt: skip
+
+    def dynamic(self, name: str) -> bool:
+        """Say whether the register has to be read anew each time."""
+        return name in _CLOCKS
+
+    def reader(self, name: str) -> Callable[[], int]:
+        """Return a function that reads a clock: instructions issued so far, in cycles; nanoseconds for the timer."""
+        machine = self.machine
+        shift = 32 if name.endswith("_hi") else 0
+        mask = (1 << 64) - 1 if name in _WIDE else (1 << 32) - 1
+        return lambda: machine.issued >> shift & mask
+
+    def row(self, name: str) -> Array | None:
+        """Return the row of a special register, None when it is not known."""
+        if not self._known(name):
+            return None
+        if name not in self._rows:
+            value = self._value(name)
+            self._rows[name] = np.array(value) if value.shape[0] == 1 else value.copy()
+        return self._rows[name]
+
+    def _value(self, name: str) -> Array:
+        machine = self.machine
+        geometry = machine.geometry
+        grid, block = geometry.grid, geometry.block
+        lane = (machine.thread % 32).astype(np.uint32)
+        one = np.uint32(1)
+        base, _, axis = name.partition(".")
+        which = "xyz".find(axis) if axis else 0
+        if base == "%tid":
+            divisor = (1, block[0], block[0] * block[1])[which]
+            return (machine.thread // divisor % block[which] if which < 2 else machine.thread // divisor).astype(np.uint32)
+        if base in ("%ctaid", "%clusterid"):
+            divisor = (1, grid[0], grid[0] * grid[1])[which]
+            return (machine.block_id // divisor % grid[which]).astype(np.uint32)
+        constants = {
+            "%ntid": block[which], "%nctaid": grid[which], "%nclusterid": grid[which], "%cluster_ctaid": 0,
+            "%cluster_nctaid": 1, "%cluster_ctarank": 0, "%cluster_nctarank": 1, "%nwarpid": geometry.width // 32,
+            "%smid": 0, "%nsmid": SIMULATED_SMS, "%dynamic_smem_size": machine.shared.dynamic, "%total_smem_size": machine.shared.size,
+        }  # fmt: skip
+        if base in constants:
+            return np.array([constants[base]], np.uint32)
+        if name == "%gridid":
+            return np.array([1], np.uint64)
+        if name == "%laneid":
+            return lane
+        if name == "%warpid":
+            return (machine.thread // 32).astype(np.uint32)
+        equal = one << lane
+        masks = {
+            "%lanemask_eq": equal, "%lanemask_lt": equal - one, "%lanemask_le": equal | (equal - one),
+            "%lanemask_ge": ~(equal - one), "%lanemask_gt": ~(equal | (equal - one)),
+        }  # fmt: skip
+        return masks[name]
