@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 import evokern
-from evokern.cli import check, doctor, list_
+from evokern.cli import check, doctor, init, list_
 from evokern.cli._command import INTERRUPTED, app
 
-__all__ = ["app", "check", "doctor", "list_", "run"]
+__all__ = ["app", "check", "doctor", "init", "list_", "run"]
 
 
 def _show_version(wanted: bool) -> None:
