@@ -1,12 +1,12 @@
 """The approximate functions of PTX, computed in float64 and rounded once.
 
-The hardware's last bits are not specified; the ISA bounds them, and the correctly rounded result lies inside every bound,
-so that it is the reference's choice. Special values follow the ISA's tables. The bounds below (`ERROR_BOUNDS`) are what a
-comparison with a GPU may allow.
+The hardware's last bits are not specified; the ISA bounds them, and the correctly rounded result lies inside every
+bound, so that it is the reference's choice. Special values follow the ISA's tables. The bounds below (`ERROR_BOUNDS`)
+are what a comparison with a GPU may allow.
 
-Sources: PTX ISA 8.5, sections 9.7.3.8 `div`, 9.7.3.13 `rcp`, 9.7.3.14 `rcp.approx.ftz.f64`, 9.7.3.15 `sqrt`, 9.7.3.16 `rsqrt`,
-9.7.3.17 `rsqrt.approx.ftz.f64`, 9.7.3.18 `sin`, 9.7.3.19 `cos`, 9.7.3.20 `lg2`, 9.7.3.21 `ex2`, 9.7.3.22 `tanh`, and for the
-half formats 9.7.4.9 `tanh`, 9.7.4.10 `ex2`.
+Sources: PTX ISA 8.5, sections 9.7.3.8 `div`, 9.7.3.13 `rcp`, 9.7.3.14 `rcp.approx.ftz.f64`, 9.7.3.15 `sqrt`, 9.7.3.16
+`rsqrt`, 9.7.3.17 `rsqrt.approx.ftz.f64`, 9.7.3.18 `sin`, 9.7.3.19 `cos`, 9.7.3.20 `lg2`, 9.7.3.21 `ex2`, 9.7.3.22
+`tanh`, and for the half formats 9.7.4.9 `tanh`, 9.7.4.10 `ex2`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _through_double(function: Callable[[Array], Array]) -> Callable[[Array], Arr
 
 
 def _div_approx(a: Array, b: Array) -> Array:
-    """a * (1/b): for |b| above 2^126 the reciprocal is flushed, so the result is a zero, or NaN for an infinite a."""
+    """Return a * (1/b): for |b| above 2^126 the reciprocal is flushed, giving a zero, or NaN for an infinite a."""
     quotient = (a.astype(np.float64) / b).astype(np.float32)
     magnitude = np.abs(b)
     huge = (magnitude > _HUGE_DIVISOR) & (magnitude < np.inf)
@@ -84,8 +84,8 @@ F32_APPROXIMATIONS: Mapping[str, Callable[..., Array]] = {
 def gross_f64(name: str, values: Array) -> Array:
     """`rcp.approx.ftz.f64` and `rsqrt.approx.ftz.f64`: only the upper 32 bits of operand and result count.
 
-    The ISA: take the upper word of the operand, compute with at least 20 bits of fraction, and return a result whose lower
-    word is zero; subnormal operands are flushed.
+    The ISA: take the upper word of the operand, compute with at least 20 bits of fraction, and return a result whose
+    lower word is zero; subnormal operands are flushed.
 
     Args:
         name: `rcp` or `rsqrt`.

@@ -1,8 +1,8 @@
 """Exactly rounded f32 and f64 arithmetic in the four IEEE 754 directions.
 
-f32 to nearest uses the processor where one operation rounds once. f32 multiply-add and every directed f32 result go through
-float64: a product of two f32 is exact there, and a sum that is not gets rounded to odd (`exact.sum_to_odd`) before the one
-visible rounding. f64 beyond the processor's own operations stands in `exact`.
+f32 to nearest uses the processor where one operation rounds once. f32 multiply-add and every directed f32 result go
+through float64: a product of two f32 is exact there, and a sum that is not gets rounded to odd (`exact.sum_to_odd`)
+before the one visible rounding. f64 beyond the processor's own operations stands in `exact`.
 
 Sources: PTX ISA 8.5, sections 9.7.3.3 `add` to 9.7.3.15 `sqrt`; NaN results of f32 are 0x7fffffff (section 9.7.3).
 """
@@ -26,10 +26,11 @@ def _double(values: Array) -> Array:
 
 
 def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
-    """a*b + c for f32, rounded once.
+    """Return a*b + c of float32, rounded once.
 
-    The float64 product is exact, so only the sum can be rounded twice, and that shows only where the float64 sum lies exactly
-    half-way between two f32: its 29 low bits are 1 followed by zeros, or the result is subnormal. Those lanes are redone.
+    The float64 product is exact, so only the sum can be rounded twice, and that shows only where the float64 sum lies
+    exactly half-way between two f32: its 29 low bits are 1 followed by zeros, or the result is subnormal. Those lanes
+    are redone.
     """
     product = _double(a) * _double(b)
     wide = _double(c)
@@ -46,7 +47,7 @@ def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
 
 
 def _directed_sum_f32(x: Array, y: Array, rounding: str) -> Array:
-    """x + y for float64 operands, rounded once to f32; exact cancellation is -0 when rounding down (IEEE 754 6.3)."""
+    """Return x + y of float64 operands, rounded once to f32; exact cancellation is -0 rounding down (IEEE 754 6.3)."""
     total = sum_to_odd(x, y)
     if rounding == "rm":
         total = np.where((total == 0) & (np.signbit(x) != np.signbit(y)), -0.0, total)
@@ -72,7 +73,7 @@ def _step(values: Array, difference: Array, rounding: str) -> Array:
 
 
 def _div_f64_directed(a: Array, b: Array, rounding: str) -> Array:
-    """Quotient by its remainder: both operands and the quotient are scaled near 1, so that the remainder is exact in sign."""
+    """Settle the quotient by its remainder, whose sign is exact: operands and quotient are scaled near 1."""
     a, b = np.broadcast_arrays(a, b)
     quotient = a / b
     a_fraction, a_exponent = np.frexp(a)
@@ -94,7 +95,7 @@ def _sqrt_f64_directed(a: Array, rounding: str) -> Array:
 
 
 def f32_operation(name: str, rounding: str) -> Callable[..., Array]:
-    """Return the f32 operation `name` rounded by `rounding`, on float32 arrays, without `.ftz`, `.sat` and NaN rules."""
+    """Return the f32 operation `name` rounded by `rounding` on float32 arrays, before `.ftz`, `.sat` and NaN rules."""
     if rounding == "rn":
         return _F32_NEAREST[name]
     directed: Mapping[str, Callable[..., Array]] = {

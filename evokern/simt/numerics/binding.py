@@ -7,7 +7,7 @@ bound; results are cached by their arguments.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -26,7 +26,7 @@ APPROXIMATE_OPERATIONS = tuple(F32_APPROXIMATIONS)
 _HALF_FUNCTIONS: dict[str, Callable[[Array], Array]] = {"ex2": np.exp2, "tanh": np.tanh}
 
 
-@lru_cache(maxsize=None)
+@cache
 def bind(
     name: str,
     kind: str,
@@ -40,7 +40,8 @@ def bind(
     """Return a floating-point operation as a function of storage arrays.
 
     Args:
-        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`. `mad` of the
+        name: `add sub mul fma div rcp sqrt`, or with `approx` also `ex2 lg2 rsqrt sin cos tanh` and `div.full`. `mad`
+            of the
             ISA is `fma`.
         kind: `f32 f64 f16 bf16 f16x2 bf16x2`.
         rounding: `rn`, and for f32 and f64 also `rz rm rp`.
@@ -50,8 +51,9 @@ def bind(
         relu: `.relu` (`fma` of the half formats).
 
     Returns:
-        Function of as many arrays as the operation has operands, each in the storage type of `kind` or with items of its width,
-        and of broadcastable shapes with at least one axis. It returns a new array in storage type and wants `quiet()`.
+        Function of as many arrays as the operation has operands, each in the storage type of `kind` or with items of
+        its width, and of broadcastable shapes with at least one axis. It returns a new array in storage type and
+        wants `quiet()`.
 
     Raises:
         InternalError: a combination that PTX does not have.
@@ -121,7 +123,7 @@ def _dress_f32(core: Callable[..., Array], *, ftz: bool, sat: bool) -> Callable[
     return apply
 
 
-@lru_cache(maxsize=None)
+@cache
 def bind_extreme(
     name: str, kind: str, *, ftz: bool = False, nan: bool = False, xorsign: bool = False
 ) -> Callable[[Array, Array], Array]:

@@ -6,6 +6,7 @@ Source: PTX ISA 8.5, section 9.7.9.21 `cvt`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,8 @@ def convert(
         to: `u8` to `s64`, `f16`, `bf16`, `f32`, `f64`, `tf32`, `e4m3`, `e5m2`.
         source: likewise.
         values: array whose items have the width of `source`.
-        rounding: `rn rz rm rp rna` to a floating-point type, `rni rzi rmi rpi` to an integer or to an integral value of the
+        rounding: `rn rz rm rp rna` to a floating-point type, `rni rzi rmi rpi` to an integer or to an integral value
+            of the
             same type; None where the conversion is exact.
         ftz: flush f32 operands and results that are subnormal.
         sat: clamp: to the range of an integer type, to [0, 1] for a floating-point one.
@@ -76,7 +78,7 @@ def convert(
         numbers = flush(numbers)
     if _is_integer(to):
         return _float_to_integer(source, to, numbers, rounding or "rzi")
-    if rounding in INTEGER_ROUNDINGS:
+    if rounding is not None and rounding in INTEGER_ROUNDINGS:
         numbers = INTEGER_ROUNDINGS[rounding](numbers)
     if sat:
         numbers = saturate(numbers)
@@ -99,7 +101,7 @@ def convert_pair(
     satfinite: bool = False,
     relu: bool = False,
 ) -> Array:
-    """Convert two arrays and pack them: `cvt.rounding.f16x2.f32 d, a, b` puts a into the upper and b into the lower half.
+    """Convert two arrays and pack them: `cvt.rounding.f16x2.f32 d, a, b` has a in the upper, b in the lower half.
 
     Args:
         to: `f16x2`, `bf16x2`, `e4m3x2` or `e5m2x2`.
@@ -143,7 +145,7 @@ def convert_packed(
     return narrow
 
 
-def _integer_to_integer(values: Array, target: np.dtype[np.generic], sat: bool) -> Array:
+def _integer_to_integer(values: Array, target: np.dtype[Any], sat: bool) -> Array:
     if sat:
         limits, own = np.iinfo(target), np.iinfo(values.dtype)
         values = np.clip(values, max(limits.min, own.min), min(limits.max, own.max))
@@ -157,10 +159,7 @@ def _integer_to_float(to: str, values: Array, rounding: str, sat: bool) -> Array
         if values.dtype.itemsize < 8 or rounding == "rn":
             return values.astype(np.float64)
         return _wide_to_f64(values, rounding)
-    if values.dtype.itemsize < 8:
-        numbers = values.astype(np.float64)
-    else:
-        numbers = _wide_to_odd(values)
+    numbers = values.astype(np.float64) if values.dtype.itemsize < 8 else _wide_to_odd(values)
     if sat:
         numbers = saturate(numbers)
     return round_to_f32(numbers, rounding) if to == "f32" else encode(to, numbers, rounding)
@@ -204,8 +203,8 @@ def _wide_to_f64(values: Array, rounding: str) -> Array:
 def _float_to_integer(source: str, to: str, numbers: Array, rounding: str) -> Array:
     """Round, clamp to the target's range, and settle NaN.
 
-    NaN becomes 0 unless the source is f64 or the target has 64 bits, where it becomes 1 << (width - 1) (PTX ISA 8.5, 9.7.9.21,
-    Integer Notes).
+    NaN becomes 0 unless the source is f64 or the target has 64 bits, where it becomes 1 << (width - 1) (PTX ISA 8.5,
+    9.7.9.21, Integer Notes).
     """
     if rounding not in INTEGER_ROUNDINGS:
         raise InternalError(f"no rounding .{rounding} to an integer: {nearest(rounding, INTEGER_ROUNDINGS)}")
@@ -224,12 +223,12 @@ def _float_to_integer(source: str, to: str, numbers: Array, rounding: str) -> Ar
     return _to_64_bits(wide, target)
 
 
-def _as_number(pattern: int, target: np.dtype[np.generic]) -> float:
+def _as_number(pattern: int, target: np.dtype[Any]) -> float:
     """The value of a bit pattern in an integer type."""
     return float(np.array(pattern, f"u{target.itemsize}").view(target)[()])
 
 
-def _to_64_bits(wide: Array, target: np.dtype[np.generic]) -> Array:
+def _to_64_bits(wide: Array, target: np.dtype[Any]) -> Array:
     """Clamp to 64 bits, whose upper limit float64 cannot hold."""
     limits = np.iinfo(target)
     beyond, below = wide >= float(limits.max), wide < float(limits.min)

@@ -3,8 +3,9 @@
 NumPy has no fused multiply-add. Two methods stand here, and the second is the truth for the first:
 
 - `fma_nearest`: error-free transformations, about 40 vector operations. Algorithm 5 ("Fma emulation") of S. Boldo and
-  G. Melquiond, "Emulation of a FMA and correctly-rounded sums: proved algorithms using rounding to odd", IEEE Transactions
-  on Computers 57(4), 2008. Valid while no partial product under- or overflows; other lanes take the second method.
+  G. Melquiond, "Emulation of a FMA and correctly-rounded sums: proved algorithms using rounding to odd", IEEE
+  Transactions on Computers 57(4), 2008. Valid while no partial product under- or overflows; other lanes take the
+  second method.
 - `fma_directed`: integers of 128 bits as two uint64 arrays, the smaller addend shifted right with its lost bits jammed
   into the last place. Valid for every finite operand and every direction.
 """
@@ -41,8 +42,8 @@ def two_product(x: Array, y: Array) -> tuple[Array, Array]:
 def sum_to_odd(x: Array, y: Array) -> Array:
     """Return x + y in float64 rounded to odd: inexact sums get a last bit of one.
 
-    A later rounding to 51 bits or fewer, in any direction, then equals one rounding of the exact sum (Boldo and Melquiond,
-    theorem 3).
+    A later rounding to 51 bits or fewer, in any direction, then equals one rounding of the exact sum (Boldo and
+    Melquiond, theorem 3).
     """
     total, error = two_sum(x, y)
     bits = total.view(np.int64)

@@ -1,11 +1,11 @@
 """Number formats of PTX as bit patterns, and the rounding of real values into them.
 
-Values travel in one *storage type* per PTX type (`STORAGE`): NumPy's own for f16, f32 and f64, unsigned integers that hold
-the bit pattern for the formats that NumPy lacks. `decode` is exact in every case; `encode` rounds once.
+Values travel in one *storage type* per PTX type (`STORAGE`): NumPy's own for f16, f32 and f64, unsigned integers that
+hold the bit pattern for the formats that NumPy lacks. `decode` is exact in every case; `encode` rounds once.
 
 Sources: PTX ISA 8.5, section 5.2.1 (fundamental types) and 5.2.3 (alternate floating-point formats: bf16, tf32, e4m3,
-e5m2); section 9.7.9.21 `cvt` for the rounding modes, `.satfinite`, `.relu`, `.sat` and the canonical NaNs; the bit layouts
-of e4m3 and e5m2 are those of "FP8 Formats for Deep Learning", arXiv 2209.05433, table 1.
+e5m2); section 9.7.9.21 `cvt` for the rounding modes, `.satfinite`, `.relu`, `.sat` and the canonical NaNs; the bit
+layouts of e4m3 and e5m2 are those of "FP8 Formats for Deep Learning", arXiv 2209.05433, table 1.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ FORMATS: Mapping[str, FloatFormat] = {
 
 
 def quiet() -> np.errstate:
-    """Return the context in which these functions are meant to run: no warning for overflow, invalid or division by zero.
+    """Return the context in which these functions run: no warning for overflow, invalid or division by zero.
 
     Entering it costs about a microsecond, so the caller enters it once for many instructions.
     """
@@ -122,7 +122,7 @@ def stored(kind: str, values: Array) -> Array:
     return values.view(dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------- decode
+# ------------------------------------------------------------------------------------------------------------- decode
 
 
 def _decode_f16(bits: Array) -> Array:
@@ -198,7 +198,7 @@ def decode(kind: str, bits: Array) -> Array:
     return _DECODERS[kind](bits)
 
 
-# ---------------------------------------------------------------------------------------------------------------- encode
+# ------------------------------------------------------------------------------------------------------------- encode
 
 
 def round_to_f32(values: Array, rounding: str = "rn") -> Array:
@@ -236,8 +236,8 @@ _ROUND_INTEGRAL: Mapping[str, Callable[[Array], Array]] = {
 def round_to_format(kind: str, values: Array, rounding: str = "rn") -> Array:
     """Round float64 values to the nearest values of a narrower format, overflow included, as float64.
 
-    The value is scaled so that the format's last place is one, rounded to an integer and scaled back; every step but the
-    rounding is exact. `rna` adds one half before the floor, which is exact for formats of fewer than 52 bits.
+    The value is scaled so that the format's last place is one, rounded to an integer and scaled back; every step but
+    the rounding is exact. `rna` adds one half before the floor, which is exact for formats of fewer than 52 bits.
 
     Args:
         kind: a format of at most 24 significand bits.

@@ -2,11 +2,11 @@
 
 Operands are decoded to float32, which holds both formats, and the result is rounded once:
 
-- sums and products of f16 and bf16 are rounded to float32 first and then again. That is harmless, because float32 has at
-  least 2p + 2 bits for p = 11 and 8 (S. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3), 1995), and
-  f16 products are exact anyway;
-- multiply-add sums in float64. An f16 sum that is inexact there is never half-way between two f16. A bf16 sum can be, and is
-  then rounded to odd.
+- sums and products of f16 and bf16 are rounded to float32 first and then again. That is harmless, because float32 has
+  at least 2p + 2 bits for p = 11 and 8 (S. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3),
+  1995), and f16 products are exact anyway;
+- multiply-add sums in float64. An f16 sum that is inexact there is never half-way between two f16. A bf16 sum can be,
+  and is then rounded to odd.
 
 Sources: PTX ISA 8.5, sections 9.7.4.1 `add` to 9.7.4.8 `max`.
 """
@@ -32,8 +32,8 @@ def _fma_f16(a: Array, b: Array, c: Array) -> Array:
 def _fma_bf16(a: Array, b: Array, c: Array) -> Array:
     """Decoded bf16 operands -> float32 sum whose rounding to bf16 is the exact one.
 
-    Two roundings can differ from one where the float32 sum lies half-way between two bf16, or is subnormal; those lanes are
-    summed to odd, and the odd sum is cut to float32 with its lost bits jammed into the last place.
+    Two roundings can differ from one where the float32 sum lies half-way between two bf16, or is subnormal; those
+    lanes are summed to odd, and the odd sum is cut to float32 with its lost bits jammed into the last place.
     """
     product = a.astype(np.float64) * b
     total = product + c
@@ -114,7 +114,7 @@ def packed(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _minimum_or_maximum(largest: bool, a: Array, b: Array) -> Array:
-    """fmin or fmax with -0 below +0, which `np.fmin` leaves open."""
+    """Return fmin or fmax with -0 below +0, which `np.fmin` leaves open."""
     result: Array = np.fmax(a, b) if largest else np.fmin(a, b)
     zero = result == 0
     if np.count_nonzero(zero):

@@ -1,7 +1,7 @@
 """Integer and bit operations of PTX over lanes.
 
-Sources: PTX ISA 8.5, sections 9.7.1 (integer arithmetic: `mul`, `mul24`, `sad`, `popc`, `clz`, `bfind`, `brev`, `bfe`, `bfi`, `dp4a`,
-`dp2a`), 9.7.7 (logic and shift: `lop3`, `shf`) and 9.7.9.7 (`prmt`).
+Sources: PTX ISA 8.5, sections 9.7.1 (integer arithmetic: `mul`, `mul24`, `sad`, `popc`, `clz`, `bfind`, `brev`,
+`bfe`, `bfi`, `dp4a`, `dp2a`), 9.7.7 (logic and shift: `lop3`, `shf`) and 9.7.9.7 (`prmt`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from evokern.errors import InternalError, nearest
 from evokern.simt.numerics.formats import Array
 
-# ------------------------------------------------------------------------------------------------------------------ lop3
+# --------------------------------------------------------------------------------------------------------------- lop3
 
 _Binary = Callable[[Array, Array], Array]
 
@@ -89,7 +89,7 @@ def lop3(lut: int) -> Callable[[Array, Array, Array], Array]:
     return apply
 
 
-# ------------------------------------------------------------------------------------------------------------------ prmt
+# --------------------------------------------------------------------------------------------------------------- prmt
 
 _PRMT_MODES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
@@ -134,7 +134,7 @@ def prmt(a: Array, b: Array, selector: Array | int, mode: str = "") -> Array:
 
 
 def _prmt_constant(a: Array, b: Array, selector: int) -> Array:
-    """prmt with a selector known when the instruction is decoded: strided copies of bytes, or of halves where they stay whole."""
+    """Permute by a constant selector: strided copies of bytes, or of halves where they stay whole."""
     a, b = (np.ascontiguousarray(x, dtype=np.uint32) for x in np.broadcast_arrays(a, b))
     codes = [(selector >> (4 * place)) & 15 for place in range(4)]
     result = np.empty(a.shape, np.uint32)
@@ -148,7 +148,7 @@ def _prmt_constant(a: Array, b: Array, selector: int) -> Array:
     return result
 
 
-# ------------------------------------------------------------------------------------------------------------ bit fields
+# --------------------------------------------------------------------------------------------------------- bit fields
 
 
 def bfe(a: Array, position: Array | int, length: Array | int) -> Array:
@@ -175,7 +175,7 @@ def bfe(a: Array, position: Array | int, length: Array | int) -> Array:
 
 
 def bfi(source: Array, target: Array, position: Array | int, length: Array | int) -> Array:
-    """Insert a bit field: `bfi` (PTX ISA 9.7.1.20): the low `length` bits of `source` replace those of `target` at `position`.
+    """Insert a bit field, `bfi` (PTX ISA 9.7.1.20): the low bits of `source` replace those of `target` at `position`.
 
     Args:
         source: uint32 or uint64.
@@ -264,7 +264,7 @@ def shf(direction: str, a: Array, b: Array, count: Array | int, *, clamp: bool =
     return (wide >> amount).astype(np.uint32)
 
 
-# ------------------------------------------------------------------------------------------------------------ arithmetic
+# --------------------------------------------------------------------------------------------------------- arithmetic
 
 
 def mul_hi(a: Array, b: Array) -> Array:
@@ -295,7 +295,7 @@ def mul24(a: Array, b: Array, *, high: bool = False) -> Array:
 
 
 def sad(a: Array, b: Array, c: Array) -> Array:
-    """c + |a - b|, wrapping (PTX ISA 9.7.1.7), in the type of the arrays."""
+    """Return c + |a - b|, wrapping (PTX ISA 9.7.1.7), in the type of the arrays."""
     difference = np.where(a < b, b - a, a - b)
     return c + difference
 
@@ -313,7 +313,7 @@ def saturated(name: str, a: Array, b: Array) -> Array:
 
 
 def dp4a(a: Array, b: Array, c: Array) -> Array:
-    """c + the dot product of four bytes (PTX ISA 9.7.1.23).
+    """Return c + the dot product of four bytes (PTX ISA 9.7.1.23).
 
     Args:
         a: uint32 for `.u32`, int32 for `.s32`; its four bytes take that sign.
@@ -330,7 +330,7 @@ def dp4a(a: Array, b: Array, c: Array) -> Array:
 
 
 def dp2a(a: Array, b: Array, c: Array, *, high: bool = False) -> Array:
-    """c + the dot product of the two halves of `a` with two bytes of `b` (PTX ISA 9.7.1.24).
+    """Return c + the dot product of the two halves of `a` with two bytes of `b` (PTX ISA 9.7.1.24).
 
     Args:
         a: uint32 or int32; its halves take that sign.

@@ -1,0 +1,28 @@
+"""Matrix instructions of PTX over batches of warps: `mma.sync`, `wmma`, `ldmatrix`, `stmatrix`.
+
+Registers travel as arrays [registers, warps, 32 lanes]: uint32, or 64-bit items for f64. Bind an instruction once
+(`bind_mma`, `bind_wmma`, `wmma_fragment`, `matrix_move`), call it often.
+"""
+
+from evokern.simt.matrix.fragments import WMMA_SHAPES, Fragment, Shape, mma_fragment, wmma_elements, wmma_fragment
+from evokern.simt.matrix.mma import Mma, accumulation_bound, bind_mma, mma
+from evokern.simt.matrix.moves import ROW_BYTES, MatrixMove, matrix_move
+from evokern.simt.matrix.wmma import Wmma, bind_wmma
+
+__all__ = [
+    "ROW_BYTES",
+    "WMMA_SHAPES",
+    "Fragment",
+    "MatrixMove",
+    "Mma",
+    "Shape",
+    "Wmma",
+    "accumulation_bound",
+    "bind_mma",
+    "bind_wmma",
+    "matrix_move",
+    "mma",
+    "mma_fragment",
+    "wmma_elements",
+    "wmma_fragment",
+]

@@ -1,0 +1,196 @@
+"""Which element of a matrix a lane holds: fragments of `mma.sync` and `wmma`.
+
+`mma` fragments are fixed by the ISA (8.5, section 9.7.14.5, figures of the fragments of m8n8k4 to m16n8k32; the one
+rule behind them stands in `evokern.simt.matrix.mma`). `wmma` fragments are left open by the ISA (section 9.7.14.4.1:
+"each thread holds a fragment; the distribution is unspecified"), only the number and type of registers are given. The
+distribution here is evokern's own: a wmma tile is cut into `mma` tiles, which is what the generations since sm_80 do,
+and m8n32k16 is the transpose of m32n8k16. A kernel that goes through `wmma.load` and `wmma.store` cannot see the
+difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from evokern.errors import InternalError, nearest
+from evokern.simt.numerics import STORAGE
+from evokern.simt.numerics.formats import Array
+
+Shape = tuple[int, int, int]
+
+LANES = np.arange(32)
+_GROUP, _THREAD = LANES // 4, LANES % 4
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """How one operand of a matrix instruction lies in the registers of a warp.
+
+    Raises:
+        InternalError: elements that do not fill whole registers.
+    """
+
+    kind: str
+    """Element type, for example `f16`."""
+    rows: Array
+    """Row of each element: int64 [32 lanes, elements]."""
+    columns: Array
+    """Column of each element: int64 [32 lanes, elements]."""
+
+    def __post_init__(self) -> None:
+        if self.rows.shape != self.columns.shape or self.rows.shape[0] != 32:
+            found = f"{self.rows.shape}, {self.columns.shape}"
+            raise InternalError(f"a fragment needs [32, elements] rows and columns, not {found}")
+        if self.elements % self.per_register:
+            raise InternalError(f"{self.elements} elements of .{self.kind} do not fill whole registers")
+
+    @property
+    def elements(self) -> int:
+        """Elements a lane holds, repeated ones included."""
+        return int(self.rows.shape[1])
+
+    @property
+    def per_register(self) -> int:
+        """Elements in one register: f16 two, 8-bit types four, others one."""
+        return max(1, 4 // STORAGE[self.kind].itemsize)
+
+    @property
+    def registers(self) -> int:
+        """Registers a lane uses: 64 bits wide for f64, else 32."""
+        return self.elements // self.per_register
+
+    def unpack(self, registers: Array) -> Array:
+        """Registers [registers, warps, 32] -> elements in storage type [elements, warps, 32]."""
+        parts = np.ascontiguousarray(registers)[..., None].view(STORAGE[self.kind])
+        return np.ascontiguousarray(parts.transpose(0, 3, 1, 2)).reshape(self.elements, *registers.shape[1:])
+
+    def pack(self, elements: Array) -> Array:
+        """Elements [elements, warps, 32] -> registers [registers, warps, 32], uint32 (uint64 for f64)."""
+        parts = elements.reshape(self.registers, self.per_register, *elements.shape[1:]).transpose(0, 2, 3, 1)
+        word = np.uint64 if STORAGE[self.kind].itemsize == 8 else np.uint32
+        packed: Array = np.ascontiguousarray(parts, dtype=STORAGE[self.kind]).view(word)[..., 0]
+        return packed
+
+    def offsets(self, layout: str, leading: Array | int) -> Array:
+        """Return the position of each element, counted in elements from the matrix's base.
+
+        Args:
+            layout: `row` or `col`.
+            leading: elements between the starts of two rows (`row`) or columns (`col`); an array broadcasts on the
+                left.
+
+        Returns:
+            int64 [..., 32, elements].
+        """
+        if layout not in ("row", "col"):
+            raise InternalError(f"unknown layout {layout!r}: known: row, col")
+        major, minor = (self.rows, self.columns) if layout == "row" else (self.columns, self.rows)
+        step = np.asarray(leading, dtype=np.int64)
+        return major * step[..., None, None] + minor
+
+    def gather(self, registers: Array, shape: tuple[int, int]) -> Array:
+        """Registers -> the matrix of every warp, in storage type [warps, rows, columns]."""
+        elements = self.unpack(registers)
+        matrix = np.empty((registers.shape[1], *shape), STORAGE[self.kind])
+        matrix[:, self.rows, self.columns] = elements.transpose(1, 2, 0)
+        return matrix
+
+    def scatter(self, matrix: Array) -> Array:
+        """Matrices in storage type [warps, rows, columns] -> registers [registers, warps, 32]."""
+        return self.pack(matrix[:, self.rows, self.columns].transpose(2, 0, 1))
+
+
+def mma_fragment(operand: str, kind: str, shape: Shape) -> Fragment:
+    """Return the fragment of an `mma.sync` operand.
+
+    Args:
+        operand: `a`, `b`, `c` or `d`.
+        kind: element type.
+        shape: M, N, K, with M a multiple of 8 and N = 8.
+    """
+    m, _, k = shape
+    tiles = m // 8
+    group, thread = _GROUP[:, None], _THREAD[:, None]
+    if operand in "cd":
+        index = np.arange(2 * tiles)
+        return Fragment(kind, group + 8 * (index // 2), thread * 2 + index % 2)
+    each = max(1, 4 // STORAGE[kind].itemsize)
+    steps = k // (4 * each)
+    if operand == "b":
+        step, inner = np.divmod(np.arange(steps * each), each)
+        along = (4 * step + thread) * each + inner
+        return Fragment(kind, along, np.broadcast_to(group, along.shape))
+    register, inner = np.divmod(np.arange(steps * tiles * each), each)
+    step, tile = np.divmod(register, tiles)
+    return Fragment(kind, group + 8 * tile, (4 * step + thread) * each + inner)
+
+
+WMMA_SHAPES: Mapping[str, tuple[Shape, ...]] = {
+    "f16": ((16, 16, 16), (32, 8, 16), (8, 32, 16)),
+    "bf16": ((16, 16, 16), (32, 8, 16), (8, 32, 16)),
+    "s8": ((16, 16, 16), (32, 8, 16), (8, 32, 16)),
+    "u8": ((16, 16, 16), (32, 8, 16), (8, 32, 16)),
+    "tf32": ((16, 16, 8),),
+    "f64": ((8, 8, 4),),
+}
+"""Type of the factors -> shapes of `wmma` (PTX ISA 9.7.14.4, table of shapes)."""
+
+
+def _turned(fragment: Fragment) -> Fragment:
+    return Fragment(fragment.kind, fragment.columns, fragment.rows)
+
+
+def _beside(first: Fragment, *, down: int = 0, right: int = 0) -> Fragment:
+    """Two equal fragments, the second one shifted: first its elements, then the other's."""
+    rows = np.concatenate([first.rows, first.rows + down], axis=1)
+    return Fragment(first.kind, rows, np.concatenate([first.columns, first.columns + right], axis=1))
+
+
+@cache
+def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
+    """Return evokern's fragment of a `wmma` operand, with the register count of the ISA (section 9.7.14.4.1).
+
+    The fragments of f16 factors hold 16 elements a lane whatever the shape; where the matrix has fewer, every element
+    is held twice, as on hardware.
+
+    Args:
+        shape: M, N, K.
+        operand: `a`, `b`, `c` or `d`.
+        kind: element type of that operand.
+
+    Raises:
+        InternalError: an unknown combination.
+    """
+    m, n, k = shape
+    if operand not in ("a", "b", "c", "d"):
+        raise InternalError(f"wmma has no operand {operand!r}: {nearest(operand, 'abcd')}")
+    if shape not in {known for shapes in WMMA_SHAPES.values() for known in shapes}:
+        raise InternalError(f"wmma has no shape m{m}n{n}k{k}; known: {WMMA_SHAPES}")
+    if shape == (8, 32, 16):
+        mirrored = {"a": "b", "b": "a"}.get(operand, operand)
+        return _turned(wmma_fragment((32, 8, 16), mirrored, kind))
+    if operand in "cd":
+        fragment = mma_fragment("c", kind, (min(m, 16), 8, k))
+        if n == 16:
+            return _beside(fragment, right=8)
+        return _beside(fragment, down=16) if m == 32 else fragment
+    if shape not in WMMA_SHAPES.get(kind, ()):
+        raise InternalError(f"wmma m{m}n{n}k{k} has no factor of type .{kind}")
+    fragment = mma_fragment(operand, kind, (min(m, 16), 8, k))
+    if operand == "a" and m == 32:
+        fragment = _beside(fragment, down=16)
+    elif operand == "b" and n == 16:
+        fragment = _beside(fragment, right=8)
+    while kind == "f16" and fragment.elements < 16:
+        fragment = _beside(fragment)
+    return fragment
+
+
+def wmma_elements(shape: Shape, operand: str, kind: str) -> tuple[Array, Array]:
+    """Return row and column of each element of a `wmma` fragment, int64 [32 lanes, elements]; see `wmma_fragment`."""
+    fragment = wmma_fragment(shape, operand, kind)
+    return fragment.rows, fragment.columns
