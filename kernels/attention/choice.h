@@ -40,8 +40,10 @@ HOST_DEVICE constexpr int step_keys(Choice c) { return c.block_n * c.key_splits;
 HOST_DEVICE constexpr int total_steps(Choice c) { return ceil_div(c.seq_len, step_keys(c)); }
 /// Buffers for K, and as many for V, of each split.
 HOST_DEVICE constexpr int buffers(Choice c) { return resident(c) ? total_steps(c) : c.stages; }
-/// Load groups kept in flight; with resident K and V there are only total_steps + 1 groups.
-HOST_DEVICE constexpr int groups_ahead(Choice c) { return resident(c) ? at_most(c.lookahead, total_steps(c) + 1) : c.lookahead; }
+/// Load groups kept in flight: a ring's free buffers; with resident K and V there are only total_steps + 1 groups.
+HOST_DEVICE constexpr int groups_ahead(Choice c) {
+  return resident(c) ? at_most(c.lookahead, total_steps(c) + 1) : c.stages - 1;
+}
 /// Bytes of one row of a tile in shared memory; 16 bytes of padding shift each row by four banks.
 HOST_DEVICE constexpr int row_bytes(Choice c) { return 2 * c.head_dim + (c.smem_layout == SMEM_LAYOUT_PADDED ? 16 : 0); }
 /// Bytes of one row of a partial output in shared memory, padded likewise.
@@ -56,26 +58,25 @@ HOST_DEVICE constexpr int query_bytes(Choice c) { return c.block_m * row_bytes(c
 /// Bytes of the references and row sums that the splits exchange.
 HOST_DEVICE constexpr int exchange_bytes(Choice c) { return c.key_splits > 1 ? 8 * c.key_splits * c.block_m : 0; }
 /// Dynamic shared memory of a block on the mma.sync path: Q, each split's memory, the exchange.
-HOST_DEVICE constexpr int mma_shared_bytes(Choice c) { return query_bytes(c) + c.key_splits * split_bytes(c) + exchange_bytes(c); }
+HOST_DEVICE constexpr int mma_shared_bytes(Choice c) {
+  return query_bytes(c) + c.key_splits * split_bytes(c) + exchange_bytes(c);
+}
 
-/// Registers that a thread must hold at once on the mma.sync path: accumulators, row sums, Q, P, addresses.
+/// Registers that a thread holds at once on the mma.sync path: output, scores, Q, references and sums, addresses.
 HOST_DEVICE constexpr int least_registers(Choice c) {
   const int output = c.head_dim / 8 * (c.pv_acc == PV_ACC_FP32 ? 4 : 2);
   const int scores = c.block_n / 8 * (c.qk_acc == QK_ACC_FP32 ? 4 : 2);
   const int query = c.q_location == Q_LOCATION_REGISTERS ? c.head_dim / 4 : 0;
-  return row_tiles(c) * (output + scores + query + 4 + 2 + 4) + 20;
+  return row_tiles(c) * (output + scores + query + 4) + 8;
 }
 HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 / (threads(c) * c.min_blocks) / 8 * 8); }
 
-// ---- rules (the reasons stand with the static_asserts in kernel.cu)
+// ---- rules (their reasons stand in kernel.cu and kernel.py)
 
 HOST_DEVICE constexpr bool rows_split_over_warps(Choice c) { return c.block_m % (16 * c.warps_m) == 0; }
 HOST_DEVICE constexpr bool threads_within_block(Choice c) { return threads(c) <= 1024; }
-HOST_DEVICE constexpr bool named_barriers_suffice(Choice c) { return c.key_splits <= 8; }
 HOST_DEVICE constexpr bool resident_needs_static_length(Choice c) { return !resident(c) || c.seq_len > 0; }
-HOST_DEVICE constexpr bool loads_stay_behind_the_ring(Choice c) { return resident(c) || c.lookahead < c.stages; }
-HOST_DEVICE constexpr bool something_in_flight(Choice c) { return c.lookahead > 0 || !resident(c); }
-HOST_DEVICE constexpr bool qk_first_needs_lookahead(Choice c) { return c.loop_order == LOOP_ORDER_PLAIN || c.lookahead > 0; }
-HOST_DEVICE constexpr bool half_scores_need_half_exp(Choice c) { return c.qk_acc == QK_ACC_FP32 || c.exp == EXP_F16X2; }
-HOST_DEVICE constexpr bool half_exp_needs_ones_mma(Choice c) { return c.exp == EXP_FP32 || c.row_sum == ROW_SUM_ONES_MMA; }
-HOST_DEVICE constexpr bool registers_hold_accumulators(Choice c) { return least_registers(c) <= register_limit(c); }
+HOST_DEVICE constexpr bool qk_first_needs_lookahead(Choice c) {
+  return c.loop_order == LOOP_ORDER_PLAIN || resident(c) || c.stages > 1;
+}
+HOST_DEVICE constexpr bool registers_hold_fragments(Choice c) { return least_registers(c) <= register_limit(c); }

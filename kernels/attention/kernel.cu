@@ -7,9 +7,11 @@
 // Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
 //   TENSOR_CORES  who multiplies: plain FMAs, wmma, or mma.sync with fragments in registers
 //   KV_LOAD       how tiles reach shared memory: single halves (strided or coalesced), 16-byte vectors, cp.async
+//   RESTRICT      (plain loads) tensors are declared unaliased, so that loads may take the read-only path
+//   STATIC_SEQ    reaches the source as SEQ_LEN; L2_WINDOW is an attribute of the launch
 //   KV_BUFFERS    ring of STAGES buffers, or all of K and V resident
-//   STAGES        buffers of the ring, for K and for V
-//   LOOKAHEAD     load groups in flight before the compute that needs the first of them
+//   STAGES        buffers of the ring, for K and for V; all but one are in flight
+//   LOOKAHEAD     (resident) load groups in flight
 //   SMEM_LAYOUT   rows plain (bank conflicts), padded by 16 bytes, or chunks XOR-swizzled by the row
 //   Q_LOCATION    fragments of Q held in registers, or read from shared memory for every step
 //   QK_ACC PV_ACC accumulator type of each product; fp16 halves registers and may overflow on large inputs
@@ -22,6 +24,7 @@
 //   OUTPUT        (one split) rows staged through shared memory for 16-byte stores, or 4-byte stores from fragments
 //   KEY_WALK      every row block walks the keys from the first, or from its own starting step
 //   GRID_ORDER    which index runs fastest over the grid: row blocks or heads
+//   CAUSAL_ORDER  causal row blocks longest first, or folded so that long and short ones share an SM
 //   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
 //   UNROLL        steps unrolled;  MIN_BLOCKS blocks per SM that bound the registers
 
@@ -40,8 +43,8 @@
 #if !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS) || !defined(BLOCK_N) || !defined(STAGES)
 #error "define BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N and STAGES"
 #endif
-#if !defined(LOOKAHEAD) || !defined(UNROLL) || !defined(MIN_BLOCKS)
-#error "define LOOKAHEAD, UNROLL and MIN_BLOCKS"
+#if !defined(CAUSAL_ORDER) || !defined(RESTRICT) || !defined(LOOKAHEAD) || !defined(UNROLL) || !defined(MIN_BLOCKS)
+#error "define CAUSAL_ORDER, RESTRICT, LOOKAHEAD, UNROLL and MIN_BLOCKS"
 #endif
 
 #include "choice.h"
@@ -53,6 +56,12 @@ constexpr Choice CHOICE = {
     STAGES,   LOOKAHEAD, MIN_BLOCKS};
 constexpr int D = HEAD_DIM;
 constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
+
+static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
+static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
+static_assert(resident_needs_static_length(CHOICE), "resident K and V need a length known to the compiler");
+static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be there while V of this one is read");
+static_assert(registers_hold_fragments(CHOICE), "output, scores and Q live in registers at once");
 
 /// One head's tensors: pointers to its first row.
 struct Tensors {
@@ -69,26 +78,25 @@ __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
 /// Copies ROWS rows of a tensor, from `first_row` on, into a tile of shared memory. Rows past the end repeat the last
 /// one, so that what is masked later is finite.
 template <int ROWS, int THREADS, bool BOUNDED>
-__device__ __forceinline__ void load_tile(u32 tile, const Half* tensor, int first_row, int length, int thread) {
-  const Half* source = tensor + static_cast<size_t>(first_row) * D;
+__device__ __forceinline__ void load_tile(u32 tile, const Half* tensor, int first_row, int length, u32 thread) {
   const int last = length - 1 - first_row;
   if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC || KV_LOAD == KV_LOAD_VECTOR16) {
-    constexpr int CHUNKS = ROWS * D / 8;
+    constexpr int PER_ROW = D / 8, ROWS_AT_ONCE = THREADS / PER_ROW;
+    const int chunk = thread % PER_ROW, first = thread / PER_ROW;
+    const Half* source = tensor + static_cast<u32>(first_row * D + chunk * 8);
 #pragma unroll
-    for (int i = 0; i < ceil_div(CHUNKS, THREADS); ++i) {
-      const int index = i * THREADS + thread, row = index / (D / 8), chunk = index % (D / 8);
-      if (CHUNKS % THREADS != 0 && index >= CHUNKS) break;
-      const Half* from = source + (BOUNDED ? min(row, last) : row) * D + chunk * 8;
+    for (int i = 0; i < ceil_div(ROWS, ROWS_AT_ONCE); ++i) {
+      const int row = first + i * ROWS_AT_ONCE;
+      if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) break;
+      const Half* from = source + (BOUNDED ? min(row, last) : row) * D;
       const u32 to = tile + chunk_offset(row, chunk);
       if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(to, from);
       else store_shared_chunk(to, *reinterpret_cast<const Chunk*>(from));
     }
   } else {
-    constexpr int HALVES = ROWS * D;
+    const Half* source = tensor + static_cast<size_t>(first_row) * D;
 #pragma unroll 4
-    for (int i = 0; i < ceil_div(HALVES, THREADS); ++i) {
-      const int index = i * THREADS + thread;
-      if (HALVES % THREADS != 0 && index >= HALVES) break;
+    for (u32 index = thread; index < ROWS * D; index += THREADS) {
       const int row = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index / D : index % ROWS;
       const int column = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index % D : index / ROWS;
       store_shared_half(tile + chunk_offset(row, column / 8) + column % 8 * 2,
@@ -99,16 +107,29 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* tensor, int firs
 
 #include "mma_path.cuh"
 
+/// Which row block the index-th in launch order takes. Causal rows differ in work: the longest go first; folded, the
+/// shortest go last but in reverse, so that blocks that share an SM add up to about the same work.
+__device__ __forceinline__ int row_block(int index, int blocks) {
+  if constexpr (!CAUSAL) return index;
+  const int half = CAUSAL_ORDER == CAUSAL_ORDER_FOLDED ? ceil_div(blocks, 2) : blocks;
+  return index < half ? blocks - 1 - index : index - half;
+}
+
+#if RESTRICT
+#define UNALIASED __restrict__
+#else
+#define UNALIASED
+#endif
+
 extern "C" __global__ void __launch_bounds__(threads(CHOICE), MIN_BLOCKS)
-attention(const Half* __restrict__ q, const Half* __restrict__ k, const Half* __restrict__ v, Half* __restrict__ o,
-          int seq_len, float scale_log2e) {
+attention(const Half* UNALIASED q, const Half* UNALIASED k, const Half* UNALIASED v, Half* UNALIASED o, int seq_len,
+          float scale_log2e) {
   extern __shared__ __align__(128) unsigned char memory[];
   const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
   const int blocks = ceil_div(length, BLOCK_M);
   const int head = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.y : blockIdx.x;
   const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.x : blockIdx.y;
   const size_t offset = static_cast<size_t>(head) * length * D;
-  attend({q + offset, k + offset, v + offset, o + offset}, shared_address(memory),
-         CAUSAL ? blocks - 1 - index : index,  // causal: the longest rows first
-         length, scale_log2e);
+  attend({q + offset, k + offset, v + offset, o + offset}, shared_address(memory), row_block(index, blocks), length,
+         scale_log2e);
 }

@@ -16,6 +16,8 @@ constexpr int AHEAD = groups_ahead(CHOICE);
 constexpr int KEY_CHUNKS = BLOCK_N / 16;   // 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
+constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
+constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1;
 constexpr bool SPECIALISED = specialised(CHOICE);
 
 // A power of two, so that its product with the scale is exact and a row that is masked throughout gives 2^0, not NaN.
@@ -30,7 +32,7 @@ using Probabilities = u32[MT][4];  // A fragments of one chunk of 16 keys
 
 /// Which rows, keys and fragment elements belong to this thread.
 struct Place {
-  int thread, lane, warp_m, split;
+  u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
   __device__ __forceinline__ Place() {
     thread = threadIdx.x;
     lane = thread % 32;
@@ -61,7 +63,8 @@ __device__ __forceinline__ void sync_split(int split) {
 struct KeyStream {
   const Half *k, *v;
   u32 memory;
-  int thread, split, steps, length, shift;
+  u32 thread, split;
+  int steps, length, shift;
 
   __device__ __forceinline__ int slot(int step) const {
     return resident(CHOICE) ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
@@ -72,12 +75,11 @@ struct KeyStream {
   __device__ __forceinline__ int first_key(int step) const {
     int walked = step;
     if constexpr (KEY_WALK == KEY_WALK_ROTATED) walked = step + shift < steps ? step + shift : step + shift - steps;
-    return walked * STEP_KEYS + split * BLOCK_N;
+    return walked * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
   }
   template <int THREADS>
   __device__ __forceinline__ void load(u32 tile, const Half* tensor, int step) const {
-    const int first = first_key(step);
-    load_tile<BLOCK_N, THREADS, KEY_TAIL>(tile, tensor, first, length, thread);
+    load_tile<BLOCK_N, THREADS, KEY_TAIL>(tile, tensor, first_key(step), length, thread);
   }
   template <int THREADS>
   __device__ __forceinline__ void load_group(int group) const {
@@ -138,6 +140,14 @@ struct Rows {
       clear(sum[m]);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) clear(output[m][n]);
+    }
+  }
+  /// A split without keys: finite, and of weight 0 in the merge.
+  __device__ __forceinline__ void stand_aside() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      sum[m].v[0] = sum[m].v[2] = 1.f;
+      reference[m][0] = reference[m][1] = MASKED_SCORE;
     }
   }
 };
@@ -420,34 +430,17 @@ __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange
 
 // ---- the algorithm
 
-/// Attention of rows [m_block * BLOCK_M, ...) of one head; the tensors' pointers stand at that head's first row.
-__device__ __forceinline__ void attend(const Tensors& head, u32 memory, int m_block, int length, float scale) {
-  const Place at;
-  const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
-  const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
-  const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
-  const int steps = ceil_div(visible, STEP_KEYS);
-  const KeyStream keys{head.k, head.v, splits + at.split * SPLIT_BYTES, at.thread % SPLIT_THREADS, at.split, steps,
-                       length, KEY_WALK == KEY_WALK_ROTATED ? m_block % steps : 0};
-
-  load_tile<BLOCK_M, COMPUTE_THREADS, ROW_TAIL>(memory, head.q, first_row, length, at.thread);
-  keys.start();
-  wait_copies<at_least(AHEAD, 1) - 1>();
-  sync_compute_warps();  // Q was loaded by all of them
-
-  Query q{memory};
-  q.prepare(at);
-  Rows rows;
-  rows.reset();
+/// One split's keys: scores, softmax against the running reference, output.
+__device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, Rows& rows, int first_row, float scale,
+                                        const Place& at) {
   Scores s;
-
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < keys.steps; ++step) {
 #pragma unroll
       for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, keys.k_tile(step), n, at);
       keys.advance(step);
-      mask_edges(s, keys.first_key(step), first_row, length, at);
+      mask_edges(s, keys.first_key(step), first_row, keys.length, at);
       if (step == 0) begin_reference(rows, s, scale);
       else update_reference(rows, s, scale);
       keys.arrive(step);
@@ -462,10 +455,10 @@ __device__ __forceinline__ void attend(const Tensors& head, u32 memory, int m_bl
 #pragma unroll
     for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, keys.k_tile(0), n, at);
     keys.advance(0);
-    mask_edges(s, keys.first_key(0), first_row, length, at);
+    mask_edges(s, keys.first_key(0), first_row, keys.length, at);
     begin_reference(rows, s, scale);
 #pragma unroll UNROLL_STEPS
-    for (int step = 0; step + 1 < steps; ++step) {
+    for (int step = 0; step + 1 < keys.steps; ++step) {
       keys.arrive(step);
 #pragma unroll
       for (int n = 0; n < KEY_CHUNKS; ++n) {  // one basic block: exponentials run beside both products
@@ -475,18 +468,17 @@ __device__ __forceinline__ void attend(const Tensors& head, u32 memory, int m_bl
         multiply_pv(rows, p, keys.v_tile(step), n, at);
       }
       keys.advance(step + 1);
-      mask_edges(s, keys.first_key(step + 1), first_row, length, at);
+      mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
       update_reference(rows, s, scale);
     }
-    keys.arrive(steps - 1);
+    keys.arrive(keys.steps - 1);
 #pragma unroll
     for (int n = 0; n < KEY_CHUNKS; ++n) {
       Probabilities p;
       exponentiate(p, s, n, rows, scale);
-      multiply_pv(rows, p, keys.v_tile(steps - 1), n, at);
+      multiply_pv(rows, p, keys.v_tile(keys.steps - 1), n, at);
     }
   }
-
   if constexpr (ROW_SUM == ROW_SUM_ADD) {
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
@@ -494,6 +486,39 @@ __device__ __forceinline__ void attend(const Tensors& head, u32 memory, int m_bl
       rows.sum[m].v[2] = quad_sum(rows.sum[m].v[2]);
     }
   }
+}
+
+/// Steps of a split: its share of the keys that the block's last row may see.
+__device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
+  if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
+  const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
+  return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
+}
+
+/// Attention of rows [m_block * BLOCK_M, ...) of one head.
+__device__ __forceinline__ void attend(const Tensors& head, u32 memory, int m_block, int length, float scale) {
+  const Place at;
+  const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
+  const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
+  const int steps = steps_of(at.split, first_row, length);
+  const KeyStream keys{head.k, head.v, splits + at.split * SPLIT_BYTES, at.thread % SPLIT_THREADS, at.split, steps,
+                       length, KEY_WALK == KEY_WALK_ROTATED && steps > 0 ? m_block % steps : 0};
+
+  load_tile<BLOCK_M, COMPUTE_THREADS, ROW_TAIL>(memory, head.q, first_row, length, at.thread);
+  keys.start();
+  wait_copies<at_least(AHEAD, 1) - 1>();
+  sync_compute_warps();  // Q was loaded by all of them
+
+  Rows rows;
+  rows.reset();
+  if (!IDLE_SPLITS || steps > 0) {
+    Query q{memory};
+    q.prepare(at);
+    consume(keys, q, rows, first_row, scale, at);
+  } else {
+    rows.stand_aside();
+  }
+
   Half* o = head.o + static_cast<size_t>(first_row) * D;
   if constexpr (KEY_SPLITS == 1) {
     store_output(o, rows, memory, rows_left, at);

@@ -1,0 +1,222 @@
+"""FlashAttention forward in fp16 on tensor cores, every structural choice of it a gene."""
+
+import math
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from evokern import (
+    Baseline,
+    Constraint,
+    Kernel,
+    L2Window,
+    Launch,
+    Mutation,
+    Need,
+    Parameter,
+    ProblemField,
+    Tensor,
+    Tolerance,
+    VectorAccess,
+    Workload,
+    divides,
+    f32,
+    i32,
+)
+
+SPLIT = {"KEY_SPLITS": (2, 4, 8)}
+RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
+
+GENES = (
+    Mutation("TENSOR_CORES", ("mma_sync",), doc="who multiplies"),
+    Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"),
+             doc="how Q, K and V reach shared memory"),
+    Mutation("RESTRICT", (1, 0), when={"KV_LOAD": ("vector16", "scalar_coalesced", "scalar_strided")},
+             doc="__restrict__ on the tensors: plain loads may use the read-only path"),
+    Mutation("STATIC_SEQ", (1, 0), doc="the length is a constant: no tail code where it divides, loops unroll"),
+    Mutation("KV_BUFFERS", ("ring", "resident"), when={"STATIC_SEQ": (1,)},
+             doc="a ring of STAGES buffers, or all of K and V at once"),
+    Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of tiles in shared memory"),
+    Mutation("Q_LOCATION", ("registers", "shared"), doc="fragments of Q kept, or read again for every step"),
+    Mutation("EXP", ("fp32", "f16x2"), doc="exponentials one by one in fp32, or in pairs in fp16"),
+    Mutation("QK_ACC", ("fp32", "fp16"), when={"EXP": ("f16x2",)},
+             doc="accumulator of Q K^T; fp16 is imprecise on large inputs"),
+    Mutation("PV_ACC", ("fp32", "fp16"), doc="accumulator of P V; fp16 overflows on large inputs"),
+    Mutation("ROW_SUM", ("ones_mma", "add"), when={"EXP": ("fp32",)},
+             doc="row sums by an mma with ones, or by additions"),
+    Mutation("RESCALE", ("lazy", "on_change", "always"), doc="when the output is rescaled to a new row maximum"),
+    Mutation("LOOP_ORDER", ("qk_first", "plain"), doc="scores of the next step beside the output of this one, or after"),
+    Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="which index runs fastest over the grid"),
+    Mutation("CAUSAL_ORDER", ("longest_first", "folded"), doc="order of causal row blocks, which differ in work"),
+    Mutation("KEY_WALK", ("forward", "rotated"), doc="each row block starts at the first key, or elsewhere"),
+    Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor that should persist in L2 (a launch attribute)"),
+    Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, doc="query rows of a block"),
+    Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows"),
+    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, doc="warps along the keys, each with a share of every step"),
+    Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys of one split in one step"),
+    Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="buffers of the ring, for K and for V; all but one in flight"),
+    Parameter("LOOKAHEAD", (1, 2, 3, 4, 8), default=3, when=RESIDENT, doc="load groups in flight"),
+    Parameter("UNROLL", (1, 2, 4, 8), doc="steps unrolled"),
+    Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="resident blocks promised to the compiler: bounds the registers"),
+    Mutation("MERGE", ("fp16", "fp32"), when=SPLIT, doc="type in which the splits' partial outputs are merged"),
+    Mutation("OUTPUT", ("staged", "direct"), when={"KEY_SPLITS": (1,)},
+             doc="16-byte stores through shared memory, or 4-byte stores from fragments"),
+)  # fmt: skip
+
+
+# ---- sizes, as in choice.h
+
+
+def threads(c):
+    """Threads of a block."""
+    return 32 * c.WARPS_M * c.KEY_SPLITS
+
+
+def step_keys(c):
+    """Keys that all splits together take in one step."""
+    return c.BLOCK_N * c.KEY_SPLITS
+
+
+def total_steps(c, p):
+    """Steps over all keys."""
+    return -(-p.S // step_keys(c))
+
+
+def resident(c):
+    """Whether all of K and V stay in shared memory."""
+    return c["KV_BUFFERS"] == "resident"
+
+
+def shared_bytes(c, p):
+    """Dynamic shared memory: Q, each split's K and V (later its partial output), references and row sums."""
+    row = 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
+    buffers = total_steps(c, p) if resident(c) else c.STAGES
+    keys = 2 * buffers * c.BLOCK_N * row
+    if c.KEY_SPLITS == 1:
+        return c.BLOCK_M * row + keys
+    partial = c.BLOCK_M * (p.D + 8) * (2 if c["MERGE"] == "fp16" else 4)
+    return c.BLOCK_M * row + c.KEY_SPLITS * max(keys, partial) + 8 * c.KEY_SPLITS * c.BLOCK_M
+
+
+def held_registers(c, p):
+    """Compare the registers that fragments fill with those that launch bounds leave."""
+    output = p.D // 8 * (4 if c["PV_ACC"] == "fp32" else 2)
+    scores = c.BLOCK_N // 8 * (4 if c["QK_ACC"] == "fp32" else 2)
+    query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
+    needed = c.BLOCK_M // (16 * c.WARPS_M) * (output + scores + query + 4) + 8
+    return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
+
+
+# ---- rules, as in choice.h
+
+CONSTRAINTS = (
+    Constraint("rows_split_over_warps", lambda c: divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
+               "each warp takes whole tiles of 16 query rows"),
+    Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
+    Constraint("ring_within_steps", lambda c, p: resident(c) or Need(c.STAGES, max(total_steps(c, p), 2), "buffers"),
+               "buffers beyond the number of steps are never filled"),
+    Constraint("lookahead_within_steps", lambda c, p: not resident(c) or Need(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
+               "there is one load group more than steps"),
+    Constraint("qk_first_needs_lookahead", lambda c: c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
+               "K of the next step must be there while V of this one is read"),
+    Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
+               "without a causal mask all row blocks are the same work"),
+    Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c.STATIC_SEQ == 1 and not p.causal),
+               "a loop of unknown length unrolls into code that mostly waits in the instruction cache"),
+    Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or Need(c.UNROLL, 2 * total_steps(c, p), "steps"),
+               "unrolling past the last step changes nothing"),
+    Constraint("unrolled_code_stays_small",
+               lambda c, p: Need(c.UNROLL * c.BLOCK_N * (c.BLOCK_M // (16 * c.WARPS_M)) * p.D // 64, 1024, "units"),
+               "unrolled fragments beyond this outgrow the instruction cache and take seconds to compile"),
+    Constraint("registers_hold_fragments", held_registers,
+               "output, scores and Q live in registers at once, and spilled ones cost more than they save"),
+    Constraint("heads_fit_grid", lambda c, p: Need(p.B * p.H, 65535, "heads"), "heads are an axis of the grid"),
+)  # fmt: skip
+
+
+def launches(c, p):
+    """One block for each block of query rows of each head."""
+    rows, heads = -(-p.S // c.BLOCK_M), p.B * p.H
+    return [
+        Launch(
+            "attention",
+            (rows, heads) if c["GRID_ORDER"] == "rows_fast" else (heads, rows),
+            threads(c),
+            ("q", "k", "v", "o", i32(p.S), f32(math.log2(math.e) / math.sqrt(p.D))),
+            shared_bytes=shared_bytes(c, p),
+            min_blocks=c.MIN_BLOCKS,
+            l2_window=None if c["L2_WINDOW"] == "none" else L2Window(c["L2_WINDOW"]),
+        )
+    ]
+
+
+def tensors(p, c):
+    """Q, K, V and O, each [B, H, S, D]."""
+    shape = (p.B, p.H, p.S, p.D)
+    return {
+        "q": Tensor("f16", shape, large=8.0),
+        "k": Tensor("f16", shape, large=8.0),
+        "v": Tensor("f16", shape, large=64.0),
+        "o": Tensor("f16", shape, "output"),
+    }
+
+
+def reference(p, t):
+    """Softmax over whole rows of scores."""
+    scores = t["q"] @ t["k"].transpose(-1, -2) / math.sqrt(p.D)
+    if p.causal:
+        hidden = torch.ones(p.S, p.S, dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return {"o": torch.softmax(scores, -1) @ t["v"]}
+
+
+def sdpa(p, t):
+    """PyTorch's scaled_dot_product_attention, which chooses its backend."""
+    return {"o": scaled_dot_product_attention(t["q"], t["k"], t["v"], is_causal=bool(p.causal))}
+
+
+def sdpa_by(backend):
+    """Return the same call held to one backend."""
+
+    def run(p, t):
+        with sdpa_kernel(backend):
+            return sdpa(p, t)
+
+    return run
+
+
+kernel = Kernel(
+    name="attention",
+    genes=GENES,
+    fields=(
+        ProblemField("B", most=65535, doc="batch"),
+        ProblemField("H", most=65535, doc="heads"),
+        ProblemField("S", most=1 << 22, doc="sequence length"),
+        ProblemField("D", (64, 128), doc="head dimension"),
+        ProblemField("causal", (0, 1), 0, doc="hide keys after the row"),
+        ProblemField("dtype", ("f16",), "f16"),
+    ),
+    launches=launches,
+    macros=lambda c, p: {"HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0},
+    constraints=CONSTRAINTS,
+    vector_accesses=lambda c, p: [
+        VectorAccess("rows of q, k, v and o", 16, (2 * p.D, 2 * p.S * p.D)),
+        VectorAccess("shared rows", 16, (2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0),)),
+    ],
+    workload=Workload(
+        tensors=tensors,
+        reference=reference,
+        tolerance={"o": Tolerance(1e-3, 1e-3)},
+        flops=lambda p: 4 * p.B * p.H * p.D * (p.S * (p.S + 1) / 2 if p.causal else p.S * p.S),
+        bytes=lambda p: 4 * 2 * p.B * p.H * p.S * p.D,
+        baselines=(
+            Baseline("SDPA", sdpa),
+            Baseline("SDPA flash", sdpa_by(SDPBackend.FLASH_ATTENTION)),
+            Baseline("SDPA cuDNN", sdpa_by(SDPBackend.CUDNN_ATTENTION)),
+            Baseline("SDPA efficient", sdpa_by(SDPBackend.EFFICIENT_ATTENTION)),
+            Baseline("SDPA math", sdpa_by(SDPBackend.MATH)),
+        ),
+        small_problems=("1,2,72,64", "1,1,72,64,causal=1", "1,1,40,128,causal=1", "1,2,64,64"),
+    ),
+)
