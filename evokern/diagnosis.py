@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from evokern.compile.cache import default_directory
 from evokern.driver import Driver, probe
 
 Status = Literal["ok", "missing", "optional"]
@@ -49,6 +50,8 @@ def diagnose() -> Iterator[Check]:
     yield _tool("profiler", "ncu", "profiles kernels; comes with the CUDA toolkit or Nsight Compute")
     yield _tool("nvcc", "nvcc", "builds exported programs; comes with the CUDA toolkit")
     yield _host_compiler()
+    directory = default_directory()
+    yield _folder("cache", directory) if directory else Check("cache", "optional", "switched off by EVOKERN_CACHE=off")
     yield _folder("state", Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "evokern")
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 import evokern
-from evokern.cli import check, doctor, init, list_
+from evokern.cli import cache, check, doctor, init, list_, show
 from evokern.cli._command import INTERRUPTED, app
 
-__all__ = ["app", "check", "doctor", "init", "list_", "run"]
+__all__ = ["app", "cache", "check", "doctor", "init", "list_", "run", "show"]
 
 
 def _show_version(wanted: bool) -> None:

@@ -24,6 +24,9 @@ def init(
     entry: Annotated[
         str | None, typer.Option("--entry", metavar="NAME", help="Which kernel, where the file has several.")
     ] = None,
+    include: Annotated[
+        list[Path], typer.Option("--include", "-I", metavar="DIR", help="Folder with the file's own headers.")
+    ] = [],  # noqa: B006 (typer makes a new list for every call)
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the kernel and study.")] = None,
 ) -> None:
     """Write kernels/NAME/ and studies/NAME.toml from a CUDA file.
@@ -33,7 +36,7 @@ def init(
     """
     from evokern.scaffold import scaffold
 
-    made = scaffold(file, Path.cwd(), name, entry)
+    made = scaffold(file, Path.cwd(), name, entry, include)
     if output.json:
         output.emit({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
         return

@@ -1,0 +1,46 @@
+"""How times, durations and tables are written for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evokern.space import Gene, Value
+
+
+def microseconds(value: float | None) -> str:
+    """Return a time with the digits that matter: 5.43, 61.3, 1094."""
+    if value is None:
+        return "-"
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return `45 s`, `12 min`, `1 h 30 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def counts(table: Mapping[str, int]) -> str:
+    """Return `12 measured, 3 wrong`, most first, zeros left out."""
+    shown = sorted(((count, name) for name, count in table.items() if count), key=lambda pair: (-pair[0], pair[1]))
+    return ", ".join(f"{count} {name}" for count, name in shown) or "none"
+
+
+def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
+    """Return the genes that differ from the default candidate, `BLOCK_M=64 STAGES=3`."""
+    pairs = [f"{gene.name}={config[gene.name]}" for gene in genes if config.get(gene.name) != gene.default]
+    return " ".join(pairs) or "the default candidate"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: numbers to the right, the last column as long as it is."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
+    lines = []
+    for row in [header, *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return lines

@@ -1,0 +1,177 @@
+"""`evokern show [STUDY]`: what a study found, or everything about one trial."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
+from evokern.cli._output import Output
+from evokern.cli._text import changed, counts, duration, microseconds, table
+
+if TYPE_CHECKING:
+    from evokern.store import Reader, StudyRecord, TrialRecord
+    from evokern.trial import Trial
+
+
+@command(
+    "show",
+    examples="""
+    evokern show
+    evokern show attention-s512 --top 20 --db runs.db
+    evokern show --trial 42
+    evokern show --json
+    """,
+)
+def show(
+    output: Output,
+    study: StudyArgument = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=0, help="How many of the fastest trials to list.")] = 10,
+    trial: TrialOption = None,
+    db: DbOption = DEFAULT_DB,
+) -> None:
+    """Show what a study found: outcomes, rejections, baseline, the fastest trials, or everything about one trial.
+
+    Without STUDY the one searched last. Works on any machine, also while a search writes, and needs no kernel folder.
+    """
+    from evokern.store import open_readonly
+
+    with open_readonly(db) as reader:
+        record = reader.study(study)
+        if trial is not None:
+            _one(output, reader, record, reader.trial(record, trial))
+        elif output.json:
+            output.emit(reader.summary(record))
+        else:
+            for line in _overview(reader, record, top, db):
+                print(line)
+
+
+def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
+    summary = reader.summary(record)
+    unit = "µs predicted" if record.predicted else "µs"
+    spent = duration(summary["elapsed_s"]) + (f" of {duration(record.budget_s)}" if record.budget_s else "")
+    lines = [
+        f"{record.name}: kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}",
+        f"{summary['trials']} trials in {spent}, sampler {record.sampler}, seed {record.seed}",
+        f"outcomes: {counts(summary['outcomes'])}",
+    ]
+    if summary["rejections"]:
+        lines.append(f"proposals turned away before a compile: {counts(summary['rejections'])}")
+    baseline, best = summary["baseline"], summary["best"]
+    if baseline:
+        lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}")
+    else:
+        lines.append("baseline: none was measured, so no speedup is known")
+    if best is None:
+        lines.append("best: no trial has been measured yet")
+        return lines
+    interval = best["ci95_us"]
+    inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
+    times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
+    lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
+    if best["speedup"] is not None and best["speedup"] <= 1:
+        lines.append("nothing beat the baseline")
+    lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
+    lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
+    return lines
+
+
+def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float | None) -> list[str]:
+    from evokern.trial import Outcome
+
+    measured = [t for t in reader.trials(record) if t.outcome is Outcome.MEASURED]
+    measured.sort(key=lambda t: (t.evaluation.time_us or 0.0, t.number))
+    rows = [_row(t, record, baseline_us) for t in measured[:top]]
+    unit = "predicted µs" if record.predicted else "µs"
+    return table(("trial", unit, "95 % interval", "speedup", "registers", "shared", "changed genes"), rows)
+
+
+def _row(trial: Trial, record: StudyRecord, baseline_us: float | None) -> tuple[str, ...]:
+    from evokern.store import interval_us
+
+    evaluation = trial.evaluation
+    interval = interval_us(evaluation)
+    used = evaluation.resources
+    return (
+        str(trial.number),
+        microseconds(evaluation.time_us),
+        f"{microseconds(interval[0])} to {microseconds(interval[1])}" if interval else "-",
+        f"{baseline_us / evaluation.time_us:.2f}×" if baseline_us and evaluation.time_us else "-",
+        str(max(r.registers for r in used)) if used else "-",
+        str(max(r.static_shared_bytes + r.dynamic_shared_bytes for r in used)) if used else "-",
+        changed(trial.config, record.genes),
+    )
+
+
+def _one(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord) -> None:
+    facts = _facts(reader, record, found)
+    if output.json:
+        output.emit(facts)
+        return
+    evaluation = found.trial.evaluation
+    print(f"trial {found.trial.number} of {record.name} on {record.device}: {facts['outcome']}, {facts['reason']}")
+    print("configuration (* differs from the default candidate)")
+    for gene in record.genes:
+        value = found.trial.config.get(gene.name)
+        print(f"  {'*' if value != gene.default else ' '} {gene.name:<24}{value}")
+    for problem, timing in zip(record.problems, evaluation.timings, strict=False):
+        low, high = timing.ci95_us
+        word = "predicted" if timing.predicted else f"{len(timing.samples_us)} samples"
+        clock = f", SM clock {timing.clock_mhz:.0f} MHz" if timing.clock_mhz else ""
+        heat = f", {timing.temperature_c:.0f} °C" if timing.temperature_c is not None else ""
+        limited = f", throttled: {timing.throttle}" if timing.throttle else ""
+        print(f"time at {problem}: {microseconds(timing.median_us)} µs", end="")
+        print(f" (95 % interval {microseconds(low)} to {microseconds(high)}, {word}{clock}{heat}{limited})")
+    for used in evaluation.resources:
+        print(
+            f"launch: {used.registers} registers, {used.spill_bytes} bytes spilled, {used.static_shared_bytes} static "
+            f"and {used.dynamic_shared_bytes} dynamic bytes of shared memory, occupancy {100 * used.occupancy:.0f} %"
+        )
+    for title in ("evidence", "gate", "proposal", "rejections"):
+        _section(title, facts[title])
+    print(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
+    print(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
+
+
+def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str, Any]:
+    evaluation = found.trial.evaluation
+    baseline = reader.baseline(record)
+    speedup = baseline[1] / evaluation.time_us if baseline and evaluation.time_us else None
+    return {
+        "study": record.name,
+        "device": record.device,
+        "predicted": record.predicted,
+        "trial": found.trial.number,
+        "outcome": evaluation.outcome.value,
+        "reason": evaluation.reason,
+        "time_us": evaluation.time_us,
+        "speedup": speedup,
+        "config": dict(found.trial.config),
+        "timings": [asdict(timing) for timing in evaluation.timings],
+        "resources": [asdict(used) for used in evaluation.resources],
+        "fingerprint": evaluation.fingerprint,
+        "evidence": dict(evaluation.evidence),
+        "gate": dict(evaluation.gate),
+        "proposal": dict(found.trial.proposal),
+        "rejections": dict(found.rejections),
+        "compile_s": evaluation.compile_s,
+        "device_s": evaluation.device_s,
+        "study_s": found.trial.seconds,
+        "kernel_digest": found.kernel_digest,
+    }
+
+
+def _section(title: str, facts: dict[str, Any]) -> None:
+    if not facts:
+        return
+    print(title)
+    for name, value in facts.items():
+        lines = str(value).strip().splitlines() or [""]
+        print(f"  {name}: {lines[0]}")
+        for line in lines[1:]:
+            print(f"    {line}")
