@@ -115,6 +115,11 @@ class ProblemField:
         return number
 
 
+def whole(number: int | float) -> int:
+    """Return a whole number as it is (a traced one keeps its formula: see `evokern.export.trace`), others as `int`."""
+    return number if isinstance(number, int) and not isinstance(number, bool) else int(number)
+
+
 Role = Literal["input", "output", "inout", "workspace"]
 
 
@@ -140,7 +145,7 @@ class Tensor:
     """Integer types: largest value drawn."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(extent) for extent in self.shape))
+        object.__setattr__(self, "shape", tuple(whole(extent) for extent in self.shape))
         if self.dtype not in DTYPE_BYTES:
             raise KernelError(f"tensor dtype {self.dtype!r}: {nearest(self.dtype, DTYPE_BYTES)}")
         if any(extent < 1 for extent in self.shape):
@@ -172,12 +177,12 @@ class Scalar:
 
 def i32(value: int) -> Scalar:
     """Return an `int` argument."""
-    return Scalar("i32", int(value))
+    return Scalar("i32", whole(value))
 
 
 def i64(value: int) -> Scalar:
     """Return a `long long` argument."""
-    return Scalar("i64", int(value))
+    return Scalar("i64", whole(value))
 
 
 def f32(value: float) -> Scalar:
@@ -239,7 +244,7 @@ def _triple(extent: int | Sequence[int]) -> tuple[int, int, int]:
     if not 1 <= len(parts) <= 3:
         raise KernelError(f"a grid or block has one to three extents, not {parts}")
     x, y, z = (*parts, 1, 1)[:3]
-    return int(x), int(y), int(z)
+    return whole(x), whole(y), whole(z)
 
 
 @dataclass(frozen=True)
