@@ -1,0 +1,1 @@
+"""A result as something that stands alone."""
