@@ -33,6 +33,11 @@ RAW: dict[int, Any] = {
 SIGNED = frozenset({"s8", "s16", "s32", "s64"})
 
 
+def ballot(mask: Array) -> Array:
+    """Return a mask over lanes as one 32-bit word per warp."""
+    return np.packbits(mask.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32).reshape(-1)
+
+
 class Active:
     """The lanes that execute together: a mask over all lanes of the batch.
 

@@ -20,6 +20,7 @@ class EventCounter:
 
     def __init__(self, machine: Machine, instructions: int) -> None:
         self.machine = machine
+        self.async_bytes = 0
         self.wavefronts = np.zeros(instructions, np.int64)
         self.ideal_wavefronts = np.zeros(instructions, np.int64)
 

@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evokern.simt.arrays import Active, Array
+from evokern.simt.arrays import Active, Array, ballot
 from evokern.simt.program import is_warp_barrier, member_mask
 from evokern.simt.syntax import Immediate, Register
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Bound, Machine
-
-
-def ballot(mask: Array) -> Array:
-    """Return a mask over lanes as one 32-bit word per warp."""
-    return np.packbits(mask.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32).reshape(-1)
 
 
 class Gates:

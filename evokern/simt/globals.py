@@ -104,6 +104,13 @@ class GlobalSpace:
         """Check and record writes."""
         self.writes += 1
 
+    def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site) -> None:
+        """Record atomic updates."""
+        self.writes += 1
+
+    def fence(self, active: Active) -> None:
+        """Record a fence."""
+
     # ---- faults, for all spaces
 
     def misaligned(self, active: Active, where: Array, width: int, number: int, describe: Describe) -> None:

@@ -23,10 +23,10 @@ from evokern.simt.gates import Gates
 from evokern.simt.globals import GlobalSpace
 from evokern.simt.operations.control import bind_control
 from evokern.simt.program import Program, Segment, Unit
-from evokern.simt.registers import Binder, RegisterFile, Unsupported
+from evokern.simt.registers import Binder, RegisterFile, Unsupported, immediate_bits
 from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.specials import Specials
-from evokern.simt.syntax import Symbol
+from evokern.simt.syntax import Immediate, Symbol
 
 if TYPE_CHECKING:
     from evokern.simt.findings import Collector
@@ -269,6 +269,8 @@ class Machine:
         self.waiting_since.clear()
         for kind in self.registers.bits.values():
             kind.fill(0)
+        for (kind_name, literal), row in self.program.constant_rows.items():
+            self.registers.bits[kind_name][row] = immediate_bits(literal, "u64" if kind_name == "64" else "u32")
         self.specials.load()
         self.params.load()
         self.shared.load()
@@ -387,6 +389,13 @@ class Machine:
     def stop(self) -> None:
         """End the launch early, after a finding that says why."""
         raise Stopped
+
+    def constant_row(self, operand: Immediate, kind: str) -> int:
+        """Return the number of a row of the register file that holds a literal."""
+        row = self.program.constant_rows.get((kind, operand))
+        if row is None:
+            raise Unsupported(f"literal {operand.value!r} in this place")
+        return row
 
     def leave(self, mask: Array, count: int) -> None:
         """Take lanes out of the launch: they have returned from the kernel."""

@@ -113,6 +113,7 @@ class Program:
         for unit in self.units:
             self._allocate(unit)
             self._place(unit)
+        self.constant_rows = self._constant_rows()
         self.shared, self.static_shared = self._shared_layout()
         self.data_symbols = self._data_symbols()
         self.shared_grain = self._shared_grain()
@@ -239,7 +240,7 @@ class Program:
                     kind = self._class_of(unit, declared)
                     pool = free.setdefault(kind, [])
                     if pool:
-                        row = pool.pop()
+                        row = pool.pop(0)
                     else:
                         row = self.rows.setdefault(kind, 0)
                         self.rows[kind] += 1
@@ -269,6 +270,19 @@ class Program:
                 self.local_bytes = -(-self.local_bytes // align) * align
                 unit.depot[variable.name] = self.local_bytes
                 self.local_bytes += variable.size
+
+    def _constant_rows(self) -> dict[tuple[str, Immediate], int]:
+        """Give literals among the registers of matrix instructions rows of their own."""
+        rows: dict[tuple[str, Immediate], int] = {}
+        for instruction in self.instructions:
+            if instruction.opcode in ("mma", "wmma"):
+                kind = "64" if instruction.has("f64") else "32"
+                for operand in instruction.operands:
+                    for item in operand.items if isinstance(operand, Vector) else ():
+                        if isinstance(item, Immediate) and (kind, item) not in rows:
+                            rows[kind, item] = self.rows.setdefault(kind, 0)
+                            self.rows[kind] += 1
+        return rows
 
     def _used_symbols(self) -> set[str]:
         return {name for item in self.instructions for operand in item.operands for name in symbols_of(operand)}

@@ -1,5 +1,27 @@
 """The operations of the machine; importing this package fills the table."""
 
-from evokern.simt.operations import compare, control, convert, floating, integer, memory_ops
+from evokern.simt.operations import (
+    async_ops,
+    atomics,
+    compare,
+    control,
+    convert,
+    floating,
+    integer,
+    matrix_ops,
+    memory_ops,
+    warp_ops,
+)
 
-__all__ = ["compare", "control", "convert", "floating", "integer", "memory_ops"]
+__all__ = [
+    "async_ops",
+    "atomics",
+    "compare",
+    "control",
+    "convert",
+    "floating",
+    "integer",
+    "matrix_ops",
+    "memory_ops",
+    "warp_ops",
+]

@@ -1,0 +1,158 @@
+"""Asynchronous copies (PTX ISA 9.7.9.25) and fences (9.7.13.4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.simt.arrays import RAW, Action, Active, Array
+from evokern.simt.globals import Site
+from evokern.simt.memory import SHARED_WINDOW
+from evokern.simt.operations.memory_ops import address_rows, widened
+from evokern.simt.operations.table import operation
+from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.syntax import Immediate, Instruction, Operand, Register
+
+
+@operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)
+def cp(i: Instruction, b: Binder) -> Action:
+    """``cp.async`` in its forms; bulk and tensor copies are refused."""
+    if i.has("bulk", "tensor", "reduce"):
+        raise Unsupported(f"bulk and tensor copies ({i.name})")
+    machine, active_of = b.machine, b.active
+    if i.has("commit_group"):
+        return lambda: machine.copies.commit(active_of())
+    if i.has("wait_all"):
+        return lambda: machine.copies.wait(active_of(), None)
+    if i.has("wait_group"):
+        operand = i.operands[0]
+        if not isinstance(operand, Immediate):
+            raise Unsupported("cp.async.wait_group of a register")
+        most = int(operand.value)
+        return lambda: machine.copies.wait(active_of(), most)
+    if i.has("mbarrier"):
+        return _mbarrier_arrive(i, b)
+    return _copy(i, b)
+
+
+def _copy(i: Instruction, b: Binder) -> Action:
+    machine, number, active_of = b.machine, b.pc, b.active
+    width_operand = i.operands[2]
+    if not isinstance(width_operand, Immediate) or int(width_operand.value) not in (4, 8, 16):
+        raise Unsupported(f"{i.name} of {width_operand!r} bytes")
+    width = int(width_operand.value)
+    extra = i.operands[3] if len(i.operands) > 3 and "cache_hint" not in i.name else None
+    if "cache_hint" in i.name and len(i.operands) > 4:
+        extra = i.operands[3]
+    target, target_offset = address_rows(i.operands[0], b, "shared")
+    source, source_offset = address_rows(i.operands[1], b, "global")
+    generic = "shared" not in i.modifiers and not any(word.startswith("shared") for word in i.modifiers)
+    ignore, size = _source_size(extra, b)
+    site, partial_site = Site(), Site()
+
+    def gather(active: Active) -> tuple[Active, Array, Array | None]:
+        """Return the lanes that copy (all), their data, and source indices of whole copies."""
+        data = np.zeros(active.count, RAW[width])
+        whole: Array | None = None
+        if ignore is not None:
+            whole = ~active.pick(ignore)
+        elif size is not None:
+            bytes_wanted = np.broadcast_to(active.pick(size), (active.count,))
+            whole = bytes_wanted >= width
+            some = ~whole & (bytes_wanted > 0)
+            if some.any():
+                _partial(active, some, bytes_wanted, data)
+        if whole is None or whole.all():
+            return (active, *read(active, data, None))
+        if whole.any():
+            read(machine.restrict(active, whole), data, whole)
+        return active, data, None
+
+    def read(active: Active, data: Array, where: Array | None) -> tuple[Array, Array | None]:
+        sound, index = machine.globals.locate(active, widened(active.pick(source)), source_offset, width, number, site, write=False)
+        if sound is None:
+            return data, None
+        machine.globals.note_read(sound, index, width, number, site, synchronises=False)
+        if machine.events is not None:
+            machine.events.sectors(number, sound, index, width, write=False)
+            machine.events.async_bytes += width * sound.count
+        found = machine.globals.view(width).take(index, mode="clip")
+        if where is None and sound is active:
+            writable = site.buffer is None or site.buffer.writable
+            return found, index if writable else None
+        places = np.flatnonzero(where) if where is not None else np.arange(active.count)
+        data[places[np.searchsorted(active.lanes, sound.lanes)]] = found
+        return data, None
+
+    def _partial(active: Active, some: Array, wanted: Array, data: Array) -> None:
+        raw = data.view(np.uint8).reshape(-1, width)
+        for at in range(width):
+            takes = some & (wanted > at)
+            if not takes.any():
+                break
+            part = machine.restrict(active, takes)
+            sound, index = machine.globals.locate(
+                part, widened(part.pick(source)), source_offset + at, 1, number, partial_site, write=False
+            )
+            if sound is not None:
+                raw[np.searchsorted(active.lanes, sound.lanes), at] = machine.globals.view(1).take(index, mode="clip")
+
+    def run() -> None:
+        active = active_of()
+        if not active.count:
+            return
+        address = active.pick(target)
+        if generic:
+            address = widened(address) - np.uint64(SHARED_WINDOW)
+        sound, index = machine.shared.locate(active, address, target_offset, width, number)
+        if sound is None:
+            return
+        if sound is not active:
+            active = sound
+        active, data, origin = gather(active)
+        if machine.events is not None:
+            machine.events.shared(number, active, index, width)
+        machine.copies.issue(active, index, data, width, number, origin)
+
+    return run
+
+
+def _source_size(extra: Operand | None, b: Binder) -> tuple[Array | None, Array | None]:
+    if extra is None:
+        return None, None
+    if isinstance(extra, Register) and b.type_of(extra) == "pred":
+        return b.src(extra, "pred"), None
+    return None, b.src(extra, "u32")
+
+
+def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
+    """``cp.async.mbarrier.arrive``: the copies land here, the earliest moment at which the barrier may complete."""
+    machine, number, active_of = b.machine, b.pc, b.active
+    row, offset = address_rows(i.operands[0], b, "shared")
+    increment = not i.has("noinc")
+
+    def run() -> None:
+        active = active_of()
+        machine.copies.wait(active, None)
+        if not increment:
+            machine.objects.arrive(active, active.pick(row), offset, number, np.ones(active.count, np.int64))
+
+    return run
+
+
+@operation("membar fence", "9.7.13.4", pipe="control", kind="effect", results=0)
+def fence(i: Instruction, b: Binder) -> Action:
+    """Memory fences: every access is visible at once here; what they order is noted for the race check."""
+    if i.has("proxy") and i.has("tensormap"):
+        raise Unsupported(f"{i.name}")
+    machine, active_of = b.machine, b.active
+    return lambda: machine.globals.fence(active_of())
+
+
+@operation("nanosleep griddepcontrol setmaxnreg", "9.7.17", pipe="control", results=0)
+def idle(i: Instruction, b: Binder) -> Action:
+    """Hints about time and registers: no effect on results."""
+
+    def run() -> None:
+        return None
+
+    return run

@@ -1,0 +1,150 @@
+"""Atomic updates and reductions in global and shared memory (PTX ISA 9.7.13.5-6).
+
+Lanes that hit the same address are served in rounds, in the order of their numbers; integer reductions without a result are done
+in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from evokern.simt import numerics
+from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.globals import Site
+from evokern.simt.operations.memory_ops import access_type, address_rows, by_window, space_of, widened
+from evokern.simt.operations.table import operation
+from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
+
+Update = Callable[..., Array]
+"""(old, b[, c]) → new."""
+
+_AT: dict[str, Any] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def update_of(name: str, kind: str) -> Update:
+    """Return what an atomic operation does to a value."""
+    if name == "exch":
+        return lambda old, new: new
+    if name == "cas":
+        return lambda old, expected, new: np.where(old == expected, new, old)
+    if name == "inc":
+        return lambda old, limit: np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+    if name == "dec":
+        return lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+    if kind in ("f16", "bf16", "f16x2", "bf16x2"):
+        if name == "add":
+            return numerics.bind("add", kind)
+        if name in ("min", "max"):
+            return numerics.bind_extreme(name, kind)
+    if name in _AT:
+        function: Update = _AT[name]
+        return function
+    raise Unsupported(f"atomic .{name}.{kind}")
+
+
+@operation("atom", "9.7.13.5", pipe="load_store", kind="effect", results=1)
+def atom(i: Instruction, b: Binder) -> Action:
+    """Read, update and write in one step; the old value is the result."""
+    return _atomic(i, b, i.operands[0], i.operands[1], i.operands[2:])
+
+
+@operation("red", "9.7.13.6", pipe="load_store", kind="effect", results=0)
+def red(i: Instruction, b: Binder) -> Action:
+    """Update without a result."""
+    return _atomic(i, b, None, i.operands[0], i.operands[1:])
+
+
+def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, values: tuple[Operand, ...]) -> Action:
+    if i.has("async", "mbarrier"):
+        raise Unsupported(f"{i.name}")
+    machine, number, active_of = b.machine, b.pc, b.active
+    space = space_of(i)
+    kind, count = access_type(i)
+    name = next((word for word in i.modifiers if word in (*_AT, "exch", "cas", "inc", "dec")), "")
+    typed = kind if kind[0] in "us" or kind in ("f32", "f64") else f"u{8 * TYPE_BYTES[kind]}"
+    if name in ("exch", "cas"):
+        typed = f"u{8 * TYPE_BYTES[kind]}"
+    update = update_of(name, kind)
+    size = TYPE_BYTES[kind]
+    columns = [operand.items if isinstance(operand, Vector) else (operand,) for operand in values]
+    sources = [[b.src(items[place], typed) for items in columns] for place in range(count)]
+    wanted = None if result is None or isinstance(result, Sink) else result
+    targets = wanted.items if isinstance(wanted, Vector) else (wanted,) * (wanted is not None)
+    outs = [None if isinstance(item, Sink) else b.dst(item, typed) for item in targets]  # type: ignore[arg-type]
+    row, offset = address_rows(where, b, space)
+    quick = not outs and name in _AT and kind not in ("f16", "bf16", "f16x2", "bf16x2")
+    sites = [Site() for _ in range(count)]
+    dtype = np.dtype(sources[0][0].dtype)
+
+    def apply(active: Active, memory: Array, index: Array, place: int) -> None:
+        operands = [np.broadcast_to(active.pick(source), (active.count,)) for source in sources[place]]
+        if quick:
+            _AT[name].at(memory, index, operands[0])
+            return
+        old = _rounds(memory, index, operands, update)
+        if outs and outs[place] is not None:
+            active.put(outs[place], old)  # type: ignore[arg-type]
+
+    def in_shared(active: Active, address: Array, extra: int) -> None:
+        for place in range(count):
+            sound, index = machine.shared.locate(active, address, extra + place * size, size, number)
+            if sound is None:
+                continue
+            if machine.shared.shadow is not None:
+                machine.shared.shadow.atomic(sound, index, size, number)
+            if machine.events is not None:
+                machine.events.shared(number, sound, index, size)
+            apply(sound, machine.shared.view(size).view(dtype), index, place)
+
+    def in_global(active: Active, address: Array, extra: int) -> None:
+        for place in range(count):
+            sound, index = machine.globals.locate(
+                active, widened(address), extra + place * size, size, number, sites[place], write=True
+            )
+            if sound is None:
+                continue
+            machine.globals.note_atomic(sound, index, size, number, sites[place])
+            if machine.events is not None:
+                machine.events.sectors(number, sound, index, size, write=True)
+            apply(sound, machine.globals.view(size).view(dtype), index, place)
+
+    parts = {"shared": in_shared, "global": in_global, "local": in_global}
+    work = by_window(machine, parts) if space == "generic" else parts[space]
+
+    def run() -> None:
+        active = active_of()
+        if active.count:
+            work(active, active.pick(row), offset)
+
+    return run
+
+
+def _rounds(memory: Array, index: Array, operands: list[Array], update: Update) -> Array:
+    """Update in the order of the lanes, one lane per address and round; return the old values."""
+    if index.size == 1 or np.unique(index).size == index.size:
+        old = memory[index]
+        memory[index] = update(old, *operands).view(memory.dtype)
+        return old
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    fresh = np.r_[True, ordered[1:] != ordered[:-1]]
+    start = np.maximum.accumulate(np.where(fresh, np.arange(index.size), 0))
+    rank = np.empty(index.size, np.int64)
+    rank[order] = np.arange(index.size) - start
+    result = np.empty(index.size, memory.dtype)
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(int(rank.max()) + 2))
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        chosen = by_rank[low:high]
+        old = memory[index[chosen]]
+        result[chosen] = old
+        memory[index[chosen]] = update(old, *[operand[chosen] for operand in operands]).view(memory.dtype)
+    return result
+
+

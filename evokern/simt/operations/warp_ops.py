@@ -1,0 +1,178 @@
+"""Instructions across the lanes of a warp (PTX ISA 9.7.9.5-6 shfl, 9.7.13.9-15 vote, match, activemask, redux, elect)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from evokern.simt.arrays import Action, Active, Array, ballot
+from evokern.simt.operations.integer import kind_of
+from evokern.simt.operations.table import operation
+from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.syntax import TYPE_BYTES, Instruction, Pair, Register
+
+
+def _met(b: Binder, active: Active) -> None:
+    shadow = b.machine.shared.shadow
+    if shadow is not None and shadow.dirty:
+        shadow.met(active)
+
+
+@operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", gate=True)
+def shfl(i: Instruction, b: Binder) -> Action:
+    """Exchange values between lanes: up, down, butterfly, indexed, within segments of the warp."""
+    machine, number, active_of = b.machine, b.pc, b.active
+    target = i.operands[0]
+    out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
+    inside_out = b.dst(target.second, "pred") if isinstance(target, Pair) else None
+    value, other, clamp = (b.src(operand, "u32") for operand in i.operands[1:4])
+    mode = next(word for word in i.modifiers if word in ("up", "down", "bfly", "idx"))
+    lane = np.arange(machine.lanes, dtype=np.int64) % 32
+    base = np.arange(machine.lanes, dtype=np.int64) - lane
+
+    def sources() -> tuple[Array, Array]:
+        shift, limit = other.astype(np.int64) & 31, clamp.astype(np.int64)
+        segment = limit >> 8 & 31
+        most = lane & segment | limit & 31 & ~segment
+        if mode == "up":
+            wanted = lane - shift
+            inside = wanted >= most
+        else:
+            wanted = {"down": lane + shift, "bfly": lane ^ shift, "idx": lane & segment | shift & ~segment}[mode]
+            inside = wanted <= most
+        return base + np.where(inside, wanted, lane), inside
+
+    fixed = sources() if other.shape[0] == 1 and clamp.shape[0] == 1 else None
+
+    def run() -> None:
+        active = active_of()
+        _met(b, active)
+        source, inside = fixed if fixed is not None else sources()
+        if not active.all:
+            lost = active.mask & ~active.mask[source]
+            if lost.any():
+                machine.report_lanes("inactive_shuffle", number, np.flatnonzero(lost),
+                                     detail=f"Lane {int(source[lost][0]) % 32} is read but does not take part")  # fmt: skip
+        moved = value.take(source, mode="clip") if value.shape[0] > 1 else value
+        np.copyto(out, moved, where=active.mask)
+        if inside_out is not None:
+            np.copyto(inside_out, inside, where=active.mask)
+
+    return run
+
+
+@operation("vote", "9.7.13.10", pipe="integer", kind="effect", gate=True)
+def vote(i: Instruction, b: Binder) -> Action:
+    """All, any, uniform and ballot over the lanes of the mask."""
+    active_of = b.active
+    target = i.operands[0]
+    source = i.operands[1]
+    assert isinstance(source, Register)
+    row, negated = b.src(Register(source.name), "pred"), source.negated
+    mode = next(word for word in i.modifiers if word in ("all", "any", "uni", "ballot"))
+    out = b.dst(target, "u32" if mode == "ballot" else "pred")
+
+    def run() -> None:
+        active = active_of()
+        _met(b, active)
+        mask = active.mask
+        yes = ballot(mask & ~row if negated else mask & row)
+        if mode == "ballot":
+            result = yes
+        else:
+            here = ballot(mask)
+            result = {"all": yes == here, "any": yes != 0, "uni": (yes == here) | (yes == 0)}[mode]
+        np.copyto(out, np.repeat(result, 32), where=mask)
+
+    return run
+
+
+@operation("activemask", "9.7.13.13", pipe="integer", kind="effect")
+def activemask(i: Instruction, b: Binder) -> Action:
+    """Lanes that execute together now."""
+    active_of = b.active
+    out = b.dst(i.operands[0], "u32")
+
+    def run() -> None:
+        mask = active_of().mask
+        np.copyto(out, np.repeat(ballot(mask), 32), where=mask)
+
+    return run
+
+
+@operation("match", "9.7.13.12", pipe="integer", kind="effect", gate=True)
+def match(i: Instruction, b: Binder) -> Action:
+    """Lanes that hold the same value."""
+    active_of = b.active
+    target = i.operands[0]
+    kind = f"u{8 * TYPE_BYTES[kind_of(i)]}"
+    value = b.src(i.operands[1], kind)
+    out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
+    flag = b.dst(target.second, "pred") if isinstance(target, Pair) else None
+    every = i.has("all")
+    lanes = b.machine.lanes
+
+    def run() -> None:
+        active = active_of()
+        _met(b, active)
+        rows = np.broadcast_to(value, (lanes,)).reshape(-1, 32)
+        mask = active.mask.reshape(-1, 32)
+        same = (rows[:, :, None] == rows[:, None, :]) & mask[:, None, :]
+        words = np.packbits(same, axis=2, bitorder="little").view(np.uint32)[:, :, 0].reshape(-1)
+        if every:
+            here = np.repeat(ballot(active.mask), 32)
+            agreed = words == here
+            words = np.where(agreed, here, np.uint32(0))
+            if flag is not None:
+                np.copyto(flag, agreed, where=active.mask)
+        np.copyto(out, words, where=active.mask)
+
+    return run
+
+
+_REDUCE: dict[str, tuple[Any, Any]] = {
+    "add": (np.add, lambda info: 0), "min": (np.minimum, lambda info: info.max), "max": (np.maximum, lambda info: info.min),
+    "and": (np.bitwise_and, lambda info: -1 if info.min < 0 else info.max), "or": (np.bitwise_or, lambda info: 0),
+    "xor": (np.bitwise_xor, lambda info: 0),
+}  # fmt: skip
+
+
+@operation("redux", "9.7.13.14", pipe="integer", kind="effect", gate=True)
+def redux(i: Instruction, b: Binder) -> Action:
+    """Reduce an integer over the lanes of the mask."""
+    active_of = b.active
+    kind = kind_of(i)
+    if kind not in ("u32", "s32", "b32"):
+        raise Unsupported(f"{i.name}")
+    value, out = b.src(i.operands[1], kind), b.dst(i.operands[0], kind)
+    function, neutral = _REDUCE[next(word for word in i.modifiers if word in _REDUCE)]
+    start = out.dtype.type(neutral(np.iinfo(out.dtype)))
+
+    def run() -> None:
+        active = active_of()
+        _met(b, active)
+        rows = np.where(active.mask, value, start).reshape(-1, 32)
+        np.copyto(out, np.repeat(function.reduce(rows, axis=1, dtype=out.dtype), 32), where=active.mask)
+
+    return run
+
+
+@operation("elect", "9.7.13.15", pipe="integer", kind="effect", gate=True)
+def elect(i: Instruction, b: Binder) -> Action:
+    """Choose one lane of the mask: the lowest."""
+    active_of = b.active
+    target = i.operands[0]
+    if not isinstance(target, Pair):
+        raise Unsupported("elect without a predicate")
+    leader, flag = b.dst(target.first, "u32"), b.dst(target.second, "pred")
+    lane = np.arange(b.machine.lanes) % 32
+
+    def run() -> None:
+        active = active_of()
+        _met(b, active)
+        lowest = np.repeat(active.mask.reshape(-1, 32).argmax(1), 32)
+        np.copyto(leader, lowest.astype(np.uint32), where=active.mask)
+        np.copyto(flag, lane == lowest, where=active.mask)
+
+    return run
