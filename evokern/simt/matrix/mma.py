@@ -242,4 +242,5 @@ def accumulation_bound(k: int, a: Array, b: Array, c: Array) -> Array:
     """
     products = np.abs(a)[..., :, :, None] * np.abs(b)[..., None, :, :]
     largest = np.maximum(products.max(axis=-2), np.abs(c))
-    return (k + 1) * 2.0**-23 * largest
+    bound: Array = (k + 1) * 2.0**-23 * largest
+    return bound

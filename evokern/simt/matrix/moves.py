@@ -50,7 +50,8 @@ class MatrixMove:
             [registers, warps, 32, parts], in the type of `rows`.
         """
         taken = rows[:, self.provider].transpose(1, 0, 2, 3)
-        return taken + self.offset.astype(rows.dtype)[:, None]
+        addresses: Array = taken + self.offset.astype(rows.dtype)[:, None]
+        return addresses
 
     def registers(self, pieces: Array) -> Array:
         """Loaded pieces, uint16 or uint32 [registers, warps, 32, parts], -> uint32 registers [registers, warps, 32]."""

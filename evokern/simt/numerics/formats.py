@@ -156,7 +156,8 @@ def _fp8_table(fraction_bits: int, bias: int) -> Array:
     exponent = (codes & 0x7F) >> fraction_bits
     significand = np.where(exponent > 0, fraction + (1 << fraction_bits), fraction)
     magnitude = significand * 2.0 ** (np.maximum(exponent, 1) - bias - fraction_bits)
-    return np.where(codes >= 128, -magnitude, magnitude).astype(np.float32)
+    result: Array = np.where(codes >= 128, -magnitude, magnitude).astype(np.float32)
+    return result
 
 
 def _e4m3_table() -> Array:
@@ -248,7 +249,7 @@ def round_to_format(kind: str, values: Array, rounding: str = "rn") -> Array:
     _, exponent = np.frexp(values)
     last_place = np.maximum(exponent - 1, target.minimum_exponent) - (target.precision - 1)
     scaled = np.ldexp(values, -last_place)
-    rounded = np.ldexp(_ROUND_INTEGRAL[rounding](scaled), last_place)
+    rounded: Array = np.ldexp(_ROUND_INTEGRAL[rounding](scaled), last_place)
     overflow = np.abs(rounded) > target.largest
     if np.count_nonzero(overflow):
         limit = np.copysign(_overflow_limit(target, rounding, np.signbit(values)), values)
@@ -370,4 +371,5 @@ def flush(values: Array, smallest_normal: float = FORMATS["f32"].smallest_normal
 def saturate(values: Array) -> Array:
     """Clamp to [0, 1], NaN to +0 (`.sat`, PTX ISA 9.7.3.3)."""
     zero, one = values.dtype.type(0), values.dtype.type(1)
-    return np.where(values > zero, np.minimum(values, one), zero)
+    result: Array = np.where(values > zero, np.minimum(values, one), zero)
+    return result

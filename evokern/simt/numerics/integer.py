@@ -140,7 +140,8 @@ def _prmt_constant(a: Array, b: Array, selector: int) -> Array:
     result = np.empty(a.shape, np.uint32)
     whole_halves = all(codes[p] < 8 and codes[p] % 2 == 0 and codes[p + 1] == codes[p] + 1 for p in (0, 2))
     width, step = (np.uint16, 2) if whole_halves else (np.uint8, 1)
-    parts, sources = result[..., None].view(width), (a[..., None].view(width), b[..., None].view(width))
+    parts: Array = result[..., None].view(width)
+    sources: list[Array] = [a[..., None].view(width), b[..., None].view(width)]
     for place in range(0, 4, step):
         code = codes[place]
         taken = sources[(code & 7) >> 2][..., (code & 3) // step]
@@ -188,7 +189,7 @@ def bfi(source: Array, target: Array, position: Array | int, length: Array | int
     count = np.asarray(length).astype(np.int64) & 0xFF
     inside = np.minimum(start, 63).astype(np.uint64)
     mask = np.where(start < width, _mask64(np.minimum(count, 64)) << inside, np.uint64(0))
-    merged = (target.astype(np.uint64) & ~mask) | ((source.astype(np.uint64) << inside) & mask)
+    merged: Array = (target.astype(np.uint64) & ~mask) | ((source.astype(np.uint64) << inside) & mask)
     return merged.astype(target.dtype)
 
 
@@ -236,7 +237,8 @@ def popc(a: Array) -> Array:
     """Count the ones of uint32 or uint64, as uint32 (PTX ISA 9.7.1.15)."""
     parts = np.ascontiguousarray(a)[..., None].view(np.uint16)
     counts = _POPC16.take(parts)
-    return counts.sum(axis=-1, dtype=np.uint32)
+    total: Array = counts.sum(axis=-1, dtype=np.uint32)
+    return total
 
 
 def brev(a: Array) -> Array:
@@ -259,9 +261,8 @@ def shf(direction: str, a: Array, b: Array, count: Array | int, *, clamp: bool =
     amount = np.asarray(count).astype(np.uint64) & np.uint64(0xFFFFFFFF)
     amount = np.minimum(amount, np.uint64(32)) if clamp else amount & np.uint64(31)
     wide = a.astype(np.uint64) | (b.astype(np.uint64) << np.uint64(32))
-    if direction == "l":
-        return ((wide << amount) >> np.uint64(32)).astype(np.uint32)
-    return (wide >> amount).astype(np.uint32)
+    shifted: Array = (wide << amount) >> np.uint64(32) if direction == "l" else wide >> amount
+    return shifted.astype(np.uint32)
 
 
 # --------------------------------------------------------------------------------------------------------- arithmetic
@@ -272,13 +273,14 @@ def mul_hi(a: Array, b: Array) -> Array:
     size = a.dtype.itemsize
     if size < 8:
         wide = np.dtype(f"{a.dtype.kind}{2 * size}")
-        return (a.astype(wide) * b.astype(wide) >> wide.type(8 * size)).astype(a.dtype)
+        product: Array = a.astype(wide) * b.astype(wide) >> wide.type(8 * size)
+        return product.astype(a.dtype)
     x, y = a.view(np.uint64), b.view(np.uint64)
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     x0, x1, y0, y1 = x & mask, x >> half, y & mask, y >> half
     middle, cross = x1 * y0, x0 * y1
     carry = ((x0 * y0) >> half) + (middle & mask) + (cross & mask)
-    high = x1 * y1 + (middle >> half) + (cross >> half) + (carry >> half)
+    high: Array = x1 * y1 + (middle >> half) + (cross >> half) + (carry >> half)
     if a.dtype.kind == "i":  # unsigned product minus what the two sign bits were worth
         high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
     return high.view(a.dtype)
@@ -325,8 +327,9 @@ def dp4a(a: Array, b: Array, c: Array) -> Array:
     """
     x, y = _bytes(a), _bytes(b)
     product = x * y
-    total = product[..., 0] + product[..., 1] + product[..., 2] + product[..., 3]
-    return (total + c.view(np.int32)).view(np.uint32 if a.dtype.kind == b.dtype.kind == "u" else np.int32)
+    total: Array = product[..., 0] + product[..., 1] + product[..., 2] + product[..., 3]
+    total += c.view(np.int32)
+    return total.view(np.uint32 if a.dtype.kind == b.dtype.kind == "u" else np.int32)
 
 
 def dp2a(a: Array, b: Array, c: Array, *, high: bool = False) -> Array:
@@ -341,8 +344,9 @@ def dp2a(a: Array, b: Array, c: Array, *, high: bool = False) -> Array:
     halves = np.ascontiguousarray(a)[..., None].view(f"{a.dtype.kind}2").astype(np.int32)
     parts = _bytes(b)
     first = 2 if high else 0
-    total = halves[..., 0] * parts[..., first] + halves[..., 1] * parts[..., first + 1]
-    return (total + c.view(np.int32)).view(np.uint32 if a.dtype.kind == b.dtype.kind == "u" else np.int32)
+    total: Array = halves[..., 0] * parts[..., first] + halves[..., 1] * parts[..., first + 1]
+    total += c.view(np.int32)
+    return total.view(np.uint32 if a.dtype.kind == b.dtype.kind == "u" else np.int32)
 
 
 def _bytes(values: Array) -> Array:
