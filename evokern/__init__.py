@@ -19,6 +19,7 @@ from evokern.kernel import (
     i32,
     i64,
 )
+from evokern.search import Progress, SearchResult, resume, search
 from evokern.space import Config, Gene, Mutation, Parameter
 
 __version__ = "0.1.0"
@@ -36,7 +37,9 @@ __all__ = [
     "Parameter",
     "Problem",
     "ProblemField",
+    "Progress",
     "Scalar",
+    "SearchResult",
     "Tensor",
     "Tolerance",
     "VectorAccess",
@@ -46,4 +49,6 @@ __all__ = [
     "f32",
     "i32",
     "i64",
+    "resume",
+    "search",
 ]

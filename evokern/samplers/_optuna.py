@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import warnings
 from collections.abc import Mapping
@@ -39,8 +38,8 @@ class OptunaSampler:
         self._name = name
         self._class = optuna_class(name)
         self._options = dict(options)
-        # Genes that a first generation has not shown yet are sampled one by one; that is no news to the user.
-        if "warn_independent_sampling" in inspect.signature(self._class).parameters:
+        if name == "gp":
+            # It samples genes one by one before it has a model, and warns of each.
             self._options.setdefault("warn_independent_sampling", False)
         self._seed = seed
         self._explain = explain

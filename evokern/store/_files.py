@@ -17,8 +17,11 @@ from typing import Any
 from evokern.errors import StoreError
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.glusterfs")
-    + ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.davfs", "davfs", "ocfs2", "gfs2", "pvfs2", "orangefs", "panfs")
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"),
+        *("fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.davfs", "davfs", "ocfs2", "gfs2"),
+        *("pvfs2", "orangefs", "panfs"),
+    }
 )
 """File systems whose locks and shared memory SQLite's write-ahead log cannot rely on (sqlite.org/wal.html)."""
 

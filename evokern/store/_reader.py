@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from sqlite_utils import Database
@@ -177,14 +177,8 @@ class Reader:
 
 def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
     """Return name and time in µs (over several problems the geometric mean) of the fastest baseline that was right."""
-    times = [
-        (
-            math.exp(sum(math.log(timing.median_us) for timing in baseline.timings) / len(baseline.timings)),
-            baseline.name,
-        )
-        for baseline in baselines
-        if baseline.timings and not baseline.error
-    ]
+    right = [baseline for baseline in baselines if baseline.timings and not baseline.error]
+    times = [(geometric_mean([timing.median_us for timing in b.timings]), b.name) for b in right]
     if not times:
         return None
     time_us, name = min(times)

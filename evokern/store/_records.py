@@ -185,6 +185,8 @@ class Proposed:
     """What the sampler said of it."""
     leavings: Mapping[str, Any]
     """What the sampler left on its view of the study."""
+    rejections: Mapping[str, int]
+    """Constraint → proposals turned away before this one."""
     evaluation: Evaluation | None
     """What became of it (samples apart); None while in flight."""
     seconds: float

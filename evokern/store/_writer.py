@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,6 +106,12 @@ class Store:
             row = next(iter(self.db["evokern_studies"].rows_where("name = ?", [name])), None)
         return StudyRecord.of(row) if row else None
 
+    def has_trials(self, record: StudyRecord) -> bool:
+        """Tell whether anything of a study was tried."""
+        with explained(self.path):
+            sql = "SELECT 1 FROM evokern_trials WHERE study = ? LIMIT 1"
+            return self.db.execute(sql, [record.uuid]).fetchone() is not None
+
     def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
         """Write a new study and the kernel's source files; returns it with its identity and date."""
         record = replace(record, uuid=str(uuid.uuid4()), created=now())
@@ -123,6 +129,12 @@ class Store:
     def _write_sources(self, digest: str, sources: Mapping[str, str]) -> None:
         rows = [(digest, file, text) for file, text in sources.items()]
         self.db.conn.executemany("INSERT OR IGNORE INTO evokern_sources VALUES (?, ?, ?)", rows)
+
+    def source(self, digest: str) -> dict[str, str]:
+        """Return the kernel's files, name → text, that a digest stands for."""
+        with explained(self.path):
+            rows = self.db.execute("SELECT file, text FROM evokern_sources WHERE digest = ?", [digest])
+            return dict(rows.fetchall())
 
     def set_aside(self, name: str) -> str:
         """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
@@ -164,7 +176,7 @@ class Session:
 
     def proposed(self) -> list[Proposed]:
         """Return every trial proposed so far, in number order."""
-        columns = "uuid, number, config, proposal, leavings, seconds, outcome, time_us, timings, resources"
+        columns = "uuid, number, config, proposal, leavings, rejections, seconds, outcome, time_us, timings, resources"
         columns += ", fingerprint, evidence, gate, compile_s, device_s"
         found = []
         with explained(self._store.path):
@@ -177,13 +189,14 @@ class Session:
                         config=Config(json.loads(row["config"])),
                         info=json.loads(row["proposal"] or "{}"),
                         leavings=json.loads(row["leavings"] or "{}"),
+                        rejections=json.loads(row["rejections"] or "{}"),
                         evaluation=evaluation_of(row) if row["outcome"] else None,
                         seconds=row["seconds"] or 0.0,
                     )
                 )
         return found
 
-    def adopt(self, trials: list[Proposed], results: list[Result]) -> None:
+    def adopt(self, trials: Sequence[Proposed], results: Sequence[Result]) -> None:
         """Give Optuna's tables what an interruption kept from them.
 
         Args:

@@ -1,0 +1,30 @@
+"""From what a user names, `auto`, `cuda:0`, `sim:l4`, `replay:FILE`, to the device."""
+
+from __future__ import annotations
+
+from evokern.device._base import Device
+from evokern.errors import DeviceError, nearest
+
+KINDS = ("auto", "cuda", "cuda:N", "sim:CHIP", "replay:FILE")
+"""What a device may be called."""
+
+
+def open_device(name: str) -> Device:
+    """Return the device that a name means; it is not started.
+
+    Args:
+        name: one of `KINDS`.
+
+    Raises:
+        DeviceError: there is no such device, or it is not there.
+    """
+    kind, _, rest = name.strip().partition(":")
+    match kind.lower():
+        case "replay":
+            from evokern.device.table import TableDevice, read_table
+
+            if not rest:
+                raise DeviceError("device 'replay' lacks its file; write replay:FILE")
+            return TableDevice(read_table(rest))
+        case _:
+            raise DeviceError(f"there is no device {name!r}: {nearest(name, KINDS)}")

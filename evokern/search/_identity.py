@@ -1,0 +1,242 @@
+"""What makes a study the same study: device, kernel, genes, settings. What changed is said, with the way on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evokern import __version__
+from evokern.device._base import Device
+from evokern.device.table import Table
+from evokern.errors import DeviceError, StudyError
+from evokern.kernel import Kernel, Problem
+from evokern.space import Gene, Space, Value
+from evokern.store import StudyRecord
+from evokern.study import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
+
+GO_ON = "`--fresh` begins anew and keeps the old study as {name}.1; `--go-on` continues with the old results"
+FRESH = "`--fresh` begins anew and keeps the old study as {name}.1"
+NOT_COMPARED = ("device", "path")
+"""Settings that are kept for `resume` and may change between sessions."""
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line says over the study's file; None where it says nothing."""
+
+    sampler: str | None = None
+    """Name of the sampler."""
+    seed: int | None = None
+    """Seed of the proposals."""
+    window: int | None = None
+    """Trials in flight."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is searched, as found now."""
+
+    study: Study
+    """The study's file."""
+    kernel: Kernel
+    """The kernel."""
+    problems: tuple[Problem, ...]
+    """The problems."""
+    space: Space
+    """The genes with feasibility bound."""
+    device: Device
+    """The device."""
+    table: Table | None = None
+    """The recording, where the device is one."""
+
+    def digest(self) -> str:
+        """Return the identity of the kernel's code, or of the recording."""
+        return self.table.digest() if self.table else self.kernel.digest()
+
+    def sources(self) -> dict[str, str]:
+        """Return the kernel's files, name → text."""
+        if self.table:
+            return {}
+        return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in self.kernel.files()}
+
+    def record(self, overrides: Overrides) -> StudyRecord:
+        """Return a new study's record; identity and date are the store's to give."""
+        study = self.study
+        renamed = overrides.sampler is not None and overrides.sampler != study.sampler.name
+        return StudyRecord(
+            uuid="",
+            name=study.name,
+            kernel=self.kernel.name,
+            kernel_digest=self.digest(),
+            genes=self.space.genes,
+            problems=tuple(str(problem) for problem in self.problems),
+            device=self.device.identity,
+            predicted=self.device.predicted,
+            settings=settings_of(study),
+            sampler=overrides.sampler or study.sampler.name,
+            # Options belong to the sampler that the file names.
+            sampler_options={} if renamed else dict(study.sampler.options),
+            seed=study.seed if overrides.seed is None else overrides.seed,
+            window=overrides.window or study.window or self.device.window,
+            budget_s=study.budget_s,
+            trials_limit=study.trials,
+            evokern_version=__version__,
+        )
+
+
+def settings_of(study: Study) -> dict[str, Any]:
+    """Return what a study's file says, budgets and price apart, as JSON values."""
+    return {
+        "kernel": study.kernel,
+        "problems": [problem if isinstance(problem, str) else dict(problem) for problem in study.problems],
+        "dtype": study.dtype,
+        "limits": dict(study.limits),
+        "genes": {name: list(values) for name, values in study.genes.items()},
+        "sampler": {"name": study.sampler.name, **study.sampler.options},
+        "seed": study.seed,
+        "window": study.window,
+        "gate": {**asdict(study.gate), "input_sets": list(study.gate.input_sets)},
+        "timing": asdict(study.timing),
+        "simulation": asdict(study.simulation),
+        "device": study.device,
+        "path": str(study.path.resolve()) if study.path else None,
+    }
+
+
+def study_of(record: StudyRecord) -> Study:
+    """Return the study that a record was begun with: what its file said then."""
+    s = record.settings
+    sampler = dict(s["sampler"])
+    return Study(
+        name=record.name,
+        kernel=s["kernel"],
+        problems=tuple(s["problems"]),
+        dtype=s["dtype"],
+        device=s["device"],
+        limits=s["limits"],
+        genes={name: tuple(values) for name, values in s["genes"].items()},
+        sampler=SamplerSettings(sampler.pop("name"), sampler),
+        budget_s=record.budget_s,
+        trials=record.trials_limit,
+        seed=s["seed"],
+        window=s["window"],
+        gate=GateSettings(**{**s["gate"], "input_sets": tuple(s["gate"]["input_sets"])}),
+        timing=TimingSettings(**s["timing"]),
+        simulation=SimulationSettings(**s["simulation"]),
+        path=Path(s["path"]) if s["path"] else None,
+    )
+
+
+def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
+    """Return a study's problems, with its dtype where the kernel has such a field.
+
+    Raises:
+        KernelError: the kernel does not take one of them.
+        StudyError: the study names a dtype and the kernel has no such field.
+    """
+    if study.dtype is not None and "dtype" not in kernel.field_names:
+        raise StudyError(f"study {study.name} says dtype = {study.dtype!r}, but kernel {kernel.name} has no such field")
+    found = []
+    for given in study.problems:
+        problem = kernel.problem(given)
+        if study.dtype is not None:
+            problem = kernel.problem({**problem, "dtype": study.dtype})
+        found.append(problem)
+    return tuple(found)
+
+
+def agree(
+    record: StudyRecord, subject: Subject, overrides: Overrides, old_sources: Mapping[str, str], *, go_on: bool
+) -> StudyRecord:
+    """Return the record of a study to resume, brought up to date where its user lets changes pass.
+
+    Args:
+        record: the study as the database keeps it.
+        subject: what is searched now.
+        overrides: what the command line says.
+        old_sources: the kernel's files when the study was last searched.
+        go_on: let changes of settings and code pass.
+
+    Raises:
+        DeviceError: the device is another model than the study's.
+        StudyError: settings, genes or code changed; the message says what, and how to go on.
+    """
+    name, now = record.name, subject.record(overrides)
+    if now.device != record.device:
+        raise DeviceError(
+            f"study {name} was begun on {record.device}, and this is {now.device}: times of two devices do not mix. "
+            f"Name the same device with --device, another file with --db, or " + FRESH.format(name=name)
+        )
+    if _gene_identity(now.genes) != _gene_identity(record.genes):
+        what = _gene_changes(record.genes, now.genes)
+        raise StudyError(f"the genes of study {name} changed since it began ({what}); " + FRESH.format(name=name))
+    changes = _differences(_compared(record.settings), _compared(now.settings))
+    changes += _overridden(record, overrides)
+    if now.kernel_digest != record.kernel_digest:
+        changes.append(_changed_files(old_sources, subject.sources()) or "the recording changed")
+    if changes and not go_on:
+        what = "; ".join(changes)
+        raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))
+    kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
+    kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
+    if changes:
+        return kept
+    same = {f: getattr(record, f) for f in ("sampler", "sampler_options", "seed", "window")}
+    return replace(kept, **same)
+
+
+def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in NOT_COMPARED}
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in dict.fromkeys((*old, *new)):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {_said(before)}, is {_said(after)}")
+    return found
+
+
+def _said(value: Any) -> str:
+    return "not given" if value is None else repr(value)
+
+
+def _overridden(record: StudyRecord, overrides: Overrides) -> list[str]:
+    given = (("sampler", overrides.sampler), ("seed", overrides.seed), ("window", overrides.window))
+    return [
+        f"{name} was {getattr(record, name)!r}, is {value!r}"
+        for name, value in given
+        if value is not None and value != getattr(record, name)
+    ]
+
+
+def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    names = [name for name in dict.fromkeys((*old, *new)) if _hash(old.get(name)) != _hash(new.get(name))]
+    return f"kernel code ({', '.join(names)})" if names else ""
+
+
+def _hash(text: str | None) -> str:
+    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _gene_identity(genes: tuple[Gene, ...]) -> list[tuple[Any, ...]]:
+    return [(g.name, g.values, g.default, {n: list(v) for n, v in g.when.items()}) for g in genes]
+
+
+def _gene_changes(old: tuple[Gene, ...], new: tuple[Gene, ...]) -> str:
+    before: dict[str, tuple[Value, ...]] = {gene.name: gene.values for gene in old}
+    after = {gene.name: gene.values for gene in new}
+    parts = [f"{name} is gone" for name in before if name not in after]
+    parts += [f"{name} is new" for name in after if name not in before]
+    parts += [
+        f"{name} was {list(before[name])}, is {list(after[name])}"
+        for name in before
+        if name in after and before[name] != after[name]
+    ]
+    return "; ".join(parts) or "order, defaults or conditions"

@@ -1,0 +1,298 @@
+"""The loop: ask, evaluate, record, tell in order.
+
+The order is what makes a search repeatable. Trial n is proposed when trials up to n - W are recorded, and its sampler
+sees exactly those; answers are recorded as they arrive, and told in number order. The time that a candidate races
+against follows the same rule. So neither the device's speed, nor its number of workers, nor an interruption changes
+the sequence of candidates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from evokern.device._base import Answer, Device, Request
+from evokern.errors import InternalError
+from evokern.feasibility import Violation
+from evokern.samplers import History, Proposal, Result, Sampler
+from evokern.search import EndReason
+from evokern.space import Config
+from evokern.trial import Evaluation, Outcome, Trial
+
+POLL_S = 0.1
+"""Longest wait for an answer before the loop looks at the clock and at its user's wish to stop."""
+HEARTBEAT_S = 2.0
+"""How often elapsed time is written while nothing is recorded."""
+DRAIN_S = 2.0
+"""How long candidates in flight may finish when the budget is used up; the rest are adopted if it is extended."""
+
+
+AfterEvent = Callable[[Literal["trial", "idle"]], None]
+
+
+class Recorder(Protocol):
+    """Where trials go: a store's session, or nowhere in a replay."""
+
+    def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
+        """Keep a proposal, before it is evaluated."""
+
+    def record(self, trial: Trial, elapsed_s: float) -> None:
+        """Keep an outcome."""
+
+    def tell(self, result: Result) -> None:
+        """Learn that every trial up to this one is recorded."""
+
+    def lasted(self, elapsed_s: float) -> None:
+        """Keep how long the session has lasted."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A trial of an earlier session."""
+
+    number: int
+    """Trial number."""
+    proposal: Proposal
+    """What was proposed."""
+    trial: Trial | None
+    """What became of it; None when it was interrupted."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a search ends."""
+
+    window: int
+    """Trials in flight."""
+    budget_s: float | None = None
+    """Study time over all sessions, seconds."""
+    trials: int | None = None
+    """Evaluated trials over all sessions."""
+
+
+class Loop:
+    """One session's ask, evaluate, record and tell."""
+
+    def __init__(
+        self,
+        history: History,
+        sampler: Sampler,
+        device: Device,
+        recorder: Recorder,
+        limits: Limits,
+        violation: Callable[[Config], Violation | None],
+        *,
+        before_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        began: float | None = None,
+    ) -> None:
+        """Make a loop.
+
+        Args:
+            history: what samplers may see; empty.
+            sampler: who proposes.
+            device: who evaluates; started.
+            recorder: where trials go.
+            limits: when to end.
+            violation: names the constraint that an infeasible configuration violates.
+            before_s: study time of earlier sessions, seconds.
+            clock: seconds, from any origin.
+            began: the clock's time at which the session began; None is now.
+        """
+        self._history = history
+        self._sampler = sampler
+        self._device = device
+        self._recorder = recorder
+        self._limits = limits
+        self._violation = violation
+        self._before_s = before_s
+        self._clock = clock
+        self._began = clock() if began is None else began
+        self._looped = clock()
+        self._written = self._began
+        self._proposals: list[Proposal] = []
+        self._results: dict[int, Result] = {}
+        self._prefix = 0
+        self._in_flight: set[int] = set()
+        self._exhausted = False
+        self._recent: deque[float] = deque()
+        self._minute_from = self._looped
+        self.stop_requested = False
+        """Set it, from a signal handler too, to end the session at once with everything recorded kept."""
+        self.outcomes: Counter[str] = Counter()
+        """Outcome → trials recorded."""
+        self.rejections: Counter[str] = Counter()
+        """Constraint → proposals turned away."""
+        self.evaluated = 0
+        """Trials recorded that count towards the limit."""
+        self.best: Trial | None = None
+        """The champion."""
+        self.last: Trial | None = None
+        """The trial recorded last."""
+        self.failures: deque[Trial] = deque(maxlen=8)
+        """The last trials that did not measure, newest first."""
+
+    @property
+    def session_s(self) -> float:
+        """Seconds of this session."""
+        return self._clock() - self._began
+
+    @property
+    def elapsed_s(self) -> float:
+        """Study time over all sessions, seconds."""
+        return self._before_s + self.session_s
+
+    @property
+    def recorded(self) -> int:
+        """Trials recorded over all sessions."""
+        return len(self._results)
+
+    @property
+    def in_flight(self) -> int:
+        """Candidates on the device."""
+        return len(self._in_flight)
+
+    @property
+    def trials_per_minute(self) -> float:
+        """Trials that reached the device in the last minute of this session, extrapolated while it is shorter."""
+        now = self._clock()
+        while self._recent and self._recent[0] < now - 60:
+            self._recent.popleft()
+        return 60 * len(self._recent) / max(1.0, min(60.0, now - self._minute_from))
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the time since the loop was made in which the device was busy."""
+        return min(1.0, self._device.busy_s() / max(self._clock() - self._looped, 1e-9))
+
+    def restore(self, earlier: Sequence[Earlier]) -> list[Result]:
+        """Take up the trials of earlier sessions; returns the results that a store may be told of, in number order."""
+        for entry in earlier:
+            self._history.restore(entry.number, entry.proposal)
+            self._proposals.append(entry.proposal)
+            self.rejections.update(entry.proposal.rejections)
+            if entry.trial is not None:
+                self._count(entry.trial)
+        self._recent.clear()
+        while self._prefix in self._results:
+            self._prefix += 1
+        return [self._results[number] for number in range(self._prefix)]
+
+    def run(self, after_event: AfterEvent = lambda event: None) -> EndReason:
+        """Search until the budget, the trials or the space are used up, or until a stop is requested.
+
+        Args:
+            after_event: called with `trial` after each recorded trial and with `idle` after a wait without any.
+        """
+        self._adopt()
+        deadline: float | None = None
+        while not self.stop_requested:
+            if deadline is None and self._over_budget():
+                deadline = self._clock() + min(DRAIN_S, 0.05 * (self._limits.budget_s or 0.0))
+            if self._may_ask():
+                self._ask(after_event)
+            elif not self._in_flight:
+                return self._reason()
+            if deadline is not None and self._clock() >= deadline:
+                return "budget"
+            answers = self._device.poll(0.0 if self._may_ask() else POLL_S)
+            for answer in answers:
+                self._record(answer)
+                after_event("trial")
+            if not answers and not self._may_ask():
+                self._beat()
+                after_event("idle")
+        return "interrupted"
+
+    def _over_budget(self) -> bool:
+        return self._limits.budget_s is not None and self.elapsed_s >= self._limits.budget_s
+
+    def _reason(self) -> EndReason:
+        if self._exhausted:
+            return "exhausted"
+        return "budget" if self._over_budget() else "trials"
+
+    def _may_ask(self) -> bool:
+        # Counting what is in flight makes the trials proposed the shortest prefix with enough evaluated ones, whatever
+        # the order of the answers.
+        enough = self._limits.trials is not None and self.evaluated + len(self._in_flight) >= self._limits.trials
+        visible = len(self._proposals) - self._limits.window < self._prefix
+        return visible and not (enough or self._exhausted or self._over_budget())
+
+    def _show(self, number: int) -> None:
+        """Make visible what the proposal of a trial may see: the results up to number - window."""
+        while len(self._history.results) <= number - self._limits.window:
+            self._history.tell(self._results[len(self._history.results)])
+
+    def _adopt(self) -> None:
+        for number, proposal in enumerate(self._proposals):
+            if number not in self._results:
+                self._show(number)
+                self._submit(number, proposal.config)
+
+    def _ask(self, after_event: AfterEvent) -> None:
+        number = len(self._proposals)
+        self._show(number)
+        proposal = self._sampler.propose(self._history, number)
+        if proposal is None:
+            self._exhausted = True
+            return
+        self._recorder.propose(number, proposal, self.session_s)
+        self._proposals.append(proposal)
+        self.rejections.update(proposal.rejections)
+        if self._submit(number, proposal.config):
+            after_event("trial")
+
+    def _submit(self, number: int, config: Config) -> bool:
+        """Hand a candidate to the device; an infeasible one is recorded instead, and True returned."""
+        self._in_flight.add(number)
+        violation = self._violation(config)
+        if violation is None:
+            self._device.submit(Request(number, config, self._history.elite_us))
+            return False
+        evidence = {
+            "constraint": violation.constraint,
+            "needed": violation.needed,
+            "available": violation.available,
+            "reason": violation.reason,
+        }
+        self._record(Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=evidence)))
+        return True
+
+    def _record(self, answer: Answer) -> None:
+        if answer.number not in self._in_flight:
+            raise InternalError(f"the device answered trial {answer.number}, which is not in flight")
+        self._in_flight.remove(answer.number)
+        proposal = self._proposals[answer.number]
+        trial = Trial(answer.number, proposal.config, answer.evaluation, proposal.info, self.elapsed_s)
+        self._recorder.record(trial, self.session_s)
+        self._written = self._clock()
+        self._count(trial)
+        while self._prefix in self._results:
+            self._recorder.tell(self._results[self._prefix])
+            self._prefix += 1
+
+    def _count(self, trial: Trial) -> None:
+        self._results[trial.number] = Result.of(trial)
+        self.outcomes[trial.outcome.value] += 1
+        self.evaluated += trial.outcome.evaluated
+        self.last = trial
+        if trial.outcome is not Outcome.INFEASIBLE:
+            self._recent.append(self._clock())
+        if trial.outcome is Outcome.MEASURED:
+            if self.best is None or _rank(trial) < _rank(self.best):
+                self.best = trial
+        elif trial.outcome is not Outcome.DUPLICATE:
+            self.failures.appendleft(trial)
+
+    def _beat(self) -> None:
+        if self._clock() - self._written > HEARTBEAT_S:
+            self._recorder.lasted(self.session_s)
+            self._written = self._clock()
+
+
+def _rank(trial: Trial) -> tuple[float, int]:
+    return trial.evaluation.time_us or 0.0, trial.number

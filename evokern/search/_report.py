@@ -1,0 +1,75 @@
+"""The loop's state as `Progress`, for whoever watches a search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from evokern.device import StartReport
+from evokern.search import EndReason, OnProgress, Progress
+from evokern.search._identity import Subject
+from evokern.search._loop import Loop
+from evokern.store import StudyRecord, fastest_baseline
+from evokern.trial import Trial
+
+
+class Reporter:
+    """Turns the loop's state into `Progress`."""
+
+    def __init__(
+        self, on_progress: OnProgress, subject: Subject, record: StudyRecord, resumed: int, set_aside: str
+    ) -> None:
+        self._call = on_progress
+        self._still = Progress(
+            event="opening",
+            study=record.name,
+            device=subject.device.identity,
+            predicted=subject.device.predicted,
+            resumed=resumed,
+            set_aside=set_aside,
+            budget_s=record.budget_s,
+            trials=resumed,
+            trials_limit=record.trials_limit,
+        )
+        self._loop: Loop | None = None
+
+    def opening(self) -> None:
+        """The device is about to open."""
+        self._call(self._still)
+
+    def start(self, loop: Loop, report: StartReport) -> None:
+        """The loop is about to run."""
+        self._loop = loop
+        self._still = replace(self._still, baseline=fastest_baseline(report.baselines), notes=report.notes)
+        self.event("start")
+
+    def event(self, name: Literal["start", "trial", "idle"]) -> None:
+        """Something happened in the loop."""
+        self._call(self._now(event=name))
+
+    def end(self, reason: EndReason) -> None:
+        """The loop ended."""
+        self._call(self._now(event="end", end=reason))
+
+    def _now(self, **changes: Any) -> Progress:
+        loop = self._loop
+        assert loop is not None  # events come from a loop
+        return replace(
+            self._still,
+            elapsed_s=loop.elapsed_s,
+            trials=loop.recorded,
+            evaluated=loop.evaluated,
+            in_flight=loop.in_flight,
+            outcomes=dict(loop.outcomes),
+            rejections=dict(loop.rejections.most_common()),
+            best=loop.best,
+            trials_per_minute=loop.trials_per_minute,
+            busy_share=loop.busy_share,
+            last_failures=tuple(_said(trial) for trial in loop.failures),
+            last_trial=loop.last,
+            **changes,
+        )
+
+
+def _said(trial: Trial) -> str:
+    return f"trial {trial.number} {trial.outcome.value.replace('_', ' ')}: {trial.evaluation.reason}"

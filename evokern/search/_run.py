@@ -1,0 +1,221 @@
+"""The stages of one session: find, open, begin or resume, loop, fold in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from evokern.device import Device, Task
+from evokern.device._open import open_device
+from evokern.device.table import TableDevice
+from evokern.discovery import find_study, kernel_of
+from evokern.errors import StoreError, StudyError
+from evokern.feasibility import Violation, check, feasible_space
+from evokern.kernel import Kernel
+from evokern.profiles import limits_for
+from evokern.samplers import History, Proposal, Sampler, make_sampler
+from evokern.search import EndReason, OnProgress, SearchResult
+from evokern.search._identity import Overrides, Subject, agree, problems_of
+from evokern.search._loop import Earlier, Limits, Loop
+from evokern.search._report import Reporter
+from evokern.search._stop import Stop, stoppable
+from evokern.space import Config
+from evokern.store import Proposed, StudyRecord, open_readonly
+from evokern.store._writer import Session, Store
+from evokern.study import Study
+from evokern.trial import Trial
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What this session was asked for beyond the study."""
+
+    budget_s: float | None = None
+    """Total time over all sessions, seconds."""
+    extend_s: float | None = None
+    """Time to add to the study's budget, seconds."""
+    trials: int | None = None
+    """Total number of evaluated trials."""
+    overrides: Overrides = field(default_factory=Overrides)
+    """What is said over the study's file."""
+    fresh: bool = False
+    """Set an earlier study of this name aside."""
+    go_on: bool = False
+    """Let changes of settings and code pass."""
+
+    def __post_init__(self) -> None:
+        if self.trials is not None and self.trials < 1:
+            raise StudyError(f"trials = {self.trials}; give at least 1")
+        window = self.overrides.window
+        if window is not None and not 1 <= window <= 1024:
+            raise StudyError(f"window = {window}; give 1 to 1024")
+
+    def applied(self, record: StudyRecord) -> StudyRecord:
+        """Return the record with this session's limits.
+
+        Raises:
+            StudyError: there is no budget to extend.
+        """
+        budget_s = record.budget_s if self.budget_s is None else self.budget_s
+        if self.extend_s is not None:
+            if budget_s is None:
+                raise StudyError(f"study {record.name} has no budget to extend; give one with --budget")
+            budget_s += self.extend_s
+        return replace(record, budget_s=budget_s, trials_limit=self.trials or record.trials_limit)
+
+
+def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> SearchResult:
+    """Search or resume a subject, and close its device: see `evokern.search.search`."""
+    began = time.monotonic()
+    name = subject.study.name
+    with ExitStack() as stack:
+        stack.callback(subject.device.close)
+        store = stack.enter_context(Store(db))
+        aside = store.set_aside(name) if wanted.fresh and store.study(name) else ""
+        record = begin(store, subject, wanted)
+        session = store.session(record, subject.space)
+        earlier = session.proposed()
+        reporter = Reporter(on_progress, subject, record, sum(entry.evaluation is not None for entry in earlier), aside)
+        with stoppable() as stop:
+            try:
+                end = _one_session(subject, session, earlier, reporter, stop, began)
+            except KeyboardInterrupt:
+                end = "interrupted"
+            except BaseException:
+                with suppress(StoreError):  # what went wrong first is what the user must hear
+                    session.ended(time.monotonic() - began, "failed")
+                raise
+            session.ended(time.monotonic() - began, end)
+    with open_readonly(db) as reader:
+        return SearchResult(record.name, db, end, reader.best(record), reader.summary(record))
+
+
+def _one_session(
+    subject: Subject,
+    session: Session,
+    earlier: Sequence[Proposed],
+    reporter: Reporter,
+    stop: Stop,
+    began: float,
+) -> EndReason:
+    record = session.study
+    reporter.opening()
+    report = subject.device.start(_task(subject, earlier))
+    session.began(report)
+    loop = Loop(
+        History(subject.space),
+        sampler_of(record, subject),
+        subject.device,
+        session,
+        Limits(record.window, record.budget_s, record.trials_limit),
+        violation_of(subject),
+        before_s=session.before_s,
+        began=began,
+    )
+    session.adopt(earlier, loop.restore([_earlier(entry) for entry in earlier]))
+    reporter.start(loop, report)
+    stop.loop = loop
+    try:
+        end = loop.run(reporter.event)
+    finally:
+        stop.loop = None
+    reporter.end(end)
+    return end
+
+
+def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel | None, *, trust: bool) -> Subject:
+    """Find study, device, kernel and space.
+
+    Raises:
+        UsageError: one of them is unknown or unsound.
+    """
+    found = study if isinstance(study, Study) else find_study(str(study))
+    chosen = found.device if device is None else device
+    if isinstance(chosen, str):
+        found = replace(found, device=chosen)
+        opened = open_device(chosen)
+    else:
+        opened = chosen
+    try:
+        if isinstance(opened, TableDevice):
+            table = opened.table
+            played = table.kernel()
+            return Subject(found, played, (played.problem({}),), table.space(), opened, table)
+        loaded = kernel or kernel_of(found, trust=trust)
+        problems = problems_of(found, loaded)
+        chip = limits_for(opened.profile, found.limits)
+        return Subject(found, loaded, problems, feasible_space(loaded, problems, chip, found.genes), opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
+    """Create the study, or take it up where it stands.
+
+    Raises:
+        UsageError: it cannot be resumed as asked.
+    """
+    old = store.study(subject.study.name)
+    now = subject.record(wanted.overrides)
+    if old is not None and store.has_trials(old):
+        sources = store.source(old.kernel_digest)
+        record = wanted.applied(agree(old, subject, wanted.overrides, sources, go_on=wanted.go_on))
+    elif old is not None:
+        # Nothing was tried yet, so nothing can disagree: a first attempt that failed must not bind the next.
+        record = wanted.applied(replace(now, uuid=old.uuid, created=old.created))
+    else:
+        record = wanted.applied(now)
+    sampler_of(record, subject)  # an unknown sampler or option must not leave a study behind
+    if old is None:
+        return store.create(record, subject.sources())
+    if record != old:
+        store.update(record, subject.sources())
+    return record
+
+
+def sampler_of(record: StudyRecord, subject: Subject) -> Sampler:
+    """Build a study's sampler."""
+    violation = violation_of(subject)
+
+    def explain(config: Config) -> str:
+        found = violation(config)
+        return found.constraint if found else "infeasible"
+
+    return make_sampler(
+        record.sampler, subject.space, record.sampler_options, record.seed, record.window, explain=explain
+    )
+
+
+def violation_of(subject: Subject) -> Callable[[Config], Violation | None]:
+    """Return the function that names the constraint a configuration violates."""
+    if subject.table is not None:
+        return subject.table.violation
+    chip = limits_for(subject.device.profile, subject.study.limits)
+
+    def violation(config: Config) -> Violation | None:
+        # The space remembers what is feasible; only what is turned away is asked for its reason again.
+        return None if subject.space.feasible(config) else check(subject.kernel, config, subject.problems, chip)
+
+    return violation
+
+
+def _task(subject: Subject, earlier: Sequence[Proposed]) -> Task:
+    known = {
+        entry.evaluation.fingerprint: (entry.number, entry.evaluation)
+        for entry in reversed(earlier)
+        if entry.evaluation and entry.evaluation.fingerprint and "duplicate_of" not in entry.evaluation.evidence
+    }
+    return Task(subject.kernel, subject.problems, subject.study, known)
+
+
+def _earlier(entry: Proposed) -> Earlier:
+    proposal = Proposal(entry.config, entry.info, entry.rejections, entry.leavings)
+    if entry.evaluation is None:
+        return Earlier(entry.number, proposal, None)
+    return Earlier(
+        entry.number, proposal, Trial(entry.number, entry.config, entry.evaluation, entry.info, entry.seconds)
+    )

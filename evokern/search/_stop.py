@@ -1,0 +1,43 @@
+"""Ctrl-C and SIGTERM end a search between two steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from evokern.search._loop import Loop
+
+
+@dataclass
+class Stop:
+    """What a signal reaches: the loop while one runs."""
+
+    loop: Loop | None = None
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Let Ctrl-C and SIGTERM end the loop between two steps, so that nothing half-written is left; a second ends now.
+
+    Outside a loop (while a device opens) they raise KeyboardInterrupt at once.
+    """
+    stop = Stop()
+
+    def wish(_signal: int, _frame: FrameType | None) -> None:
+        if stop.loop is None or stop.loop.stop_requested:
+            raise KeyboardInterrupt
+        stop.loop.stop_requested = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, wish) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
