@@ -1,0 +1,293 @@
+"""One problem's buffers for a number of input sets and runs: fresh inputs, float64 references, poison, comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from evokern.errors import KernelError
+from evokern.gate.arena import Arena
+from evokern.gate.data import draw, is_float, largest_finite, poison_byte
+from evokern.kernel import Kernel, Problem, Tensor, Tolerance
+from evokern.study import InputSet
+
+_ELEMENTS_AT_ONCE = 1 << 24
+"""Elements that one comparison takes at once; it needs about 32 bytes for each."""
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element of an output that is furthest beyond what is allowed (or nearest to it)."""
+
+    output: str
+    """The output."""
+    run: int
+    """Run, from 0."""
+    set: int
+    """Input set, from 0."""
+    bad: int
+    """Elements of this output, run and set that are not within the tolerance."""
+    index: tuple[int, ...]
+    """Its index."""
+    got: float
+    """What was computed; infinities read as the largest finite value."""
+    expected: float
+    """The reference."""
+    allowed: float
+    """Largest error allowed there."""
+    relative_error: float
+    """Relative Frobenius error of the output in this run and set."""
+
+    @property
+    def over(self) -> float:
+        """Error over what is allowed; NaN counts as infinite."""
+        error = abs(self.got - self.expected)
+        if not error <= self.allowed:
+            return error / self.allowed if self.allowed and error == error else float("inf")
+        return error / self.allowed if self.allowed else 0.0
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one synchronisation brought back."""
+
+    worst: tuple[Worst, ...]
+    """One per output, run and set."""
+    trespassed: tuple[int, ...]
+    """Changed guard bytes around outputs and workspaces, per run and set (index run · sets + set)."""
+    inputs_changed: tuple[int, ...]
+    """Changed 8-byte words of the inputs and the guards around them, per set."""
+    differing: Mapping[str, tuple[int, ...]]
+    """Output → changed bytes against run 0, per later run and set (index (run - 1) · sets + set)."""
+
+
+class Bench:
+    """Buffers of one problem for some input sets and runs."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        tensors: Mapping[str, Tensor],
+        *,
+        kinds: Sequence[InputSet],
+        runs: int,
+        tolerance: Mapping[str, Tolerance],
+        guard_bytes: int,
+        generator: torch.Generator,
+    ) -> None:
+        """Allocate; `refresh` fills.
+
+        Raises:
+            KernelError: an output has no tolerance.
+        """
+        self.kinds = tuple(kinds)
+        self.runs = runs
+        self.tensors = dict(tensors)
+        self._kernel = kernel
+        self._problem = problem
+        self._generator = generator
+        self._tolerance = dict(tolerance)
+        device = generator.device
+        given = {n: t for n, t in tensors.items() if t.role in ("input", "inout")}
+        written = {n: t for n, t in tensors.items() if t.role != "input"}
+        self._results = {n: t for n, t in written.items() if t.role != "workspace"}
+        if not self._results:
+            raise KernelError(f"kernel {kernel.name}: the workload has no output")
+        for name in self._results:
+            if name not in self._tolerance:
+                raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance")
+        self._inputs = Arena(given, len(self.kinds), guard_bytes, device)
+        self._pristine = torch.empty_like(self._inputs.memory)
+        self._scratch = Arena(written, runs * len(self.kinds), guard_bytes, device)
+        sets = len(self.kinds)
+        wide = {n: (sets, *t.shape) for n, t in self._results.items()}
+        self._reference = {n: torch.empty(shape, dtype=torch.float64, device=device) for n, shape in wide.items()}
+        self._allowed = {n: torch.empty_like(reference) for n, reference in self._reference.items()}
+        self._sound = torch.ones((), dtype=torch.bool, device=device)
+
+    @property
+    def sets(self) -> int:
+        """Number of input sets."""
+        return len(self.kinds)
+
+    @property
+    def results(self) -> Mapping[str, Tensor]:
+        """Outputs, those computed in place too."""
+        return self._results
+
+    def refresh(self) -> None:
+        """Draw new inputs for every set and compute their references.
+
+        Raises:
+            KernelError: the reference raised, or returned the wrong names, shapes or dtypes.
+        """
+        for index, kind in enumerate(self.kinds):
+            for name, view in self._inputs.views.items():
+                draw(self.tensors[name], kind, view[index], self._generator)
+            for name, value in self._reference_of(index).items():
+                self._reference[name][index].copy_(value)
+        self._inputs.mend_guards()
+        self._pristine.copy_(self._inputs.memory)
+        sound = [reference.isfinite().all() for reference in self._reference.values()]
+        self._sound = torch.stack(sound).all()
+        for name, tensor in self._results.items():
+            limit = largest_finite(tensor.dtype)
+            self._reference[name].clamp_(-limit, limit)
+            chosen = self._tolerance[name]
+            torch.abs(self._reference[name], out=self._allowed[name])
+            self._allowed[name].mul_(chosen.rtol).add_(chosen.atol)
+
+    def _reference_of(self, index: int) -> dict[str, torch.Tensor]:
+        kernel, problem = self._kernel, self._problem
+        wide = {name: view[index].to(torch.float64) for name, view in self._inputs.views.items()}
+        where = f"kernel {kernel.name}: the reference at {problem}"
+        try:
+            answer = dict(kernel.workload.reference(problem, wide))
+        except Exception as error:
+            raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
+        if set(answer) != set(self._results):
+            raise KernelError(f"{where} returned {sorted(answer)}; the outputs are {sorted(self._results)}")
+        for name, value in answer.items():
+            shape = self._results[name].shape
+            if not isinstance(value, torch.Tensor) or tuple(value.shape) != shape:
+                found = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+                raise KernelError(f"{where} returned {name!r} of shape {found}; declared is {shape}")
+            if value.dtype != torch.float64 and is_float(self._results[name].dtype):
+                raise KernelError(f"{where} returned {name!r} as {value.dtype}; it must compute in torch.float64")
+        return answer
+
+    def poison(self) -> None:
+        """Fill outputs and workspaces with poison, those computed in place with their inputs; mend guards."""
+        self._scratch.mend_guards()
+        for name, view in self._scratch.views.items():
+            tensor = self.tensors[name]
+            if tensor.role == "inout":
+                self._by_run(view).copy_(self._inputs.views[name])
+                continue
+            raw = self._by_run(self._scratch.bytes_of(name))
+            for run in range(self.runs):
+                raw[run].fill_(poison_byte(tensor, run))
+
+    def _by_run(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.view(self.runs, self.sets, *rows.shape[1:])
+
+    def arguments(self, index: int, run: int = 0) -> dict[str, torch.Tensor]:
+        """Return the buffers of one call by name: inputs of a set, outputs and workspaces of a set and run."""
+        given = {n: view[index] for n, view in self._inputs.views.items() if self.tensors[n].role == "input"}
+        return given | self._scratch.set(run * self.sets + index)
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Return every output over runs and sets, shape (runs, sets, *shape), to write into."""
+        return {n: self._by_run(self._scratch.views[n]) for n in self._results}
+
+    def verify(self) -> Findings:
+        """Compare everything on the device and bring the findings back with one synchronisation.
+
+        Raises:
+            KernelError: a reference is not finite.
+        """
+        parts: list[torch.Tensor] = [self._sound, self._scratch.broken_guards()]
+        parts.append((self._inputs.memory.view(torch.int64) != self._pristine.view(torch.int64)).sum(1))
+        for name, view in self.outputs().items():
+            parts.append(self._compare(name, view))
+            raw = self._by_run(self._scratch.bytes_of(name))
+            parts.append((raw[1:] != raw[:1]).sum(2))
+        numbers = torch.cat([part.to(torch.float64).flatten() for part in parts]).tolist()
+        return self._findings(numbers)
+
+    def _compare(self, name: str, view: torch.Tensor) -> torch.Tensor:
+        """Return (6, runs, sets): bad elements, worst index, got, expected, allowed, relative error."""
+        step = max(1, _ELEMENTS_AT_ONCE // (self.runs * self._results[name].elements))
+        blocks = [
+            self._compare_sets(name, view[:, start : start + step], slice(start, start + step))
+            for start in range(0, self.sets, step)
+        ]
+        return torch.cat(blocks, dim=2)
+
+    def _compare_sets(self, name: str, view: torch.Tensor, sets: slice) -> torch.Tensor:
+        limit = largest_finite(self._results[name].dtype)
+        # Where the exact result exceeds the dtype's range an infinity or the largest value is right: both clamp alike.
+        got = view.to(torch.float64).clamp_(-limit, limit).flatten(2)
+        expected, allowed = (
+            part[sets].flatten(1).expand_as(got) for part in (self._reference[name], self._allowed[name])
+        )
+        error = (got - expected).abs_()
+        bad = error.shape[2] - (error <= allowed).sum(2)
+        # NaN compares as the largest value in argmax, so that a NaN is the worst element wherever there is one.
+        worst = (error - allowed).argmax(2, keepdim=True)
+        picked = [part.gather(2, worst).squeeze(2) for part in (got, expected, allowed)]
+        scale = expected.square().sum(2)
+        relative = (error.square_().sum(2) / scale.clamp_min(torch.finfo(torch.float64).tiny)).sqrt_()
+        return torch.stack([bad.to(torch.float64), worst.squeeze(2).to(torch.float64), *picked, relative])
+
+    def _findings(self, numbers: list[float]) -> Findings:
+        position = 0
+
+        def take(count: int) -> list[float]:
+            nonlocal position
+            position += count
+            return numbers[position - count : position]
+
+        pairs = self.runs * self.sets
+        if not take(1)[0]:
+            raise KernelError(
+                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements"
+            )
+        trespassed, changed = take(pairs), take(self.sets)
+        worst: list[Worst] = []
+        differing: dict[str, tuple[int, ...]] = {}
+        for name, tensor in self._results.items():
+            columns = [take(pairs) for _ in range(6)]
+            for pair, (bad, flat, got, expected, allowed, relative) in enumerate(zip(*columns, strict=True)):
+                run, index = divmod(pair, self.sets)
+                where = _unravel(int(flat), tensor.shape)
+                worst.append(Worst(name, run, index, int(bad), where, got, expected, allowed, relative))
+            differing[name] = tuple(map(int, take((self.runs - 1) * self.sets)))
+        return Findings(tuple(worst), tuple(map(int, trespassed)), tuple(map(int, changed)), differing)
+
+    def trespass(self, pair: int) -> str:
+        """Say where outside the buffers of a run and set was written (index run · sets + set)."""
+        return str(self._scratch.trespass(pair))
+
+    def changed_input(self, index: int) -> str:
+        """Say which input of a set was changed, or that the guards around the inputs were."""
+        for name in self._inputs.tensors:
+            if bool((self._inputs.bytes_of(name) != self._inputs.bytes_of(name, self._pristine))[index].any()):
+                return f"changed its input {name!r}"
+        return str(self._inputs.trespass(index))
+
+    def unwritten(self, worst: Worst) -> bool:
+        """Whether an element still holds its poison."""
+        tensor = self.tensors[worst.output]
+        if tensor.role == "inout":
+            return False
+        raw = self._scratch.bytes_of(worst.output)[worst.run * self.sets + worst.set].view(tensor.elements, -1)
+        flat = 0
+        for position, extent in zip(worst.index, tensor.shape, strict=True):
+            flat = flat * extent + position
+        return bool((raw[flat] == poison_byte(tensor, worst.run)).all())
+
+    def checksum(self) -> tuple[int, ...]:
+        """Return a sum over the inputs' copies and the references: a stray write of a candidate changes it."""
+        parts = [self._pristine, *self._reference.values(), *self._allowed.values()]
+        sums = torch.stack([part.flatten().view(torch.int64).sum() for part in parts])
+        return tuple(sums.tolist())
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index: list[int] = []
+    for extent in reversed(shape):
+        flat, position = divmod(flat, extent)
+        index.append(position)
+    return tuple(reversed(index))
+
+
+def tolerances(kernel: Kernel, atol: float | None, rtol: float | None) -> dict[str, Tolerance]:
+    """Return the kernel's tolerances with a study's own in their place."""
+    return {
+        name: replace(t, atol=t.atol if atol is None else atol, rtol=t.rtol if rtol is None else rtol)
+        for name, t in kernel.workload.tolerance.items()
+    }

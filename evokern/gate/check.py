@@ -1,0 +1,197 @@
+"""The gate itself: which runs a candidate must survive, and what the findings say about it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from evokern.gate.bench import Bench, Findings, Worst, tolerances
+from evokern.kernel import Kernel, Launch, Problem, Tensor
+from evokern.study import GateSettings, InputSet
+from evokern.trial import Outcome
+
+_BENCHES_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch sequence with its buffers."""
+
+    launches: tuple[Launch, ...]
+    """The launches, in order."""
+    arguments: Mapping[str, torch.Tensor]
+    """Buffers by name, each contiguous."""
+    zeroed: tuple[str, ...] = ()
+    """Workspaces that are set to zero before the launches, as part of the call."""
+
+
+class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
+    """A candidate could not be run to its end."""
+
+    def __init__(self, outcome: Outcome, evidence: Mapping[str, Any]) -> None:
+        super().__init__(f"{outcome}: {dict(evidence)}")
+        self.outcome = outcome
+        self.evidence = dict(evidence)
+
+
+class Runner(Protocol):
+    """Executes launch sequences: a GPU, a simulator, or a test's stand-in."""
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Execute every call (in order, or as a batch) and wait until all have finished.
+
+        Raises:
+            RunFailed: the candidate crashed, hung, or cannot be executed.
+        """
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says."""
+
+    passed: bool
+    """Whether everything held."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """Of a wrong candidate: check, message and numbers."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """Of every candidate: relative Frobenius error and worst element of each output."""
+
+
+class Gate:
+    """Checks candidates of one problem; keeps its buffers from one candidate to the next."""
+
+    def __init__(
+        self, kernel: Kernel, problem: Problem, settings: GateSettings, device: torch.device, seed: int | None = None
+    ) -> None:
+        """Make a gate.
+
+        Args:
+            kernel: whose candidates.
+            problem: at which problem.
+            settings: input sets, runs, tolerances, guard size.
+            device: where buffers live.
+            seed: for tests; None draws a private one that no candidate can know.
+        """
+        self.kernel = kernel
+        self.problem = problem
+        self.settings = settings
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(random.SystemRandom().getrandbits(62) if seed is None else seed)
+        self._benches: dict[tuple[Any, ...], Bench] = {}
+
+    def bench(self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int) -> Bench:
+        """Return buffers for these tensors, the same ones as before where nothing changed."""
+        key = (tuple(tensors.items()), tuple(kinds), runs)
+        bench = self._benches.pop(key, None)
+        if bench is None:
+            while len(self._benches) >= _BENCHES_KEPT:
+                self._benches.pop(next(iter(self._benches)))
+            bench = Bench(
+                self.kernel,
+                self.problem,
+                tensors,
+                kinds=kinds,
+                runs=runs,
+                tolerance=tolerances(self.kernel, self.settings.atol, self.settings.rtol),
+                guard_bytes=self.settings.guard_bytes,
+                generator=self.generator,
+            )
+        self._benches[key] = bench
+        return bench
+
+    def check(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:
+        """Run a candidate on fresh inputs of every kind and judge it.
+
+        Raises:
+            RunFailed: it crashed or hung.
+            KernelError: the reference is unsound.
+        """
+        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench.refresh()
+        bench.poison()
+        runner.run(calls(bench, launches))
+        return judge(bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem)
+
+
+def calls(bench: Bench, launches: Sequence[Launch]) -> list[Call]:
+    """Return one call per run and input set, run after run."""
+    zeroed = tuple(n for n, t in bench.tensors.items() if t.role == "workspace" and t.initial == "zero")
+    return [
+        Call(tuple(launches), bench.arguments(index, run), zeroed)
+        for run in range(bench.runs)
+        for index in range(bench.sets)
+    ]
+
+
+def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:
+    """Turn findings into a verdict; the gravest finding is the one reported.
+
+    Args:
+        bench: the buffers that the findings are about.
+        findings: what was found.
+        deterministic: whether two runs must agree bit by bit.
+        problem: for messages.
+        when: for messages: `in the timed runs`, for example.
+    """
+    worst = max(findings.worst, key=lambda w: (w.bad > 0, w.over))
+    report = {
+        "relative_error": max(w.relative_error for w in findings.worst if bench.kinds[w.set] == "normal")
+        if "normal" in bench.kinds
+        else max(w.relative_error for w in findings.worst),
+        "worst": _element(bench, worst),
+        "input_sets": list(bench.kinds),
+        "runs": bench.runs,
+    }
+    evidence = _fault(bench, findings, worst, deterministic)
+    if evidence is None:
+        return Verdict(True, {}, report)
+    where = f"{evidence['input_set']} inputs at {problem}" + (f", {when}" if when else "")
+    evidence |= {"message": f"{evidence['message']} ({where})", "problem": str(problem)}
+    return Verdict(False, evidence, report)
+
+
+def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) -> dict[str, Any] | None:
+    for pair, count in enumerate(findings.trespassed):
+        if count:
+            kind = bench.kinds[pair % bench.sets]
+            return {"check": "guard", "input_set": kind, "bytes": count, "message": bench.trespass(pair)}
+    for index, count in enumerate(findings.inputs_changed):
+        if count:
+            return {"check": "inputs_unchanged", "input_set": bench.kinds[index], "message": bench.changed_input(index)}
+    if worst.bad:
+        element = _element(bench, worst)
+        name = f"{worst.output}[{', '.join(map(str, worst.index))}]"
+        if bench.unwritten(worst):
+            message = f"{name} was never written; {worst.bad} elements are wrong"
+        else:
+            message = (
+                f"{name} is {worst.got:.6g}, expected {worst.expected:.6g} within {worst.allowed:.3g}; "
+                f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
+            )
+        return {"check": "tolerance", "input_set": bench.kinds[worst.set], "message": message, **element}
+    if deterministic:
+        for name, counts in findings.differing.items():
+            for position, count in enumerate(counts):
+                if count:
+                    message = f"two runs on the same inputs differ in {count} bytes of {name!r}"
+                    kind = bench.kinds[position % bench.sets]
+                    return {"check": "deterministic", "input_set": kind, "bytes": count, "message": message}
+    return None
+
+
+def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
+    over = worst.over
+    return {
+        "output": worst.output,
+        "index": list(worst.index),
+        "got": worst.got if worst.got == worst.got else "nan",
+        "expected": worst.expected,
+        "allowed": worst.allowed,
+        "over": over if over != float("inf") else "inf",
+        "bad": worst.bad,
+        "input_set": bench.kinds[worst.set],
+    }

@@ -1,0 +1,72 @@
+"""Proof, before a search, that the gate can tell right from wrong on this workload.
+
+Three kernels that compute nothing must fail: one that does nothing, one that writes zeros, one that copies an input.
+They need no compiler: each is an operation on the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from evokern.errors import KernelError
+from evokern.gate.bench import tolerances
+from evokern.gate.check import Call, Gate
+from evokern.kernel import Launch, Tensor
+
+
+@dataclass(frozen=True)
+class _Pretender:
+    """A runner that ignores the launches."""
+
+    fill: Callable[[Mapping[str, torch.Tensor]], None]
+
+    def run(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self.fill(call.arguments)
+
+
+def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
+    """Check that the gate turns every pretender away.
+
+    Raises:
+        KernelError: one passes; the message names the tolerance that lets it through.
+    """
+    for name, pretender in _pretenders(tensors):
+        verdict = gate.check(pretender, launches, tensors)
+        if not verdict.passed:
+            continue
+        limits = tolerances(gate.kernel, gate.settings.atol, gate.settings.rtol)
+        listed = "; ".join(f"{output}: atol = {t.atol:g}, rtol = {t.rtol:g}" for output, t in limits.items())
+        raise KernelError(
+            f"the gate has no power here: a kernel that {name} passes at {gate.problem} with the tolerance {listed}. "
+            "Lower it (kernel.py's tolerance, or the study's gate.atol and gate.rtol), or draw inputs whose result is "
+            "further from that"
+        )
+
+
+def _pretenders(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _Pretender]]:
+    outputs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
+    inputs = [name for name, tensor in tensors.items() if tensor.role in ("input", "inout")]
+
+    def nothing(arguments: Mapping[str, torch.Tensor]) -> None:
+        return
+
+    def zeros(arguments: Mapping[str, torch.Tensor]) -> None:
+        for name in outputs:
+            arguments[name].view(torch.uint8).zero_()
+
+    yield "does nothing", _Pretender(nothing)
+    yield "writes zeros", _Pretender(zeros)
+    for source in inputs:
+
+        def copy(arguments: Mapping[str, torch.Tensor], source: str = source) -> None:
+            given = arguments[source].clone().view(torch.uint8).flatten()
+            for name in outputs:
+                taken = arguments[name].view(torch.uint8).flatten()
+                length = min(len(given), len(taken))
+                taken[:length].copy_(given[:length])
+
+        yield f"copies its input {source!r}", _Pretender(copy)
