@@ -14,9 +14,9 @@ struct Choice {
   int head_dim, causal, seq_len;  // seq_len 0: known at run time only
   // mutations
   int tensor_cores, kv_load, kv_buffers, smem_layout, q_location, qk_acc, pv_acc, exp, row_sum, rescale, loop_order;
-  int merge, output, key_walk;
+  int merge, output, key_walk, warp_roles, schedule, score_buffer;
   // parameters
-  int block_m, warps_m, key_splits, block_n, stages, lookahead, min_blocks;
+  int block_m, warps_m, key_splits, block_n, stages, lookahead, min_blocks, load_warps;
 };
 
 HOST_DEVICE constexpr int at_most(int a, int b) { return a < b ? a : b; }
@@ -25,13 +25,15 @@ HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 HOST_DEVICE constexpr bool on_mma(Choice c) { return c.tensor_cores == TENSOR_CORES_MMA_SYNC; }
 HOST_DEVICE constexpr bool resident(Choice c) { return c.kv_buffers == KV_BUFFERS_RESIDENT; }
-HOST_DEVICE constexpr bool specialised(Choice c) { return false; }
+HOST_DEVICE constexpr bool specialised(Choice c) { return c.warp_roles == WARP_ROLES_LOADERS; }
 
 // ---- sizes
 
 /// Threads that compute; loading warps come on top.
-HOST_DEVICE constexpr int compute_threads(Choice c) { return 32 * c.warps_m * c.key_splits; }
-HOST_DEVICE constexpr int threads(Choice c) { return compute_threads(c) + 0; }
+HOST_DEVICE constexpr int compute_threads(Choice c) { return 32 * c.warps_m * (on_mma(c) ? c.key_splits : 1); }
+HOST_DEVICE constexpr int threads(Choice c) {
+  return compute_threads(c) + (specialised(c) ? 32 * c.load_warps : 0);
+}
 /// Tiles of 16 query rows per warp.
 HOST_DEVICE constexpr int row_tiles(Choice c) { return c.block_m / (16 * c.warps_m); }
 /// Keys that all splits together take in one step.
@@ -62,6 +64,19 @@ HOST_DEVICE constexpr int mma_shared_bytes(Choice c) {
   return query_bytes(c) + c.key_splits * split_bytes(c) + exchange_bytes(c);
 }
 
+
+/// The path through shared memory: bytes of a row of scores and of a row of the running output, padded.
+HOST_DEVICE constexpr int score_row_bytes(Choice c) {
+  return c.block_n * (c.score_buffer == SCORE_BUFFER_FLOAT ? 4 : 2) + 16;
+}
+HOST_DEVICE constexpr int output_row_bytes(Choice c) { return 4 * c.head_dim + 16; }
+/// Dynamic shared memory of a block on that path: Q, the ring, scores, output, a reference and a sum for each row.
+HOST_DEVICE constexpr int tile_shared_bytes(Choice c) {
+  return query_bytes(c) + 2 * c.stages * tile_bytes(c) +
+         c.block_m * (score_row_bytes(c) + output_row_bytes(c) + 8);
+}
+HOST_DEVICE constexpr int shared_bytes(Choice c) { return on_mma(c) ? mma_shared_bytes(c) : tile_shared_bytes(c); }
+
 /// Registers that a thread holds at once on the mma.sync path: output, scores, Q, references and sums, addresses.
 HOST_DEVICE constexpr int least_registers(Choice c) {
   const int output = c.head_dim / 8 * (c.pv_acc == PV_ACC_FP32 ? 4 : 2);
@@ -73,10 +88,21 @@ HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 /
 
 // ---- rules (their reasons stand in kernel.cu and kernel.py)
 
-HOST_DEVICE constexpr bool rows_split_over_warps(Choice c) { return c.block_m % (16 * c.warps_m) == 0; }
+HOST_DEVICE constexpr bool rows_split_over_warps(Choice c) {
+  return !on_mma(c) || c.block_m % (16 * c.warps_m) == 0;
+}
 HOST_DEVICE constexpr bool threads_within_block(Choice c) { return threads(c) <= 1024; }
 HOST_DEVICE constexpr bool resident_needs_static_length(Choice c) { return !resident(c) || c.seq_len > 0; }
 HOST_DEVICE constexpr bool qk_first_needs_lookahead(Choice c) {
-  return c.loop_order == LOOP_ORDER_PLAIN || resident(c) || c.stages > 1;
+  return !on_mma(c) || c.loop_order == LOOP_ORDER_PLAIN || resident(c) || c.stages > 1;
 }
-HOST_DEVICE constexpr bool registers_hold_fragments(Choice c) { return least_registers(c) <= register_limit(c); }
+HOST_DEVICE constexpr bool loaders_need_a_ring(Choice c) {
+  return !specialised(c) ||
+         (!resident(c) && c.stages > (on_mma(c) && c.loop_order == LOOP_ORDER_PLAIN ? 2 : 1));
+}
+HOST_DEVICE constexpr bool wmma_needs_whole_rows(Choice c) {
+  return c.tensor_cores != TENSOR_CORES_WMMA || c.smem_layout != SMEM_LAYOUT_XOR_SWIZZLE;
+}
+HOST_DEVICE constexpr bool registers_hold_fragments(Choice c) {
+  return !on_mma(c) || least_registers(c) <= register_limit(c);
+}

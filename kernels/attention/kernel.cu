@@ -13,6 +13,8 @@
 //   STAGES        buffers of the ring, for K and for V; all but one are in flight
 //   LOOKAHEAD     (resident) load groups in flight
 //   SMEM_LAYOUT   rows plain (bank conflicts), padded by 16 bytes, or chunks XOR-swizzled by the row
+//   SCORE_BUFFER  (FMAs, wmma) scores in shared memory as float or half
+//   SOFTMAX       (FMAs, wmma) a row's scores held in registers, or read from shared memory twice
 //   Q_LOCATION    fragments of Q held in registers, or read from shared memory for every step
 //   QK_ACC PV_ACC accumulator type of each product; fp16 halves registers and may overflow on large inputs
 //   EXP           exponentials one by one in fp32, or two at a time in fp16
@@ -24,6 +26,8 @@
 //   OUTPUT        (one split) rows staged through shared memory for 16-byte stores, or 4-byte stores from fragments
 //   KEY_WALK      every row block walks the keys from the first, or from its own starting step
 //   GRID_ORDER    which index runs fastest over the grid: row blocks or heads
+//   WARP_ROLES    every warp loads what it computes on, or LOAD_WARPS further warps load for all
+//   SCHEDULE      a block per task, or persistent blocks that take tasks in turn
 //   CAUSAL_ORDER  causal row blocks longest first, or folded so that long and short ones share an SM
 //   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
 //   UNROLL        steps unrolled;  MIN_BLOCKS blocks per SM that bound the registers
@@ -43,6 +47,12 @@
 #if !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS) || !defined(BLOCK_N) || !defined(STAGES)
 #error "define BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N and STAGES"
 #endif
+#if !defined(SCORE_BUFFER) || !defined(SOFTMAX)
+#error "define SCORE_BUFFER and SOFTMAX"
+#endif
+#if !defined(WARP_ROLES) || !defined(LOAD_WARPS) || !defined(SCHEDULE)
+#error "define WARP_ROLES, LOAD_WARPS and SCHEDULE"
+#endif
 #if !defined(CAUSAL_ORDER) || !defined(RESTRICT) || !defined(LOOKAHEAD) || !defined(UNROLL) || !defined(MIN_BLOCKS)
 #error "define CAUSAL_ORDER, RESTRICT, LOOKAHEAD, UNROLL and MIN_BLOCKS"
 #endif
@@ -52,15 +62,16 @@
 
 constexpr Choice CHOICE = {
     HEAD_DIM, CAUSAL,  SEQ_LEN, TENSOR_CORES, KV_LOAD,    KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC,    PV_ACC, EXP,
-    ROW_SUM,  RESCALE, LOOP_ORDER, MERGE,     OUTPUT,     KEY_WALK,   BLOCK_M,     WARPS_M,    KEY_SPLITS, BLOCK_N,
-    STAGES,   LOOKAHEAD, MIN_BLOCKS};
+    ROW_SUM,  RESCALE, LOOP_ORDER, MERGE,     OUTPUT,     KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER, BLOCK_M,     WARPS_M,    KEY_SPLITS, BLOCK_N,
+    STAGES,   LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
 constexpr int D = HEAD_DIM;
-constexpr int UNROLL_STEPS = UNROLL;  // #pragma unroll reads constants, not macros
 
 static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
 static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
 static_assert(resident_needs_static_length(CHOICE), "resident K and V need a length known to the compiler");
 static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be there while V of this one is read");
+static_assert(loaders_need_a_ring(CHOICE), "loading warps fill free buffers of a ring");
+static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows at one stride, which a swizzle breaks up");
 static_assert(registers_hold_fragments(CHOICE), "output, scores and Q live in registers at once");
 
 /// One head's tensors: pointers to its first row.
@@ -84,7 +95,9 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* tensor, int firs
     constexpr int PER_ROW = D / 8, ROWS_AT_ONCE = THREADS / PER_ROW;
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Half* source = tensor + static_cast<u32>(first_row * D + chunk * 8);
-#pragma unroll
+    // Loads into registers are kept few at a time; asynchronous copies hold none.
+    constexpr int AT_A_TIME = KV_LOAD == KV_LOAD_CP_ASYNC ? 16 : 4;
+#pragma unroll AT_A_TIME
     for (int i = 0; i < ceil_div(ROWS, ROWS_AT_ONCE); ++i) {
       const int row = first + i * ROWS_AT_ONCE;
       if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) break;
@@ -105,7 +118,11 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* tensor, int firs
   }
 }
 
+#if TENSOR_CORES == TENSOR_CORES_MMA_SYNC
 #include "mma_path.cuh"
+#else
+#include "tile_path.cuh"
+#endif
 
 /// Which row block the index-th in launch order takes. Causal rows differ in work: the longest go first; folded, the
 /// shortest go last but in reverse, so that blocks that share an SM add up to about the same work.
@@ -122,14 +139,23 @@ __device__ __forceinline__ int row_block(int index, int blocks) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(threads(CHOICE), MIN_BLOCKS)
-attention(const Half* UNALIASED q, const Half* UNALIASED k, const Half* UNALIASED v, Half* UNALIASED o, int seq_len,
-          float scale_log2e) {
+attention(const Half* UNALIASED q, const Half* UNALIASED k, const Half* UNALIASED v, Half* UNALIASED o, int heads,
+          int seq_len, float scale_log2e) {
   extern __shared__ __align__(128) unsigned char memory[];
   const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
   const int blocks = ceil_div(length, BLOCK_M);
-  const int head = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.y : blockIdx.x;
-  const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.x : blockIdx.y;
-  const size_t offset = static_cast<size_t>(head) * length * D;
-  attend({q + offset, k + offset, v + offset, o + offset}, shared_address(memory), row_block(index, blocks), length,
-         scale_log2e);
+  const auto work = [&](int head, int index) {
+    const size_t offset = static_cast<size_t>(head) * length * D;
+    attend({q + offset, k + offset, v + offset, o + offset}, memory, row_block(index, blocks), length, scale_log2e);
+  };
+  if constexpr (SCHEDULE == SCHEDULE_PERSISTENT) {
+    for (int task = blockIdx.x; task < heads * blocks; task += gridDim.x) {
+      if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(task / blocks, task % blocks);
+      else work(task % heads, task / heads);
+      __syncthreads();  // this task's shared memory is no longer read
+    }
+  } else {
+    if (GRID_ORDER == GRID_ORDER_ROWS_FAST) work(blockIdx.y, blockIdx.x);
+    else work(blockIdx.x, blockIdx.y);
+  }
 }

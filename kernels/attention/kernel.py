@@ -25,42 +25,53 @@ from evokern import (
     i32,
 )
 
-SPLIT = {"KEY_SPLITS": (2, 4, 8)}
+MMA = {"TENSOR_CORES": ("mma_sync",)}
+SHARED_SCORES = {"TENSOR_CORES": ("none", "wmma")}
 RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
 
 GENES = (
-    Mutation("TENSOR_CORES", ("mma_sync",), doc="who multiplies"),
+    Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), doc="who multiplies, and whether scores stay in registers"),
     Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"),
              doc="how Q, K and V reach shared memory"),
     Mutation("RESTRICT", (1, 0), when={"KV_LOAD": ("vector16", "scalar_coalesced", "scalar_strided")},
              doc="__restrict__ on the tensors: plain loads may use the read-only path"),
     Mutation("STATIC_SEQ", (1, 0), doc="the length is a constant: no tail code where it divides, loops unroll"),
-    Mutation("KV_BUFFERS", ("ring", "resident"), when={"STATIC_SEQ": (1,)},
+    Mutation("KV_BUFFERS", ("ring", "resident"), when={**MMA, "STATIC_SEQ": (1,)},
              doc="a ring of STAGES buffers, or all of K and V at once"),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of tiles in shared memory"),
-    Mutation("Q_LOCATION", ("registers", "shared"), doc="fragments of Q kept, or read again for every step"),
-    Mutation("EXP", ("fp32", "f16x2"), doc="exponentials one by one in fp32, or in pairs in fp16"),
-    Mutation("QK_ACC", ("fp32", "fp16"), when={"EXP": ("f16x2",)},
+    Mutation("SCORE_BUFFER", ("float", "half"), when=SHARED_SCORES, doc="type of scores in shared memory"),
+    Mutation("SOFTMAX", ("registers", "shared"), when=SHARED_SCORES, doc="a row's scores read once, or twice"),
+    Mutation("Q_LOCATION", ("registers", "shared"), when=MMA, doc="fragments of Q kept, or read again for every step"),
+    Mutation("EXP", ("fp32", "f16x2"), when=MMA, doc="exponentials one by one in fp32, or in pairs in fp16"),
+    Mutation("QK_ACC", ("fp32", "fp16"), when={**MMA, "EXP": ("f16x2",)},
              doc="accumulator of Q K^T; fp16 is imprecise on large inputs"),
-    Mutation("PV_ACC", ("fp32", "fp16"), doc="accumulator of P V; fp16 overflows on large inputs"),
-    Mutation("ROW_SUM", ("ones_mma", "add"), when={"EXP": ("fp32",)},
+    Mutation("PV_ACC", ("fp32", "fp16"), when=MMA, doc="accumulator of P V; fp16 overflows on large inputs"),
+    Mutation("ROW_SUM", ("ones_mma", "add"), when={**MMA, "EXP": ("fp32",)},
              doc="row sums by an mma with ones, or by additions"),
-    Mutation("RESCALE", ("lazy", "on_change", "always"), doc="when the output is rescaled to a new row maximum"),
-    Mutation("LOOP_ORDER", ("qk_first", "plain"), doc="scores of the next step beside the output of this one, or after"),
+    Mutation("RESCALE", ("lazy", "on_change", "always"), when=MMA,
+             doc="when the output is rescaled to a new row maximum"),
+    Mutation("LOOP_ORDER", ("qk_first", "plain"), when=MMA,
+             doc="scores of the next step beside the output of this one, or after"),
+    Mutation("WARP_ROLES", ("same", "loaders"), doc="each warp loads its own keys, or further warps load for all"),
+    Mutation("SCHEDULE", ("one_task", "persistent"), doc="a block per task, or blocks that take tasks in turn"),
     Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="which index runs fastest over the grid"),
     Mutation("CAUSAL_ORDER", ("longest_first", "folded"), doc="order of causal row blocks, which differ in work"),
-    Mutation("KEY_WALK", ("forward", "rotated"), doc="each row block starts at the first key, or elsewhere"),
+    Mutation("KEY_WALK", ("forward", "rotated"), when=MMA, doc="each row block starts at the first key, or elsewhere"),
     Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor that should persist in L2 (a launch attribute)"),
     Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, doc="query rows of a block"),
     Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows"),
-    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, doc="warps along the keys, each with a share of every step"),
+    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, when=MMA,
+              doc="warps along the keys, each with a share of every step"),
     Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys of one split in one step"),
     Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="buffers of the ring, for K and for V; all but one in flight"),
     Parameter("LOOKAHEAD", (1, 2, 3, 4, 8), default=3, when=RESIDENT, doc="load groups in flight"),
-    Parameter("UNROLL", (1, 2, 4, 8), doc="steps unrolled"),
+    Parameter("UNROLL", (1, 2, 4, 8), when=MMA, doc="steps unrolled"),
+    Parameter("LOAD_WARPS", (1, 2, 4), when={"WARP_ROLES": ("loaders",)}, doc="warps that only load"),
+    Parameter("GRID_BLOCKS", (132, 58, 108, 116, 216, 264, 396), when={"SCHEDULE": ("persistent",)},
+              doc="persistent blocks: a multiple of the chip's SMs"),
     Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="resident blocks promised to the compiler: bounds the registers"),
-    Mutation("MERGE", ("fp16", "fp32"), when=SPLIT, doc="type in which the splits' partial outputs are merged"),
-    Mutation("OUTPUT", ("staged", "direct"), when={"KEY_SPLITS": (1,)},
+    Mutation("MERGE", ("fp16", "fp32"), when={**MMA, "KEY_SPLITS": (2, 4, 8)}, doc="type in which the splits' partial outputs are merged"),
+    Mutation("OUTPUT", ("staged", "direct"), when={**MMA, "KEY_SPLITS": (1,)},
              doc="16-byte stores through shared memory, or 4-byte stores from fragments"),
 )  # fmt: skip
 
@@ -68,19 +79,9 @@ GENES = (
 # ---- sizes, as in choice.h
 
 
-def threads(c):
-    """Threads of a block."""
-    return 32 * c.WARPS_M * c.KEY_SPLITS
-
-
-def step_keys(c):
-    """Keys that all splits together take in one step."""
-    return c.BLOCK_N * c.KEY_SPLITS
-
-
-def total_steps(c, p):
-    """Steps over all keys."""
-    return -(-p.S // step_keys(c))
+def on_mma(c):
+    """Whether scores stay in registers, with mma.sync."""
+    return c["TENSOR_CORES"] == "mma_sync"
 
 
 def resident(c):
@@ -88,11 +89,39 @@ def resident(c):
     return c["KV_BUFFERS"] == "resident"
 
 
+def loaders(c):
+    """Whether further warps do the loading."""
+    return c["WARP_ROLES"] == "loaders"
+
+
+def splits(c):
+    """Warps along the keys."""
+    return c.KEY_SPLITS if on_mma(c) else 1
+
+
+def threads(c):
+    """Threads of a block."""
+    return 32 * (c.WARPS_M * splits(c) + (c.LOAD_WARPS if loaders(c) else 0))
+
+
+def row_tiles(c):
+    """Tiles of 16 query rows of a warp."""
+    return c.BLOCK_M // (16 * c.WARPS_M)
+
+
+def total_steps(c, p):
+    """Steps over all keys: in each, every split takes BLOCK_N of them."""
+    return -(-p.S // (c.BLOCK_N * splits(c)))
+
+
 def shared_bytes(c, p):
-    """Dynamic shared memory: Q, each split's K and V (later its partial output), references and row sums."""
+    """Dynamic shared memory of a block."""
     row = 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
     buffers = total_steps(c, p) if resident(c) else c.STAGES
     keys = 2 * buffers * c.BLOCK_N * row
+    if not on_mma(c):
+        scores = c.BLOCK_N * (4 if c["SCORE_BUFFER"] == "float" else 2) + 16
+        return c.BLOCK_M * row + keys + c.BLOCK_M * (scores + 4 * p.D + 16 + 8)
     if c.KEY_SPLITS == 1:
         return c.BLOCK_M * row + keys
     partial = c.BLOCK_M * (p.D + 8) * (2 if c["MERGE"] == "fp16" else 4)
@@ -104,22 +133,29 @@ def held_registers(c, p):
     output = p.D // 8 * (4 if c["PV_ACC"] == "fp32" else 2)
     scores = c.BLOCK_N // 8 * (4 if c["QK_ACC"] == "fp32" else 2)
     query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
-    needed = c.BLOCK_M // (16 * c.WARPS_M) * (output + scores + query + 4) + 8
+    needed = row_tiles(c) * (output + scores + query + 4) + 8
     return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
 # ---- rules, as in choice.h
 
 CONSTRAINTS = (
-    Constraint("rows_split_over_warps", lambda c: divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
+    Constraint("rows_split_over_warps", lambda c: not on_mma(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
                "each warp takes whole tiles of 16 query rows"),
     Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
     Constraint("ring_within_steps", lambda c, p: resident(c) or Need(c.STAGES, max(total_steps(c, p), 2), "buffers"),
                "buffers beyond the number of steps are never filled"),
     Constraint("lookahead_within_steps", lambda c, p: not resident(c) or Need(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
                "there is one load group more than steps"),
-    Constraint("qk_first_needs_lookahead", lambda c: c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
+    Constraint("qk_first_needs_lookahead", lambda c: not on_mma(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
                "K of the next step must be there while V of this one is read"),
+    Constraint("loaders_need_a_ring",
+               lambda c: not loaders(c)
+               or (not resident(c) and c.STAGES > (2 if on_mma(c) and c["LOOP_ORDER"] == "plain" else 1)),
+               "loading warps fill free buffers of a ring"),
+    Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task"
+               or Need(c.GRID_BLOCKS, p.B * p.H * -(-p.S // c.BLOCK_M), "blocks"),
+               "a persistent block without a task is never worth a launch"),
     Constraint("folding_is_causal", lambda c, p: c["CAUSAL_ORDER"] == "longest_first" or bool(p.causal),
                "without a causal mask all row blocks are the same work"),
     Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c.STATIC_SEQ == 1 and not p.causal),
@@ -127,9 +163,11 @@ CONSTRAINTS = (
     Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or Need(c.UNROLL, 2 * total_steps(c, p), "steps"),
                "unrolling past the last step changes nothing"),
     Constraint("unrolled_code_stays_small",
-               lambda c, p: Need(c.UNROLL * c.BLOCK_N * (c.BLOCK_M // (16 * c.WARPS_M)) * p.D // 64, 1024, "units"),
+               lambda c, p: not on_mma(c) or Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "units"),
                "unrolled fragments beyond this outgrow the instruction cache and take seconds to compile"),
-    Constraint("registers_hold_fragments", held_registers,
+    Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
+               "wmma loads rows at one stride, which a swizzle breaks up"),
+    Constraint("registers_hold_fragments", lambda c, p: not on_mma(c) or held_registers(c, p),
                "output, scores and Q live in registers at once, and spilled ones cost more than they save"),
     Constraint("heads_fit_grid", lambda c, p: Need(p.B * p.H, 65535, "heads"), "heads are an axis of the grid"),
 )  # fmt: skip
@@ -138,12 +176,13 @@ CONSTRAINTS = (
 def launches(c, p):
     """One block for each block of query rows of each head."""
     rows, heads = -(-p.S // c.BLOCK_M), p.B * p.H
+    grid = (rows, heads) if c["GRID_ORDER"] == "rows_fast" else (heads, rows)
     return [
         Launch(
             "attention",
-            (rows, heads) if c["GRID_ORDER"] == "rows_fast" else (heads, rows),
+            grid if c["SCHEDULE"] == "one_task" else (c.GRID_BLOCKS,),
             threads(c),
-            ("q", "k", "v", "o", i32(p.S), f32(math.log2(math.e) / math.sqrt(p.D))),
+            ("q", "k", "v", "o", i32(heads), i32(p.S), f32(math.log2(math.e) / math.sqrt(p.D))),
             shared_bytes=shared_bytes(c, p),
             min_blocks=c.MIN_BLOCKS,
             l2_window=None if c["L2_WINDOW"] == "none" else L2Window(c["L2_WINDOW"]),

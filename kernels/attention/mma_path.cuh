@@ -10,15 +10,23 @@ constexpr int SPLIT_THREADS = 32 * WARPS_M;
 constexpr int MT = row_tiles(CHOICE);      // 16-row tiles of a warp: each K or V fragment feeds all of them
 constexpr int ROW_BYTES = row_bytes(CHOICE);
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
+constexpr int SPLIT_BYTES = split_bytes(CHOICE);
+constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
 constexpr int BUFFERS = buffers(CHOICE);
 constexpr int STEP_KEYS = step_keys(CHOICE);
 constexpr int AHEAD = groups_ahead(CHOICE);
+constexpr int UNROLL_STEPS = UNROLL;       // #pragma unroll reads constants, not macros
 constexpr int KEY_CHUNKS = BLOCK_N / 16;   // 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
 constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
-constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1;
 constexpr bool SPECIALISED = specialised(CHOICE);
+constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1 && !SPECIALISED;
+constexpr int THREADS = threads(CHOICE);
+constexpr int LOAD_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
+// Steps from the last read of a buffer to the load group that fills it again: K of step g is read beside V of step
+// g - 1 when scores come first, else a step later.
+constexpr int REUSE_DISTANCE = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES : STAGES + 1;
 
 // A power of two, so that its product with the scale is exact and a row that is masked throughout gives 2^0, not NaN.
 constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f;
@@ -45,15 +53,22 @@ struct Place {
   __device__ __forceinline__ int column_pair() const { return lane % 4; }
 };
 
+// Named barriers: 0 is __syncthreads(). Without loading warps, each split has its own. With them, each buffer of the
+// ring has one that says full and one that says read; both count every warp of the block.
+constexpr int FIRST_SPLIT_BARRIER = 1;
+constexpr int FIRST_FULL_BARRIER = 1;
+constexpr int FIRST_READ_BARRIER = FIRST_FULL_BARRIER + 4;
+constexpr int COMPUTE_BARRIER = 15;
+
 __device__ __forceinline__ void sync_compute_warps() {
-  if constexpr (SPECIALISED) sync_named<COMPUTE_THREADS>(15);
+  if constexpr (SPECIALISED) sync_named<COMPUTE_THREADS>(COMPUTE_BARRIER);
   else __syncthreads();
 }
 /// Meets the warps that read the same keys.
 __device__ __forceinline__ void sync_split(int split) {
   if constexpr (KEY_SPLITS == 1 || SPECIALISED) sync_compute_warps();
   else if constexpr (WARPS_M == 1) __syncwarp();
-  else sync_named<SPLIT_THREADS>(1 + split);
+  else sync_named<SPLIT_THREADS>(FIRST_SPLIT_BARRIER + split);
 }
 
 // ---- K and V on their way into shared memory
@@ -78,35 +93,76 @@ struct KeyStream {
     return walked * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
   }
   template <int THREADS>
-  __device__ __forceinline__ void load(u32 tile, const Half* tensor, int step) const {
-    load_tile<BLOCK_N, THREADS, KEY_TAIL>(tile, tensor, first_key(step), length, thread);
-  }
-  template <int THREADS>
   __device__ __forceinline__ void load_group(int group) const {
-    if (group >= 1 && group <= steps) load<THREADS>(v_tile(group - 1), v, group - 1);
-    if (group < steps) load<THREADS>(k_tile(group), k, group);
+    if (group >= 1 && group <= steps)
+      load_tile<BLOCK_N, THREADS, KEY_TAIL>(v_tile(group - 1), v, first_key(group - 1), length, thread);
+    if (group < steps) load_tile<BLOCK_N, THREADS, KEY_TAIL>(k_tile(group), k, first_key(group), length, thread);
   }
 
-  /// Starts the first groups (Q may join the first of them, before this call).
+  /// Starts the first groups; what was copied before this call arrives with the first of them.
   __device__ __forceinline__ void start() const {
-#pragma unroll
-    for (int group = 0; group < at_least(AHEAD, 1); ++group) {
-      load_group<SPLIT_THREADS>(group);
+    if constexpr (SPECIALISED) {
       commit_copies();
+    } else {
+#pragma unroll
+      for (int group = 0; group < at_least(AHEAD, 1); ++group) {
+        load_group<SPLIT_THREADS>(group);
+        commit_copies();
+      }
     }
+  }
+  /// Waits for K of step 0 and for whatever every compute warp copied before start().
+  __device__ __forceinline__ void arrive_first() const {
+    wait_copies<SPECIALISED ? 0 : at_least(AHEAD, 1) - 1>();
+    sync_compute_warps();
+    if constexpr (SPECIALISED) sync_named<THREADS>(FIRST_FULL_BARRIER);
   }
   /// After the scores of `step`: starts the group that this step's reads have made room for.
   __device__ __forceinline__ void advance(int step) const {
-    if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
-    load_group<SPLIT_THREADS>(step + at_least(AHEAD, 1));
-    commit_copies();  // past the end too: the count of pending groups stays a constant
+    if constexpr (!SPECIALISED) {
+      if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
+      load_group<SPLIT_THREADS>(step + at_least(AHEAD, 1));
+      commit_copies();  // past the end too: the count of pending groups stays a constant
+    }
   }
   /// Waits until V of `step` and K of the next one are there for all warps of the split.
   __device__ __forceinline__ void arrive(int step) const {
-    wait_copies<at_least(AHEAD - 1, 0)>();
-    sync_split(split);
+    if constexpr (SPECIALISED) {
+      sync_named<THREADS>(FIRST_FULL_BARRIER + (step + 1) % STAGES);
+    } else {
+      wait_copies<at_least(AHEAD - 1, 0)>();
+      sync_split(split);
+    }
+  }
+  /// Tells the loading warps, where one still waits for it, that this warp has read all it needs of `step`.
+  __device__ __forceinline__ void release(int step) const {
+    if constexpr (SPECIALISED) {
+      if (step + REUSE_DISTANCE <= steps) arrive_named<THREADS>(FIRST_READ_BARRIER + step % STAGES);
+    }
   }
 };
+
+/// The loading warps: fill the ring of every split, a group as soon as its buffers have been read. Group g reuses the
+/// buffers that step g - REUSE_DISTANCE was the last to read, and IN_FLIGHT groups are on their way at a time.
+__device__ __forceinline__ void serve(const Half* k, const Half* v, u32 memory, int steps, int length, int shift) {
+  constexpr int IN_FLIGHT = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES - 2 : STAGES - 1;
+  const u32 thread = threadIdx.x - COMPUTE_THREADS;
+  for (int group = 0; group <= steps + IN_FLIGHT; ++group) {
+    if (group <= steps) {
+      if (group >= REUSE_DISTANCE) sync_named<THREADS>(FIRST_READ_BARRIER + (group - REUSE_DISTANCE) % STAGES);
+#pragma unroll 1
+      for (u32 split = 0; split < KEY_SPLITS; ++split) {
+        const KeyStream keys{k, v, memory + split * SPLIT_BYTES, thread, split, steps, length, shift};
+        keys.load_group<LOAD_THREADS>(group);
+      }
+    }
+    commit_copies();
+    if (group >= IN_FLIGHT) {
+      wait_copies<IN_FLIGHT>();
+      arrive_named<THREADS>(FIRST_FULL_BARRIER + (group - IN_FLIGHT) % STAGES);
+    }
+  }
+}
 
 // ---- the steps of the algorithm, on one warp's fragments
 
@@ -367,8 +423,6 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
   }
 }
 
-constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
-constexpr int SPLIT_BYTES = split_bytes(CHOICE);
 
 /// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
 __device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u32 exchange, const Place& at) {
@@ -450,6 +504,7 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
         exponentiate(p, s, n, rows, scale);
         multiply_pv(rows, p, keys.v_tile(step), n, at);
       }
+      keys.release(step);
     }
   } else {
 #pragma unroll
@@ -467,6 +522,7 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
         multiply_qk(s, q, keys.k_tile(step + 1), n, at);
         multiply_pv(rows, p, keys.v_tile(step), n, at);
       }
+      keys.release(step);
       keys.advance(step + 1);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
       update_reference(rows, s, scale);
@@ -488,26 +544,35 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
   }
 }
 
-/// Steps of a split: its share of the keys that the block's last row may see.
+/// Steps of a split: its share of the keys that the block's last row may see. Loading warps serve all splits alike.
 __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
+  if constexpr (SPECIALISED) split = 0;
   const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
   return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
 }
 
 /// Attention of rows [m_block * BLOCK_M, ...) of one head.
-__device__ __forceinline__ void attend(const Tensors& head, u32 memory, int m_block, int length, float scale) {
+__device__ __forceinline__ void attend(const Tensors& head, unsigned char* shared, int m_block, int length,
+                                       float scale) {
   const Place at;
+  const u32 memory = shared_address(shared);
   const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
   const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
   const int steps = steps_of(at.split, first_row, length);
+  const int shift = KEY_WALK == KEY_WALK_ROTATED && steps > 0 ? m_block % steps : 0;
+  if constexpr (SPECIALISED) {
+    if (at.thread >= COMPUTE_THREADS) {
+      serve(head.k, head.v, splits, steps, length, shift);
+      return;
+    }
+  }
   const KeyStream keys{head.k, head.v, splits + at.split * SPLIT_BYTES, at.thread % SPLIT_THREADS, at.split, steps,
-                       length, KEY_WALK == KEY_WALK_ROTATED && steps > 0 ? m_block % steps : 0};
+                       length, shift};
 
   load_tile<BLOCK_M, COMPUTE_THREADS, ROW_TAIL>(memory, head.q, first_row, length, at.thread);
   keys.start();
-  wait_copies<at_least(AHEAD, 1) - 1>();
-  sync_compute_warps();  // Q was loaded by all of them
+  keys.arrive_first();
 
   Rows rows;
   rows.reset();
