@@ -1,0 +1,143 @@
+"""``if constexpr`` with its decided branch kept, decided asserts gone, and decided values written out."""
+
+from __future__ import annotations
+
+from evokern.cuda_source.constant import Integer, UndecidableError, Value
+from evokern.cuda_source.environment import Environment, Scope, skip_statement
+from evokern.cuda_source.layout import Edit, Layout
+from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.walk import Walk
+
+_CHOOSING = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", "!"))
+_CONDITIONALS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
+_FOLDABLE = frozenset(("int", "bool", "unsigned", "unsigned int"))
+
+
+class BranchPruner(Walk):
+    """Collects the edits that keep the decided branches; the outermost ones first, so that each pass is sound."""
+
+    def __init__(self, unit: Unit, environment: Environment) -> None:
+        super().__init__(unit, environment)
+        self.edits: list[Edit] = []
+        self.layout = Layout(unit)
+
+    def visit_if(self, index: int, end: int, scope: Scope, block: tuple[int, int] | None) -> int | None:
+        """Replace a decided ``if constexpr`` by the branch that is taken."""
+        opener = index + 2
+        close = self.partner[opener]
+        try:
+            holds = self.environment.truth(opener + 1, close - 1, scope)
+        except UndecidableError:
+            return None
+        first = (close + 1, skip_statement(self.tokens, self.partner, close + 1, end))
+        behind, second = first[1], None
+        if behind < end and self.tokens[behind].text == "else":
+            second = (behind + 1, skip_statement(self.tokens, self.partner, behind + 1, end))
+            behind = second[1]
+        if not all(self._balanced(*branch) for branch in (first, second) if branch):
+            return None
+        kept = first if holds else second
+        if block is None:
+            self.edits.append(self._inside(index, behind, kept))
+        elif kept is None:
+            self.edits.append(self.layout.removal(index, behind - 1))
+        else:
+            self.edits.append(self._unwrapped(index, behind, kept, block))
+        return behind
+
+    def visit_assertion(self, first: int, last: int, scope: Scope) -> None:
+        """Take out an assert that holds: it guarded choices that are made."""
+        parts = self.unit.arguments(first + 1)
+        try:
+            holds = bool(parts) and self.environment.truth(*parts[0], scope)
+        except UndecidableError:
+            return
+        if holds:
+            self.edits.append(self.layout.removal(first, last))
+
+    def _balanced(self, first: int, behind: int) -> bool:
+        """Whether no undecided preprocessor conditional crosses a branch's border."""
+        depth = 0
+        for index in range(first, behind):
+            depth += _CONDITIONALS.get(self.tokens[index].directive, 0)
+            if depth < 0:
+                return False
+        return depth == 0
+
+    def _inside(self, index: int, behind: int, kept: tuple[int, int] | None) -> Edit:
+        """A statement inside another must stay one statement."""
+        start, end = self.tokens[index].start, self.tokens[behind - 1].end
+        if kept is None:
+            return Edit(start, end, "{}")
+        text = self.layout.text(kept[0], kept[1] - 1)
+        return Edit(start, end, f"{{ {text} }}" if self.tokens[kept[0]].text == "if" else text)
+
+    def _unwrapped(self, index: int, behind: int, kept: tuple[int, int], block: tuple[int, int]) -> Edit:
+        """The branch in place of the whole statement, without its braces where no name would clash."""
+        first, last = kept[0], kept[1] - 1
+        bare = self.tokens[first].text == "{" and not self._clashes(first, index, behind, block)
+        return self.layout.replacement(index, behind - 1, first, last, inner=bare)
+
+    def _clashes(self, opener: int, index: int, behind: int, block: tuple[int, int]) -> bool:
+        """Whether a name declared directly in a branch also stands in the block around the statement."""
+        declared: set[str] = set()
+        at = opener + 1
+        while at < self.partner[opener]:
+            after = skip_statement(self.tokens, self.partner, at, self.partner[opener])
+            while at < after - 1 and self.tokens[at].kind == "directive":
+                at += 1
+            if self.tokens[at].text not in ("{", "if", "for", "while", "switch", "do"):
+                stop = after - 2 if self.tokens[after - 1].text == ";" else after - 1
+                declared |= self.declared_names(at, stop) if stop >= at else set()
+            at = after
+        outside = (*range(block[0], index), *range(behind, block[1]))
+        return bool(declared) and any(self.tokens[i].text in declared for i in outside if self.tokens[i].kind == "word")
+
+
+class ValueFolder(Walk):
+    """Collects edits that write the values of choices out.
+
+    These are calls of constexpr functions on constants, and constants whose initialisers compare or choose. Sums and
+    products of names stay: they tell where a number comes from.
+    """
+
+    def __init__(self, unit: Unit, environment: Environment) -> None:
+        super().__init__(unit, environment)
+        self.edits: list[Edit] = []
+        self._taken: list[tuple[int, int]] = []
+
+    def visit_constant(self, first: int, last: int, value: Value, written: str) -> None:
+        """Write out a constant that is the result of a choice."""
+        if isinstance(value, Integer) and any(self.tokens[i].text in _CHOOSING for i in range(first, last + 1)):
+            self._fold(first, last, value)
+
+    def visit_expression(self, first: int, last: int, scope: Scope) -> None:
+        """Write out calls whose arguments are all known."""
+        for index in range(first, last):
+            if self.tokens[index].kind != "word" or self.tokens[index + 1].text != "(":
+                continue
+            if self.tokens[index - 1].text in (".", "->", "::") and index > 0:
+                continue
+            function = self.environment.function(self.tokens[index].text)
+            if function is None or function.name_index == index or scope.find(self.tokens[index].text)[0]:
+                continue
+            if self.environment.return_type(function) not in _FOLDABLE:
+                continue
+            try:
+                value = self.environment.value(index, self.partner[index + 1], scope)
+            except UndecidableError:
+                continue
+            if isinstance(value, Integer):
+                self._fold(index, self.partner[index + 1], value)
+
+    def _fold(self, first: int, last: int, value: Integer) -> None:
+        start, end = self.tokens[first].start, self.tokens[last].end
+        if any(begin < end and start < stop for begin, stop in self._taken):
+            return
+        try:
+            text = value.literal
+        except UndecidableError:
+            return
+        whole = self.tokens[first - 1].text in ("=", "(", ",", "[") if first else False
+        self._taken.append((start, end))
+        self.edits.append(Edit(start, end, text if value.value >= 0 or whole else f"({text})"))

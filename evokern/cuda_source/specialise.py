@@ -1,0 +1,109 @@
+"""One candidate's source out of the source of all: unused choices gone, and still a text that a person reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from evokern.cuda_source import preprocessor
+from evokern.cuda_source.branches import BranchPruner, ValueFolder
+from evokern.cuda_source.conditionals import inline_headers, resolve_conditionals
+from evokern.cuda_source.environment import Environment
+from evokern.cuda_source.layout import apply
+from evokern.cuda_source.lexer import TokenStream
+from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unreferenced import drop_unreferenced
+
+_PASSES = 40  # each pass makes the text shorter; nesting deeper than this is left as it is
+
+
+def specialise(
+    text: str,
+    macros: Mapping[str, str | int],
+    headers: Mapping[str, str] | None = None,
+    entries: Iterable[str] = (),
+    closed: bool = False,
+) -> str:
+    """Write a kernel's source for one choice of its macros.
+
+    Preprocessor conditionals and ``if constexpr`` that the choice decides are resolved, asserts that hold go, values
+    of choices are written out, and what no kernel reaches any more is dropped. What the choice does not decide stays.
+    The macros that the rest still names are defined behind the opening comment, so the result needs no ``-D``, and
+    compiles to the same machine code as the original with the macros given by ``-D``.
+
+    Args:
+        text: the source.
+        macros: the chosen values, as ``-D`` gives them; a value may name another macro.
+        headers: the folder's own headers by the name in ``#include``; they are put in place of the directive.
+        entries: the kernels that are launched; every ``__global__`` function when empty.
+        closed: whether names that neither the macros nor the text define count as undefined in ``#if``: true for a
+            text that is complete with its macros, such as an export.
+
+    Returns:
+        The specialised source.
+    """
+    chosen = {name: str(value) for name, value in macros.items()}
+    text = inline_headers(text.replace("\r\n", "\n"), headers or {})
+    text = resolve_conditionals(text, chosen, closed)
+    text = _until_settled(text, lambda current: _prune(current, chosen))
+    text = _until_settled(text, lambda current: _fold(current, chosen))
+    text = drop_unreferenced(text, entries)
+    return _with_definitions(_tidied(text), chosen)
+
+
+def _until_settled(text: str, change: Callable[[str], str]) -> str:
+    for _ in range(_PASSES):
+        changed = change(text)
+        if changed == text:
+            break
+        text = changed
+    return text
+
+
+def _prune(text: str, chosen: Mapping[str, str]) -> str:
+    unit = Unit("", text)
+    pruner = BranchPruner(unit, Environment(unit, chosen))
+    pruner.run()
+    return apply(text, pruner.edits)
+
+
+def _fold(text: str, chosen: Mapping[str, str]) -> str:
+    unit = Unit("", text)
+    folder = ValueFolder(unit, Environment(unit, chosen))
+    folder.run()
+    return apply(text, folder.edits)
+
+
+def _tidied(text: str) -> str:
+    """No trailing blanks, no double empty lines, none behind an opening brace."""
+    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = re.sub(r"\{\n\n+", "{\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+
+
+def _with_definitions(text: str, chosen: Mapping[str, str]) -> str:
+    """Define the macros that the text names, behind its opening comment."""
+    stream = TokenStream(text)
+    defined = {definition.name for definition in preprocessor.definitions(stream)}
+    named = {token.text for token in stream.tokens if token.kind == "word"}
+    named |= {word for token in stream.tokens if token.kind == "directive" for word in preprocessor.words(token.text)}
+    waiting = [name for name in chosen if name in named]
+    needed: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in needed and name not in defined:
+            needed.add(name)
+            waiting += [word for word in preprocessor.words(chosen[name]) if word in chosen]
+    if not needed:
+        return text
+    lines = [f"#define {name} {value}".rstrip() for name, value in chosen.items() if name in needed]
+    position = _behind_comment(text, stream)
+    return text[:position] + "\n".join(lines) + "\n\n" + text[position:].lstrip("\n")
+
+
+def _behind_comment(text: str, stream: TokenStream) -> int:
+    """Offset behind the comment that opens the file: the first empty line before any code, or the first code."""
+    first = stream.tokens[0].start if stream.tokens else len(text)
+    opening = text[:first]
+    blank = opening.find("\n\n")
+    return blank + 2 if blank >= 0 else text.rfind("\n", 0, first) + 1
