@@ -35,9 +35,12 @@ class GlobalSpace:
         self.machine = machine
         self.memory = machine.memory
         self.writes = 0
+        self.shadow = machine.global_shadow
+        self.block_key = np.zeros(machine.lanes, np.uint64)
 
     def load(self) -> None:
         """New blocks."""
+        self.block_key[:] = (self.machine.block_id + 1).astype(np.uint64) << np.uint64(16)
         self.starts, self.sizes = self.memory.bounds()
 
     def view(self, width: int) -> Array:
@@ -98,18 +101,41 @@ class GlobalSpace:
     # ---- what the shadow keeps
 
     def note_read(self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool) -> None:
-        """Check and record reads."""
+        """Check and record reads; a volatile or acquiring read takes part in the order of blocks instead."""
+        if self.shadow is None or (site.buffer is not None and not site.buffer.writable):
+            return
+        if synchronises:
+            self._synchronise(active, release=False, acquire=True)
+        else:
+            self.shadow.read(self.machine, active, index, width, number, site.buffer)
 
-    def note_write(self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool) -> None:
-        """Check and record writes."""
+    def note_write(
+        self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *, synchronises: bool
+    ) -> None:
+        """Check and record writes; a volatile or releasing write takes part in the order of blocks."""
         self.writes += 1
+        if self.shadow is None:
+            return
+        if synchronises:
+            self._synchronise(active, release=True, acquire=False)
+        self.shadow.write(self.machine, active, index, width, number, values, atomic=synchronises)
 
     def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site) -> None:
-        """Record atomic updates."""
+        """Record atomic updates, which take part in the order of blocks and do not race with each other."""
         self.writes += 1
+        if self.shadow is not None:
+            self._synchronise(active, release=True, acquire=True)
+            self.shadow.write(self.machine, active, index, width, number, None, atomic=True)
 
     def fence(self, active: Active) -> None:
         """Record a fence."""
+        if self.shadow is not None and self.shadow.ordered:
+            self.shadow.fence(self.machine.launch[active.lanes], self.machine.block_id[active.lanes])
+
+    def _synchronise(self, active: Active, *, release: bool, acquire: bool) -> None:
+        if self.shadow is not None and self.shadow.ordered:
+            lanes = active.lanes
+            self.shadow.synchronise(self.machine.launch[lanes], self.machine.block_id[lanes], release=release, acquire=acquire)
 
     # ---- faults, for all spaces
 

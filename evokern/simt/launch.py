@@ -10,7 +10,9 @@ import numpy as np
 
 from evokern.errors import SourceError, UsageError, nearest
 from evokern.simt.arrays import Array
+from evokern.simt.counters import Counters, Tally
 from evokern.simt.findings import Collector, Finding
+from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.machine import Geometry, Machine, Options, Stopped, check
 from evokern.simt.memory import Buffer, Memory
 from evokern.simt.module import Module
@@ -30,6 +32,8 @@ class LaunchResult:
 
     findings: tuple[Finding, ...]
     """What the sanitizer saw."""
+    counters: Counters | None
+    """What was issued and moved; None with ``count=False``. `launch_many` counts its launches together."""
     completed: bool
     """True when every thread ran to its end."""
     printed: str
@@ -84,29 +88,34 @@ def launch_many(
     width = -(-threads // 32) * 32
     per_batch = batch_blocks or batch_size(program, width, dynamic_shared)
     machines: dict[int, Machine] = {}
+    shadow = GlobalShadow(program, memory, len(args), total) if sanitize else None
     completed = True
     printed: dict[int, list[tuple[int, str]]] = {}
     if not module.checked(entry):
         check(Machine(program, memory, Geometry(grid, block, 1, 1), params[:1], {k: v[:1] for k, v in symbols.items()}, dynamic_shared, options, collectors))
         module.mark_checked(entry)
+    tally = Tally(program) if count else None
     try:
         for start in range(0, len(pairs), per_batch):
             part = pairs[start : start + per_batch]
             machine = machines.get(len(part))
             if machine is None:
                 geometry = Geometry(grid, block, len(args), len(part))
-                machine = machines[len(part)] = Machine(program, memory, geometry, params, symbols, dynamic_shared, options, collectors)
+                machine = machines[len(part)] = Machine(program, memory, geometry, params, symbols, dynamic_shared, options, collectors, shadow, tally)
             machine.load(part)
             machine.run()
+            if machine.events is not None:
+                machine.events.finish()
             completed &= machine.live_count == 0
     except Stopped:
         completed = False
     for machine in machines.values():
         for number, lines in machine.printed.items():
             printed.setdefault(number, []).extend(lines)
+    counters = tally.counters(tuple(chosen), len(args), width // 32) if tally is not None else None
     return [
         LaunchResult(
-            collector.findings, completed and collector.fatal is None, "".join(text for _, text in printed.get(number, [])),
+            collector.findings, counters, completed and collector.fatal is None, "".join(text for _, text in printed.get(number, [])),
             collector.fatal, collector.fatal is not None and collector.fatal.kind in ("instruction_limit", "deadlock"),
         )  # fmt: skip
         for number, collector in enumerate(collectors)

@@ -18,8 +18,9 @@ from evokern.errors import SourceError
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.asynccopy import AsyncCopies
 from evokern.simt.barriers import Barriers
-from evokern.simt.counters import EventCounter
+from evokern.simt.counters import EventCounter, Tally
 from evokern.simt.gates import Gates
+from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.globals import GlobalSpace
 from evokern.simt.operations.control import bind_control
 from evokern.simt.program import Program, Segment, Unit
@@ -124,7 +125,10 @@ class Machine:
         dynamic_shared: int,
         options: Options,
         collectors: Sequence[Collector],
+        global_shadow: GlobalShadow | None = None,
+        tally: Tally | None = None,
     ) -> None:
+        self.global_shadow = global_shadow
         self.program = program
         self.memory = memory
         self.geometry = geometry
@@ -148,7 +152,7 @@ class Machine:
         self.printed: dict[int, list[tuple[int, str]]] = {}
         self.pc = -1
         self.symbols = symbols
-        self.events = EventCounter(self, len(program.instructions)) if options.count else None
+        self.events = EventCounter(self, tally) if tally is not None else None
         self.specials = Specials(self)
         self.shared = SharedSpace(self, program.static_shared, dynamic_shared)
         self.local = LocalSpace(self)
@@ -279,6 +283,8 @@ class Machine:
         self.barriers.load()
         self.gates.load()
         self.copies.load()
+        if self.events is not None:
+            self.events.load()
 
     def run(self) -> None:
         """Run the loaded blocks to their end.
@@ -337,6 +343,8 @@ class Machine:
                 active = passed
             self.active = active
             warps = active.warps
+            if self.events is not None:
+                self.events.segment(index, active)
             bound.threads += active.count
             bound.warps += warps
             if not active.all and active.count != 32 * warps:

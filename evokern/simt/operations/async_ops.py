@@ -74,7 +74,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         machine.globals.note_read(sound, index, width, number, site, synchronises=False)
         if machine.events is not None:
             machine.events.sectors(number, sound, index, width, write=False)
-            machine.events.async_bytes += width * sound.count
+            machine.events.copied(width * sound.count)
         found = machine.globals.view(width).take(index, mode="clip")
         if where is None and sound is active:
             writable = site.buffer is None or site.buffer.writable

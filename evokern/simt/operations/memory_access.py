@@ -54,7 +54,7 @@ def element_access(machine: Machine, number: int, space: str, width: int) -> Ele
         if machine.events is not None:
             machine.events.sectors(number, sound, index, width, write=values is not None)
         if values is not None:
-            machine.globals.note_write(sound, index, width, number, site, synchronises=False)
+            machine.globals.note_write(sound, index, width, number, site, values[place(sound)], synchronises=False)
             machine.globals.view(width)[index] = values[place(sound)].view(RAW[width])
         else:
             machine.globals.note_read(sound, index, width, number, site, synchronises=False)

@@ -286,7 +286,7 @@ def store(i: Instruction, b: Binder) -> Action:
         if sound is None:
             return
         values = gather(sound)
-        space_.note_write(sound, index, width, number, site, synchronises=synchronises)
+        space_.note_write(sound, index, width, number, site, values, synchronises=synchronises)
         if machine.events is not None:
             machine.events.sectors(number, sound, index, width, write=True)
         space_.view(width)[index] = values.view(RAW[width])

@@ -1,0 +1,184 @@
+"""The shadow of global memory: which block wrote and read each word during one launch, and reads of the unwritten.
+
+Blocks of a launch have no order, except where one releases (a fence, then an atomic or volatile write) and another acquires
+(an atomic or volatile read after it). Each block therefore keeps what it has seen of the others' releases. Allocations that the
+kernel may not write need no shadow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.simt.arrays import RAW, Active, Array
+from evokern.simt.memory import GLOBAL_BASE, Buffer
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+    from evokern.simt.memory import Memory
+    from evokern.simt.program import Program
+
+_TIME, _BLOCK = 40, 16
+_NUMBER = 0x7FFF
+_ATOMIC = 0x8000
+
+
+class GlobalShadow:
+    """Keys per word for one launch (or several with memory of their own): time, block, instruction."""
+
+    def __init__(self, program: Program, memory: Memory, launches: int, blocks: int) -> None:
+        self.memory = memory
+        self.blocks = blocks
+        self.grain = _grain(program)
+        self.ordered = any(
+            item.opcode in ("membar", "fence") or item.has("release", "acquire", "acq_rel", "sc") for item in program.instructions
+        )
+        self.size = memory.arena.size
+        words = self.size // self.grain
+        self.writer = np.zeros(words, np.uint64)
+        self.readers = (np.zeros(words, np.uint64), np.zeros(words, np.uint64))
+        self._views: dict[tuple[int, int], Array] = {}
+        self.turn = 0
+        self.now = 1
+        self.fenced = np.zeros((launches, blocks), np.int64)
+        self.released = np.zeros((launches, blocks), np.int64)
+        self.acquired: dict[tuple[int, int], Array] = {}
+
+    def _view(self, which: int, width: int) -> tuple[Array, int]:
+        count = max(width // self.grain, 1)
+        view = self._views.get((which, count))
+        if view is None:
+            array = (self.writer, *self.readers)[which]
+            size = 8 * count
+            view = array if count == 1 else array[: array.size // count * count].view(RAW.get(size, np.dtype(f"V{size}")))
+            self._views[which, count] = view
+        return view, count
+
+    def read(self, machine: Machine, active: Active, index: Array, width: int, number: int, buffer: Buffer | None) -> None:
+        """Check reads against writes of other blocks, and against there being none; record them."""
+        element = index if width >= self.grain else index * width // self.grain
+        view, count = self._view(0, width)
+        seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        mine = active.pick(machine.globals.block_key)
+        if seen.any():
+            self._compare(machine, active, seen, mine, element, count, number, "written")
+        if buffer is None or not buffer.initialised:
+            self._unwritten(machine, active, seen, element, count, number)
+        keys = self._keys(mine, number, count)
+        self.turn ^= 1
+        self._view(1 + self.turn, width)[0][element] = keys
+
+    def write(
+        self, machine: Machine, active: Active, index: Array, width: int, number: int, values: Array | None, *, atomic: bool = False
+    ) -> None:
+        """Check writes against accesses of other blocks; record them. Writing what is there already is no race."""
+        element = index if width >= self.grain else index * width // self.grain
+        mine = active.pick(machine.globals.block_key)
+        for which in (0, 1, 2):
+            view, count = self._view(which, width)
+            seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+            if seen.any():
+                same = None
+                if values is not None and which == 0:
+                    now = self.memory.view(width).take(index, mode="clip")
+                    same = (now.view(np.uint8) == values.view(np.uint8)).reshape(-1, width).all(1)
+                self._compare(machine, active, seen, mine, element, count, number, "written" if which == 0 else "read",
+                              exempt=same, atomic=atomic)  # fmt: skip
+        view, count = self._view(0, width)
+        view[element] = self._keys(mine, number | (_ATOMIC if atomic else 0), count)
+
+    def _keys(self, mine: Array, number: int, count: int) -> Array:
+        tag = min(number & _NUMBER, _NUMBER) | (number & _ATOMIC)
+        key = mine + np.uint64(self.now << _TIME | tag)
+        return key if count == 1 else np.repeat(key, count).view(RAW.get(8 * count, np.dtype(f"V{8 * count}")))
+
+    def _compare(
+        self, machine: Machine, active: Active, seen: Array, mine: Array, element: Array, count: int, number: int, what: str,
+        *, exempt: Array | None = None, atomic: bool = False,
+    ) -> None:  # fmt: skip
+        block_bits = np.uint64(0xFFFFFF << _BLOCK)
+        theirs = seen & block_bits
+        race = (theirs != 0) & (theirs != mine[:, None])
+        if exempt is not None:
+            race &= ~exempt[:, None]
+        if atomic:
+            race &= (seen & np.uint64(_ATOMIC)) == 0
+        if not race.any():
+            return
+        row, part = np.nonzero(race)
+        keys = seen[row, part]
+        other = ((keys & block_bits) >> np.uint64(_BLOCK)).astype(np.int64) - 1
+        lanes = active.lanes[row]
+        if self.ordered:
+            open_ = ~self._known(machine, lanes, other, (keys >> np.uint64(_TIME)).astype(np.int64))
+            row, part, keys, other, lanes = row[open_], part[open_], keys[open_], other[open_], lanes[open_]
+            if not row.size:
+                return
+        numbers = (keys & np.uint64(_NUMBER)).astype(np.int64)
+        first = int(numbers[0])
+        group = numbers == first
+        at = (int(element[row[0]]) * count + int(part[0])) * self.grain
+        buffer = self.memory.find(at)
+        machine.report("global_race", number, int(lanes[0]), count=int(np.unique(lanes[group]).size), address=at + GLOBAL_BASE,
+                       allocation=buffer.name if buffer else "", offset=at - buffer.offset if buffer else at, other=first,
+                       detail=f"The word is also {what} by block {int(other[0])} of the grid")  # fmt: skip
+
+    def _unwritten(self, machine: Machine, active: Active, seen: Array, element: Array, count: int, number: int) -> None:
+        empty = (seen == 0).any(1)
+        if not empty.any():
+            return
+        lanes = active.lanes[empty]
+        places = element[empty] * count * self.grain
+        for buffer in self.memory.buffers:
+            if not buffer.initialised:
+                inside = (places >= buffer.offset) & (places < buffer.offset + buffer.size)
+                if inside.any():
+                    at = int(places[inside][0])
+                    machine.report("uninitialised", number, int(lanes[inside][0]), count=int(np.count_nonzero(inside)),
+                                   address=at + GLOBAL_BASE, allocation=buffer.name, offset=at - buffer.offset)  # fmt: skip
+
+    # ---- order between blocks
+
+    def fence(self, launch: Array, block: Array) -> None:
+        """Note that blocks made their writes visible."""
+        if self.ordered:
+            self.fenced[launch, block] = self.now
+            self.now += 1
+
+    def synchronise(self, launch: Array, block: Array, *, release: bool, acquire: bool) -> None:
+        """Note an atomic or volatile access: it publishes what was fenced before, and sees what others published."""
+        if not self.ordered:
+            return
+        if release:
+            self.released[launch, block] = self.fenced[launch, block]
+        if acquire:
+            for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
+                self.acquired[pair] = self.released[pair[0]].copy()
+
+    def _known(self, machine: Machine, lanes: Array, other: Array, time: Array) -> Array:
+        known = np.zeros(lanes.size, np.bool_)
+        launches, blocks = machine.launch[lanes], machine.block_id[lanes]
+        for pair in {(int(one), int(two)) for one, two in zip(launches, blocks, strict=True)}:
+            seen = self.acquired.get(pair)
+            if seen is not None:
+                mine = (launches == pair[0]) & (blocks == pair[1])
+                known[mine] = time[mine] <= seen[other[mine]]
+        return known
+
+
+def _grain(program: Program) -> int:
+    """Return the smallest width, at most 4 bytes, of any access that may meet a store in global memory."""
+    grain = 4
+    for item in program.instructions:
+        if item.opcode in ("st", "ld", "atom", "red") and not item.has("shared", "local", "param", "const"):
+            for word in item.modifiers:
+                if word in ("b8", "u8", "s8"):
+                    return 1
+                if word in ("b16", "u16", "s16", "f16", "bf16"):
+                    grain = 2
+        elif item.opcode == "wmma":
+            grain = min(grain, 2 if item.has("f16", "bf16") else 4)
+            if item.has("s8", "u8"):
+                return 1
+    return grain

@@ -1,0 +1,207 @@
+"""How long one block would take alone on an SM: the latency that nothing hides.
+
+The machine records which warps ran which segment, in order. This pass walks that record with a clock per warp: an
+instruction issues when its operands are ready, results are ready a latency later, a barrier lets nobody pass before the
+last arrival, and a wait for asynchronous copies ends when their data would have come. Within a segment instructions may
+issue in any order that their operands allow, since the assembler reorders there; segments follow one another in order.
+
+The result is a lower bound on a block's time from latencies alone. `evokern.simt.timemodel` sets it against throughput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern.simt.arrays import Array
+from evokern.simt.latencies import Latencies, cost_of
+from evokern.simt.program import Program, Segment, registers_of
+from evokern.simt.syntax import Address, Immediate, Instruction
+
+MOST_STEPS = 40_000
+"""Instructions walked before the rest is extrapolated from the share of instructions done."""
+GROUPS = 64
+"""Asynchronous copy groups remembered per warp; waits never name more."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction as the walk needs it."""
+
+    kind: str
+    """Kind of `latencies.Cost`."""
+    latency: float
+    """Clocks to its results, conflicts included."""
+    sources: tuple[int, ...]
+    """Rows of registers it reads."""
+    results: tuple[int, ...]
+    """Rows of registers it writes."""
+    keep: int
+    """`wait`: groups that may stay in flight; `barrier`: its number."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What the walk found, per block walked; all in SM clocks."""
+
+    blocks: tuple[float, ...]
+    """Time of each block alone, from start to its last warp's end."""
+    waits: Mapping[str, float]
+    """Mean clocks a warp spent waiting, by cause: `barrier`, `async_copy`, `memory`."""
+    complete: bool
+    """False when the record was longer than the walk and the end is extrapolated."""
+
+
+class Timeline:
+    """Walks the record of one launch."""
+
+    def __init__(self, program: Program, latencies: Latencies, extra: Mapping[int, float], l2_latency: float) -> None:
+        """Prepare the walk.
+
+        Args:
+            program: the program that ran.
+            latencies: the chip's latencies.
+            extra: instruction number → further clocks (bank conflicts, uncoalesced sectors).
+            l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
+        """
+        self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
+        self._rows: dict[tuple[int, str], int] = {}
+        self._plans: dict[int, tuple[Step, ...]] = {}
+
+    def walk(self, record: Sequence[tuple[int, Array]], warps: int, warps_per_block: int) -> Walk:
+        """Walk a record.
+
+        Args:
+            record: (segment, mask over warps) in the order of execution.
+            warps: warps of the batch, block after block.
+            warps_per_block: warps of a block.
+        """
+        for index in {segment for segment, _ in record}:
+            self._plan(self.program.segments[index])
+        state = _State(len(self._rows) + 1, warps, warps_per_block, self.latencies.barrier)
+        total = sum(len(self._plans[segment]) for segment, _ in record)
+        done = 0
+        for segment, mask in record:
+            plan = self._plans[segment]
+            if done + len(plan) > MOST_STEPS and done:
+                break
+            state.run(plan, mask)
+            done += len(plan)
+        scale = total / max(done, 1)
+        ends = state.clock.reshape(-1, warps_per_block).max(1) * scale
+        waits = {cause: float(clocks.mean()) * scale for cause, clocks in state.waits.items()}
+        return Walk(tuple(float(end) for end in ends), waits, done == total)
+
+    def _plan(self, segment: Segment) -> None:
+        if segment.index in self._plans:
+            return
+        instructions = segment.unit.function.instructions[segment.start : segment.stop]
+        steps = [self._step(segment, instruction, segment.base + at) for at, instruction in enumerate(instructions)]
+        self._plans[segment.index] = tuple(step for step in steps if step is not None)
+
+    def _step(self, segment: Segment, instruction: Instruction, number: int) -> Step | None:
+        cost = cost_of(instruction, self.latencies)
+        operation = self.program.operations[number]
+        operands = instruction.operands
+        written = [name for operand in operands[: operation.results] if not isinstance(operand, Address) for name in registers_of(operand)]
+        read = [name for operand in operands[operation.results :] for name in registers_of(operand)]
+        read += [name for operand in operands[: operation.results] if isinstance(operand, Address) for name in registers_of(operand)]
+        if instruction.guard is not None:
+            read.append(instruction.guard.name)
+        rows = [self._row(segment, name) for name in read], [self._row(segment, name) for name in written]
+        latency = self.l2_latency if cost.kind in ("global", "async") else cost.latency
+        keep = 0
+        literal = next((operand.value for operand in operands if isinstance(operand, Immediate)), 0)
+        if cost.kind in ("wait", "barrier"):
+            keep = int(literal) if not instruction.has("wait_all") else 0
+        return Step(cost.kind, latency + self.extra.get(number, 0.0), tuple(dict.fromkeys(rows[0])), tuple(rows[1]), keep)
+
+    def _row(self, segment: Segment, name: str) -> int:
+        return self._rows.setdefault((segment.unit.number, name), len(self._rows))
+
+
+class _State:
+    """Clocks of every warp."""
+
+    def __init__(self, rows: int, warps: int, warps_per_block: int, barrier: float) -> None:
+        self.ready = np.zeros((rows, warps))
+        self.clock = np.zeros(warps)
+        self.ordered = np.zeros(warps)
+        self.arrival = np.zeros((16, warps // warps_per_block))
+        self.passing = np.full(warps, -1)
+        self.group_end = np.zeros((GROUPS, warps))
+        self.group_count = np.zeros(warps, np.int64)
+        self.pending = np.zeros(warps)
+        self.block = np.repeat(np.arange(warps // warps_per_block), warps_per_block)
+        self.barrier = barrier
+        self.waits = {cause: np.zeros(warps) for cause in ("barrier", "async_copy", "memory")}
+
+    def run(self, plan: tuple[Step, ...], mask: Array) -> None:
+        """Let the warps of a mask run one segment."""
+        at: Array | slice = slice(None) if mask.all() else np.flatnonzero(mask)
+        self._pass_barrier(at)
+        start = self.clock[at].copy()
+        last, issued = start.copy(), 0.0
+        ordered = np.maximum(self.ordered[at], start)
+        ready = self.ready
+        for step in plan:
+            if step.kind == "free":
+                when = start if not step.sources else ready[step.sources[0]][at]
+                for source in step.sources[1:]:
+                    when = np.maximum(when, ready[source][at])
+                for result in step.results:
+                    ready[result, at] = when
+                continue
+            when = start + issued
+            issued += 1.0
+            if step.kind in ("shared", "global", "local", "store", "async", "wait", "commit", "fence", "barrier"):
+                when = np.maximum(when, ordered)
+            for source in step.sources:
+                when = np.maximum(when, ready[source][at])
+            if step.kind == "wait":
+                until = self._groups_done(at, step.keep)
+                self.waits["async_copy"][at] += np.maximum(until - when, 0.0)
+                when = ordered = np.maximum(when, until)
+            elif step.kind == "async":
+                self.pending[at] = np.maximum(self.pending[at], when + step.latency)
+            elif step.kind == "commit":
+                self._commit(at)
+            elif step.kind == "fence":
+                ordered = when + step.latency
+            elif step.kind == "barrier":
+                self._arrive(at, step.keep, np.maximum(when, last))
+            for result in step.results:
+                ready[result, at] = when + step.latency
+            last = np.maximum(last, when)
+        self.waits["memory"][at] += np.maximum(last - start - issued, 0.0)
+        self.clock[at] = last + 1.0
+        self.ordered[at] = ordered
+
+    def _pass_barrier(self, at: Array | slice) -> None:
+        number = self.passing[at]
+        if not (number >= 0).any():
+            return
+        block = self.block[at]
+        opened = np.where(number >= 0, self.arrival[np.maximum(number, 0), block] + self.barrier, 0.0)
+        self.waits["barrier"][at] += np.maximum(opened - self.clock[at], 0.0)
+        self.clock[at] = np.maximum(self.clock[at], opened)
+        self.passing[at] = -1
+
+    def _arrive(self, at: Array | slice, number: int, when: Array) -> None:
+        number %= 16
+        np.maximum.at(self.arrival[number], self.block[at], when)
+        self.passing[at] = number
+
+    def _commit(self, at: Array | slice) -> None:
+        warps = np.arange(self.clock.size)[at]
+        slot = self.group_count[warps] % GROUPS
+        before = self.group_end[(slot - 1) % GROUPS, warps]
+        self.group_end[slot, warps] = np.maximum(before, self.pending[warps])
+        self.group_count[warps] += 1
+
+    def _groups_done(self, at: Array | slice, keep: int) -> Array:
+        warps = np.arange(self.clock.size)[at]
+        last = self.group_count[warps] - keep - 1
+        return np.where(last >= 0, self.group_end[last % GROUPS, warps], 0.0)
