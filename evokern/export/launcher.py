@@ -1,0 +1,144 @@
+"""The launcher of an exported program: shape checks, launches and attributes as C++ text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from evokern.export.formula import Formula, Guard, cpp, simplified
+from evokern.export.trace import Traces, formula_of
+from evokern.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
+
+_SCALARS = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float",
+            "f64": "double"}  # fmt: skip
+_STATIC_LIMIT = 48 * 1024
+"""Dynamic shared memory above this needs `cudaFuncSetAttribute` (CUDA Programming Guide, shared memory on 7.x)."""
+_PORTABLE_CLUSTER = 8
+"""Largest cluster that every chip with clusters takes (CUDA Programming Guide, thread block clusters)."""
+
+
+def number(value: int) -> str:
+    """Return a number that may be traced as C++."""
+    return cpp(simplified(formula_of(value), {}))
+
+
+def elements(tensor: Tensor) -> str:
+    """Return a buffer's number of elements as C++."""
+    product: Formula = ("number", 1)
+    for extent in tensor.shape:
+        product = ("*", product, formula_of(extent))
+    return cpp(simplified(product, {}))
+
+
+def shape_checks(kernel: Kernel, problem: Problem, traces: Traces) -> str:
+    """Return the body of `refusal`: each field's own range, then the conditions that the trace found."""
+    lines = [f'  if (!({condition})) return "{reason}";' for condition, reason in _conditions(kernel, problem, traces)]
+    return "\n".join(lines)
+
+
+def _conditions(kernel: Kernel, problem: Problem, traces: Traces) -> Iterator[tuple[str, str]]:
+    for entry in kernel.fields:
+        if entry.name in traces.fields:
+            yield _range(entry), _range_reason(entry)
+    for guard, reason in traces.guards.items():
+        yield guard.cpp(), _sentence(guard, reason)
+
+
+def _range(entry: ProblemField) -> str:
+    member = f"shape.{entry.name.lower()}"
+    if entry.choices:
+        return " || ".join(f"{member} == {choice}" for choice in entry.choices)
+    return f"{member} >= {entry.least} && {member} <= {entry.most}"
+
+
+def _range_reason(entry: ProblemField) -> str:
+    if entry.choices:
+        return f"{entry.name} must be {' or '.join(map(str, entry.choices))}"
+    return f"{entry.name} must be {entry.least} to {entry.most}"
+
+
+def _sentence(guard: Guard, reason: str) -> str:
+    condition = guard.cpp().replace("shape.", "")
+    return f"{condition} must hold: {reason}".replace('"', "'").replace("\\", "/")
+
+
+def launch_body(traces: Traces) -> str:
+    """Return the statements that prepare workspaces and launch every kernel of one call."""
+    lines: list[str] = []
+    for name, tensor in traces.tensors.items():
+        if tensor.role == "workspace" and tensor.initial == "zero":
+            size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
+            lines.append(f"  if (cudaMemsetAsync({name}, 0, {size}, stream) != cudaSuccess) return CUDA_ERROR;")
+    for launch in traces.launches:
+        lines += ["  {", *(f"    {line}" for line in _launch(launch, traces)), "  }"]
+    return "\n".join(lines)
+
+
+def _launch(launch: Launch, traces: Traces) -> Iterator[str]:
+    shared = number(launch.shared_bytes)
+    yield f"const void* entry = reinterpret_cast<const void*>(&::{launch.entry});"
+    arguments = []
+    for index, argument in enumerate(launch.args):
+        if isinstance(argument, Scalar):
+            yield f"{_SCALARS[argument.dtype]} argument_{index} = {_scalar(argument)};"
+            arguments.append(f"&argument_{index}")
+        else:
+            yield f"const void* argument_{index} = {argument};"
+            arguments.append(f"&argument_{index}")
+    yield f"void* arguments[] = {{{', '.join(arguments)}}};"
+    yield f"const int shared_bytes = static_cast<int>({shared});"
+    yield f"if (shared_bytes > {_STATIC_LIMIT} &&"
+    yield "    cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) != cudaSuccess)"
+    yield "  return CUDA_ERROR;"
+    yield "cudaLaunchConfig_t config = {};"
+    yield f"config.gridDim = dim3({', '.join(number(extent) for extent in launch.grid)});"
+    yield f"config.blockDim = dim3({', '.join(number(extent) for extent in launch.block)});"
+    yield "config.dynamicSmemBytes = shared_bytes;"
+    yield "config.stream = stream;"
+    yield from _attributes(launch, traces)
+    yield "if (cudaLaunchKernelExC(&config, entry, arguments) != cudaSuccess) return CUDA_ERROR;"
+
+
+def _attributes(launch: Launch, traces: Traces) -> Iterator[str]:
+    count = (launch.cluster is not None) + (launch.l2_window is not None)
+    if not count:
+        return
+    yield f"cudaLaunchAttribute attributes[{count}] = {{}};"
+    index = 0
+    if launch.cluster is not None:
+        if math.prod(launch.cluster) > _PORTABLE_CLUSTER:
+            yield "if (cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)"
+            yield "  return CUDA_ERROR;"
+        yield f"attributes[{index}].id = cudaLaunchAttributeClusterDimension;"
+        for axis, extent in zip("xyz", launch.cluster, strict=True):
+            yield f"attributes[{index}].val.clusterDim.{axis} = {extent};"
+        index += 1
+    if launch.l2_window is not None:
+        tensor = traces.tensors[launch.l2_window.tensor]
+        yield "int device = 0, window_limit = 0, persisting_limit = 0;"
+        yield "if (cudaGetDevice(&device) != cudaSuccess) return CUDA_ERROR;"
+        yield "cudaDeviceGetAttribute(&window_limit, cudaDevAttrMaxAccessPolicyWindowSize, device);"
+        yield "cudaDeviceGetAttribute(&persisting_limit, cudaDevAttrMaxPersistingL2CacheSize, device);"
+        size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
+        yield f"const size_t window_bytes = std::min<size_t>({size}, window_limit);"
+        yield "size_t persisting = 0;"
+        yield "cudaDeviceGetLimit(&persisting, cudaLimitPersistingL2CacheSize);"
+        yield "if (persisting == 0) cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, persisting_limit);"
+        yield f"attributes[{index}].id = cudaLaunchAttributeAccessPolicyWindow;"
+        yield f"cudaAccessPolicyWindow& window = attributes[{index}].val.accessPolicyWindow;"
+        yield f"window.base_ptr = const_cast<void*>(static_cast<const void*>({launch.l2_window.tensor}));"
+        yield "window.num_bytes = window_bytes;"
+        yield f"window.hitRatio = {launch.l2_window.hit_ratio}f;"
+        yield "window.hitProp = cudaAccessPropertyPersisting;"
+        yield "window.missProp = cudaAccessPropertyStreaming;"
+    yield "config.attrs = attributes;"
+    yield f"config.numAttrs = {count};"
+
+
+def _scalar(argument: Scalar) -> str:
+    kind = _SCALARS[argument.dtype]
+    if isinstance(argument.value, int):
+        return f"static_cast<{kind}>({number(argument.value)})"
+    if math.isfinite(argument.value):
+        return f"{kind}({argument.value!r})"
+    return "INFINITY" if argument.value > 0 else "-INFINITY" if argument.value < 0 else "NAN"

@@ -1,0 +1,247 @@
+"""A candidate as one `.cu` file that builds with nvcc alone, checks itself against the reference, and times itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from string import Template
+
+from evokern.errors import KernelError
+from evokern.export.launcher import elements, launch_body, shape_checks
+from evokern.export.trace import Traces, trace
+from evokern.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
+from evokern.profiles import Profile
+from evokern.render import read_source, render
+from evokern.space import Config
+
+_HOST_TYPES = {
+    "f64": "double", "f32": "float", "f16": "__half", "bf16": "__nv_bfloat16", "e4m3": "__nv_fp8_e4m3",
+    "e5m2": "__nv_fp8_e5m2", "i64": "long long", "i32": "int", "i16": "short", "i8": "signed char",
+    "u8": "unsigned char", "u32": "unsigned", "u64": "unsigned long long",
+}  # fmt: skip
+_HEADERS = {"f16": "cuda_fp16.h", "bf16": "cuda_bf16.h", "e4m3": "cuda_fp8.h", "e5m2": "cuda_fp8.h"}
+_FLOATING = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
+_CONVERSIONS = {
+    "f16": ("__float2half(static_cast<float>(value))", "__half2float(value)"),
+    "bf16": ("__float2bfloat16(static_cast<float>(value))", "__bfloat162float(value)"),
+    "e4m3": ("__nv_fp8_e4m3(static_cast<float>(value))", "static_cast<float>(value)"),
+    "e5m2": ("__nv_fp8_e5m2(static_cast<float>(value))", "static_cast<float>(value)"),
+}
+CALLS = 20
+"""Calls in one graph of the exported program, at least: the launch of a graph costs about as much as a small kernel."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a candidate comes from: the words of the file's first comment."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Label → text: study, trial, device, driver, compiler, time with interval, baseline."""
+    predicted: bool = False
+    """Whether the time is a prediction."""
+
+
+def standalone(
+    kernel: Kernel,
+    config: Config,
+    problem: Problem,
+    chip: Profile,
+    provenance: Provenance,
+    *,
+    tolerance: Mapping[str, Tolerance] | None = None,
+    sets: int = 4,
+    file_name: str = "best.cu",
+) -> str:
+    """Write a candidate as a program of its own.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problem: the problem that it was found on; its macros are put into the source.
+        chip: the chip that it was found on.
+        provenance: what the first comment says of it.
+        tolerance: tolerances that replace the kernel's, by output.
+        sets: input sets that timed calls walk through.
+        file_name: name of the file, for the build line.
+
+    Raises:
+        KernelError: the kernel has no reference.h, or a function that it declares raised.
+    """
+    traces = trace(kernel, config, problem, chip)
+    by_role = {role: [n for n, t in traces.tensors.items() if t.role in roles] for role, roles in _ROLES.items()}
+    program = render(kernel, config, problem)
+    template = Template(resources.files("evokern.export").joinpath("program.cu.in").read_text(encoding="utf-8"))
+    limits = {**kernel.workload.tolerance, **(tolerance or {})}
+    text = template.substitute(
+        banner=_banner(kernel, config, problem, chip.architecture + program.architecture_suffix, provenance, file_name),
+        type_headers=_type_headers(traces.tensors),
+        reference=_reference(kernel),
+        kernel=device_code(kernel, config, problem),
+        members=", ".join(name.lower() for name in traces.fields),
+        shape_checks=shape_checks(kernel, problem, traces),
+        sizes=_sizes(traces.tensors),
+        launch_parameters=_parameters(traces.tensors),
+        addresses=" | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in _ordered(traces.tensors)),
+        alignment=_alignment(kernel, config, problem),
+        launch_body=launch_body(traces),
+        sets=max(1, sets),
+        calls=max(1, sets) * -(-CALLS // max(1, sets)),
+        conversions=_conversions(traces.tensors),
+        field_addresses=", ".join(f"&shape.{name.lower()}" for name in traces.fields),
+        call_arguments=_call_arguments(traces.tensors, by_role),
+        default_shape=", ".join(str(problem[name]) for name in traces.fields),
+        shape_words=",".join(traces.fields),
+        shape_example=",".join(str(problem[name]) for name in traces.fields),
+        make_inputs=_make_inputs(traces.tensors, by_role["input"]),
+        make_outputs=_make_outputs(traces.tensors, by_role),
+        make_workspaces=_make_workspaces(traces.tensors, by_role["workspace"]),
+        check=_check(traces, by_role, limits),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+_ROLES = {"input": ("input", "inout"), "output": ("output", "inout"), "workspace": ("workspace",)}
+
+
+def device_code(kernel: Kernel, config: Config, problem: Problem) -> str:
+    """Return the candidate's source in one text: own headers put in place, genes and problem macros defined."""
+    program = render(kernel, config, problem)
+    source, headers = read_source(kernel)
+    defines = "\n".join(f"#define {name} {value}" for name, value in program.macros.items())
+    return f"{defines}\n\n{_inlined(source, headers, set())}".strip()
+
+
+def _inlined(text: str, headers: Mapping[str, str], seen: set[str]) -> str:
+    def put(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in headers:
+            return match.group()
+        if name in seen:
+            return ""
+        seen.add(name)
+        return _inlined(headers[name].replace("#pragma once\n", ""), headers, seen)
+
+    return re.sub(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"[^\n]*$', put, text, flags=re.MULTILINE)
+
+
+def _banner(
+    kernel: Kernel, config: Config, problem: Problem, architecture: str, provenance: Provenance, file_name: str
+) -> str:
+    binary = re.sub(r"\.cu$", "", file_name)
+    options = [o for o in kernel.options if not o.startswith("-D")]
+    build = " ".join(["nvcc", f"-arch={architecture}", *options, file_name, "-o", binary])
+    lines = [f"{kernel.name}: the fastest variant that evokern found, with the check of its own answers.", ""]
+    lines += [
+        f"    {build}",
+        f"    ./{binary} [SHAPE] [SEED]     prints the time, then PASS (exit 0) or FAIL (exit 1)",
+        "",
+    ]
+    width = max((len(label) for label in provenance.facts), default=0)
+    lines += [f"{label + ':':<{width + 1}} {text}" for label, text in provenance.facts.items()]
+    lines += ["problem: " + ", ".join(f"{name}={value}" for name, value in problem.items()), "configuration:"]
+    lines += [f"    {name} = {value}" for name, value in config.items()]
+    return "\n".join(f"// {line}".rstrip() for line in lines)
+
+
+def _type_headers(tensors: Mapping[str, Tensor]) -> str:
+    names = dict.fromkeys(_HEADERS[t.dtype] for t in tensors.values() if t.dtype in _HEADERS)
+    return "\n".join(f"#include <{name}>" for name in names)
+
+
+def _reference(kernel: Kernel) -> str:
+    path = kernel.folder / "reference.h"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise KernelError(
+            f"cannot read {path}: {error.strerror}; the exported program checks itself with it"
+        ) from error
+    return re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE).strip()
+
+
+def _ordered(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Inputs, outputs, workspaces: the order of the launcher's parameters."""
+    rank = {"input": 0, "inout": 1, "output": 1, "workspace": 2}
+    return sorted(tensors, key=lambda name: rank[tensors[name].role])
+
+
+def _sizes(tensors: Mapping[str, Tensor]) -> str:
+    """Size functions of the workspaces, which the caller has to allocate."""
+    lines = []
+    for name, tensor in tensors.items():
+        if tensor.role == "workspace":
+            size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
+            lines += [f"/// Bytes of the workspace `{name}`, which the caller allocates."]
+            lines += [f"inline size_t {name}_bytes([[maybe_unused]] const Shape& shape) {{ return {size}; }}", ""]
+    return "\n".join(lines)
+
+
+def _parameters(tensors: Mapping[str, Tensor]) -> str:
+    parts = []
+    for name in _ordered(tensors):
+        parts.append(f"{'const ' if tensors[name].role == 'input' else ''}void* {name}")
+    return ", ".join(parts)
+
+
+def _alignment(kernel: Kernel, config: Config, problem: Problem) -> int:
+    """Bytes to which every pointer must be aligned: the widest access that the kernel declares, at least 16."""
+    return max([16, *(access.width_bytes for access in kernel.vector_accesses(config, problem))])
+
+
+def _conversions(tensors: Mapping[str, Tensor]) -> str:
+    lines = []
+    for dtype in dict.fromkeys(t.dtype for t in tensors.values()):
+        if dtype in _CONVERSIONS:
+            into, out = _CONVERSIONS[dtype]
+            kind = _HOST_TYPES[dtype]
+            lines.append(f"template <> {kind} from_double<{kind}>(double value) {{ return {into}; }}")
+            lines.append(f"template <> double to_double<{kind}>({kind} value) {{ return {out}; }}")
+    return "\n".join(lines)
+
+
+def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
+    """Pointers in the order of `_ordered`; a buffer that is input and output is passed once."""
+    parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].role == "input"]
+    parts += [f"outputs[{index}]" for index in range(len(by_role["output"]))]
+    return ", ".join([*parts, *(f"workspaces[{index}]" for index in range(len(by_role["workspace"])))])
+
+
+def _make_inputs(tensors: Mapping[str, Tensor], names: list[str]) -> str:
+    lines = []
+    for name in names:
+        tensor = tensors[name]
+        low, high = (0, 0) if tensor.dtype in _FLOATING else (tensor.low, tensor.high)
+        arguments = f"{elements(tensor)}, {float(tensor.scale)}, {low}, {high}, random"
+        lines.append(f"    inputs[set].push_back(make_input<{_HOST_TYPES[tensor.dtype]}>({arguments}));  // {name}")
+    return "\n".join(lines)
+
+
+def _make_outputs(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
+    lines = []
+    for name in by_role["output"]:
+        size = f"({elements(tensors[name])}) * {DTYPE_BYTES[tensors[name].dtype]}"
+        shared = tensors[name].role == "inout"
+        buffer = f"inputs[set][{by_role['input'].index(name)}].device" if shared else f"make_poisoned({size})"
+        lines.append(f"    outputs[set].push_back({buffer});  // {name}")
+    return "\n".join(lines)
+
+
+def _make_workspaces(tensors: Mapping[str, Tensor], names: list[str]) -> str:
+    return "\n".join(f"  workspaces.push_back(make_poisoned(evokern::{name}_bytes(shape)));" for name in names)
+
+
+def _check(traces: Traces, by_role: Mapping[str, list[str]], limits: Mapping[str, Tolerance]) -> str:
+    """The call of the reference and the comparison of every output."""
+    outputs = by_role["output"]
+    lines = [f"  std::vector<double> wanted_{name}({elements(traces.tensors[name])});" for name in outputs]
+    arguments = [f"static_cast<int>(shape.{name.lower()})" for name in traces.fields]
+    arguments += [f"inputs[0][{index}].values.data()" for index in range(len(by_role["input"]))]
+    arguments += [f"wanted_{name}.data()" for name in outputs]
+    lines += [f"  ::reference({', '.join(arguments)});", "  double worst = 0;"]
+    for index, name in enumerate(outputs):
+        kind, limit = _HOST_TYPES[traces.tensors[name].dtype], limits[name]
+        call = f'worst_ratio<{kind}>("{name}", outputs[0][{index}], wanted_{name}, {limit.atol!r}, {limit.rtol!r})'
+        lines.append(f"  worst = std::max(worst, {call});")
+    return "\n".join(lines)
