@@ -177,8 +177,11 @@ class Reader:
 
 def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
     """Return name and time in µs (over several problems the geometric mean) of the fastest baseline that was right."""
-    right = [baseline for baseline in baselines if baseline.timings and not baseline.error]
-    times = [(geometric_mean([timing.median_us for timing in b.timings]), b.name) for b in right]
+    times = []
+    for baseline in baselines:
+        medians = [timing.median_us for timing in baseline.timings]
+        if medians and not baseline.error:
+            times.append((medians[0] if len(medians) == 1 else geometric_mean(medians), baseline.name))
     if not times:
         return None
     time_us, name = min(times)

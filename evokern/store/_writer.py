@@ -169,7 +169,7 @@ class Session:
             _insert(self._db, "evokern_sessions", row)
         with explained(store.path):
             attrs = {"evokern_uuid": study.uuid, "kernel": study.kernel, "device": study.device}
-            self._optuna = OptunaStudy(store.storage, study.name, attrs, space)
+            self._optuna = OptunaStudy(store.storage, self._db, study.name, attrs, space)
             total = "SELECT coalesce(sum(elapsed_s), 0) FROM evokern_sessions WHERE study = ?"
             self.before_s = float(self._db.execute(total, [study.uuid]).fetchone()[0])
             """Study time of all earlier sessions, seconds."""
