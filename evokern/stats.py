@@ -1,0 +1,63 @@
+"""Intervals and bounds of a median that assume nothing about the distribution of the samples.
+
+Times of a kernel are skewed and sometimes have two modes, so that intervals built on a normal distribution are wrong.
+Order statistics need only that samples are independent: the number of samples below the median is binomial with
+p = 1/2 (Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2; David and Nagaraja, Order Statistics, 3rd
+ed., section 7.1).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+
+
+def median(samples: Sequence[float]) -> float:
+    """Return the median."""
+    return statistics.median(samples)
+
+
+@functools.cache
+def lower_rank(count: int, tail: float) -> int:
+    """Return the largest rank r (from 1) with P(the r-th smallest sample is above the median) <= `tail`; 0 for none.
+
+    Args:
+        count: number of samples.
+        tail: probability of being wrong on this side.
+    """
+    probability, rank = 0.0, 0
+    for below in range(count):
+        probability += math.comb(count, below) / 2.0**count
+        if probability > tail:
+            return rank
+        rank = below + 1
+    return rank
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Return an interval that covers the median with at least this confidence, in the samples' unit.
+
+    With fewer samples than the confidence needs (six for 95 %) no such interval exists: the whole range is returned,
+    and `enough_for_interval` says so.
+    """
+    ordered = sorted(samples)
+    rank = max(lower_rank(len(ordered), (1 - confidence) / 2), 1)
+    return ordered[rank - 1], ordered[len(ordered) - rank]
+
+
+def enough_for_interval(count: int, confidence: float = 0.95) -> bool:
+    """Tell whether so many samples can give an interval of the median with this confidence."""
+    return lower_rank(count, (1 - confidence) / 2) > 0
+
+
+def median_lower_bound(samples: Sequence[float], confidence: float = 0.95) -> float | None:
+    """Return a value that the median exceeds with at least this confidence; None with too few samples (five for 95 %)."""
+    rank = lower_rank(len(samples), 1 - confidence)
+    return sorted(samples)[rank - 1] if rank else None
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean of positive values."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
