@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.latency import segment_latency
 from evokern.simt.operations.matrix_ops import shape_of
 from evokern.simt.operations.table import pipe_of
 
@@ -58,6 +57,16 @@ class Line:
     """The least for that many bytes."""
     divergent: int
     """Warp instructions issued while live lanes of the warp were elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """The order in which one batch of blocks ran its segments."""
+
+    warps: int
+    """Warps of the batch, block after block."""
+    steps: tuple[tuple[int, Array | None], ...]
+    """(segment, bool per warp that ran it); None for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +119,8 @@ class Counters:
     """Block → the distinct sectors it loads, as sector numbers of the simulated memory (comparable between blocks)."""
     unique_store_sectors: dict[int, Array]
     """The same for stores."""
-    critical_cycles: float
-    """Longest chain of dependent instructions of any warp, in cycles of `evokern.simt.latency`: what no occupancy can hide."""
-    mean_cycles: float
-    """The same, mean over the warps."""
+    record: tuple[BatchRecord, ...]
+    """What ran when, batch after batch; `evokern.simt.timeline` walks it."""
 
     @property
     def total_warp_instructions(self) -> int:
@@ -168,8 +175,8 @@ class Tally:
     """How many."""
     patterns: dict[tuple[int, int, bytes], tuple[int, int]] = field(default_factory=dict)
     """Address pattern → wavefronts and ideal."""
-    cycles: list[Array] = field(default_factory=list)
-    """Critical path of each warp that ran."""
+    record: list[BatchRecord] = field(default_factory=list)
+    """What ran when."""
     async_bytes: int = 0
     """Bytes copied asynchronously."""
 
@@ -216,14 +223,13 @@ class Tally:
                 mma[name] = known[0] + int(issued[number]), known[1] + 2.0 * m * n * k * int(issued[number])
             elif item.opcode in ("bar", "barrier") and "warp" not in item.modifiers:
                 barriers += int(issued[number])
-        cycles = np.concatenate(self.cycles) if self.cycles else np.zeros(1)
         return Counters(
             blocks=blocks, launches=launches, warps_per_block=warps_per_block,
             instructions=tuple(item.text for item in program.instructions),
             lines=np.array([program.lines.line(item.location) for item in program.instructions], np.int64), pipes=pipes,
             barriers=barriers, mma={name: value for name, value in mma.items() if value[0]}, async_bytes=self.async_bytes,
             unique_load_sectors=self._by_block("load"), unique_store_sectors=self._by_block("store"),
-            critical_cycles=float(cycles.max()), mean_cycles=float(cycles.mean()), **self.arrays,
+            record=tuple(self.record), **self.arrays,
         )  # fmt: skip
 
 
@@ -233,25 +239,19 @@ class EventCounter:
     def __init__(self, machine: Machine, tally: Tally) -> None:
         self.machine = machine
         self.tally = tally
-        self.paths = np.zeros(machine.lanes // 32)
-        self.shared_path = 0.0
-        self._latencies = [segment_latency(machine.program, segment) for segment in machine.program.segments]
+        self.steps: list[tuple[int, Array | None]] = []
 
     def load(self) -> None:
         """New blocks."""
-        self.paths[:] = 0
-        self.shared_path = 0.0
+        self.steps = []
 
     def segment(self, number: int, active: Active) -> None:
-        """Add a segment's dependent latency to the warps that run it."""
-        if active.all:
-            self.shared_path += self._latencies[number]
-        else:
-            self.paths[active.mask.reshape(-1, 32).any(1)] += self._latencies[number]
+        """Note that these lanes run a segment now."""
+        self.steps.append((number, None if active.all else active.mask.reshape(-1, 32).any(1)))
 
     def finish(self) -> None:
         """Add up what the machine counted per segment; called once per batch, after its blocks ran."""
-        self.tally.cycles.append(self.paths + self.shared_path)
+        self.tally.record.append(BatchRecord(self.machine.lanes // 32, tuple(self.steps)))
         arrays = self.tally.arrays
         for bound in self.machine.bound:
             place = slice(bound.segment.base, bound.segment.base + bound.size)

@@ -10,12 +10,13 @@ The result is a lower bound on a block's time from latencies alone. `evokern.sim
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from evokern.simt.arrays import Array
+from evokern.simt.counters import BatchRecord
 from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.program import Program, Segment, registers_of
 from evokern.simt.syntax import Address, Immediate, Instruction
@@ -70,20 +71,19 @@ class Timeline:
         self._rows: dict[tuple[int, str], int] = {}
         self._plans: dict[int, tuple[Step, ...]] = {}
 
-    def walk(self, record: Sequence[tuple[int, Array]], warps: int, warps_per_block: int) -> Walk:
-        """Walk a record.
+    def walk(self, record: BatchRecord, warps_per_block: int) -> Walk:
+        """Walk the record of one batch.
 
         Args:
-            record: (segment, mask over warps) in the order of execution.
-            warps: warps of the batch, block after block.
+            record: what ran when.
             warps_per_block: warps of a block.
         """
-        for index in {segment for segment, _ in record}:
+        for index in {segment for segment, _ in record.steps}:
             self._plan(self.program.segments[index])
-        state = _State(len(self._rows) + 1, warps, warps_per_block, self.latencies.barrier)
-        total = sum(len(self._plans[segment]) for segment, _ in record)
+        state = _State(len(self._rows) + 1, record.warps, warps_per_block, self.latencies.barrier)
+        total = sum(len(self._plans[segment]) for segment, _ in record.steps)
         done = 0
-        for segment, mask in record:
+        for segment, mask in record.steps:
             plan = self._plans[segment]
             if done + len(plan) > MOST_STEPS and done:
                 break
@@ -138,9 +138,9 @@ class _State:
         self.barrier = barrier
         self.waits = {cause: np.zeros(warps) for cause in ("barrier", "async_copy", "memory")}
 
-    def run(self, plan: tuple[Step, ...], mask: Array) -> None:
-        """Let the warps of a mask run one segment."""
-        at: Array | slice = slice(None) if mask.all() else np.flatnonzero(mask)
+    def run(self, plan: tuple[Step, ...], mask: Array | None) -> None:
+        """Let the warps of a mask (None for all) run one segment."""
+        at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         self._pass_barrier(at)
         start = self.clock[at].copy()
         last, issued = start.copy(), 0.0

@@ -1,0 +1,169 @@
+"""Counters → predicted time: an analytic model, one term per resource, that never sees a measured time of its kernel.
+
+For the busiest SM, which gets ``ceil(blocks / SMs)`` blocks, each pipe's work is divided by its rate (`profiles.Profile`);
+the latency of one block alone (`timeline`) is multiplied by the waves that residency forces. Throughput and latency are
+combined as a p-norm: resident warps hide one behind the other, but never completely. Launch and drain are added.
+
+Counters come from a sample of blocks (`sample_blocks`); a block's mean stands for the whole grid. That is exact where
+blocks do the same work, and for work that changes evenly over the grid (a causal mask), since the sample is symmetric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evokern.profiles import Profile
+from evokern.simt.counters import Counters
+from evokern.simt.latencies import FREE, latencies_of
+
+PIPE_NORM = 4.0
+"""Exponent that joins the pipes: near the maximum, since pipes work side by side, a little above it where two are full."""
+HIDE_NORM = 2.0
+"""Exponent that joins throughput and latency: equal parts of both give 1.4 of either, as few warps hide each other badly."""
+DRAM_REACH = 0.8
+"""Share of L2 that a working set may fill and still be found there by the next launch."""
+ISSUE_PER_CLOCK = 4.0
+"""Warp instructions an SM issues a clock, one by each scheduler (CUDA Programming Guide, "Hardware Multithreading")."""
+FP64_PER_CLOCK: Mapping[int, float] = {80: 32.0, 89: 2.0, 90: 64.0}
+"""fp64 results a clock and SM (CUDA Programming Guide, "Arithmetic Instructions")."""
+
+CAUSES: Mapping[str, str] = {
+    "tensor": "tensor-bound", "fp32": "arithmetic-bound", "fp16": "arithmetic-bound", "fp64": "arithmetic-bound",
+    "integer": "arithmetic-bound", "sfu": "arithmetic-bound", "issue": "arithmetic-bound",
+    "shared": "shared-memory-bound", "l1": "memory-bound", "l2": "memory-bound", "dram": "memory-bound",
+    "latency": "latency-bound", "launch": "launch-bound",
+}  # fmt: skip
+"""Term → what a kernel is called that it bounds."""
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What the model needs to know of one launch."""
+
+    blocks: int
+    """Blocks of the grid."""
+    resident: int
+    """Blocks that an SM holds at once."""
+    counters: Counters
+    """Counters of the sampled blocks."""
+    latency_clocks: float
+    """Mean time of a sampled block alone, SM clocks."""
+    longest_clocks: float
+    """Longest of them, SM clocks."""
+    working_set_bytes: float
+    """Bytes that the launch and those between its repetitions touch; beyond L2 they come from DRAM."""
+    unique_bytes: float
+    """Distinct bytes that the launch moves through DRAM when they are not in L2."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted time and its terms."""
+
+    time_us: float
+    """Predicted time of the launch, µs."""
+    terms_us: Mapping[str, float]
+    """Resource → the time it alone would take, µs."""
+
+    @property
+    def bound(self) -> str:
+        """The largest term."""
+        return max(self.terms_us, key=self.terms_us.__getitem__)
+
+    @property
+    def cause(self) -> str:
+        """What a kernel with this bound is called."""
+        return CAUSES[self.bound]
+
+
+def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
+    """Return block numbers spread evenly over the grid, the first and the last among them."""
+    if total <= wanted:
+        return tuple(range(total))
+    return tuple(sorted({round(i * (total - 1) / (wanted - 1)) for i in range(wanted)})) if wanted > 1 else (total // 2,)
+
+
+def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
+    """Predict the time of one launch on a chip."""
+    share = math.ceil(facts.blocks / chip.sms)
+    waves = math.ceil(share / max(facts.resident, 1))
+    clocks = {name: work * share for name, work in _block_clocks(facts.counters, chip).items()}
+    microsecond = chip.clock_mhz
+    terms = {name: value / microsecond for name, value in clocks.items()}
+    terms["l2"] = _l2_us(facts, chip)
+    terms["dram"] = _dram_us(facts, chip)
+    blocks_alone = facts.longest_clocks if waves == 1 else waves * facts.latency_clocks
+    terms["latency"] = blocks_alone / microsecond
+    throughput = _norm([value for name, value in terms.items() if name != "latency"], PIPE_NORM)
+    launch = latencies_of(chip).launch_us
+    time = launch + _norm([throughput, terms["latency"]], HIDE_NORM)
+    return Prediction(time, {**terms, "launch": launch})
+
+
+def total(predictions: Sequence[Prediction]) -> Prediction:
+    """Return the prediction of launches that follow one another."""
+    names = {name for prediction in predictions for name in prediction.terms_us}
+    terms = {name: sum(prediction.terms_us.get(name, 0.0) for prediction in predictions) for name in sorted(names)}
+    return Prediction(sum(prediction.time_us for prediction in predictions), terms)
+
+
+def _norm(values: Sequence[float], exponent: float) -> float:
+    return float(sum(value**exponent for value in values) ** (1 / exponent))
+
+
+def _block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
+    """Return, per pipe, the clocks that one block's work holds it on an SM."""
+    sampled = max(len(counters.blocks) * counters.launches, 1)
+    issued = {name: count / sampled for name, count in _issued(counters).items()}
+    generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
+    fp32_lanes = chip.fp32_flops_per_clock / 2
+    fp64_lanes = FP64_PER_CLOCK.get(generation, 2.0)
+    sectors = float(counters.load_sectors.sum() + counters.store_sectors.sum() + counters.local_bytes.sum() / 32) / sampled
+    return {
+        "issue": sum(issued.values()) / ISSUE_PER_CLOCK,
+        "tensor": _tensor_clocks(counters, chip) / sampled,
+        "fp32": issued["fp32"] * 32 / fp32_lanes,
+        "fp16": issued["fp16"] * 32 / fp32_lanes,
+        "fp64": issued["fp64"] * 32 / fp64_lanes,
+        "integer": issued["integer"] * 32 / chip.int32_per_clock,
+        "sfu": issued["sfu"] * 32 / chip.sfu_per_clock,
+        "shared": (float(counters.shared_wavefronts.sum()) + counters.async_bytes / 128) / sampled,
+        "l1": sectors / 4,
+    }
+
+
+def _issued(counters: Counters) -> dict[str, float]:
+    totals = dict.fromkeys(("tensor", "fp32", "fp16", "fp64", "sfu", "integer", "load_store", "control"), 0.0)
+    for text, pipe, count in zip(counters.instructions, counters.pipes, counters.warp_instructions, strict=True):
+        opcode = text.split(".", 1)[0].split()[-1] if text else ""
+        if opcode not in FREE:
+            totals[pipe] += float(count)
+    return totals
+
+
+def _tensor_clocks(counters: Counters, chip: Profile) -> float:
+    clocks = 0.0
+    for name, (_, flops) in counters.mma.items():
+        kinds = name.split(".")[1:]
+        accumulator, operand = kinds[0], kinds[1] if len(kinds) > 1 else kinds[0]
+        operand = {"u8": "s8", "e5m2": "e4m3"}.get(operand, operand)
+        rates = chip.tensor_flops_per_clock
+        rate = rates.get(f"{operand}->{accumulator}") or rates.get(f"{operand}->f32") or min(rates.values())
+        clocks += flops / rate
+    return clocks
+
+
+def _l2_us(facts: LaunchFacts, chip: Profile) -> float:
+    counters = facts.counters
+    sampled = max(len(counters.blocks) * counters.launches, 1)
+    sectors = float(counters.load_sectors.sum() + counters.store_sectors.sum()) / sampled * facts.blocks
+    busy_sms = min(facts.blocks, chip.sms)
+    return sectors * 32 / (chip.l2_bytes_per_clock_per_sm * busy_sms * chip.clock_mhz)
+
+
+def _dram_us(facts: LaunchFacts, chip: Profile) -> float:
+    if facts.working_set_bytes <= DRAM_REACH * chip.l2_bytes:
+        return 0.0
+    return facts.unique_bytes / chip.dram_bytes_per_s * 1e6
