@@ -24,9 +24,6 @@ constexpr bool SPECIALISED = specialised(CHOICE);
 constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1 && !SPECIALISED;
 constexpr int THREADS = threads(CHOICE);
 constexpr int LOAD_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
-// Steps from the last read of a buffer to the load group that fills it again: K of step g is read beside V of step
-// g - 1 when scores come first, else a step later.
-constexpr int REUSE_DISTANCE = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES : STAGES + 1;
 
 // A power of two, so that its product with the scale is exact and a row that is masked throughout gives 2^0, not NaN.
 constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f;
@@ -134,22 +131,23 @@ struct KeyStream {
       sync_split(split);
     }
   }
-  /// Tells the loading warps, where one still waits for it, that this warp has read all it needs of `step`.
-  __device__ __forceinline__ void release(int step) const {
+  /// Tells the loading warps, where they still wait for it, that this warp has read load group `group`: K of that step
+  /// and V of the step before.
+  __device__ __forceinline__ void release(int group) const {
     if constexpr (SPECIALISED) {
-      if (step + REUSE_DISTANCE <= steps) arrive_named<THREADS>(FIRST_READ_BARRIER + step % STAGES);
+      if (group + STAGES <= steps) arrive_named<THREADS>(FIRST_READ_BARRIER + group % STAGES);
     }
   }
 };
 
-/// The loading warps: fill the ring of every split, a group as soon as its buffers have been read. Group g reuses the
-/// buffers that step g - REUSE_DISTANCE was the last to read, and IN_FLIGHT groups are on their way at a time.
+/// The loading warps: fill the ring of every split, a group as soon as the one whose buffers it takes has been read.
+/// Readers that take scores and output of a step together release a group only when the next one has come.
 __device__ __forceinline__ void serve(const Half* k, const Half* v, u32 memory, int steps, int length, int shift) {
   constexpr int IN_FLIGHT = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES - 2 : STAGES - 1;
   const u32 thread = threadIdx.x - COMPUTE_THREADS;
   for (int group = 0; group <= steps + IN_FLIGHT; ++group) {
     if (group <= steps) {
-      if (group >= REUSE_DISTANCE) sync_named<THREADS>(FIRST_READ_BARRIER + (group - REUSE_DISTANCE) % STAGES);
+      if (group >= STAGES) sync_named<THREADS>(FIRST_READ_BARRIER + group % STAGES);
 #pragma unroll 1
       for (u32 split = 0; split < KEY_SPLITS; ++split) {
         const KeyStream keys{k, v, memory + split * SPLIT_BYTES, thread, split, steps, length, shift};
@@ -509,6 +507,7 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
   } else {
 #pragma unroll
     for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, keys.k_tile(0), n, at);
+    keys.release(0);
     keys.advance(0);
     mask_edges(s, keys.first_key(0), first_row, keys.length, at);
     begin_reference(rows, s, scale);
@@ -522,7 +521,7 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
         multiply_qk(s, q, keys.k_tile(step + 1), n, at);
         multiply_pv(rows, p, keys.v_tile(step), n, at);
       }
-      keys.release(step);
+      keys.release(step + 1);
       keys.advance(step + 1);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
       update_reference(rows, s, scale);
