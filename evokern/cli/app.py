@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 import evokern
-from evokern.cli import cache, check, doctor, init, list_, show
+
+# The order of these imports is the order of the help.
+from evokern.cli import search, show, export, check, init, list_, doctor, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
-__all__ = ["app", "cache", "check", "doctor", "init", "list_", "run", "show"]
+__all__ = ["app", "cache", "check", "doctor", "export", "init", "list_", "run", "search", "show"]
 
 
 def _show_version(wanted: bool) -> None:

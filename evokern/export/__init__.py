@@ -1,1 +1,6 @@
 """A result as something that stands alone."""
+
+from evokern.export.from_store import Exported, export_trial
+from evokern.export.standalone import Provenance, standalone
+
+__all__ = ["Exported", "Provenance", "export_trial", "standalone"]

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from importlib import resources
 from string import Template
 
+from evokern.cuda_source.specialise import specialise
 from evokern.errors import KernelError
 from evokern.export.launcher import elements, launch_body, shape_checks
 from evokern.export.trace import Traces, trace
 from evokern.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.profiles import Profile
-from evokern.render import read_source, render
+from evokern.render import render
 from evokern.space import Config
 
 _HOST_TYPES = {
@@ -106,24 +107,9 @@ _ROLES = {"input": ("input", "inout"), "output": ("output", "inout"), "workspace
 
 
 def device_code(kernel: Kernel, config: Config, problem: Problem) -> str:
-    """Return the candidate's source in one text: own headers put in place, genes and problem macros defined."""
+    """Return the candidate's source in one readable text: own headers put in place, choices not made left out."""
     program = render(kernel, config, problem)
-    source, headers = read_source(kernel)
-    defines = "\n".join(f"#define {name} {value}" for name, value in program.macros.items())
-    return f"{defines}\n\n{_inlined(source, headers, set())}".strip()
-
-
-def _inlined(text: str, headers: Mapping[str, str], seen: set[str]) -> str:
-    def put(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in headers:
-            return match.group()
-        if name in seen:
-            return ""
-        seen.add(name)
-        return _inlined(headers[name].replace("#pragma once\n", ""), headers, seen)
-
-    return re.sub(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"[^\n]*$', put, text, flags=re.MULTILINE)
+    return specialise(program.source, program.macros, program.headers, program.entries, closed=True).strip()
 
 
 def _banner(

@@ -1,0 +1,174 @@
+"""How a running search is shown: a live panel on a terminal, one line every few seconds where it is piped."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from evokern.cli._output import Output
+from evokern.cli._text import counts, duration, microseconds
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.panel import Panel
+
+    from evokern.search import Progress
+
+REFRESH_S = 0.25
+"""Least time between two drawings of the panel, seconds."""
+LINE_EVERY_S = 5.0
+"""Time between two lines where there is no terminal, seconds."""
+_SHOWN_CONSTRAINTS = 4
+
+
+class Watcher:
+    """Shows the progress of a search; a context manager whose instances are called with each `Progress`."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._live: Live | None = None
+        self._drawn = float("-inf")
+        self._best: int | None = None
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one event."""
+        if progress.event == "opening":
+            self._output.remark(_opening(progress))
+        elif progress.event == "start":
+            for note in progress.notes:
+                self._output.remark(f"note: {note}")
+            self._output.remark(_start(progress))
+        elif progress.event == "end":
+            self._close()
+            return
+        if not self._output.remarks or progress.event == "opening":
+            return
+        if sys.stderr.isatty():
+            self._draw(progress)
+        else:
+            self._line(progress)
+
+    def _draw(self, progress: Progress) -> None:
+        if time.monotonic() - self._drawn < REFRESH_S:
+            return
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(console=self._output.console(stderr=True), auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(panel(progress), refresh=True)
+        self._drawn = time.monotonic()
+
+    def _line(self, progress: Progress) -> None:
+        best = progress.best.number if progress.best else None
+        if best == self._best and time.monotonic() - self._drawn < LINE_EVERY_S:
+            return
+        # A new best is worth a line of its own, but not more than one a second.
+        if time.monotonic() - self._drawn < 1.0:
+            return
+        self._output.remark(line(progress))
+        self._best, self._drawn = best, time.monotonic()
+
+    def _close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _opening(progress: Progress) -> str:
+    aside = f"; the earlier study is now {progress.set_aside}" if progress.set_aside else ""
+    return f"{progress.study} on {progress.device}{aside}"
+
+
+def _start(progress: Progress) -> str:
+    left = f"{duration(max(0.0, progress.budget_s - progress.elapsed_s))} left" if progress.budget_s else "no budget"
+    if progress.trials_limit is not None:
+        left += f", {max(0, progress.trials_limit - progress.evaluated)} trials left"
+    if progress.resumed:
+        best = progress.best.evaluation.time_us if progress.best else None
+        found = f"best {microseconds(best)} {unit(progress)}" if best else "nothing measured yet"
+        return f"resuming: {progress.resumed} trials, {found}, {left}"
+    baseline = f"baseline {_baseline(progress)}, " if progress.baseline else "no baseline, "
+    ends = "; Ctrl-C ends it, nothing is lost" if not progress.budget_s and not progress.trials_limit else ""
+    return f"searching: {baseline}{left}{ends}"
+
+
+def unit(progress: Progress) -> str:
+    """Return `µs`, or `µs predicted` for a simulated device."""
+    return "µs predicted" if progress.predicted else "µs"
+
+
+def _baseline(progress: Progress) -> str:
+    if progress.baseline is None:
+        return "not measured"
+    return f"{progress.baseline[0]} {microseconds(progress.baseline[1])} {unit(progress)}"
+
+
+def _best(progress: Progress) -> str:
+    if progress.best is None:
+        return "nothing measured yet"
+    times = f", {progress.speedup:.2f}× the baseline" if progress.speedup else ""
+    return f"{microseconds(progress.best.evaluation.time_us)} {unit(progress)} (trial {progress.best.number}){times}"
+
+
+def _spent(progress: Progress) -> str:
+    budget = f" of {duration(progress.budget_s)}" if progress.budget_s else ""
+    limit = f" of {progress.trials_limit} evaluated" if progress.trials_limit else ""
+    return f"{duration(progress.elapsed_s)}{budget}, {progress.trials} trials{limit}"
+
+
+def line(progress: Progress) -> str:
+    """Return the progress as one line."""
+    parts = [
+        _spent(progress),
+        f"best {_best(progress)}",
+        f"{progress.trials_per_minute:.0f} trials/min",
+        f"device busy {100 * progress.busy_share:.0f} %",
+        counts(progress.outcomes),
+    ]
+    return " | ".join(parts)
+
+
+def panel(progress: Progress) -> Panel:
+    """Return the progress as a panel."""
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+
+    def row(label: str, text: str, style: str = "") -> None:
+        grid.add_row(label, Text(text, style=style))
+
+    row("elapsed", f"{_spent(progress)}, {progress.in_flight} in flight")
+    if progress.budget_s:
+        row("", _bar(progress.elapsed_s / progress.budget_s))
+    row("baseline", _baseline(progress))
+    row("best", _best(progress), "bold green" if (progress.speedup or 0) > 1 else "bold")
+    row("speed", f"{progress.trials_per_minute:.0f} trials a minute, device busy {100 * progress.busy_share:.0f} %")
+    row("outcomes", counts(progress.outcomes))
+    if progress.rejections:
+        most = sorted(progress.rejections.items(), key=lambda pair: -pair[1])[:_SHOWN_CONSTRAINTS]
+        row("turned away", counts(dict(most)) + (" …" if len(progress.rejections) > _SHOWN_CONSTRAINTS else ""))
+    if progress.best is not None:
+        row("champion", " ".join(f"{name}={value}" for name, value in progress.best.config.items()))
+    for index, failure in enumerate(progress.last_failures):
+        row("last failures" if index == 0 else "", failure, "yellow")
+    return Panel(grid, title=f"{progress.study} on {progress.device}", title_align="left")
+
+
+def _bar(share: float, width: int = 40) -> str:
+    full = round(width * min(max(share, 0.0), 1.0))
+    return "━" * full + "─" * (width - full)

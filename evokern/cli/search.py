@@ -1,0 +1,176 @@
+"""`evokern search [STUDY]` and `evokern resume [STUDY]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evokern.cli._command import INTERRUPTED, command
+from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
+from evokern.cli._output import Output
+from evokern.cli._text import microseconds
+from evokern.cli.panel import Watcher
+
+if TYPE_CHECKING:
+    from evokern.search import SearchResult
+
+BudgetOption = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="TIME", help="Total time over all sessions: 2h, 1h30m, 90m, 45s."),
+]
+ExtendOption = Annotated[
+    str | None, typer.Option("--extend", metavar="TIME", help="Time to add to the study's budget.")
+]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--trials", metavar="N", min=1, help="Total of evaluated trials; infeasible and duplicate ones apart."
+    ),
+]
+GoOnOption = Annotated[
+    bool, typer.Option("--go-on", help="Continue although the study's file or the kernel's code changed.")
+]
+
+
+def _complete_samplers(incomplete: str) -> list[str]:
+    return [name for name in ("evo", "tpe", "nsga2", "gp", "random", "grid") if name.startswith(incomplete)]
+
+
+@command(
+    "search",
+    examples="""
+    evokern search
+    evokern search attention-s512 --budget 2h --seed 7 --db runs.db
+    evokern search --trials 200 --sampler tpe --device cuda:0
+    evokern search attention-s512 --fresh
+    """,
+)
+def search(
+    output: Output,
+    study: StudyArgument = None,
+    budget: BudgetOption = None,
+    extend: ExtendOption = None,
+    trials: TrialsOption = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            "--sampler",
+            metavar="NAME",
+            help="evo, tpe, nsga2, gp, random or grid. Default: what the study says.",
+            autocompletion=_complete_samplers,
+        ),
+    ] = None,
+    device: DeviceOption = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of the proposals.")] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window", metavar="W", help="Trials in flight: proposal n sees the results up to n - W; fixed per study."
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew; an earlier study of this name becomes NAME.1.")
+    ] = False,
+    go_on: GoOnOption = False,
+    trust: TrustOption = False,
+    db: DbOption = DEFAULT_DB,
+) -> int:
+    """Search for the fastest right variant of a study's kernel, or go on where an earlier search stopped.
+
+    Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
+    machine, and give the same command again.
+    """
+    from evokern.search import search as run
+
+    with Watcher(output) as watch:
+        result = run(
+            study or DEFAULT_STUDY,
+            db=db,
+            device=device,
+            budget=budget,
+            extend=extend,
+            trials=trials,
+            sampler=sampler,
+            seed=seed,
+            window=window,
+            fresh=fresh,
+            go_on=go_on,
+            trust=trust,
+            on_progress=watch,
+        )
+    return conclude(output, result)
+
+
+@command(
+    "resume",
+    examples="""
+    evokern resume
+    evokern resume attention-s512 --extend 30m --db runs.db
+    """,
+)
+def resume(
+    output: Output,
+    study: StudyArgument = None,
+    budget: BudgetOption = None,
+    extend: ExtendOption = None,
+    trials: TrialsOption = None,
+    device: DeviceOption = None,
+    go_on: GoOnOption = False,
+    trust: TrustOption = False,
+    db: DbOption = DEFAULT_DB,
+) -> int:
+    """Go on with a study from what the database keeps of it; without STUDY the one searched last.
+
+    Unlike `search` it needs no study file, and begins nothing new.
+    """
+    from evokern.search import resume as run
+
+    with Watcher(output) as watch:
+        result = run(
+            study,
+            db=db,
+            device=device,
+            budget=budget,
+            extend=extend,
+            trials=trials,
+            go_on=go_on,
+            trust=trust,
+            on_progress=watch,
+        )
+    return conclude(output, result)
+
+
+_ENDS = {
+    "budget": "the budget is used up (--extend 30m adds to it)",
+    "trials": "the trials are done (--trials N sets a larger total)",
+    "exhausted": "every candidate has been tried",
+    "interrupted": "interrupted; nothing is lost, the same command or `evokern resume` goes on",
+}
+
+
+def conclude(output: Output, result: SearchResult) -> int:
+    """Say what the search ended with and return the exit code."""
+    code = INTERRUPTED if result.interrupted else 0
+    if output.json:
+        output.emit({**result.summary, "end": result.end})
+        return code
+    baseline, best = result.summary["baseline"], result.summary["best"]
+    unit = "µs predicted" if result.summary["predicted"] else "µs"
+    output.say(f"{result.study}: {result.summary['trials']} trials; {_ENDS[result.end]}")
+    if best is None:
+        output.say("no candidate was measured; `evokern show` tells why")
+        return code
+    output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
+    if baseline is None:
+        output.say("no baseline was measured, so no speedup is known")
+    elif best["speedup"] > 1:
+        against = f"{baseline['name']} ({microseconds(baseline['time_us'])} {unit})"
+        output.say(f"{best['speedup']:.2f}× as fast as the best baseline, {against}")
+    else:
+        against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
+        output.say(f"nothing beat the baseline: {against}")
+    output.say(
+        f"evokern show {result.study} --db {result.db}; evokern export {result.study} --db {result.db} -o best.cu"
+    )
+    return code

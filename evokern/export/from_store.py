@@ -1,0 +1,166 @@
+"""From a study in a database to the exported program: which candidate, which kernel code, which words about it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evokern import __version__
+from evokern.discovery import find_kernel, load_kernel
+from evokern.errors import KernelError, StudyError
+from evokern.export.standalone import Provenance, standalone
+from evokern.kernel import Kernel, Tolerance
+from evokern.profiles import CHIPS, Profile, chip
+from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, interval_us
+from evokern.trial import Outcome
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported program."""
+
+    text: str
+    """The `.cu` file."""
+    trial: int
+    """The trial it came from."""
+    time_us: float
+    """Its time, µs a call."""
+    predicted: bool
+    """Whether that is a prediction."""
+
+
+def export_trial(
+    reader: Reader,
+    study: str | None,
+    trial: int | None,
+    *,
+    problem: int = 0,
+    file_name: str = "best.cu",
+    trust: bool = False,
+) -> Exported:
+    """Write a trial of a study as a program of its own.
+
+    Args:
+        reader: the open database.
+        study: name of the study; None takes the one searched last.
+        trial: number of the trial; None takes the champion.
+        problem: which of the study's problems the program is compiled for, counted from 0.
+        file_name: name of the file, for the build line.
+        trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
+
+    Raises:
+        StudyError: there is no such study, trial or problem, or the trial was not measured.
+        KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
+    """
+    record = reader.study(study)
+    found = _chosen(reader, record, trial)
+    evaluation = found.trial.evaluation
+    if evaluation.time_us is None or evaluation.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW):
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} ended {evaluation.outcome.value} ({evaluation.reason}); "
+            "only a candidate that passed the gate can be exported"
+        )
+    if not 0 <= problem < len(record.problems):
+        raise StudyError(f"study {record.name} has {len(record.problems)} problems, so there is no problem {problem}")
+    with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
+        kernel = _kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
+        sessions = reader.sessions(record)
+        text = standalone(
+            kernel,
+            found.trial.config,
+            kernel.problem(record.problems[problem]),
+            chip_of(record.device, sessions),
+            Provenance(_facts(reader, record, found, sessions), record.predicted),
+            tolerance=_tolerance(kernel, record.settings.get("gate", {})),
+            sets=int(record.settings.get("timing", {}).get("rotate_sets", 4)),
+            file_name=file_name,
+        )
+    return Exported(text, found.trial.number, evaluation.time_us, record.predicted)
+
+
+def _chosen(reader: Reader, record: StudyRecord, trial: int | None) -> TrialRecord:
+    if trial is not None:
+        return reader.trial(record, trial)
+    best = reader.best(record)
+    if best is None:
+        raise StudyError(f"study {record.name} has no measured trial yet, so there is nothing to export")
+    return reader.trial(record, best.number)
+
+
+def _kernel(reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool) -> Kernel:
+    """Return the kernel as the trial ran it: its folder, or the copy that the database keeps."""
+    wanted = str(record.settings.get("kernel", record.kernel))
+    path = record.settings.get("path")
+    try:
+        kernel = find_kernel(wanted, Path(path).parent if path else None, trust=trust)
+        if kernel.digest() == digest:
+            return kernel
+        why = f"kernel {record.kernel} changed since trial was run"
+    except KernelError as error:
+        why = str(error)
+    files = reader.source(digest)
+    if "kernel.py" not in files:
+        raise KernelError(f"{why}; the database keeps no copy of the code either")
+    if not trust:
+        raise KernelError(f"{why}; --trust runs the kernel.py that the database keeps a copy of")
+    folder = scratch / record.kernel
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / Path(name).name).write_text(text, encoding="utf-8")
+    return load_kernel(folder)
+
+
+def chip_of(device: str, sessions: list[SessionRecord]) -> Profile:
+    """Return the chip that a study's device is, or stands for.
+
+    Args:
+        device: the study's device: a model such as `NVIDIA H200`, or `sim:l4`.
+        sessions: the study's sessions, whose environment tells the compute capability of a chip not listed.
+    """
+    kind, _, rest = device.partition(":")
+    if kind == "sim":
+        return chip(rest)
+    for profile in CHIPS.values():
+        if profile.model.lower() == device.lower():
+            return profile
+    for session in reversed(sessions):
+        capability = session.environment.get("compute_capability")
+        if capability:
+            numbers = [int(part) for part in str(capability).strip("[]() ").replace(",", ".").split(".")[:2]]
+            near = [p for p in CHIPS.values() if p.compute_capability <= (numbers[0], numbers[1])]
+            base = max(near, key=lambda p: p.compute_capability) if near else CHIPS["a100"]
+            return replace(base, model=device, compute_capability=(numbers[0], numbers[1]))
+    raise StudyError(f"the chip of {device!r} is not known: {', '.join(p.model for p in CHIPS.values())} are")
+
+
+def _tolerance(kernel: Kernel, gate: Mapping[str, Any]) -> dict[str, Tolerance]:
+    """Return the kernel's tolerances with those of the study's gate put over them."""
+    return {
+        name: Tolerance(
+            own.atol if gate.get("atol") is None else gate["atol"],
+            own.rtol if gate.get("rtol") is None else gate["rtol"],
+        )
+        for name, own in kernel.workload.tolerance.items()
+    }
+
+
+def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: list[SessionRecord]) -> dict[str, str]:
+    evaluation = found.trial.evaluation
+    interval = interval_us(evaluation)
+    unit = "µs predicted" if record.predicted else "µs"
+    time = f"{evaluation.time_us:.3f} {unit}"
+    if interval:
+        time += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
+    baseline = reader.baseline(record)
+    against = "none was measured"
+    if baseline and evaluation.time_us:
+        against = f"{baseline[0]}, {baseline[1]:.3f} {unit}: {baseline[1] / evaluation.time_us:.2f}× as fast"
+    environment = sessions[-1].environment if sessions else {}
+    facts = {"study": f"{record.name}, begun {record.created}", "trial": str(found.trial.number)}
+    facts |= {"device": record.device + (", simulated" if record.predicted else "")}
+    facts |= {label: str(environment[label]) for label in ("driver", "compiler") if label in environment}
+    facts |= {"time": time, "baseline": against, "kernel": f"{record.kernel}, code {found.kernel_digest[:12]}"}
+    return facts | {"evokern": record.evokern_version or __version__}
