@@ -20,8 +20,6 @@ import numpy as np
 from evokern.simt.numerics.exact import sum_to_odd
 from evokern.simt.numerics.formats import FORMATS, Array, canonical, decode, encode, flush, saturate
 
-_TINY = FORMATS["bf16"].smallest_normal
-
 
 def _fma_f16(a: Array, b: Array, c: Array) -> Array:
     """Decoded f16 operands -> float64 sum whose rounding to f16 is the exact one."""
@@ -32,16 +30,14 @@ def _fma_f16(a: Array, b: Array, c: Array) -> Array:
 def _fma_bf16(a: Array, b: Array, c: Array) -> Array:
     """Decoded bf16 operands -> float32 sum whose rounding to bf16 is the exact one.
 
-    Two roundings can differ from one where the float32 sum lies half-way between two bf16, or is subnormal; those
-    lanes are summed to odd, and the odd sum is cut to float32 with its lost bits jammed into the last place.
+    Two roundings can differ from one only where the float32 sum lies half-way between two bf16, subnormal or not,
+    because bf16 is the upper half of float32. Those lanes are summed to odd, and the odd sum is cut to float32 with its
+    lost bits jammed into the last place.
     """
     product = a.astype(np.float64) * b
     total = product + c
     result: Array = total.astype(np.float32)
     doubtful = (result.view(np.uint32) & np.uint32(0xFFFF)) == 0x8000
-    tiny = np.abs(total) < _TINY
-    if np.count_nonzero(tiny):
-        doubtful |= tiny & (total != 0)
     if np.count_nonzero(doubtful):
         addend = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
         odd = sum_to_odd(np.broadcast_to(product, total.shape)[doubtful], addend)
