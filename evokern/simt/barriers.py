@@ -25,6 +25,7 @@ class _Barrier:
         self.follow = np.zeros(lanes, np.int64)
         self.number = np.zeros(lanes, np.int64)
         self.wanted = np.zeros(lanes, np.int64)
+        self.present = np.zeros(lanes, np.bool_)
         self.reductions: dict[int, Any] = {}
 
 
@@ -34,10 +35,20 @@ class Barriers:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._ids: dict[int, _Barrier] = {}
+        self.busy = np.zeros(machine.lanes, np.bool_)
 
     def load(self) -> None:
         """New blocks."""
         self._ids.clear()
+
+    @property
+    def pending(self) -> bool:
+        """True while anybody waits."""
+        return bool(self._ids)
+
+    def note_work(self, active: Active) -> None:
+        """Remember lanes that go on past a barrier at which others already wait."""
+        self.busy |= active.mask
 
     def arrive(
         self, active: Active, *, number: int, identity: Array, wanted: Array | None, follow: int, waits: bool, aligned: bool,
@@ -54,6 +65,7 @@ class Barriers:
             part = active if identity.shape[0] == 1 else machine.restrict(active, identity[active.lanes] == which)
             barrier = self._ids.setdefault(int(which), _Barrier(machine.lanes))
             lanes = part.lanes
+            self._first(barrier, lanes)
             barrier.arrived[lanes] = True
             barrier.number[lanes] = number
             barrier.wanted[lanes] = 0 if wanted is None else part.pick(wanted)
@@ -66,6 +78,14 @@ class Barriers:
             if not waits:
                 machine.push(key, part)
         return -1
+
+    def _first(self, barrier: _Barrier, lanes: Array) -> None:
+        """On the first arrival in a block, note who is there and could still come."""
+        width = self.machine.geometry.width
+        blocks = np.unique(lanes // width)
+        fresh = blocks[~barrier.arrived.reshape(-1, width)[blocks].any(1)]
+        barrier.present.reshape(-1, width)[fresh] = self.machine.live.reshape(-1, width)[fresh]
+        self.busy.reshape(-1, width)[fresh] = False
 
     def recheck(self) -> None:
         """Look again after lanes have left: barriers without a count may now be complete."""
@@ -87,6 +107,7 @@ class Barriers:
         lanes = np.repeat(done, width)
         released = lanes & barrier.arrived
         self._check_warps(barrier, released)
+        self._check_missing(barrier, lanes & np.repeat(wanted == 0, width), released)
         if barrier.reductions:
             self._reduce(barrier, released, blocks, width)
         if machine.shared.shadow is not None:
@@ -101,6 +122,18 @@ class Barriers:
             machine.push(int(key), Active(mask, int(np.count_nonzero(mask)), machine.live_count))
         if not barrier.arrived.any():
             del self._ids[identity]
+
+    def _check_missing(self, barrier: _Barrier, lanes: Array, released: Array) -> None:
+        """Report threads that went past a barrier of the whole block and left the kernel; a bare early return is let pass."""
+        missed = barrier.present & ~released & self.busy & lanes
+        if missed.any():
+            machine = self.machine
+            blocks = np.flatnonzero(missed.reshape(machine.geometry.blocks, -1).any(1))
+            width = machine.geometry.width
+            waiting = np.flatnonzero(released[blocks[0] * width : (blocks[0] + 1) * width]) + blocks[0] * width
+            lane = int(waiting[0])
+            machine.report("barrier_divergence", int(barrier.number[lane]), lane, count=int(np.count_nonzero(released)),
+                           detail=f"{int(np.count_nonzero(missed))} threads go past it and end without arriving")  # fmt: skip
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
         """Report warps whose lanes met the barrier at different instructions: an aligned barrier demands the same one."""

@@ -132,6 +132,11 @@ class Counters:
         """Operations of the matrix instructions."""
         return sum(flops for _, flops in self.mma.values())
 
+    def conflicts(self) -> dict[int, float]:
+        """Return instruction → further wavefronts of a mean execution, beyond the ones that it needs anyway."""
+        further = (self.shared_wavefronts - self.ideal_wavefronts) / np.maximum(self.warp_instructions, 1)
+        return {int(number): float(further[number]) for number in np.flatnonzero(further > 0)}
+
     def by_pipe(self) -> dict[str, int]:
         """Return pipe → warp instructions."""
         return _by_pipe(self.pipes, self.warp_instructions)

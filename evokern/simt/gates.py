@@ -31,7 +31,7 @@ class Gates:
         self.parked.clear()
         self.forced.clear()
 
-    def enter(self, bound: Bound, key: int, active: Active) -> Active | None:
+    def enter(self, bound: Bound, key: int, active: Active, *, retried: bool = False) -> Active | None:
         """Return the lanes that may go on, None when all of them have to wait."""
         machine = self.machine
         if self.parked:
@@ -47,16 +47,15 @@ class Gates:
         need = self._need(bound, active, here)
         live = ballot(machine.live)
         missing = need & live & ~here
-        gone = need & ballot(machine.exists) & ~live
-        number = bound.segment.base
-        shuffle = machine.program.instructions[number].opcode == "shfl"
-        if gone.any() and shuffle:
-            lanes = active.mask & np.repeat(gone != 0, 32)
-            machine.report_lanes("inactive_shuffle", number, np.flatnonzero(lanes), detail="Lanes of the mask have left the kernel")
         if not missing.any():
+            gone = need & ballot(machine.exists & machine.barriers.busy) & ~live
+            if retried and gone.any():
+                self._tell(bound, active.mask & np.repeat(gone != 0, 32))
             return active
         waits = active.mask & np.repeat(missing != 0, 32)
         count = int(np.count_nonzero(waits))
+        if not retried:
+            machine.barriers.busy[np.repeat(missing != 0, 32)] = False
         self.parked[key] = Active(waits, count, machine.live_count)
         if count == active.count:
             return None
@@ -80,7 +79,7 @@ class Gates:
         moved = False
         for key in sorted(self.parked):
             active = self.parked.pop(key)
-            passed = self.enter(machine.bound[key % machine.count], key, active)
+            passed = self.enter(machine.bound[key % machine.count], key, active, retried=True)
             if passed is not None:
                 self.forced.add(key)
                 machine.push(key, passed)
@@ -99,11 +98,15 @@ class Gates:
         machine = self.machine
         key = min(self.parked)
         active = self.parked.pop(key)
-        number = machine.bound[key % machine.count].segment.base
-        instruction = machine.program.instructions[number]
-        kind = "inactive_shuffle" if instruction.opcode in ("shfl", "vote", "match", "redux", "elect") else "barrier_divergence"
-        what = "bar.warp.sync" if is_warp_barrier(instruction) else instruction.opcode
-        machine.report_lanes(kind, number, active.lanes, detail=f"Other lanes named in the mask never reach this {what}")
+        self._tell(machine.bound[key % machine.count], active.mask)
         self.forced.add(key)
         machine.push(key, active)
         return True
+
+    def _tell(self, bound: Bound, mask: Array) -> None:
+        machine = self.machine
+        number = bound.segment.base
+        instruction = machine.program.instructions[number]
+        kind = "inactive_shuffle" if instruction.opcode in ("shfl", "vote", "match", "redux", "elect") else "barrier_divergence"
+        what = "bar.warp.sync" if is_warp_barrier(instruction) else instruction.opcode
+        machine.report_lanes(kind, number, np.flatnonzero(mask), detail=f"Other lanes named in the mask never reach this {what}")

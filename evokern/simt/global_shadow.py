@@ -86,7 +86,29 @@ class GlobalShadow:
                 self._compare(machine, active, seen, mine, element, count, number, "written" if which == 0 else "read",
                               exempt=same, atomic=atomic)  # fmt: skip
         view, count = self._view(0, width)
-        view[element] = self._keys(mine, number | (_ATOMIC if atomic else 0), count)
+        keys = self._keys(mine, number | (_ATOMIC if atomic else 0), count)
+        view[element] = keys
+        if not atomic and values is not None and (view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any():
+            self._collide(machine, active, element, mine, values, width, number, count)
+
+    def _collide(
+        self, machine: Machine, active: Active, element: Array, mine: Array, values: Array, width: int, number: int, count: int
+    ) -> None:
+        """Report blocks that write different values to one place with the same instruction of this batch."""
+        _, which = np.unique(element, return_inverse=True)
+        last = np.zeros(element.size, np.int64)
+        last[which] = np.arange(element.size)
+        winner = last[which]
+        raw = values.view(np.uint8).reshape(-1, width)
+        race = (mine[winner] != mine) & (raw[winner] != raw).any(1)
+        if race.any():
+            lane = int(np.flatnonzero(race)[0])
+            at = int(element[lane]) * count * self.grain
+            buffer = self.memory.find(at)
+            other = int(mine[winner[lane]] >> np.uint64(_BLOCK)) - 1
+            machine.report("global_race", number, int(active.lanes[lane]), count=int(np.count_nonzero(race)), address=at + GLOBAL_BASE,
+                           allocation=buffer.name if buffer else "", offset=at - buffer.offset if buffer else at, other=number,
+                           detail=f"The word is also written by block {other} of the grid")  # fmt: skip
 
     def _keys(self, mine: Array, number: int, count: int) -> Array:
         tag = min(number & _NUMBER, _NUMBER) | (number & _ATOMIC)

@@ -68,6 +68,8 @@ class Bound:
     """Instructions."""
     polls: bool = False
     """True when it waits on memory that others write."""
+    leaves: bool = False
+    """True when it does nothing but leave the kernel."""
     threads: int = 0
     """Lanes that ran it."""
     warps: int = 0
@@ -211,6 +213,7 @@ class Machine:
         bound.polls = any(
             item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed") for item in instructions
         )
+        bound.leaves = bound.size == 1 and instructions[0].opcode in ("ret", "exit")
         return bound
 
     def bind(self, bound: Bound, masked: bool) -> list[Action]:
@@ -353,6 +356,8 @@ class Machine:
             if self.issued > limit:
                 self.stop_hung(bound)
             self.clock += 50 if bound.polls else 1
+            if (self.barriers.pending or self.gates.parked) and not bound.leaves:
+                self.barriers.note_work(active)
             if active.full:
                 steps = bound.full
                 if steps is None:

@@ -239,7 +239,7 @@ def extreme(i: Instruction, b: Binder) -> Action:
     out, (x, y) = _each(i, b, kind_of(i))
     if i.has("relu"):
         return assign(out, lambda: np.maximum(function(x, y), 0))
-    return partial(function, x, y, out)
+    return partial(function, x, y, out=out)
 
 
 @operation("popc clz", "9.7.1.14-15", family="integer")

@@ -105,6 +105,8 @@ def entries() -> tuple[Operation, ...]:
 
 def pipe_of(instruction: Instruction, operation: Operation) -> str:
     """Return the pipe an instruction is issued to."""
+    if operation.opcode == "ld" and instruction.has("param"):
+        return "integer"
     if operation.family == "float" and operation.pipe == "fp32" and data_type(instruction) == "f64":
         return "fp64"
     return operation.pipe

@@ -1,0 +1,16 @@
+// An index into a per-thread array comes from the input and is not clamped.
+// launch: grid=1,1,1 block=32,1,1 shared=0
+// args: out=i32[32] in=i32[32]r:iota
+// expect: out_of_bounds memcheck
+// Build with -DFIXED for the clean twin.
+extern "C" __global__ void kernel(int* out, const int* in) {
+  int seen[8];
+  for (int j = 0; j < 8; j++) seen[j] = j * in[0];
+#ifdef FIXED
+  int at = in[threadIdx.x] & 7;
+#else
+  int at = in[threadIdx.x];
+#endif
+  seen[at] += 1;  // BUG
+  out[threadIdx.x] = seen[in[0] & 7];
+}
