@@ -53,7 +53,7 @@ def enough_for_interval(count: int, confidence: float = 0.95) -> bool:
 
 
 def median_lower_bound(samples: Sequence[float], confidence: float = 0.95) -> float | None:
-    """Return a value that the median exceeds with at least this confidence; None with too few samples (five for 95 %)."""
+    """Return a value that the median exceeds with this confidence; None with too few samples (five for 95 %)."""
     rank = lower_rank(len(samples), 1 - confidence)
     return sorted(samples)[rank - 1] if rank else None
 

@@ -106,6 +106,8 @@ class Bench:
         wide = {n: (sets, *t.shape) for n, t in self._results.items()}
         self._reference = {n: torch.empty(shape, dtype=torch.float64, device=device) for n, shape in wide.items()}
         self._allowed = {n: torch.empty_like(reference) for n, reference in self._reference.items()}
+        self.filled = False
+        """Whether `refresh` was called."""
         self._sound = torch.ones((), dtype=torch.bool, device=device)
 
     @property
@@ -129,6 +131,7 @@ class Bench:
                 draw(self.tensors[name], kind, view[index], self._generator)
             for name, value in self._reference_of(index).items():
                 self._reference[name][index].copy_(value)
+        self.filled = True
         self._inputs.mend_guards()
         self._pristine.copy_(self._inputs.memory)
         sound = [reference.isfinite().all() for reference in self._reference.values()]

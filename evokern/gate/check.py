@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from evokern.gate.bench import Bench, Findings, Worst, tolerances
-from evokern.kernel import Kernel, Launch, Problem, Tensor
+from evokern.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.study import GateSettings, InputSet
 from evokern.trial import Outcome
 
@@ -27,6 +27,12 @@ class Call:
     """Buffers by name, each contiguous."""
     zeroed: tuple[str, ...] = ()
     """Workspaces that are set to zero before the launches, as part of the call."""
+    inputs: frozenset[str] = frozenset()
+    """Buffers that are only read."""
+    in_place: frozenset[str] = frozenset()
+    """Buffers that are read and written."""
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    """What each buffer is for."""
 
 
 class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
@@ -120,8 +126,9 @@ class Gate:
 def calls(bench: Bench, launches: Sequence[Launch]) -> list[Call]:
     """Return one call per run and input set, run after run."""
     zeroed = tuple(n for n, t in bench.tensors.items() if t.role == "workspace" and t.initial == "zero")
+    roles = {name: tensor.role for name, tensor in bench.tensors.items()}
     return [
-        Call(tuple(launches), bench.arguments(index, run), zeroed)
+        Call(tuple(launches), bench.arguments(index, run), zeroed, roles)
         for run in range(bench.runs)
         for index in range(bench.sets)
     ]

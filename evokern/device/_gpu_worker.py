@@ -1,0 +1,271 @@
+"""The process that owns a GPU: checks and times candidates one by one, and ends with the one that breaks its context."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from evokern.compile.build import tensors_of
+from evokern.device._base import BaselineResult
+from evokern.device._baselines import BaselineRunner, runs_as
+from evokern.device._cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
+from evokern.device._graph_clock import GraphClock
+from evokern.device._jobs import Evaluate, GpuSettings, Prove
+from evokern.device._nvml import Monitor
+from evokern.discovery import load_kernel
+from evokern.errors import EvokernError
+from evokern.feasibility import launches_of
+from evokern.gate import Gate, Verdict, prove_power
+from evokern.gate.bench import Bench
+from evokern.gate.check import RunFailed, calls, judge
+from evokern.kernel import Launch, Problem, Tensor
+from evokern.space import Config
+from evokern.study import InputSet
+from evokern.timing import Measurement, measure
+from evokern.trial import Evaluation, Outcome, Timing
+from evokern.worker_process import Retire
+
+
+class GpuWorker:
+    """Answers `Prove` and `Evaluate` jobs."""
+
+    def __init__(self, settings: GpuSettings) -> None:
+        """Make the context, the gates and their buffers; load what the first candidate will need.
+
+        Raises:
+            KernelError: the kernel folder or its reference is unsound.
+        """
+        self._settings = settings
+        self._turn = settings.turn.open("w")
+        torch.cuda.set_device(settings.device_index)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        device = torch.device("cuda", settings.device_index)
+        torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        torch.empty(1, device=device)
+        self._kernel = load_kernel(settings.folder)
+        self._gates = {problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.problems}
+        self._monitor = Monitor(
+            check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice()))).decode().strip("\0")
+        )
+        self._flush: torch.Tensor | None = None
+        if settings.timing.cache == "flush":
+            size = torch.cuda.get_device_properties(device).L2_cache_size
+            self._flush = torch.empty(2 * size, dtype=torch.uint8, device=device)
+        with self._my_turn():
+            self._warm()
+        self.greeting = {
+            "torch": torch.__version__,
+            "gpu": torch.cuda.get_device_name(device),
+            "clock_mhz": self._monitor.read().clock_mhz,
+            "monitor": self._monitor.problem,
+        }
+
+    def handle(self, job: Prove | Evaluate) -> Evaluation | tuple[BaselineResult, ...]:
+        """Do one job while holding the GPU."""
+        with self._my_turn():
+            if isinstance(job, Prove):
+                return self._prove()
+            began = time.perf_counter()
+            evaluation, healthy = self._evaluate(job)
+            evaluation = replace(evaluation, device_s=time.perf_counter() - began)
+        if not healthy:
+            raise Retire(evaluation)
+        return evaluation
+
+    @contextlib.contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def _warm(self) -> None:
+        """Go once through gate and timing with a stand-in, so that no candidate pays for loading torch's kernels."""
+        for problem, gate in self._gates.items():
+            tensors, launches = self._workload(self._settings.warm_config, problem)
+            gate.check(_Nothing(), launches, tensors)
+            bench = self._timed_bench(gate, tensors)
+            bench.poison()
+            clock = self._clock([lambda b=bench: b.poison() for _ in range(bench.sets)])  # type: ignore[misc]
+            clock.take(self._settings.timing.min_samples)
+            bench.verify()
+
+    def _workload(self, config: Config, problem: Problem) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
+        return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
+
+    def _timed_bench(self, gate: Gate, tensors: dict[str, Tensor]) -> Bench:
+        sets = self._settings.timing.rotate_sets if self._settings.timing.cache == "rotate" else 1
+        kinds: list[InputSet] = ["normal"] * sets
+        bench = gate.bench(tensors, kinds, runs=1)
+        if not bench.filled:
+            bench.refresh()
+        return bench
+
+    def _clock(self, sequence: Sequence[Callable[[], None]]) -> GraphClock:
+        timing = self._settings.timing
+        return GraphClock(sequence, timing, self._monitor, self._flush, timing.hang_s)
+
+    # ---- candidates
+
+    def _evaluate(self, job: Evaluate) -> tuple[Evaluation, bool]:
+        """Return the evaluation, and whether the context can be used further."""
+        candidate: Candidate | None = None
+        try:
+            candidate = Candidate(job.built)
+            evaluation = self._checked_and_timed(job, candidate)
+        except RunFailed as failure:
+            if failure.outcome is Outcome.HUNG:
+                return Evaluation(Outcome.HUNG, evidence=failure.evidence), False
+            evaluation = Evaluation(failure.outcome, evidence=failure.evidence)
+        except torch.OutOfMemoryError as error:
+            evidence = {"error": "CUDA_ERROR_OUT_OF_MEMORY", "message": str(error).split("\n")[0]}
+            return Evaluation(Outcome.CRASHED, evidence=evidence), False
+        except EvokernError:
+            if context_error() is None:
+                raise
+            evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
+        except RuntimeError:
+            # An asynchronous CUDA error can surface in whichever torch operation comes next.
+            if context_error() is None:
+                raise
+            evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
+        broken = context_error()
+        if broken is not None:
+            if evaluation.outcome is not Outcome.CRASHED:
+                evaluation = Evaluation(Outcome.CRASHED, evidence={"error": broken})
+            return evaluation, False
+        if candidate is not None:
+            candidate.unload()
+        return evaluation, True
+
+    def _checked_and_timed(self, job: Evaluate, candidate: Candidate) -> Evaluation:
+        reports: dict[str, Any] = {}
+        for problem, gate in self._gates.items():
+            verdict = self._check(job, candidate, problem, gate)
+            reports[str(problem)] = dict(verdict.report)
+            if not verdict.passed:
+                return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=reports)
+        benches, clocks, resets = [], [], []
+        for problem, gate in self._gates.items():
+            tensors, launches = self._workload(job.config, problem)
+            bench = self._timed_bench(gate, tensors)
+            bench.poison()
+            program = job.built.build(problem).program
+            prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
+            clocks.append(self._clock([call.enqueue for call in prepared]))
+            benches.append(bench)
+            resets.append(prepared)
+        measurement = measure(clocks, self._settings.timing, job.elite_us)
+        timings = self._timings(measurement, clocks)
+        for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
+            verdict = self._check_timed(bench, clock, prepared, problem)
+            if not verdict.passed:
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
+        if measurement.lost:
+            evidence = {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
+            return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
+        return Evaluation(Outcome.MEASURED, measurement.time_us, timings, gate=reports)
+
+    def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
+        tensors, launches = self._workload(job.config, problem)
+        program = job.built.build(problem).program
+        return gate.check(GpuRunner(candidate, program, self._settings.timing.hang_s), launches, tensors)
+
+    def _check_timed(
+        self, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+    ) -> Verdict:
+        """Check what the timed runs left, then replay them on other inputs in the same buffers.
+
+        The outputs keep their old, then right, values for the replay: a kernel that leaves an output alone that looks
+        finished, or repeats an answer it remembers for these addresses, is found out.
+        """
+        in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
+        if in_place:
+            # The timed calls worked on their own results; one call from the start is what can be compared.
+            bench.poison()
+            self._once(prepared)
+        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when="in the timed runs")
+        bench.refresh()
+        if not verdict.passed:
+            return verdict
+        if in_place:
+            bench.poison()
+            self._once(prepared)
+        else:
+            clock.graph.replay()
+            finish(self._settings.timing.hang_s * clock.calls, self._settings.timing.hang_s)
+        when = "when the timed runs were repeated on other inputs"
+        return judge(bench, bench.verify(), deterministic=False, problem=problem, when=when)
+
+    def _once(self, prepared: Sequence[PreparedCall]) -> None:
+        for call in prepared:
+            call.enqueue()
+        finish(self._settings.timing.hang_s * len(prepared), self._settings.timing.hang_s)
+
+    def _timings(self, measurement: Measurement, clocks: Sequence[GraphClock]) -> tuple[Timing, ...]:
+        timings = []
+        for series, clock in zip(measurement.series, clocks, strict=True):
+            seen = [state.clock_mhz for state in clock.states if state.clock_mhz is not None]
+            reasons = sorted({state.throttle for state in clock.states if state.throttle})
+            timings.append(
+                Timing(
+                    series.median_us,
+                    series.ci95_us,
+                    series.samples_us,
+                    clock_mhz=sum(seen) / len(seen) if seen else None,
+                    throttle="; ".join(reasons),
+                    temperature_c=clock.states[-1].temperature_c,
+                )
+            )
+        return tuple(timings)
+
+    # ---- start of a study
+
+    def _prove(self) -> tuple[BaselineResult, ...]:
+        for problem, gate in self._gates.items():
+            tensors, launches = self._workload(self._settings.warm_config, problem)
+            prove_power(gate, launches, tensors)
+        return tuple(self._baseline(index) for index in range(len(self._kernel.workload.baselines)))
+
+    def _baseline(self, index: int) -> BaselineResult:
+        baseline = self._kernel.workload.baselines[index]
+        try:
+            timings: list[Timing] = []
+            for problem, gate in self._gates.items():
+                tensors, launches = self._workload(self._settings.warm_config, problem)
+                runner = BaselineRunner(baseline, problem, self._settings.timing.hang_s)
+                settings = replace(self._settings.gate, runs=1)
+                checked = gate.bench(tensors, settings.input_sets, runs=1)
+                checked.refresh()
+                checked.poison()
+                runner.run(calls(checked, launches))
+                verdict = judge(checked, checked.verify(), deterministic=False, problem=problem)
+                if not verdict.passed:
+                    return BaselineResult(baseline.name, error=f"wrong: {verdict.evidence['message']}")
+                bench = self._timed_bench(gate, tensors)
+                sequence = [runs_as(baseline, problem, call.arguments) for call in calls(bench, launches)]
+                clock = self._clock(sequence)
+                measurement = measure([clock], self._settings.timing)
+                timings += self._timings(measurement, [clock])
+            return BaselineResult(baseline.name, tuple(timings))
+        except RunFailed as failure:
+            return BaselineResult(baseline.name, error=str(failure))
+        except Exception as error:
+            # A backend that does not support this problem says so with an exception of any class.
+            broken = context_error()
+            if broken is not None:
+                raise
+            return BaselineResult(baseline.name, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+class _Nothing:
+    def run(self, calls: Sequence[object]) -> None:
+        return

@@ -1,0 +1,48 @@
+"""What a live device asks its GPU worker: records that travel between processes, free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evokern.compile.records import Built
+from evokern.kernel import Problem
+from evokern.space import Config
+from evokern.study import GateSettings, TimingSettings
+
+
+@dataclass(frozen=True)
+class GpuSettings:
+    """What every job of a study shares."""
+
+    folder: Path
+    """The kernel's folder."""
+    problems: tuple[Problem, ...]
+    """The study's problems."""
+    gate: GateSettings
+    """How candidates are checked."""
+    timing: TimingSettings
+    """How they are timed."""
+    device_index: int
+    """The GPU's number for the driver."""
+    turn: Path
+    """File whose lock says which worker uses the GPU: a spare warms up while no candidate is being timed."""
+    warm_config: Config
+    """Candidate whose buffers a worker prepares while it starts."""
+
+
+@dataclass(frozen=True)
+class Prove:
+    """Prove the gate's power and measure the baselines."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Check and time one candidate."""
+
+    config: Config
+    """Its configuration."""
+    built: Built
+    """Its programs and launches."""
+    elite_us: float | None
+    """Time to race against, µs."""

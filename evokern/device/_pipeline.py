@@ -1,0 +1,259 @@
+"""Compile pool → duplicates → execution → answers: what every device that executes candidates shares.
+
+A thread moves candidates along while the caller thinks about the next ones. A candidate whose machine code and launches
+another one has is not executed again. Of candidates that are the same the one with the smallest number owns the
+evaluation, however their compiles raced: answers wait until every smaller number has been compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from evokern.compile.records import Built
+from evokern.device._base import Answer, Request
+from evokern.errors import EvokernError, InternalError
+from evokern.trial import Evaluation, Outcome
+from evokern.workers import Result, WorkerPool, wait
+
+COMPILE_DEADLINE_S = 120.0
+"""Seconds after which a compile counts as failed."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One candidate to execute."""
+
+    number: int
+    """Trial number."""
+    built: Built
+    """What to run."""
+    request: Request
+    """What was asked."""
+
+
+@dataclass
+class _Claim:
+    """Trials with one fingerprint."""
+
+    members: dict[int, float] = field(default_factory=dict)
+    """Trial → seconds of its own compile, of those not answered yet."""
+    owner: int | None = None
+    evaluation: Evaluation | None = None
+
+
+class Pipeline:
+    """Moves candidates through a compile pool and an executor pool."""
+
+    def __init__(
+        self,
+        compilers: WorkerPool,
+        executors: WorkerPool,
+        *,
+        job: Callable[[Work], Any],
+        deadline_s: float,
+        known: Mapping[str, tuple[int, Evaluation]],
+        hang_s: float | None = None,
+    ) -> None:
+        """Make a pipeline; `begin` starts it.
+
+        Args:
+            compilers: answers a `Config` with a `Built` or an `Evaluation`.
+            executors: answers what `job` makes of a `Work` with an `Evaluation`.
+            job: turns work into an executor's job.
+            deadline_s: seconds after which an executor that does not answer is killed.
+            known: fingerprint → (trial, evaluation) of earlier sessions.
+            hang_s: limit that a `hung` record names when an executor is killed; None for `deadline_s`.
+        """
+        self._compilers = compilers
+        self._executors = executors
+        self._job = job
+        self._deadline_s = deadline_s
+        self._hang_s = deadline_s if hang_s is None else hang_s
+        self._claims: dict[str, _Claim] = {
+            fingerprint: _Claim(owner=number, evaluation=evaluation)
+            for fingerprint, (number, evaluation) in known.items()
+        }
+        self._open: set[str] = set()
+        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer | EvokernError] = queue.SimpleQueue()
+        self._asked: dict[int, Request] = {}
+        self._compiling: set[int] = set()
+        self._running: dict[int, tuple[str, Built]] = {}
+        self._busy_s = 0.0
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread: threading.Thread | None = None
+        self._stop = False
+
+    def begin(self) -> None:
+        """Start moving candidates."""
+        self._thread = threading.Thread(target=self._run, name="evokern-pipeline", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate; returns at once."""
+        self._requests.put(request)
+        self._wake()
+
+    def poll(self, timeout_s: float) -> list[Answer]:
+        """Return the answers that are ready, waiting at most `timeout_s` for the first.
+
+        Raises:
+            EvokernError: the kernel folder, the compiler or the device cannot go on.
+        """
+        ready: list[Answer] = []
+        try:
+            item = self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait()
+            while True:
+                if isinstance(item, EvokernError):
+                    if not ready:
+                        raise item
+                    # What was answered before the end is handed out first.
+                    self._answers.put(item)
+                    return ready
+                ready.append(item)
+                item = self._answers.get_nowait()
+        except queue.Empty:
+            return ready
+
+    def busy_s(self) -> float:
+        """Return the seconds in which candidates held an executor."""
+        return self._busy_s
+
+    def close(self) -> None:
+        """Stop moving candidates; the pools stay their owner's. Safe to call twice."""
+        self._stop = True
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(10.0)
+            self._thread = None
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _wake(self) -> None:
+        # A full pipe already wakes, and a closed one has nobody to wake.
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def _run(self) -> None:
+        try:
+            while not self._stop:
+                results = wait([self._compilers, self._executors], 1.0, also=[self._wake_read])
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+                self._accept()
+                for result in results:
+                    if result.key in self._running:
+                        self._executed(result)
+                    else:
+                        self._compiled(result)
+                if results:
+                    self._release()
+        except EvokernError as error:
+            self._answers.put(error)
+        except Exception as error:
+            fault = InternalError(f"the pipeline broke: {type(error).__name__}: {error}")
+            fault.__cause__ = error
+            self._answers.put(fault)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                request = self._requests.get_nowait()
+                self._asked[request.number] = request
+                self._compiling.add(request.number)
+                self._compilers.submit(request.number, request.config, COMPILE_DEADLINE_S)
+
+    def _compiled(self, result: Result) -> None:
+        self._compiling.discard(result.key)
+        if result.status == "raised":
+            raise result.value
+        if result.status in ("died", "overran"):
+            how = result.value if result.status == "died" else f"still busy after {result.value:g} s"
+            evidence = {"log": result.log or f"the compiler's process: {how}", "message": f"the compiler failed: {how}"}
+            self._answer(result.key, Evaluation(Outcome.COMPILE_ERROR, evidence=evidence, compile_s=result.seconds))
+        elif isinstance(result.value, Evaluation):
+            self._answer(result.key, result.value)
+        else:
+            self._claim(result.key, result.value)
+
+    def _claim(self, number: int, built: Built) -> None:
+        claim = self._claims.setdefault(built.fingerprint, _Claim())
+        first = not claim.members and claim.owner is None
+        claim.members[number] = built.compile_s
+        self._open.add(built.fingerprint)
+        if first:
+            self._running[number] = (built.fingerprint, built)
+            self._executors.submit(number, self._job(Work(number, built, self._asked[number])), self._deadline_s)
+
+    def _executed(self, result: Result) -> None:
+        fingerprint, built = self._running.pop(result.key)
+        if result.status == "raised":
+            raise result.value
+        if result.status == "overran":
+            evaluation = Evaluation(Outcome.HUNG, evidence={"limit_s": self._hang_s}, device_s=result.seconds)
+        elif result.status == "died":
+            evidence = {"error": f"worker process {result.value}", "log": result.log}
+            evaluation = Evaluation(Outcome.CRASHED, evidence=evidence, device_s=result.seconds)
+        else:
+            evaluation = result.value
+        self._busy_s += evaluation.device_s
+        self._claims[fingerprint].evaluation = replace(
+            evaluation, fingerprint=fingerprint, resources=evaluation.resources or built.resources
+        )
+
+    def _release(self) -> None:
+        """Answer every trial whose evaluation is known and whose owner can no longer change."""
+        first_unknown = min(self._compiling, default=None)
+        for fingerprint in list(self._open):
+            claim = self._claims[fingerprint]
+            if claim.evaluation is None:
+                continue
+            if claim.owner is None:
+                if first_unknown is not None and first_unknown < min(claim.members):
+                    continue
+                claim.owner = min(claim.members)
+            for number in sorted(claim.members):
+                own = replace(claim.evaluation, compile_s=claim.members[number])
+                self._answer(number, own if number == claim.owner else duplicate_of(claim.owner, own))
+            claim.members.clear()
+            self._open.discard(fingerprint)
+
+    def _answer(self, number: int, evaluation: Evaluation) -> None:
+        self._asked.pop(number)
+        self._answers.put(Answer(number, evaluation))
+
+
+def duplicate_of(owner: int, evaluation: Evaluation) -> Evaluation:
+    """Return what a trial gets whose program another trial has.
+
+    A measured time is shared as `duplicate`. What failed fails in the same way: the outcome stays, and `duplicate_of`
+    names the trial that was executed.
+    """
+    outcome = Outcome.DUPLICATE if evaluation.outcome is Outcome.MEASURED else evaluation.outcome
+    return replace(evaluation, outcome=outcome, evidence={**evaluation.evidence, "duplicate_of": owner}, device_s=0.0)
+
+
+def run_alone(pool: WorkerPool, job: Any, deadline_s: float, what: str) -> Any:
+    """Run one job before a pipeline begins and return its answer.
+
+    Raises:
+        EvokernError: what the handler raised, or that its process died or overran.
+    """
+    pool.submit(-1, job, deadline_s)
+    end = time.monotonic() + deadline_s + 200.0
+    while time.monotonic() < end:
+        for result in wait([pool], 1.0):
+            if result.status == "done":
+                return result.value
+            if result.status == "raised":
+                raise result.value
+            how = result.value if result.status == "died" else f"no answer in {result.value:g} s"
+            raise InternalError(f"{what}: the worker process failed ({how}); {result.log or 'it printed nothing'}")
+    raise InternalError(f"{what}: no worker answered")
