@@ -1,4 +1,4 @@
-"""The process that owns a GPU: checks and times candidates one by one, and ends with the one that breaks its context."""
+"""The process that owns a GPU: checks and times candidates one by one, ends with one that breaks its context."""
 
 from __future__ import annotations
 

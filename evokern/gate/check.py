@@ -27,10 +27,6 @@ class Call:
     """Buffers by name, each contiguous."""
     zeroed: tuple[str, ...] = ()
     """Workspaces that are set to zero before the launches, as part of the call."""
-    inputs: frozenset[str] = frozenset()
-    """Buffers that are only read."""
-    in_place: frozenset[str] = frozenset()
-    """Buffers that are read and written."""
     roles: Mapping[str, Role] = field(default_factory=dict)
     """What each buffer is for."""
 
