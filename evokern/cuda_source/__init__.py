@@ -15,6 +15,7 @@ from evokern.cuda_source.records import (
     SharedArray,
     TemplateParameter,
 )
+from evokern.cuda_source.specialise import specialise
 
 __all__ = [
     "Constant",
@@ -30,4 +31,5 @@ __all__ = [
     "TemplateParameter",
     "device_only",
     "read",
+    "specialise",
 ]

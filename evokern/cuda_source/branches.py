@@ -1,8 +1,10 @@
-"""``if constexpr`` with its decided branch kept, decided asserts gone, and decided values written out."""
+"""Decided branches kept without their conditions, decided asserts gone, and the values of choices written out."""
 
 from __future__ import annotations
 
-from evokern.cuda_source.constant import Integer, UndecidableError, Value
+import re
+
+from evokern.cuda_source.constant import TYPES, Integer, UndecidableError, Value
 from evokern.cuda_source.environment import Environment, Scope, skip_statement
 from evokern.cuda_source.layout import Edit, Layout
 from evokern.cuda_source.unit import Unit
@@ -22,7 +24,10 @@ class BranchPruner(Walk):
         self.layout = Layout(unit)
 
     def visit_if(self, index: int, end: int, scope: Scope, block: tuple[int, int] | None) -> int | None:
-        """Replace a decided ``if constexpr`` by the branch that is taken."""
+        """Replace a decided ``if constexpr`` by the branch that is taken.
+
+        A plain ``if`` stays: without it the compiler orders some instructions differently.
+        """
         opener = index + 2
         close = self.partner[opener]
         try:
@@ -34,7 +39,8 @@ class BranchPruner(Walk):
         if behind < end and self.tokens[behind].text == "else":
             second = (behind + 1, skip_statement(self.tokens, self.partner, behind + 1, end))
             behind = second[1]
-        if not all(self._balanced(*branch) for branch in (first, second) if branch):
+        branches = [branch for branch in (first, second) if branch]
+        if not all(begin < stop and self._balanced(begin, stop) for begin, stop in branches):
             return None
         kept = first if holds else second
         if block is None:
@@ -111,33 +117,91 @@ class ValueFolder(Walk):
         if isinstance(value, Integer) and any(self.tokens[i].text in _CHOOSING for i in range(first, last + 1)):
             self._fold(first, last, value)
 
+    def visit_choice(self, first: int, last: int, scope: Scope, written: str) -> None:
+        """Keep the chosen side of ``A ? b : c``, where the type that it becomes does not depend on the other side."""
+        if written not in TYPES and written not in ("float", "double") and not written.endswith("*"):
+            return
+        index = first
+        while index <= last and self.tokens[index].text != "?":
+            index = self.partner.get(index, index) + 1
+        colon = self._colon(index + 1, last)
+        if colon is None or not self.environment.is_pure(first, index - 1):
+            return
+        try:
+            holds = self.environment.truth(first, index - 1, scope)
+        except UndecidableError:
+            return
+        start, end = (index + 1, colon - 1) if holds else (colon + 1, last)
+        self._replace(first, last, self.unit.text[self.tokens[start].start : self.tokens[end].end])
+
+    def _colon(self, index: int, last: int) -> int | None:
+        """Index of the ``:`` that belongs to a ``?`` before ``index``."""
+        depth = 0
+        while index <= last:
+            text = self.tokens[index].text
+            if text == ":" and depth == 0:
+                return index
+            depth += {"?": 1, ":": -1}.get(text, 0)
+            index = self.partner.get(index, index) + 1
+        return None
+
     def visit_expression(self, first: int, last: int, scope: Scope) -> None:
-        """Write out calls whose arguments are all known."""
+        """Write out calls whose arguments are all known, members of constants, and array bounds that choose."""
+        for index in range(first, last + 1):
+            if self.tokens[index].text == "[" and self.partner[index] > index + 1:
+                self._fold_bound(index + 1, self.partner[index] - 1, scope)
         for index in range(first, last):
-            if self.tokens[index].kind != "word" or self.tokens[index + 1].text != "(":
+            before = self.tokens[index - 1].text if index else ""
+            if self.tokens[index].kind != "word" or before in (".", "->", "::"):
                 continue
-            if self.tokens[index - 1].text in (".", "->", "::") and index > 0:
-                continue
-            function = self.environment.function(self.tokens[index].text)
-            if function is None or function.name_index == index or scope.find(self.tokens[index].text)[0]:
-                continue
-            if self.environment.return_type(function) not in _FOLDABLE:
+            end = self._foldable(index, last)
+            if end is None or scope.find(self.tokens[index].text)[0]:
                 continue
             try:
-                value = self.environment.value(index, self.partner[index + 1], scope)
+                value = self.environment.value(index, end, scope)
             except UndecidableError:
                 continue
             if isinstance(value, Integer):
-                self._fold(index, self.partner[index + 1], value)
+                self._fold(index, end, value)
+
+    def _foldable(self, index: int, last: int) -> int | None:
+        """Index of the last token of ``function(...)`` or ``aggregate.member`` at ``index``; None for anything else."""
+        following = self.tokens[index + 1].text
+        if following == "(":
+            function = self.environment.function(self.tokens[index].text)
+            if function is None or function.name_index == index:
+                return None
+            return self.partner[index + 1] if self.environment.return_type(function) in _FOLDABLE else None
+        if following == "." and index + 2 <= last and self.tokens[min(index + 3, last)].text not in ("(", "."):
+            return index + 2
+        return None
+
+    def _fold_bound(self, first: int, last: int, scope: Scope) -> None:
+        if not any(self.tokens[i].text == "?" for i in range(first, last + 1)):
+            return
+        try:
+            value = self.environment.value(first, last, scope)
+        except UndecidableError:
+            return
+        if isinstance(value, Integer):
+            self._fold(first, last, value)
 
     def _fold(self, first: int, last: int, value: Integer) -> None:
-        start, end = self.tokens[first].start, self.tokens[last].end
-        if any(begin < end and start < stop for begin, stop in self._taken):
-            return
         try:
             text = value.literal
         except UndecidableError:
             return
-        whole = self.tokens[first - 1].text in ("=", "(", ",", "[") if first else False
+        whole = first > 0 and self.tokens[first - 1].text in ("=", "(", ",", "[")
+        self._replace(first, last, text if value.value >= 0 or whole else f"({text})")
+
+    def _replace(self, first: int, last: int, text: str) -> None:
+        """Note an edit; a comment behind it on its line stays in its column."""
+        start, end = self.tokens[first].start, self.tokens[last].end
+        if any(begin < end and start < stop for begin, stop in self._taken):
+            return
         self._taken.append((start, end))
-        self.edits.append(Edit(start, end, text if value.value >= 0 or whole else f"({text})"))
+        behind = re.match(r"(\)*;)( {2,})//", self.unit.text[end:])
+        if behind and "\n" not in self.unit.text[start:end]:
+            pad = max(end - start - len(text), 0)
+            text, end = text + behind.group(1) + behind.group(2) + " " * pad, end + behind.end() - 2
+        self.edits.append(Edit(start, end, text))

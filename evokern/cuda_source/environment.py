@@ -111,6 +111,18 @@ class Environment:
         head = {token.text for token in self.expand([self.unit.stream.tokens[i] for i in found[0].head])}
         return found[0] if "constexpr" in head else None
 
+    def is_pure(self, first: int, last: int) -> bool:
+        """Whether evaluating the tokens ``first`` to ``last`` does nothing but give a value."""
+        tokens = self.unit.stream.tokens
+        for index in range(first, last + 1):
+            text = tokens[index].text
+            if text in ("++", "--", "=", "<<<") or (text.endswith("=") and text not in ("==", "!=", "<=", ">=")):
+                return False
+            calls = tokens[index].kind == "word" and index < last and tokens[index + 1].text == "("
+            if calls and text not in TYPES and text != "sizeof" and self.function(text) is None:
+                return False
+        return True
+
     def return_type(self, function: Declaration) -> str:
         """The type before a function's name, without specifiers."""
         return self._type(range(function.first, function.name_index))
@@ -188,7 +200,18 @@ class Environment:
 
     def _type(self, indices: Iterable[int]) -> str:
         tokens = self.expand([self.unit.stream.tokens[i] for i in indices])
-        return " ".join(t.text for t in tokens if t.text not in _SPECIFIERS and not t.text.startswith("__"))
+        written = " ".join(t.text for t in tokens if t.text not in _SPECIFIERS and not t.text.startswith("__"))
+        return self._behind_alias(written, frozenset())
+
+    def _behind_alias(self, written: str, seen: frozenset[str]) -> str:
+        """What a ``using`` or ``typedef`` of the text stands for; the name itself where it is none."""
+        places = self._by_name.get(written, [])
+        if len(places) != 1 or places[0].kind not in ("alias", "typedef") or places[0].template or written in seen:
+            return written
+        leaf, tokens = places[0], self.unit.stream.tokens
+        indices = [i for i in range(leaf.first + 1, leaf.last) if i != leaf.name_index and tokens[i].text != "="]
+        inside = " ".join(tokens[i].text for i in indices if tokens[i].text not in _SPECIFIERS)
+        return self._behind_alias(inside, seen | {written})
 
     def _lookup_in(self, scope: Scope) -> Lookup:
         def find(name: str) -> Value:

@@ -14,6 +14,8 @@ from evokern.cuda_source.lexer import TokenStream
 from evokern.cuda_source.unit import Unit
 from evokern.cuda_source.unreferenced import drop_unreferenced
 
+# A paragraph of comment under a heading (// ----), and nothing but another heading behind it.
+_EMPTY_SECTION = re.compile(r"((?:\A|\n)\n*)// ----[^\n]*\n(?://[^\n]*\n)*\n+(?=// ----)")
 _PASSES = 40  # each pass makes the text shorter; nesting deeper than this is left as it is
 
 
@@ -45,8 +47,7 @@ def specialise(
     chosen = {name: str(value) for name, value in macros.items()}
     text = inline_headers(text.replace("\r\n", "\n"), headers or {})
     text = resolve_conditionals(text, chosen, closed)
-    text = _until_settled(text, lambda current: _prune(current, chosen))
-    text = _until_settled(text, lambda current: _fold(current, chosen))
+    text = _until_settled(text, lambda current: _fold(_prune(current, chosen), chosen))
     text = drop_unreferenced(text, entries)
     return _with_definitions(_tidied(text), chosen)
 
@@ -75,9 +76,11 @@ def _fold(text: str, chosen: Mapping[str, str]) -> str:
 
 
 def _tidied(text: str) -> str:
-    """No trailing blanks, no double empty lines, none behind an opening brace."""
+    """No trailing blanks, no double empty lines, none behind an opening brace, no heading without a text."""
     text = re.sub(r"[ \t]+\n", "\n", text)
     text = re.sub(r"\{\n\n+", "{\n", text)
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    text = _until_settled(text, lambda current: _EMPTY_SECTION.sub(r"\1", current))
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 

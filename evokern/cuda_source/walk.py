@@ -52,12 +52,16 @@ class Walk:
         self.stream = unit.stream
         self.tokens = unit.stream.tokens
         self.partner = unit.stream.partner
+        self._returns = ""  # type that the current function returns; empty where nobody knows
 
     def visit_expression(self, first: int, last: int, scope: Scope) -> None:
         """Called for every stretch of code that is no statement with parts: conditions, initialisers, heads."""
 
     def visit_constant(self, first: int, last: int, value: Value, written: str) -> None:
         """Called for every initialiser of a constexpr integer: its tokens, value and type."""
+
+    def visit_choice(self, first: int, last: int, scope: Scope, written: str) -> None:
+        """Called for every initialiser and returned expression: its tokens and the type that it becomes."""
 
     def visit_if(self, index: int, end: int, scope: Scope, block: tuple[int, int] | None) -> int | None:
         """Called for every ``if constexpr``; an index makes the walk go on there."""
@@ -90,7 +94,9 @@ class Walk:
             if leaf.head:
                 self.visit_expression(leaf.first, leaf.head[-1], inner)
             if leaf.body:
+                self._returns = self.environment.return_type(leaf)
                 self.block(*leaf.body, inner)
+                self._returns = ""
         else:
             self.visit_expression(leaf.first, leaf.last, scope)
 
@@ -197,6 +203,8 @@ class Walk:
         if self.tokens[index].text in ("static_assert", "_Static_assert"):
             self.visit_assertion(index, behind - 1, scope)
         elif last >= index:
+            if self.tokens[index].text == "return" and last > index:
+                self.visit_choice(index + 1, last, scope, self._returns)
             self._declare(index, last, scope)
             self._lambdas(index, last, scope)
         return max(behind, index + 1)
@@ -208,7 +216,9 @@ class Walk:
             if self.tokens[index].text == "{" and self.tokens[index - 1].text in _BODY_AFTER:
                 opener = next((o for o, c in self.partner.items() if c == index - 1 and self._text(o) == "("), None)
                 names = self._parameter_names((opener, index - 1)) if opener is not None else ()
+                returns, self._returns = self._returns, ""
                 self.block(index, self.partner[index], scope.inner(names))
+                self._returns = returns
                 index = self.partner[index]
             index += 1
 
@@ -217,10 +227,14 @@ class Walk:
         for name_index, begin, end in self._declarators(first, last):
             name = self.tokens[name_index].text
             scope.names[name] = None
-            head = {self.tokens[i].text for i in range(first, name_index)}
-            if begin > end or not head & {"constexpr", "const"} or not head & _INTEGERS or "*" in head:
+            if begin > end:
                 continue
+            head = {self.tokens[i].text for i in range(first, name_index)}
             written = self.environment.declared_type(first, self._first_name(first, last))
+            if self.tokens[begin].text != "{":
+                self.visit_choice(begin, end, scope, written)
+            if not head & {"constexpr", "const"} or not head & _INTEGERS or "*" in head:
+                continue
             try:
                 value = self.environment.initialised(begin, end, scope, written)
             except UndecidableError:
