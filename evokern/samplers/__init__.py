@@ -62,8 +62,11 @@ def make_sampler(
         from evokern.samplers._optuna import OptunaSampler, optuna_class
 
         rest = {option: value for option, value in options.items() if option != "guard"}
+        guarded = options.get("guard", True)
+        if not isinstance(guarded, bool):
+            raise StudyError(f"sampler {name}: guard = {guarded!r}; write true or false")
         _build(name, optuna_class(name), rest, seed=seed, constraints_func=None)
-        return OptunaSampler(name, rest, seed, named, guarded=bool(options.get("guard", True)))
+        return OptunaSampler(name, rest, seed, named, guarded=guarded)
     raise StudyError(f"there is no sampler {name!r}: {nearest(name, NAMES)}")
 
 

@@ -119,6 +119,15 @@ def distributions(space: Space) -> dict[str, CategoricalDistribution]:
     return {gene.name: CategoricalDistribution(gene.values) for gene in space.genes}
 
 
+def _empty_view() -> optuna.Study:
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a view is no study that a user should read of
+    try:
+        return optuna.create_study(storage=optuna.storages.InMemoryStorage(), pruner=optuna.pruners.NopPruner())
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
 class History:
     """What may be seen when a trial is proposed. The engine fills it; samplers only read it."""
 
@@ -133,7 +142,7 @@ class History:
         """Every configuration proposed so far."""
         self.distributions = distributions(space)
         """Gene → its values, as Optuna sees them."""
-        self.view = optuna.create_study(storage=optuna.storages.InMemoryStorage(), pruner=optuna.pruners.NopPruner())
+        self.view = _empty_view()
         """The same as an Optuna study: finished trials are results, running ones are pending."""
         self._storage = self.view._storage
         self._study_id = self.view._study_id

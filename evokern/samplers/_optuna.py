@@ -14,7 +14,7 @@ from evokern.samplers._base import Explain, History, Proposal, draw, trial_seed
 from evokern.samplers._guard import Guard
 from evokern.space import Config
 
-DRAWS: Mapping[str, int] = {"random": 2_000, "tpe": 24, "nsga2": 64, "gp": 4}
+DRAWS: Mapping[str, int] = {"random": 2_000, "tpe": 24, "nsga2": 64, "gp": 2}
 """Sampler → draws before its proposal is mutated: fewer where a draw is dear or comes out alike."""
 
 
@@ -52,6 +52,8 @@ class OptunaSampler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             sampler = self._class(seed=seed, **self._options)  # type: ignore[call-arg]
+        if self._name == "gp":
+            _one_torch_thread()
 
         def one_draw() -> Config:
             return history.space.canonical(draw(sampler, history, trial))
@@ -63,3 +65,10 @@ class OptunaSampler:
         leavings = history.leavings(number)
         history.commit(number, config)
         return Proposal(config, {"operator": self._name}, dict(guard.rejections), leavings)
+
+
+def _one_torch_thread() -> None:
+    # The matrices are small: threads made a proposal 50 times slower on two busy cores, and rounding depend on them.
+    import torch
+
+    torch.set_num_threads(1)

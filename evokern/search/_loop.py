@@ -49,6 +49,22 @@ class Recorder(Protocol):
         """Keep how long the session has lasted."""
 
 
+class Nowhere:
+    """A recorder that keeps nothing: for searches that are over when they end, such as a replay's repeats."""
+
+    def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
+        """Keep nothing."""
+
+    def record(self, trial: Trial, elapsed_s: float) -> None:
+        """Keep nothing."""
+
+    def tell(self, result: Result) -> None:
+        """Keep nothing."""
+
+    def lasted(self, elapsed_s: float) -> None:
+        """Keep nothing."""
+
+
 @dataclass(frozen=True)
 class Earlier:
     """A trial of an earlier session."""
