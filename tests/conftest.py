@@ -1,0 +1,18 @@
+"""Where it is decided whether tests marked `gpu` run: when the NVIDIA driver shows a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from evokern.driver import probe
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where there is none, with the driver's own reason."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    driver = probe()
+    if not driver.gpus:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {driver.problem}"))
