@@ -24,6 +24,8 @@ from typing import Any, Literal
 from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.fork_server import ForkServer, tail
 
+__all__ = ["ForkServer", "Result", "WorkerPool", "WorkerSpec", "wait"]
+
 _DEATHS_REMEMBERED_S = 10.0
 _INIT_FAILURES_ALLOWED = 4
 _QUEUED_BYTES = 1 << 16

@@ -26,5 +26,13 @@ def open_device(name: str) -> Device:
             if not rest:
                 raise DeviceError("device 'replay' lacks its file; write replay:FILE")
             return TableDevice(read_table(rest))
+        case "sim":
+            from evokern.device.simulated import SimulatedDevice
+
+            return SimulatedDevice(rest or "l4")
+        case "auto" | "cuda":
+            from evokern.device.live import open_live
+
+            return open_live(name.strip().lower())
         case _:
             raise DeviceError(f"there is no device {name!r}: {nearest(name, KINDS)}")

@@ -1,0 +1,231 @@
+"""A GPU as a device: a compile pool ahead of it, one isolated worker on it, a warm spare beside that one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evokern.compile.cache import default_directory
+from evokern.compile.headers import cuda_major
+from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.compile.records import Built
+from evokern.device._base import Answer, BaselineResult, Request, StartReport, Task
+from evokern.device._gpu_lock import GpuLock
+from evokern.device._gpu_profile import LiveGpu, live_gpu
+from evokern.device._jobs import Evaluate, GpuSettings, Prove
+from evokern.device._nvml import Monitor
+from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
+from evokern.errors import DeviceError, KernelError
+from evokern.feasibility import check, narrowed
+from evokern.profiles import Profile, limits_for
+from evokern.space import Config
+from evokern.workers import ForkServer, WorkerPool, WorkerSpec
+
+_GPU_PRELOAD = ("torch", "cuda.bindings.driver", "evokern.device._gpu_worker")
+_START_DEADLINE_S = 600.0
+_FOREIGN_PERIOD_S = 5.0
+_BUSY_PERCENT = 15
+
+
+class LiveDevice:
+    """One GPU of this machine."""
+
+    def __init__(self, gpu: LiveGpu) -> None:
+        """Make a device for a GPU; `start` opens its workers."""
+        self._gpu = gpu
+        self._monitor = Monitor(gpu.pci_bus_id)
+        self._lock: GpuLock | None = None
+        self._servers: list[ForkServer] = []
+        self._pools: list[WorkerPool] = []
+        self._pipeline: Pipeline | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._foreign: list[int] = []
+        self._foreign_asked = 0.0
+        self._began = 0.0
+
+    @property
+    def identity(self) -> str:
+        """The GPU's model."""
+        return self._gpu.model
+
+    @property
+    def predicted(self) -> bool:
+        """Times come from a clock."""
+        return False
+
+    @property
+    def profile(self) -> Profile:
+        """The GPU's limits and peak rates."""
+        return self._gpu.profile
+
+    @property
+    def window(self) -> int:
+        """Default number of trials in flight for a new study."""
+        return 32
+
+    def start(self, task: Task) -> StartReport:
+        """Open compile pool and GPU worker side by side, prove the gate's power, measure the baselines.
+
+        Raises:
+            UsageError: GPU, compiler, kernel folder or workload cannot work as asked.
+        """
+        _require_packages(self._gpu)
+        self._lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
+        profile = limits_for(self._gpu.profile, task.study.limits)
+        first = _first_candidate(task, profile)
+        notes = self._foreign_load()
+        compilers, executors = self._open_pools(task, profile, first)
+        built = run_alone(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
+        if not isinstance(built, Built):
+            raise KernelError(f"the default candidate of {task.kernel.name} does not compile: {built.reason}")
+        executors.wait_ready()
+        baselines: tuple[BaselineResult, ...] = run_alone(executors, Prove(), _START_DEADLINE_S, "start of the study")
+        hang_s = task.study.timing.hang_s
+        self._pipeline = Pipeline(
+            compilers,
+            executors,
+            job=_job,
+            # The worker reports a hang itself; it is killed only when it is stuck inside the driver.
+            deadline_s=30.0 + 10.0 * hang_s,
+            known=task.known,
+            hang_s=hang_s,
+        )
+        self._pipeline.begin()
+        self._began = time.monotonic()
+        environment: dict[str, Any] = {
+            "gpu": self._gpu.model,
+            "uuid": self._gpu.uuid,
+            "driver_cuda": self._gpu.driver,
+            **(compilers.greeting or {}),
+            **(executors.greeting or {}),
+        }
+        if self._monitor.problem:
+            notes.append(self._monitor.problem)
+        return StartReport(baselines, environment, tuple(notes))
+
+    def _open_pools(self, task: Task, profile: Profile, first: Config) -> tuple[WorkerPool, WorkerPool]:
+        cpus = len(os.sched_getaffinity(0))
+        # The GPU's worker and this process need a core each; a compile beside them would delay launches.
+        size = max(1, min(cpus - 2, task.study.window or self.window))
+        settings = CompileSettings(task.kernel.folder, task.problems, profile, default_directory())
+        # A kernel folder that imports torch would make every compile worker import it anew.
+        preload = (*PRELOAD, "torch") if "torch" in sys.modules else PRELOAD
+        self._scratch = tempfile.TemporaryDirectory(prefix="evokern-")
+        gpu_settings = GpuSettings(
+            folder=task.kernel.folder,
+            problems=task.problems,
+            gate=task.study.gate,
+            timing=task.study.timing,
+            device_index=self._gpu.index,
+            turn=Path(self._scratch.name) / "turn",
+            warm_config=first,
+        )
+        spec = WorkerSpec("evokern.device._gpu_worker:GpuWorker", gpu_settings)
+        for names in (_GPU_PRELOAD, preload):
+            self._servers.append(ForkServer(names))
+        executors = WorkerPool(self._servers[0], spec, size=1, spares=1, depth=2)
+        self._pools.append(executors)
+        compilers = WorkerPool(self._servers[1], compile_spec(settings), size=size)
+        self._pools.append(compilers)
+        return compilers, executors
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate; returns at once."""
+        self._running().submit(request)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        answers = self._running().poll(timeout_s)
+        if time.monotonic() - self._foreign_asked > _FOREIGN_PERIOD_S:
+            self._foreign_asked = time.monotonic()
+            self._foreign = self._monitor.foreign(self._pools[0].processes)
+        if not self._foreign:
+            return answers
+        return [_beside(answer, self._foreign) for answer in answers]
+
+    def busy_s(self) -> float:
+        """Return the seconds since `start` in which a candidate, its gate or its timing held the GPU."""
+        return self._pipeline.busy_s() if self._pipeline else 0.0
+
+    def close(self) -> None:
+        """Stop every worker; safe to call twice."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+        for pool in self._pools:
+            pool.close()
+        for server in self._servers:
+            server.close()
+        self._pools.clear()
+        self._servers.clear()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+        if self._lock is not None:
+            self._lock.release()
+
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            raise DeviceError(f"{self._gpu.model} was not started")
+        return self._pipeline
+
+    def _foreign_load(self) -> list[str]:
+        notes = []
+        others = self._monitor.foreign(())
+        if others:
+            listed = ", ".join(map(str, others))
+            notes.append(f"other processes compute on {self._gpu.model} ({listed}): times may be disturbed")
+        busy = self._monitor.utilisation()
+        if not others and busy is not None and busy >= _BUSY_PERCENT:
+            notes.append(f"{self._gpu.model} is {busy} % busy with something else: times may be disturbed")
+        return notes
+
+
+def open_live(name: str) -> LiveDevice:
+    """Return the GPU that `auto`, `cuda` or `cuda:N` means.
+
+    Raises:
+        DeviceError: there is no such GPU.
+    """
+    _, _, number = name.partition(":")
+    if number and not number.isdecimal():
+        raise DeviceError(f"device {name!r}: write cuda:N with N the GPU's number, for example cuda:0")
+    return LiveDevice(live_gpu(int(number or 0)))
+
+
+def _job(work: Work) -> Evaluate:
+    return Evaluate(work.request.config, work.built, work.request.elite_us)
+
+
+def _beside(answer: Answer, foreign: Sequence[int]) -> Answer:
+    evidence = {**answer.evaluation.evidence, "foreign_load": list(foreign)}
+    return replace(answer, evaluation=replace(answer.evaluation, evidence=evidence))
+
+
+def _first_candidate(task: Task, profile: Profile) -> Config:
+    """Return the default candidate, which proves that the kernel folder works on this chip."""
+    config = narrowed(task.kernel.space, task.study.genes).default()
+    violation = check(task.kernel, config, task.problems, profile)
+    if violation is not None:
+        raise KernelError(
+            f"the default candidate of {task.kernel.name} cannot run on {profile.model}: {violation}; "
+            "give its genes other defaults, or narrow them in the study's [genes]"
+        )
+    return config
+
+
+def _require_packages(gpu: LiveGpu) -> None:
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+        extra = f"cuda{min(int(gpu.driver.split('.')[0]), 13)}"
+        raise DeviceError(f"cuda-bindings is not installed, which launches candidates: pip install 'evokern[{extra}]'")
+    if int(gpu.driver.split(".")[0]) < cuda_major():
+        raise DeviceError(
+            f"the driver supports CUDA {gpu.driver}, but the CuPy that is installed is for CUDA {cuda_major()}: "
+            f"pip install 'evokern[cuda12]', or update the driver"
+        )
