@@ -1,4 +1,4 @@
-"""`wmma.mma.sync`: the product of two fragments, with evokern's distribution of elements (`fragments`)."""
+"""`wmma.mma.sync`: one or two `mma` tiles, with evokern's distribution of elements (`fragments`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from evokern.errors import InternalError
 from evokern.simt.matrix.fragments import WMMA_SHAPES, Fragment, Shape, wmma_fragment
-from evokern.simt.numerics import decode, encode
+from evokern.simt.matrix.mma import Mma, bind_mma
 from evokern.simt.numerics.formats import Array
 
 
@@ -53,19 +53,28 @@ class Wmma:
         Returns:
             Registers of D, [registers, warps, 32].
         """
-        m, n, k = self.shape
-        left = self.fragments["a"].gather(a, (m, k))
-        right = self.fragments["b"].gather(b, (k, n))
-        addend = self.fragments["c"].gather(c, (m, n))
-        if self.a_type in ("s8", "u8"):
-            product = np.matmul(left.astype(np.float32), right.astype(np.float32)).astype(np.int64)
-            total = product + addend
-            if self.satfinite:
-                total = np.clip(total, -(1 << 31), (1 << 31) - 1)
-            return self.fragments["d"].scatter(total.astype(np.int32))
-        total = np.matmul(decode(self.a_type, left).astype(np.float64), decode(self.a_type, right).astype(np.float64))
-        total += decode(self.c_type, addend)
-        return self.fragments["d"].scatter(encode(self.d_type, total))
+        tile = self._tile
+        if self.shape == (8, 32, 16):  # the transposed product: D' = B' A'
+            a, b = b, a
+        a_step, b_step, c_step = (tile.registers[operand] for operand in "abc")
+        results = []
+        for index in range(c.shape[0] // c_step):
+            left = a[index * a_step :] if self._rows_differ else a
+            right = b if self._rows_differ else b[index * b_step :]
+            results.append(tile(left[:a_step], right[:b_step], c[index * c_step :][:c_step]))
+        return np.concatenate(results) if len(results) > 1 else results[0]
+
+    @cached_property
+    def _tile(self) -> Mma:
+        """The `mma` that makes one tile of the result."""
+        rows = 8 if self.a_type == "f64" else 16
+        kinds = (self.d_type, self.a_type, self.a_type, self.c_type)
+        return bind_mma((rows, 8, self.shape[2]), *kinds, self.satfinite)
+
+    @cached_property
+    def _rows_differ(self) -> bool:
+        """Tiles stand below each other (m32, and m8n32 transposed) rather than side by side."""
+        return 32 in self.shape
 
 
 @cache

@@ -81,8 +81,7 @@ def _div_f64_directed(a: Array, b: Array, rounding: str) -> Array:
     scaled = np.ldexp(quotient, b_exponent - a_exponent)
     remainder = fma_nearest(-scaled, b_fraction, a_fraction) * np.sign(b)
     proper = np.isfinite(a) & np.isfinite(b) & (b != 0)
-    difference = np.where(np.isinf(quotient), -np.sign(quotient), remainder)
-    return np.where(proper, _step(quotient, difference, rounding), quotient)
+    return np.where(proper, _step(quotient, remainder, rounding), quotient)
 
 
 def _sqrt_f64_directed(a: Array, rounding: str) -> Array:

@@ -125,18 +125,18 @@ def stored(kind: str, values: Array) -> Array:
 # ------------------------------------------------------------------------------------------------------------- decode
 
 
+def _f16_table() -> Array:
+    with quiet():
+        table: Array = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    return table
+
+
+_F16 = _f16_table()
+"""Every f16 as float32: a look-up costs a third of NumPy's own cast, which converts one number at a time."""
+
+
 def _decode_f16(bits: Array) -> Array:
-    """f16 -> float32 with five vector operations: NumPy's own cast is a loop of scalar conversions."""
-    if bits.size < 256:
-        return bits.view(np.float16).astype(np.float32)
-    wide = bits.view(np.int16).astype(np.int32)
-    wide <<= 13
-    wide &= -0x70002000  # sign, and the 15 bits of exponent and fraction at their places in float32
-    values = wide.view(np.float32)
-    values *= np.float32(2.0**112)  # the difference of the two exponent biases; exact for subnormals too
-    if np.count_nonzero(np.abs(values) >= 65536.0):  # infinities and NaN stand above every finite f16
-        return bits.view(np.float16).astype(np.float32)
-    return values
+    return _F16.take(bits.view(np.uint16), mode="wrap")
 
 
 def _decode_bf16(bits: Array) -> Array:
