@@ -131,6 +131,15 @@ struct KeyStream {
       sync_split(split);
     }
   }
+  /// Splits with fewer steps than the longest meet their barrier as often: race checkers count barriers by warp.
+  __device__ __forceinline__ void sit_out(int longest) const {
+    if constexpr (IDLE_SPLITS) {
+      for (int step = steps; step < longest; ++step) {
+        if constexpr (AHEAD == 0) sync_split(split);
+        sync_split(split);
+      }
+    }
+  }
   /// Tells the loading warps, where they still wait for it, that this warp has read load group `group`: K of that step
   /// and V of the step before.
   __device__ __forceinline__ void release(int group) const {
@@ -582,6 +591,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   } else {
     rows.stand_aside();
   }
+  keys.sit_out(steps_of(0, first_row, length));
 
   Half* o = head.o + static_cast<size_t>(first_row) * D;
   if constexpr (KEY_SPLITS == 1) {
