@@ -379,3 +379,26 @@ def test_any_text_keeps_its_lines_and_settles_at_once(text: str) -> None:
 def test_any_characters_can_be_read(text: str) -> None:
     """No text makes the reader fail."""
     assert read(text + "\n").text.count("\n") == read(text + "\n").device_text.count("\n")
+
+
+def test_of_two_heads_before_one_body_the_first_counts() -> None:
+    """An #if around a function's head leaves one entry, without the preprocessor's words in its parameters."""
+    source = read(
+        "#define UNALIASED __restrict__\n"
+        "#if A\n__device__ void inner(const\n#else\n__global__ void outer(const\n#endif\n  float* UNALIASED x) {}\n"
+        "#ifdef B\n__global__ void k(const float* UNALIASED x,\n"
+        "#else\n__global__ void k(const int* x,\n#endif\n  int n) {}\n"
+    )
+    first = source.entries[0].parameters[0]
+
+    assert names(source) == ["k"]
+    assert [p.name for p in source.entries[0].parameters] == ["x", "n"]
+    assert (first.base, first.pointer, first.const, first.restrict) == ("float", True, True, True)
+
+
+def test_a_constant_that_only_a_pragma_names_stays() -> None:
+    """`#pragma unroll N` needs its constant."""
+    loop = "#pragma unroll N\n  for (int i = 0; i < 8; ++i) x[i] = 0;\n"
+    text = f"constexpr int N = 4;\n__global__ void k(int* x) {{\n{loop}}}\n"
+
+    assert text == device_only(text)

@@ -52,7 +52,7 @@ class Declaration:
     name_index: int
     """Index of the (first) name's token; ``first`` where there is none."""
     head: tuple[int, ...]
-    """Indices of the tokens before the body or initialiser, attributes and template lists included."""
+    """Indices of the tokens before the body or initialiser; of what brackets hold, only the brackets."""
     parameters: tuple[int, int] | None = None
     """Indices of the brackets around a function's parameters."""
     template: tuple[int, int] | None = None
@@ -165,8 +165,8 @@ class _Reader:
             token, text = self.tokens[index], self.text(index)
             previous = self.text(index - 1) if index > first else ""
             step = index + 1
-            if token.kind == "directive":
-                index = step
+            if token.kind == "directive":  # of two heads before one body, the first counts
+                index = self.stream.behind_alternative(index)
                 continue
             if text == ";":
                 last = index
@@ -218,7 +218,7 @@ class _Reader:
                 index = step
                 continue
             if body is None and not equals:
-                head.extend(range(index, min(step, end)))
+                head.extend(sorted({index, min(step, end) - 1}) if text in ("(", "[") else range(index, min(step, end)))
                 depth_zero.append(index)
             index = step
         last = min(max(last, first), end - 1)

@@ -13,6 +13,7 @@ from evokern.cuda_source.unit import Unit
 _QUALIFIERS = re.compile(
     r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct|register)\b|[*&]|\[\s*\]"
 )
+_QUALIFYING = frozenset(("const", "volatile", "__restrict__", "__restrict"))
 _INTEGER_TYPES = frozenset(
     (
         "int",
@@ -50,7 +51,7 @@ def entries(unit: Unit, verdict: Verdict) -> Iterator[Entry]:
             name=leaf.names[0],
             namespace=leaf.namespace,
             parameters=tuple(
-                _parameter(unit, *part)
+                _parameter(unit, verdict, *part)
                 for part in unit.stream.split_commas(first + 1, last - 1)
                 if _is_real(unit, part)
             ),
@@ -77,7 +78,7 @@ def _brings_linkage(unit: Unit, leaf: Declaration) -> bool:
     return any('extern "C"' in values.get(unit.stream.tokens[i].text, "") for i in leaf.head)
 
 
-def _parameter(unit: Unit, first: int, last: int) -> Parameter:
+def _parameter(unit: Unit, verdict: Verdict, first: int, last: int) -> Parameter:
     tokens = unit.stream.tokens
     default = next((i for i in range(first, last + 1) if tokens[i].text == "="), last + 1)
     bounds = [i for i in range(first, default) if tokens[i].text == "["]
@@ -89,13 +90,16 @@ def _parameter(unit: Unit, first: int, last: int) -> Parameter:
     if name_at is not None and bounds:
         written += " " + unit.stream.source(bounds[0], default - 1)
     pointer = "*" in written or "[" in written
+    hidden = [word for word in re.findall(r"\w+", written) if word in verdict.macros]  # const or __restrict__ by macro
+    meant = written + " " + " ".join(inner for word in hidden for inner in verdict.macros[word])
+    plain = " ".join(word for word in written.split() if word not in hidden or verdict.macros[word] - _QUALIFYING)
     return Parameter(
         type=written,
         name=tokens[name_at].text if name_at is not None else "",
-        base=" ".join(_QUALIFIERS.sub(" ", re.sub(r"\[[^\]]*\]", " ", written)).split()),
+        base=" ".join(_QUALIFIERS.sub(" ", re.sub(r"\[[^\]]*\]", " ", plain)).split()),
         pointer=pointer,
         const="const" in re.findall(r"\w+", written.split("*")[0]),
-        restrict=re.search(r"\b_*restrict_*\b", written) is not None,
+        restrict=re.search(r"\b_*restrict_*\b", meant) is not None,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from evokern.cuda_source import headers_known, preprocessor
 from evokern.cuda_source.declarations import Declaration
+from evokern.cuda_source.lexer import directive_body
 from evokern.cuda_source.unit import Unit
 
 _DEVICE_MARKS = frozenset({"__global__", "__device__", "__constant__", "__shared__", "__managed__"})
@@ -31,6 +32,8 @@ class Verdict:
     """``id`` of a dropped device declaration → why no device compiler can read it alone."""
     marks: Mapping[int, frozenset[str]]
     """``id`` of a declaration → its execution and memory space words."""
+    macros: Mapping[str, frozenset[str]]
+    """Macro → the words that it brings in."""
 
 
 class _Judge:
@@ -49,8 +52,8 @@ class _Judge:
             if token.kind == "word":
                 found.add(token.text)
                 found |= self.macros.get(token.text, frozenset())
-            elif token.kind == "directive" and token.directive == "define":
-                found |= preprocessor.words(token.text)
+            elif token.directive in ("define", "pragma"):  # unroll takes a constant's name
+                found |= preprocessor.words(directive_body(token.text))
         return found
 
     def marks(self, unit: Unit, declaration: Declaration) -> frozenset[str]:
@@ -130,7 +133,7 @@ class _Judge:
             if fits:
                 kept.add(id(leaf))
         dropped = {unit.name: self._dropped(unit, unit.leaves, kept) for unit in self.units}
-        return Verdict(dropped, obstacles, marks)
+        return Verdict(dropped, obstacles, marks, self.macros)
 
     def _obstacles(self, marks: Mapping[int, frozenset[str]]) -> dict[int, str]:
         found: dict[int, str] = {}

@@ -118,11 +118,32 @@ class TokenStream:
         return None
 
     def source(self, first: int, last: int) -> str:
-        """Text of the tokens ``first`` to ``last`` (inclusive): comments out, white space squeezed."""
-        if last < first:
-            return ""
-        pieces = without_comments(self.text[self.tokens[first].start : self.tokens[last].end])
-        return " ".join(pieces.split())
+        """Text of the tokens ``first`` to ``last``: comments and preprocessor lines out, white space squeezed."""
+        pieces: list[str] = []
+        index = begin = first
+        while index <= last:
+            if self.tokens[index].kind == "directive":
+                pieces.append(self._between(begin, index - 1))
+                index = begin = self.behind_alternative(index)
+            else:
+                index += 1
+        pieces.append(self._between(begin, last))
+        return " ".join(without_comments(" ".join(pieces)).split())
+
+    def _between(self, first: int, last: int) -> str:
+        return self.text[self.tokens[first].start : self.tokens[last].end] if first <= last else ""
+
+    def behind_alternative(self, index: int) -> int:
+        """Index behind a preprocessor line; behind ``#endif`` where the line opens another branch of an ``#if``."""
+        if self.tokens[index].directive not in ("else", "elif"):
+            return index + 1
+        depth = 0
+        for behind in range(index, len(self.tokens)):
+            name = self.tokens[behind].directive
+            depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(name, 0)
+            if depth < 0:
+                return behind + 1
+        return index + 1
 
     def split_commas(self, first: int, last: int) -> list[tuple[int, int]]:
         """Cut the tokens ``first`` to ``last`` (inclusive) at their outermost commas.

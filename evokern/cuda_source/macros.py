@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evokern.cuda_source import headers_known, preprocessor
+from evokern.cuda_source.lexer import directive_body
 from evokern.cuda_source.records import Macro
 from evokern.cuda_source.unit import Unit
 
@@ -62,7 +63,7 @@ def _undefined(unit: Unit, known: frozenset[str]) -> Iterator[tuple[str, int]]:
             ):
                 declared.add(token.text)
         elif token.directive in ("if", "elif", "ifdef", "ifndef"):
-            for word in preprocessor.words(token.text):
+            for word in preprocessor.words(directive_body(token.text)):
                 if _UPPER.fullmatch(word):
                     uses.setdefault(word, index)
     declared |= {name for leaf in unit.leaves for name in leaf.names}

@@ -225,9 +225,10 @@ def _set_aside(units: Mapping[str, Unit], found: Iterable[Include]) -> dict[str,
 
 
 def _unique(found: Iterable[Macro]) -> list[Macro]:
-    """Keep each name once; a definition outweighs a bare use."""
+    """Keep each name once: a definition outweighs a demand, and that a bare use."""
+    weight = {"undefined": 0, "required": 1}
     kept: dict[str, Macro] = {}
     for macro in found:
-        if macro.name not in kept or kept[macro.name].kind in ("undefined", "required"):
+        if macro.name not in kept or weight.get(kept[macro.name].kind, 2) < weight.get(macro.kind, 2):
             kept[macro.name] = macro
     return list(kept.values())

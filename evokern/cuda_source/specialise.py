@@ -10,7 +10,7 @@ from evokern.cuda_source.branches import BranchPruner, ValueFolder
 from evokern.cuda_source.conditionals import inline_headers, resolve_conditionals
 from evokern.cuda_source.environment import Environment
 from evokern.cuda_source.layout import apply
-from evokern.cuda_source.lexer import TokenStream
+from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.unit import Unit
 from evokern.cuda_source.unreferenced import drop_unreferenced
 
@@ -89,7 +89,9 @@ def _with_definitions(text: str, chosen: Mapping[str, str]) -> str:
     stream = TokenStream(text)
     defined = {definition.name for definition in preprocessor.definitions(stream)}
     named = {token.text for token in stream.tokens if token.kind == "word"}
-    named |= {word for token in stream.tokens if token.kind == "directive" for word in preprocessor.words(token.text)}
+    named |= {
+        word for t in stream.tokens if t.kind == "directive" for word in preprocessor.words(directive_body(t.text))
+    }
     waiting = [name for name in chosen if name in named]
     needed: set[str] = set()
     while waiting:

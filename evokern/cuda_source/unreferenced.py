@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.declarations import Declaration
 from evokern.cuda_source.layout import Layout, apply
+from evokern.cuda_source.lexer import directive_body
 from evokern.cuda_source.unit import Unit
 
 _STORED = frozenset(("__constant__", "__device__", "__managed__", "__shared__"))
@@ -65,12 +66,12 @@ def _words(unit: Unit, leaf: Declaration, macros: dict[str, frozenset[str]]) -> 
         if token.kind == "word":
             found |= {token.text} | macros.get(token.text, frozenset())
         elif token.kind == "directive":
-            found |= preprocessor.words(token.text)
+            found |= preprocessor.words(directive_body(token.text))
     return found
 
 
 def _condition_words(directive: str, text: str) -> frozenset[str]:
-    return preprocessor.words(text) if directive in ("if", "elif", "pragma") else frozenset()
+    return preprocessor.words(directive_body(text)) if directive in ("if", "elif", "pragma") else frozenset()
 
 
 def _is_root(unit: Unit, leaf: Declaration, entries: frozenset[str]) -> bool:
@@ -89,7 +90,7 @@ def _drop_macros(text: str) -> str:
     used: set[str] = {token.text for token in unit.stream.tokens if token.kind == "word"}
     for token in unit.stream.tokens:
         if token.kind == "directive" and token.directive not in ("define", "undef"):
-            used |= preprocessor.words(token.text)
+            used |= preprocessor.words(directive_body(token.text))
     bodies = preprocessor.macro_words(unit.definitions)
     used |= {word for name in used for word in bodies.get(name, ())}
     layout = Layout(unit)
