@@ -97,7 +97,7 @@ class ForkServer:
             with contextlib.suppress(OSError):
                 self._control.send(COMMAND.pack(b"K", pid))
 
-    def death(self, ticket: int, patience_s: float = 0.2) -> str:
+    def death(self, ticket: int, patience_s: float) -> str:
         """Say how a worker ended, waiting a moment for the news: `killed by SIGSEGV`, `exit code 1`, `gone`."""
         deadline = time.monotonic() + patience_s
         while True:

@@ -43,11 +43,15 @@ class Handler(Protocol):
 
 
 class Retire(Exception):  # noqa: N818 (it is an answer, not an error)
-    """Raised by a handler to answer with `value` and be replaced: its context is no longer usable."""
+    """Raised by a handler to answer with `value` and be replaced: its context is no longer usable.
 
-    def __init__(self, value: Any) -> None:
+    With `busy` its device still works on something that never ends: the next job waits until the process is gone.
+    """
+
+    def __init__(self, value: Any, busy: bool = False) -> None:
         super().__init__(value)
         self.value = value
+        self.busy = busy
 
 
 def main() -> None:
@@ -157,7 +161,7 @@ def _answer(connection: Connection) -> None:
         try:
             reply = ("done", handler.handle(job))
         except Retire as last:
-            connection.send(("retired", last.value))
+            connection.send(("busy" if last.busy else "retired", last.value))
             return
         except Exception as error:
             reply = ("raised", _portable(error))

@@ -28,6 +28,9 @@ __all__ = ["ForkServer", "Result", "WorkerPool", "WorkerSpec", "wait"]
 
 _DEATHS_REMEMBERED_S = 10.0
 _INIT_FAILURES_ALLOWED = 4
+_DEATH_PATIENCE_S = 0.2
+_KILL_PATIENCE_S = 10.0
+"""A process that is killed while its GPU works is gone when the driver has torn its context down."""
 _QUEUED_BYTES = 1 << 16
 """A larger job waits for an idle worker: sending it to a busy one could block on the socket's buffer."""
 
@@ -189,8 +192,11 @@ class WorkerPool:
         job = worker.jobs.popleft()
         result = Result(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)
         worker.head_since = now
-        if kind == "retired":
+        if kind in ("retired", "busy"):
             self._deaths.append(now)
+            if kind == "busy":
+                self._server.kill(worker.ticket)
+                self._server.death(worker.ticket, _KILL_PATIENCE_S)
             self._backlog.extendleft(reversed(worker.jobs))
             self._remove(worker)
         return [result]
@@ -200,7 +206,8 @@ class WorkerPool:
         self._deaths.append(now)
         if overran:
             self._server.kill(worker.ticket)
-        death, log = self._server.death(worker.ticket), tail(worker.log)
+        patience_s = _KILL_PATIENCE_S if overran else _DEATH_PATIENCE_S
+        death, log = self._server.death(worker.ticket, patience_s), tail(worker.log)
         self._remove(worker)
         if not worker.ready:
             what = f"did not start within {self._spec.init_deadline_s:g} s" if overran else death

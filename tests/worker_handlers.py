@@ -8,7 +8,9 @@ import sys
 import time
 from typing import Any
 
+from evokern.compile.records import Built
 from evokern.errors import KernelError
+from evokern.trial import Evaluation, Outcome, Resources
 from evokern.worker_process import Retire
 
 
@@ -44,3 +46,45 @@ class Obedient:
             case ("retire", value):
                 raise Retire(value)
         return None
+
+
+class Compiler:
+    """Answers a configuration with a build whose fingerprint and delay the configuration names."""
+
+    def __init__(self, init: Any) -> None:
+        pass
+
+    def handle(self, job: Any) -> Any:
+        time.sleep(job.get("COMPILE_MS", 0) / 1000)
+        match job["KIND"]:
+            case "refused":
+                return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": "no"}, compile_s=0.5)
+            case "compiler_dies":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "unsound":
+                raise KernelError("launches raised")
+        use = Resources(32, 0, 0, 0, 0, 1.0)
+        return Built((), (), (use,), f"code {job['CODE']}", 0.25)
+
+
+class Executor:
+    """Answers work with an outcome that its configuration names."""
+
+    def __init__(self, init: Any) -> None:
+        self._executed: list[int] = []
+
+    def handle(self, job: Any) -> Any:
+        number, config = job
+        time.sleep(config.get("RUN_MS", 0) / 1000)
+        match config["KIND"]:
+            case "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hangs":
+                time.sleep(60)
+            case "poisons":
+                raise Retire(
+                    Evaluation(Outcome.CRASHED, evidence={"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}, device_s=0.1)
+                )
+            case "wrong":
+                return Evaluation(Outcome.WRONG, evidence={"check": "tolerance"}, device_s=0.1)
+        return Evaluation(Outcome.MEASURED, 10.0 + number, device_s=0.1)

@@ -90,7 +90,7 @@ def profile_of(model: str, capability: tuple[int, int], values: Mapping[str, int
         # Two transfers a clock: GDDR and HBM are both double data rate.
         measured["dram_bytes_per_s"] = 2 * values["memory_clock_khz"] * 1000 * values["bus_bits"] / 8
     sources = {**alike.sources, **dict.fromkeys((*limits, *measured), _SOURCE)}
-    return replace(alike, name=name, model=model, compute_capability=capability, sources=sources, **limits, **measured)  # type: ignore[arg-type]
+    return replace(alike, name=name, model=model, compute_capability=capability, sources=sources, **limits, **measured)
 
 
 def _distance(one: tuple[int, int], other: tuple[int, int]) -> int:

@@ -76,7 +76,7 @@ class GpuWorker:
             evaluation, healthy = self._evaluate(job)
             evaluation = replace(evaluation, device_s=time.perf_counter() - began)
         if not healthy:
-            raise Retire(evaluation)
+            raise Retire(evaluation, busy=evaluation.outcome is Outcome.HUNG)
         return evaluation
 
     @contextlib.contextmanager
