@@ -135,9 +135,9 @@ class Evaluation:
             case Outcome.CRASHED:
                 return str(e.get("diagnosis") or e["error"])
             case Outcome.HUNG:
-                return f"still running after {e['limit_s']:g} s"
+                return str(e.get("message") or f"still running after {e['limit_s']:g} s")
             case Outcome.COMPILE_ERROR:
-                return str(e.get("message") or str(e["log"]).strip().splitlines()[0:1])
+                return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case _:
                 return f"{e['constraint']}: needs {e['needed']:g}, has {e['available']:g}"
 

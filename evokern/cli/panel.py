@@ -21,6 +21,7 @@ REFRESH_S = 0.25
 LINE_EVERY_S = 5.0
 """Time between two lines where there is no terminal, seconds."""
 _SHOWN_CONSTRAINTS = 4
+_SHOWN_FAILURES = 4
 
 
 class Watcher:
@@ -164,8 +165,9 @@ def panel(progress: Progress) -> Panel:
         row("turned away", counts(dict(most)) + (" …" if len(progress.rejections) > _SHOWN_CONSTRAINTS else ""))
     if progress.best is not None:
         row("champion", " ".join(f"{name}={value}" for name, value in progress.best.config.items()))
-    for index, failure in enumerate(progress.last_failures):
-        row("last failures" if index == 0 else "", failure, "yellow")
+    for index, failure in enumerate(progress.last_failures[:_SHOWN_FAILURES]):
+        text = Text(failure, style="yellow", no_wrap=True, overflow="ellipsis")
+        grid.add_row("last failures" if index == 0 else "", text)
     return Panel(grid, title=f"{progress.study} on {progress.device}", title_align="left")
 
 

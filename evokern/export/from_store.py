@@ -56,6 +56,8 @@ def export_trial(
         KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
     """
     record = reader.study(study)
+    if record.device.startswith("replay:"):
+        raise StudyError(f"study {record.name} was played from a recording, which has no source to export")
     found = _chosen(reader, record, trial)
     evaluation = found.trial.evaluation
     if evaluation.time_us is None or evaluation.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW):
@@ -98,7 +100,7 @@ def _kernel(reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, 
         kernel = find_kernel(wanted, Path(path).parent if path else None, trust=trust)
         if kernel.digest() == digest:
             return kernel
-        why = f"kernel {record.kernel} changed since trial was run"
+        why = f"the code of kernel {record.kernel} changed since that trial ran"
     except KernelError as error:
         why = str(error)
     files = reader.source(digest)

@@ -1,0 +1,173 @@
+"""The command line: help, exit codes, and where words go."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import evokern
+from evokern.cli._command import app, guarded
+from evokern.cli._output import Output
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.errors import InternalError, UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
+EVOKERN = [sys.executable, "-m", "evokern"]
+
+
+def _invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_all_commands_are_there() -> None:
+    """The commands that the README promises exist, and no others."""
+    assert COMMANDS == ["cache", "check", "doctor", "export", "init", "list", "resume", "search", "show"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_examples(name: str) -> None:
+    """Help says what a command does, shows an example, and names the options of every command."""
+    code, text = _invoke(name, "--help")
+    assert code == 0
+    assert f"\n    evokern {name}" in text.split("Examples:")[1]
+    assert all(option in text for option in ("--json", "--quiet", "--verbose", "--log"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_stands_in_the_readme(name: str) -> None:
+    """The README shows an example of every command."""
+    assert re.search(rf"^(\.venv/bin/)?evokern {name}\b", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def test_the_version_is_told() -> None:
+    """`--version` tells the package's version."""
+    assert _invoke("--version") == (0, f"evokern {evokern.__version__}\n")
+
+
+def test_help_answers_at_once() -> None:
+    """`evokern --help` takes at most 0.4 s of processor time."""
+    before = os.times()
+    subprocess.run([*EVOKERN, "--help"], check=True, capture_output=True)
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent <= 0.4
+
+
+def test_unknown_commands_and_options_are_the_users_mistake() -> None:
+    """A typing mistake ends with 2 and names what was meant."""
+    code, text = _invoke("serach")
+    assert (code, "search" in text) == (2, True)
+    code, text = _invoke("list", "--jsn")
+    assert (code, "--json" in text) == (2, True)
+
+
+def test_a_usage_error_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """The user's mistake is one line on stderr, exit code 2, no traceback."""
+
+    def work() -> int:
+        raise UsageError("budget '2x' is no duration; write 2h")
+
+    assert guarded(Output(), work) == 2
+    assert capsys.readouterr() == ("", "evokern: budget '2x' is no duration; write 2h\n")
+
+
+@pytest.mark.parametrize("error", [InternalError("odd"), ZeroDivisionError("division by zero")])
+def test_a_defect_is_one_line_and_a_file(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What evokern did not expect ends with 3, and the traceback stands in a file that is named."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def work() -> int:
+        raise error
+
+    assert guarded(Output(), work) == 3
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    log = Path(re.search(r"the traceback is in (\S+)", told)[1])  # type: ignore[index]
+    assert log.is_relative_to(tmp_path)
+    assert "Traceback" in log.read_text()
+
+
+def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends with 130."""
+
+    def work() -> int:
+        raise KeyboardInterrupt
+
+    assert guarded(Output(), work) == 130
+    assert capsys.readouterr().err == "evokern: interrupted\n"
+
+
+def test_the_log_file_gets_every_message(tmp_path: Path) -> None:
+    """`--log FILE` keeps remarks that `--quiet` hides."""
+    log = tmp_path / "evokern.log"
+    output = Output(quiet=True, log=log)
+    assert guarded(output, lambda: output.remark("something was done")) == 0
+    assert log.read_text().endswith("INFO evokern: something was done\n")
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bad `--log` is the user's mistake."""
+    missing = tmp_path / "absent" / "evokern.log"
+    assert guarded(Output(log=missing), lambda: 0) == 2
+    assert f"cannot write the log {missing}" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    """`evokern list | head -1` leaves no complaint."""
+    command = f"{sys.executable} -m evokern doctor --json | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_list_names_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels and studies of the working directory and the package are listed; a broken study hides no other."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "broken.toml").write_text("kernel = [")
+    monkeypatch.chdir(tmp_path)
+    code, text = _invoke("list", "--json")
+    assert code == 0
+    listed = json.loads(text)
+    studies = {study["name"]: study for study in listed["studies"]}
+    assert "is no valid TOML" in studies["broken"]["error"]
+    assert studies["attention-s512"]["kernel"] == "attention"
+    assert "attention" in {kernel["name"] for kernel in listed["kernels"]}
+
+
+def test_doctor_tells_what_is_there() -> None:
+    """Doctor names each thing with its state, and a remedy for what is missing."""
+    code, text = _invoke("doctor", "--json")
+    report = json.loads(text)
+    assert code == (0 if report["ok"] else 1)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert checks["python"]["status"] == "ok"
+    assert {"gpu", "cupy", "nvrtc", "headers", "torch", "profiler", "cache"} <= set(checks)
+    assert all(check["remedy"] for check in checks.values() if check["status"] == "missing")
+
+
+def test_the_cache_can_be_capped_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evokern cache` shows, caps and clears the folder that EVOKERN_CACHE names."""
+    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
+    code, text = _invoke("cache", "--cap", "2GB", "--json")
+    assert (code, json.loads(text)["cap_bytes"]) == (0, 2 * 10**9)
+    assert _invoke("cache", "--clear")[0] == 0
+    monkeypatch.setenv("EVOKERN_CACHE", "off")
+    assert _invoke("cache")[0] == 2
+
+
+def test_times_are_written_for_people() -> None:
+    """Durations and times are written with the digits that matter."""
+    from evokern.cli._text import duration, microseconds
+
+    assert [duration(s) for s in (4, 59.4, 60, 3600, 5400)] == ["4 s", "59 s", "1 min", "1 h", "1 h 30 min"]
+    assert [microseconds(t) for t in (5.432, 61.27, 1094.2, None)] == ["5.43", "61.3", "1094", "-"]
