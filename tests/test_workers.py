@@ -134,6 +134,16 @@ def test_a_worker_that_retires_answers_and_is_replaced(server: ForkServer) -> No
     pool.close()
 
 
+def test_a_busy_worker_that_retires_is_gone_before_the_next_job(server: ForkServer) -> None:
+    """When a device still works for a worker, its process has ended before another worker takes a job up."""
+    pool = make_pool(server, spares=1)
+    pool.submit(0, ("pid",), 10.0)
+    pool.submit(1, ("retire busy", None), 10.0)
+    before, _ = collect(pool, 2)
+    assert not is_alive(before.value)
+    pool.close()
+
+
 def test_a_worker_that_cannot_start_raises_its_reason(server: ForkServer) -> None:
     """What the handler raises, or how its process died, reaches whoever waits for the pool."""
     pool = make_pool(server, "raise")

@@ -45,6 +45,8 @@ class Obedient:
                 return seconds
             case ("retire", value):
                 raise Retire(value)
+            case ("retire busy", value):
+                raise Retire(value, busy=True)
         return None
 
 
@@ -82,9 +84,8 @@ class Executor:
             case "hangs":
                 time.sleep(60)
             case "poisons":
-                raise Retire(
-                    Evaluation(Outcome.CRASHED, evidence={"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}, device_s=0.1)
-                )
+                evidence = {"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}
+                raise Retire(Evaluation(Outcome.CRASHED, evidence=evidence, device_s=0.1))
             case "wrong":
                 return Evaluation(Outcome.WRONG, evidence={"check": "tolerance"}, device_s=0.1)
         return Evaluation(Outcome.MEASURED, 10.0 + number, device_s=0.1)
