@@ -198,6 +198,9 @@ def test_a_dead_server_is_replaced() -> None:
     pool.submit(1, ("echo", 2), 10.0)
     results += collect(pool, 1)
     assert results[-1].value == 2
+    end = time.monotonic() + 5
+    while any(map(is_alive, before)) and time.monotonic() < end:
+        time.sleep(0.02)
     assert not any(map(is_alive, before))
     pool.close()
     server.close()
