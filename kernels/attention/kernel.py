@@ -194,8 +194,8 @@ def tensors(p, c):
     """Q, K, V and O, each [B, H, S, D]."""
     shape = (p.B, p.H, p.S, p.D)
     return {
-        "q": Tensor("f16", shape, large=4.0),
-        "k": Tensor("f16", shape, large=4.0),
+        "q": Tensor("f16", shape, large=8.0),
+        "k": Tensor("f16", shape, large=8.0),
         "v": Tensor("f16", shape, large=1.0),
         "o": Tensor("f16", shape, "output"),
     }
