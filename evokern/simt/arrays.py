@@ -16,7 +16,7 @@ Action = Callable[[], Any]
 DTYPES: dict[str, Any] = {
     "pred": np.bool_,
     "u8": np.uint8, "b8": np.uint8, "s8": np.int8,
-    "u16": np.uint16, "b16": np.uint16, "f16": np.uint16, "bf16": np.uint16, "s16": np.int16,
+    "u16": np.uint16, "b16": np.uint16, "f16": np.float16, "bf16": np.uint16, "s16": np.int16,
     "e4m3x2": np.uint16, "e5m2x2": np.uint16,
     "u32": np.uint32, "b32": np.uint32, "s32": np.int32, "f32": np.float32,
     "f16x2": np.uint32, "bf16x2": np.uint32, "tf32": np.uint32, "u16x2": np.uint32, "s16x2": np.uint32,

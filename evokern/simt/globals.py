@@ -110,20 +110,25 @@ class GlobalSpace:
             self.shadow.read(self.machine, active, index, width, number, site.buffer)
 
     def note_write(
-        self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *, synchronises: bool
-    ) -> None:
+        self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *,
+        synchronises: bool, releases: bool = False,
+    ) -> None:  # fmt: skip
         """Check and record writes; a volatile or releasing write takes part in the order of blocks."""
         self.writes += 1
         if self.shadow is None:
             return
+        if releases:
+            self.fence(active)
         if synchronises:
             self._synchronise(active, release=True, acquire=False)
         self.shadow.write(self.machine, active, index, width, number, values, atomic=synchronises)
 
-    def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site) -> None:
+    def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
         """Record atomic updates, which take part in the order of blocks and do not race with each other."""
         self.writes += 1
         if self.shadow is not None:
+            if releases:
+                self.fence(active)
             self._synchronise(active, release=True, acquire=True)
             self.shadow.write(self.machine, active, index, width, number, None, atomic=True)
 

@@ -4,8 +4,6 @@ All in SM clocks. Sources, by field:
     dependent latencies   Abdelkhalik et al., "Demystifying the NVIDIA Ampere Architecture through Microbenchmarking and
                           Instruction-level Analysis" (arXiv 2208.11174); Luo et al., "Benchmarking and Dissecting the
                           NVIDIA Hopper GPU Architecture" (arXiv 2402.13499), tables of ALU, tensor and memory latencies
-    issue costs           CUDA Programming Guide, "Arithmetic Instructions": a pipe that returns N results a clock and SM
-                          holds a warp's instruction for 32 / (N / 4) clocks on one of the SM's four schedulers
 """
 
 from __future__ import annotations
@@ -105,7 +103,8 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
     if opcode in ("st", "stmatrix", "red") or (opcode == "wmma" and instruction.has("store")):
         return Cost(0.0, "store")
     if opcode == "atom":
-        return Cost(table.shared * 2 if instruction.has("shared") else table.atomic, "shared" if instruction.has("shared") else "global")
+        on_chip = instruction.has("shared")
+        return Cost(table.shared * 2, "shared") if on_chip else Cost(table.atomic, "global")
     if opcode == "cp":
         return _async_cost(instruction, table)
     if opcode in ("bar", "barrier"):

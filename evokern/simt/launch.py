@@ -76,7 +76,7 @@ def launch_many(
     """Run several launches that differ in their arguments only, side by side."""
     program = module.program(entry)
     params = np.stack([pack_arguments(program, module, entry, values) for values in args])
-    symbols = place_data(program, module, memory, len(args))
+    symbols = place_data(program, module, memory, len(args)) | place_hidden(program, memory, params)
     options = Options(sanitize, count, instruction_limit, architecture)
     collectors = [Collector(source) for _ in args]
     total = grid[0] * grid[1] * grid[2]
@@ -86,7 +86,7 @@ def launch_many(
     if not 1 <= threads <= 1024:
         raise UsageError(f"a block of {threads} threads: use 1 to 1024")
     width = -(-threads // 32) * 32
-    per_batch = batch_blocks or batch_size(program, width, dynamic_shared)
+    per_batch = len(pairs) if program.grid_wide else batch_blocks or batch_size(program, width, dynamic_shared)
     machines: dict[int, Machine] = {}
     shadow = GlobalShadow(program, memory, len(args), total) if sanitize else None
     completed = True
@@ -176,6 +176,18 @@ def place_data(program: Program, module: Module, memory: Memory, launches: int) 
                 buffer = memory.module_data[id(module), number][variable.name]
                 memory.arena[buffer.offset + offset : buffer.offset + offset + 8] = np.array([value], np.uint64).view(np.uint8)
     return addresses
+
+
+def place_hidden(program: Program, memory: Memory, params: Array) -> dict[str, Array]:
+    """Allocate what a program reaches without naming it: its parameter block and the workspace of grid-wide barriers."""
+    hidden: dict[str, Array] = {}
+    if program.param_address:
+        blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]
+        hidden["%params"] = np.array([buffer.address for buffer in blocks], np.uint64)
+    if program.grid_wide:
+        spaces = [memory.allocate("grid workspace", np.zeros(64, np.uint32)) for _ in params]
+        hidden["%workspace"] = np.array([buffer.address for buffer in spaces], np.uint64)
+    return hidden
 
 
 __all__ = ["LaunchResult", "launch", "launch_many", "nearest"]

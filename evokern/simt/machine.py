@@ -22,6 +22,7 @@ from evokern.simt.counters import EventCounter, Tally
 from evokern.simt.gates import Gates
 from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.globals import GlobalSpace
+from evokern.simt.objects import BarrierObjects
 from evokern.simt.operations.control import bind_control
 from evokern.simt.program import Program, Segment, Unit
 from evokern.simt.registers import Binder, RegisterFile, Unsupported, immediate_bits
@@ -163,8 +164,10 @@ class Machine:
         self.barriers = Barriers(self)
         self.gates = Gates(self)
         self.copies = AsyncCopies(self)
+        self.objects = BarrierObjects(self)
         self._carry: Array | None = None
         self.depth = 0
+        self.inside: dict[int, Array] = {}
         self.return_copies: dict[int, dict[int, tuple[int, int, int]]] = {}
         self.returns: list[Array] = []
         self.count = len(program.segments)
@@ -286,6 +289,9 @@ class Machine:
         self.barriers.load()
         self.gates.load()
         self.copies.load()
+        self.objects.load()
+        for inside in self.inside.values():
+            inside.fill(False)
         if self.events is not None:
             self.events.load()
 

@@ -39,8 +39,12 @@ class Module:
             params.append(Param(variable.name, variable.type, variable.size, variable.align, offset))
             offset += variable.size
         directives = function.directives
+        try:
+            static = self.program(function.name, function).static_shared
+        except SourceError:  # told when this entry is launched; the others may be fine
+            static = sum(item.size for item in function.locals.values() if item.space == "shared")
         return Entry(
-            function.name, tuple(params), self.program(function.name, function).static_shared, _three(directives.get("maxntid")),
+            function.name, tuple(params), static, _three(directives.get("maxntid")),
             directives["minnctapersm"][0] if "minnctapersm" in directives else None, _three(directives.get("reqntid")),
         )  # fmt: skip
 

@@ -245,11 +245,11 @@ class Parser:
 
     def _declare_registers(self, text: str) -> None:
         assert self._function is not None
-        words = text.split(None, 1)[1].strip()
-        while words.startswith("."):
-            type_name, words = words[1:].split(None, 1)
-            if type_name not in ("v2", "v4"):
-                kind = type_name
+        match = re.match(r"\.reg((?:\s*\.\w+)+)\s+(.*)$", text, re.DOTALL)
+        if match is None:
+            raise SourceError(f"PTX line {self._line}: registers not understood: {text[:60]!r}")
+        kind = re.findall(r"\w+", match[1])[-1]
+        words = match[2].strip()
         for name in split_top(words):
             if "<" in name:
                 self._function.ranges[name[: name.index("<")]] = kind

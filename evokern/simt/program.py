@@ -108,6 +108,8 @@ class Program:
         self.param_bytes = 0
         self.local_bytes = 0
         self._reach(self.entry)
+        self._reach_through_data()
+        self._refuse_recursion(self.entry, (entry,))
         for unit in self.units:
             self._segment(unit)
         for unit in self.units:
@@ -116,6 +118,11 @@ class Program:
         self.constant_rows = self._constant_rows()
         self.shared, self.static_shared = self._shared_layout()
         self.data_symbols = self._data_symbols()
+        names = {item.name for item in self.entry.params}
+        self.param_address = any(
+            isinstance(operand, Symbol) and operand.name in names for item in self.instructions for operand in item.operands
+        )
+        self.grid_wide = any("%envreg" in item.text for item in self.instructions)
         self.shared_grain = self._shared_grain()
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
@@ -140,6 +147,34 @@ class Program:
                         self._reach(target)
                     elif name not in INTRINSICS and instruction.opcode == "call":
                         raise self.refuse(instruction, f"call of {name}, which has no body in this module")
+
+    def _reach_through_data(self) -> None:
+        """Follow tables of function pointers."""
+        known = -1
+        while known != len(self.units):
+            known = len(self.units)
+            names = {
+                name
+                for unit in self.units
+                for item in unit.function.instructions
+                for operand in item.operands
+                for name in symbols_of(operand)
+            }
+            for variable in self._data_among(names):
+                for _, symbol, _, _ in variable.pointers:
+                    target = self.functions.get(symbol)
+                    if target is not None and target.has_body:
+                        self._reach(target)
+
+    def _refuse_recursion(self, function: Function, path: tuple[str, ...]) -> None:
+        for instruction in function.instructions:
+            if instruction.opcode == "call":
+                for operand in instruction.operands:
+                    for name in symbols_of(operand):
+                        if name in path:
+                            raise self.refuse(instruction, f"recursive call of {name}")
+                        if name in self.unit_of:
+                            self._refuse_recursion(self.functions[name], (*path, name))
 
     def _segment(self, unit: Unit) -> None:
         function = unit.function
@@ -192,8 +227,7 @@ class Program:
             for position in range(segment.start, segment.stop):
                 instruction = unit.function.instructions[position]
                 operation = self.operations[segment.base + position - segment.start]
-                number = len(instruction.operands)
-                results = min(operation.results, number)
+                results = result_count(instruction, operation)
                 reads = [name for operand in instruction.operands[results:] for name in registers_of(operand)]
                 writes = [name for operand in instruction.operands[:results] for name in registers_of(operand)]
                 if instruction.guard is not None:
@@ -308,7 +342,10 @@ class Program:
 
     def _data_symbols(self) -> list[Variable]:
         """Return the global and constant variables that the program can reach, by name or through an initialiser."""
-        wanted = [name for name in self._used_symbols() if name in self.variables]
+        return self._data_among(self._used_symbols())
+
+    def _data_among(self, names: set[str]) -> list[Variable]:
+        wanted = [name for name in names if name in self.variables]
         found: dict[str, Variable] = {}
         while wanted:
             name = wanted.pop()
@@ -330,6 +367,13 @@ class Program:
                     if word in ("b16", "u16", "s16", "f16", "bf16"):
                         grain = 2
         return grain
+
+
+def result_count(instruction: Instruction, operation: Operation) -> int:
+    """Return how many of an instruction's leading operands are results."""
+    if instruction.operands and isinstance(instruction.operands[0], Address):
+        return 0
+    return min(operation.results, len(instruction.operands))
 
 
 def is_warp_barrier(instruction: Instruction) -> bool:

@@ -92,7 +92,7 @@ def immediate_bits(operand: Immediate, type_name: str) -> Array:
         return np.array([bits], np.dtype(f"u{dtype.itemsize}")).view(dtype)
     if operand.kind == "real":
         return np.array([value], np.float32 if type_name == "b32" else np.float64 if type_name == "b64" else dtype).view(dtype)
-    if dtype.kind == "f":
+    if dtype.kind == "f" and dtype.itemsize > 2:
         return np.array([value], dtype)
     if dtype.kind == "b":
         return np.array([bool(value)])

@@ -187,7 +187,6 @@ class ParamSpace:
         self.stride = -(-max(machine.program.param_bytes, 1) // 16) * 16
         self.area = np.zeros((machine.lanes if machine.program.param_bytes else 0, self.stride), np.uint8)
         self._rows: list[tuple[Array, Array]] = []
-        self._buffers: list[int] = []
 
     def load(self) -> None:
         """New blocks: rows that differ between launches are filled in again."""
@@ -211,14 +210,8 @@ class ParamSpace:
 
     def address(self, name: str, offset: int) -> Array:
         """Return the address of an entry parameter: the parameter block as an allocation of its own."""
-        if not self._buffers:
-            known = self.machine.memory.module_data.setdefault(("params", self.blocks.tobytes(), self.size), {})
-            for launch in range(self.blocks.shape[0]):
-                key = str(launch)
-                if key not in known:
-                    known[key] = self.machine.memory.allocate("kernel parameters", self.blocks[launch], writable=False, space="param")
-                self._buffers.append(known[key].address)
-        return self.per_lane(np.array(self._buffers, np.uint64) + np.uint64(self.offsets[name] + offset))
+        blocks = self.machine.symbols["%params"]
+        return self.per_lane(blocks + np.uint64(self.offsets[name] + offset))
 
     def column(self, start: int, type_name: str) -> Array:
         """Return a place in the per-lane area as a row."""

@@ -40,7 +40,7 @@ class Specials:
         base = name.split(".")[0]
         return base in ("%tid", "%ntid", "%ctaid", "%nctaid") or name in _CLOCKS or name in (
             "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge",
-            "%lanemask_gt", "%dynamic_smem_size", "%total_smem_size", "%gridid", "%cluster_ctarank", "%cluster_nctarank",
+            "%lanemask_gt", "%dynamic_smem_size", "%total_smem_size", "%gridid", "%envreg1", "%envreg2", "%cluster_ctarank", "%cluster_nctarank",
         ) or base in ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")  # fmt: skip
 
     def dynamic(self, name: str) -> bool:
@@ -84,6 +84,9 @@ class Specials:
         }  # fmt: skip
         if base in constants:
             return np.array([constants[base]], np.uint32)
+        if base in ("%envreg1", "%envreg2"):
+            workspace = machine.symbols["%workspace"][machine.launch]
+            return (workspace >> np.uint64(32 if base == "%envreg1" else 0)).astype(np.uint32)
         if name == "%gridid":
             return np.array([1], np.uint64)
         if name == "%laneid":

@@ -105,9 +105,11 @@ class Timeline:
         cost = cost_of(instruction, self.latencies)
         operation = self.program.operations[number]
         operands = instruction.operands
-        written = [name for operand in operands[: operation.results] if not isinstance(operand, Address) for name in registers_of(operand)]
-        read = [name for operand in operands[operation.results :] for name in registers_of(operand)]
-        read += [name for operand in operands[: operation.results] if isinstance(operand, Address) for name in registers_of(operand)]
+        results = [o for o in operands[: operation.results] if not isinstance(o, Address)]
+        written = [name for operand in results for name in registers_of(operand)]
+        read = [
+            name for operand in operands if not any(operand is r for r in results) for name in registers_of(operand)
+        ]
         if instruction.guard is not None:
             read.append(instruction.guard.name)
         rows = [self._row(segment, name) for name in read], [self._row(segment, name) for name in written]
@@ -116,7 +118,8 @@ class Timeline:
         literal = next((operand.value for operand in operands if isinstance(operand, Immediate)), 0)
         if cost.kind in ("wait", "barrier"):
             keep = int(literal) if not instruction.has("wait_all") else 0
-        return Step(cost.kind, latency + self.extra.get(number, 0.0), tuple(dict.fromkeys(rows[0])), tuple(rows[1]), keep)
+        latency += self.extra.get(number, 0.0)
+        return Step(cost.kind, latency, tuple(dict.fromkeys(rows[0])), tuple(rows[1]), keep)
 
     def _row(self, segment: Segment, name: str) -> int:
         return self._rows.setdefault((segment.unit.number, name), len(self._rows))

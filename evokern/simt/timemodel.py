@@ -1,8 +1,9 @@
 """Counters → predicted time: an analytic model, one term per resource, that never sees a measured time of its kernel.
 
-For the busiest SM, which gets ``ceil(blocks / SMs)`` blocks, each pipe's work is divided by its rate (`profiles.Profile`);
-the latency of one block alone (`timeline`) is multiplied by the waves that residency forces. Throughput and latency are
-combined as a p-norm: resident warps hide one behind the other, but never completely. Launch and drain are added.
+For the busiest SM, which gets ``ceil(blocks / SMs)`` blocks, each pipe's work is divided by its rate
+(`profiles.Profile`); the latency of one block alone (`timeline`) is multiplied by the waves that residency forces.
+Throughput and latency are combined as a p-norm: resident warps hide one behind the other, but never completely. Launch
+and drain are added.
 
 Counters come from a sample of blocks (`sample_blocks`); a block's mean stands for the whole grid. That is exact where
 blocks do the same work, and for work that changes evenly over the grid (a causal mask), since the sample is symmetric.
@@ -19,9 +20,9 @@ from evokern.simt.counters import Counters
 from evokern.simt.latencies import FREE, latencies_of
 
 PIPE_NORM = 4.0
-"""Exponent that joins the pipes: near the maximum, since pipes work side by side, a little above it where two are full."""
+"""Exponent that joins the pipes: near the maximum, since pipes work side by side, above it where two are full."""
 HIDE_NORM = 2.0
-"""Exponent that joins throughput and latency: equal parts of both give 1.4 of either, as few warps hide each other badly."""
+"""Exponent that joins throughput and latency: equal parts of both give 1.4 of either: few warps hide each other badly."""
 DRAM_REACH = 0.8
 """Share of L2 that a working set may fill and still be found there by the next launch."""
 ISSUE_PER_CLOCK = 4.0
@@ -82,7 +83,9 @@ def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
     """Return block numbers spread evenly over the grid, the first and the last among them."""
     if total <= wanted:
         return tuple(range(total))
-    return tuple(sorted({round(i * (total - 1) / (wanted - 1)) for i in range(wanted)})) if wanted > 1 else (total // 2,)
+    if wanted == 1:
+        return (total // 2,)
+    return tuple(sorted({round(i * (total - 1) / (wanted - 1)) for i in range(wanted)}))
 
 
 def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
@@ -120,7 +123,7 @@ def _block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
     generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
     fp32_lanes = chip.fp32_flops_per_clock / 2
     fp64_lanes = FP64_PER_CLOCK.get(generation, 2.0)
-    sectors = float(counters.load_sectors.sum() + counters.store_sectors.sum() + counters.local_bytes.sum() / 32) / sampled
+    sectors = counters.load_sectors.sum() + counters.store_sectors.sum() + counters.local_bytes.sum() / 32
     return {
         "issue": sum(issued.values()) / ISSUE_PER_CLOCK,
         "tensor": _tensor_clocks(counters, chip) / sampled,
@@ -130,7 +133,7 @@ def _block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
         "integer": issued["integer"] * 32 / chip.int32_per_clock,
         "sfu": issued["sfu"] * 32 / chip.sfu_per_clock,
         "shared": (float(counters.shared_wavefronts.sum()) + counters.async_bytes / 128) / sampled,
-        "l1": sectors / 4,
+        "l1": float(sectors) / sampled / 4,
     }
 
 

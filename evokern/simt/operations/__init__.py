@@ -3,6 +3,7 @@
 from evokern.simt.operations import (
     async_ops,
     atomics,
+    barrier_objects,
     compare,
     control,
     convert,
@@ -16,6 +17,7 @@ from evokern.simt.operations import (
 __all__ = [
     "async_ops",
     "atomics",
+    "barrier_objects",
     "compare",
     "control",
     "convert",

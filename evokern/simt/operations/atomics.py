@@ -79,6 +79,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     outs = [None if isinstance(item, Sink) else b.dst(item, typed) for item in targets]  # type: ignore[arg-type]
     row, offset = address_rows(where, b, space)
     quick = not outs and name in _AT and kind not in ("f16", "bf16", "f16x2", "bf16x2")
+    releases = i.has("release", "acq_rel")
     sites = [Site() for _ in range(count)]
     dtype = np.dtype(sources[0][0].dtype)
 
@@ -109,7 +110,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
             )
             if sound is None:
                 continue
-            machine.globals.note_atomic(sound, index, size, number, sites[place])
+            machine.globals.note_atomic(sound, index, size, number, sites[place], releases=releases)
             if machine.events is not None:
                 machine.events.sectors(number, sound, index, size, write=True)
             apply(sound, machine.globals.view(size).view(dtype), index, place)
@@ -129,7 +130,7 @@ def _rounds(memory: Array, index: Array, operands: list[Array], update: Update) 
     """Update in the order of the lanes, one lane per address and round; return the old values."""
     if index.size == 1 or np.unique(index).size == index.size:
         old = memory[index]
-        memory[index] = update(old, *operands).view(memory.dtype)
+        memory[index] = np.ascontiguousarray(update(old, *operands)).view(memory.dtype)
         return old
     order = np.argsort(index, kind="stable")
     ordered = index[order]

@@ -108,6 +108,9 @@ def _return(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall:
         if depth == 0:
             machine.leave(active.mask, active.count)
             return -1
+        inside = machine.inside.get(segment.unit.number)
+        if inside is not None:
+            inside[active.mask] = False
         targets = machine.returns[depth - 1][active.lanes]
         base = (64 - (depth - 1)) * machine.count
         for target in np.unique(targets):
@@ -180,7 +183,7 @@ def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: i
                 return -1
             part = active if wanted.shape[0] == 1 else machine.restrict(active, wanted == value)
             if int(value) not in ends:
-                ends[int(value)] = _enter(machine, segment.unit, unit, returns, arguments, fall)
+                ends[int(value)] = _enter(machine, segment.unit, unit, returns, arguments, fall, indirect=True)
             ends[int(value)](part)
         return -1
 
@@ -188,7 +191,8 @@ def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: i
 
 
 def _enter(
-    machine: Machine, caller: Unit, callee: Unit, returns: tuple[Operand, ...], arguments: tuple[Operand, ...], fall: int
+    machine: Machine, caller: Unit, callee: Unit, returns: tuple[Operand, ...], arguments: tuple[Operand, ...], fall: int,
+    *, indirect: bool = False,
 ) -> End:
     area = machine.params.area
     copies: list[tuple[int, int, int]] = []
@@ -209,6 +213,11 @@ def _enter(
             machine.stop()
         while len(machine.returns) <= depth:
             machine.returns.append(np.zeros(machine.lanes, np.int64))
+        if indirect:
+            inside = machine.inside.setdefault(callee.number, np.zeros(machine.lanes, np.bool_))
+            if inside[active.mask].any():
+                raise machine.program.refuse(machine.program.instructions[machine.at.segment.base], f"recursive call of {callee.function.name}")
+            inside[active.mask] = True
         machine.returns[depth][active.mask] = fall
         for target, source, size in copies:
             area[active.lanes, target : target + size] = area[active.lanes, source : source + size]

@@ -236,7 +236,7 @@ def store(i: Instruction, b: Binder) -> Action:
     if space == "param":
         return _store_param(i, b, kind, rows)
     row, offset = address_rows(i.operands[0], b, space)
-    synchronises = i.has("volatile", "relaxed", "release")
+    synchronises, releases = i.has("volatile", "relaxed", "release"), i.has("release")
     check_race = not i.has("relaxed", "release", "mmio")
     plain = np.dtype(DTYPES[f"u{8 * size}"])
 
@@ -286,7 +286,7 @@ def store(i: Instruction, b: Binder) -> Action:
         if sound is None:
             return
         values = gather(sound)
-        space_.note_write(sound, index, width, number, site, values, synchronises=synchronises)
+        space_.note_write(sound, index, width, number, site, values, synchronises=synchronises, releases=releases)
         if machine.events is not None:
             machine.events.sectors(number, sound, index, width, write=True)
         space_.view(width)[index] = values.view(RAW[width])
