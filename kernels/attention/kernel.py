@@ -70,7 +70,8 @@ GENES = (
     Parameter("GRID_BLOCKS", (132, 58, 108, 116, 216, 264, 396), when={"SCHEDULE": ("persistent",)},
               doc="persistent blocks: a multiple of the chip's SMs"),
     Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="resident blocks promised to the compiler: bounds the registers"),
-    Mutation("MERGE", ("fp16", "fp32"), when={**MMA, "KEY_SPLITS": (2, 4, 8)}, doc="type in which the splits' partial outputs are merged"),
+    Mutation("MERGE", ("fp16", "fp32"), when={**MMA, "KEY_SPLITS": (2, 4, 8)},
+             doc="type in which the splits' partial outputs are merged"),
     Mutation("OUTPUT", ("staged", "direct"), when={**MMA, "KEY_SPLITS": (1,)},
              doc="16-byte stores through shared memory, or 4-byte stores from fragments"),
 )  # fmt: skip
@@ -114,6 +115,11 @@ def total_steps(c, p):
     return -(-p.S // (c.BLOCK_N * splits(c)))
 
 
+def free_buffers(c):
+    """Ring buffers that loading warps may fill while others are read: plain order reads K and V at different times."""
+    return c.STAGES - (2 if on_mma(c) and c["LOOP_ORDER"] == "plain" else 1)
+
+
 def shared_bytes(c, p):
     """Dynamic shared memory of a block."""
     row = 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
@@ -143,15 +149,18 @@ CONSTRAINTS = (
     Constraint("rows_split_over_warps", lambda c: not on_mma(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
                "each warp takes whole tiles of 16 query rows"),
     Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
+    Constraint("resident_needs_static_length", lambda c: not resident(c) or c.STATIC_SEQ == 1,
+               "resident K and V need a length known to the compiler"),
     Constraint("ring_within_steps", lambda c, p: resident(c) or Need(c.STAGES, max(total_steps(c, p), 2), "buffers"),
                "buffers beyond the number of steps are never filled"),
-    Constraint("lookahead_within_steps", lambda c, p: not resident(c) or Need(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
+    Constraint("lookahead_within_steps",
+               lambda c, p: not resident(c) or Need(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
                "there is one load group more than steps"),
-    Constraint("qk_first_needs_lookahead", lambda c: not on_mma(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
+    Constraint("qk_first_needs_lookahead",
+               lambda c: not on_mma(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
                "K of the next step must be there while V of this one is read"),
     Constraint("loaders_need_a_ring",
-               lambda c: not loaders(c)
-               or (not resident(c) and c.STAGES > (2 if on_mma(c) and c["LOOP_ORDER"] == "plain" else 1)),
+               lambda c: not loaders(c) or (not resident(c) and free_buffers(c) > 0),
                "loading warps fill free buffers of a ring"),
     Constraint("persistent_blocks_have_work", lambda c, p: c["SCHEDULE"] == "one_task"
                or Need(c.GRID_BLOCKS, p.B * p.H * -(-p.S // c.BLOCK_M), "blocks"),
@@ -256,6 +265,6 @@ kernel = Kernel(
             Baseline("SDPA efficient", sdpa_by(SDPBackend.EFFICIENT_ATTENTION)),
             Baseline("SDPA math", sdpa_by(SDPBackend.MATH)),
         ),
-        small_problems=("1,2,72,64", "1,1,72,64,causal=1", "1,1,40,128,causal=1", "1,2,64,64"),
+        small_problems=("B=1,H=2,S=72", "B=1,H=1,S=192", "B=1,H=2,S=64", "B=1,H=1,S=328", "B=1,H=1,S=1032"),
     ),
 )
