@@ -1,0 +1,280 @@
+"""Exported programs: traced launches, shape checks, the check of their own answers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evokern.diagnosis import host_compiler
+from evokern.discovery import find_kernel, load_kernel
+from evokern.export.formula import Formula, cpp, evaluate, simplified
+from evokern.export.standalone import Provenance, device_code, standalone
+from evokern.export.trace import Recorder, Traced, trace
+from evokern.feasibility import launches_of
+from evokern.kernel import Kernel
+from evokern.profiles import CHIPS
+
+ROOT = Path(__file__).resolve().parent.parent
+FAKE = ROOT / "tests" / "data" / "fake_cuda"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHIPPED = {"attention": "2,8,512,64", "matmul": "4096,4096,4096", "rmsnorm": "8192,8192"}
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Kernel:
+    """The README's kernel."""
+    folder = tmp_path / "scale"
+    folder.mkdir()
+    for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        (folder / name).write_text(blocks[0])
+    return load_kernel(folder)
+
+
+# ---- formulas
+
+
+def _formulas() -> st.SearchStrategy[Formula]:
+    leaves = st.sampled_from(["A", "B"]).map(lambda name: ("field", name)) | st.integers(-9, 9).map(
+        lambda number: ("number", number)
+    )
+    return st.recursive(
+        leaves,
+        lambda inner: st.tuples(st.just("neg"), inner) | st.tuples(st.sampled_from(["+", "-", "*"]), inner, inner)
+        | st.tuples(st.sampled_from(["//", "%"]), inner, st.integers(1, 9).map(lambda number: ("number", number))),
+        max_leaves=8,
+    )  # fmt: skip
+
+
+@given(_formulas(), st.integers(0, 50), st.integers(0, 50))
+def test_simplifying_changes_no_value(formula: Formula, a: int, b: int) -> None:
+    """A simplified formula is worth what the whole one was, whichever fields are known."""
+    fields = {"A": a, "B": b}
+    expected = evaluate(formula, fields)
+    assert expected == evaluate(simplified(formula, {}), fields)
+    assert expected == evaluate(simplified(formula, {"A": a}), fields)
+    assert ("number", expected) == simplified(formula, fields)
+
+
+@given(_formulas(), st.integers(0, 50), st.integers(0, 50))
+def test_formulas_read_the_same_in_cpp(formula: Formula, a: int, b: int) -> None:
+    """Floored division, remainders, signs and brackets mean in C++ what they mean in Python."""
+    text = cpp(formula).replace("shape.a", f"({a})").replace("shape.b", f"({b})")
+    helpers = {"ceil_div": lambda x, y: -(-x // y), "floor_div": lambda x, y: x // y, "floor_mod": lambda x, y: x % y}
+    assert evaluate(formula, {"A": a, "B": b}) == eval(text, helpers)
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
+def test_traced_numbers_carry_their_formula(traced_at: int, other: int, divisor: int) -> None:
+    """What was computed at one shape is, by its formula, what would be computed at another where the guards hold."""
+
+    def compute(n: int) -> int:
+        blocks = -(-n // divisor)
+        return blocks * 3 - n % 7 if n > divisor else min(n, 12) + blocks
+
+    recorder = Recorder()
+    result = compute(Traced.make(traced_at, ("field", "N"), recorder))
+    assert isinstance(result, Traced)
+    assert result.value == compute(traced_at)
+    if all(guard.holds({"N": other}) for guard in recorder.guards):
+        assert evaluate(result.formula, {"N": other}) == compute(other)
+
+
+def test_what_escapes_as_a_plain_number_is_guarded() -> None:
+    """Text, floats and bits have no formula: using one binds the shape to the traced value."""
+    for use in (str, float, lambda n: n / 2, lambda n: n & 1, hash, lambda n: 2**n, lambda n: {n: 1}):
+        recorder = Recorder()
+        use(Traced.make(5, ("field", "N"), recorder))  # type: ignore[operator]
+        assert [guard.cpp() for guard in recorder.guards] == ["shape.n == 5"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_launches_follow_the_shape(name: str) -> None:
+    """A shipped kernel's traced launches are its own, at other shapes that pass the guards."""
+    kernel = find_kernel(str(ROOT / "kernels" / name))
+    problem = kernel.problem(SHIPPED[name])
+    config = kernel.space.default()
+    traces = trace(kernel, config, problem, CHIPS["h200"])
+    assert not traces.pinned
+    first = traces.fields[0]
+    other = kernel.problem({**problem, first: 3 * int(problem[first])})
+    fields = {field: int(other[field]) for field in traces.fields}
+    assert all(guard.holds(fields) for guard in traces.guards)
+    expected = [launch.grid for launch in launches_of(kernel, config, other)]
+    actual = [
+        tuple(evaluate(e.formula, fields) if isinstance(e, Traced) else e for e in launch.grid)
+        for launch in traces.launches
+    ]
+    assert expected == actual
+
+
+def test_a_number_that_escapes_unseen_binds_the_whole_shape(scale: Kernel) -> None:
+    """Where formulas and functions disagree (`range` asks nobody), only the study's shape is taken."""
+    from dataclasses import replace
+
+    from evokern.kernel import Launch, i32
+
+    def launches(c: object, p: object) -> list[Launch]:
+        blocks = len(range(p.N))  # type: ignore[attr-defined]
+        return [Launch("scale", blocks, 128, ("x", "y", i32(p.N)))]  # type: ignore[attr-defined]
+
+    kernel = replace(scale, launches=launches)
+    traces = trace(kernel, kernel.space.default(), kernel.problem("1024"), CHIPS["l4"])
+    assert traces.pinned
+    assert [guard.cpp() for guard in traces.guards] == ["shape.n == 1024"]
+
+
+# ---- programs
+
+
+def _fake_run(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    source, binary = folder / "best.cpp", folder / "best"
+    source.write_text(program)
+    types = ["-DFAKE_KERNEL_TYPES=const float*,float*,int", "-DFAKE_KERNEL_COUNT=3"]
+    compiler = host_compiler()
+    assert compiler is not None
+    build = [compiler, "-std=c++17", "-O1", "-w", f"-I{FAKE}", "-include", "utility", *types]
+    subprocess.run([*build, str(source), "-o", str(binary)], check=True, capture_output=True, text=True)
+    return subprocess.run([str(binary), *arguments], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def program(scale: Kernel) -> Callable[..., str]:
+    """The README's kernel, exported."""
+
+    def write(**genes: object) -> str:
+        config = scale.space.with_changes(scale.space.default(), genes)  # type: ignore[arg-type]
+        facts = Provenance({"study": "scale, begun today", "trial": "7"})
+        return standalone(scale, config, scale.problem("4096"), CHIPS["l4"], facts)
+
+    return write
+
+
+@needs_compiler
+@pytest.mark.parametrize("loads", ["scalar", "vector4"])
+def test_a_right_kernel_passes(program: Callable[..., str], loads: str, tmp_path: Path) -> None:
+    """A right candidate prints its time and PASS, and exits with 0, at the study's shape and at others."""
+    done = _fake_run(program(LOADS=loads), tmp_path, "1000", "3")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+    assert re.search(r"^time: 50\.000 us a call", done.stdout, re.MULTILINE)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("y[i] = 2 * x[i];", "y[i] = 2.001f * x[i];"),
+        ("y[i] = 2 * x[i];", "y[i] = i == 999 ? 0.f / 0.f : 2 * x[i];"),
+        ("y[i] = 2 * x[i];", ";"),
+    ],
+)
+def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: str, tmp_path: Path) -> None:
+    """A value that is off, a NaN, and an output never written each end with FAIL and exit code 1."""
+    text = program(LOADS="scalar")
+    assert right in text
+    done = _fake_run(text.replace(right, wrong, 1), tmp_path, "1000")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAIL")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("1001",), "this shape is not supported: floor_mod(n, 4) <= 0 must hold: a tail would be left over"),
+        (("0",), "this shape is not supported: N must be 1 to 2147483647"),
+        (("12x",), "usage: "),
+        (("1,2",), "usage: "),
+        (("1024", "1", "2"), "usage: "),
+    ],
+)
+def test_shapes_it_cannot_take_are_refused(
+    program: Callable[..., str], arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    """A shape that the candidate cannot take ends with 2 and the reason, before anything is launched."""
+    done = _fake_run(program(LOADS="vector4"), tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+@needs_compiler
+def test_misaligned_pointers_are_refused(program: Callable[..., str], tmp_path: Path) -> None:
+    """The launcher returns MISALIGNED and launches nothing for a pointer that wide accesses cannot take."""
+    text = program(LOADS="vector4").replace("int main(", "int unused(")
+    text += """
+int main() {
+  alignas(256) static char memory[1 << 16];
+  evokern::Shape shape = {1024};
+  return 10 * evokern::launch(shape, memory, memory + 8192, 0) + evokern::launch(shape, memory + 4, memory + 8192, 0);
+}
+"""
+    assert _fake_run(text, tmp_path).returncode == 2
+
+
+def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
+    """Build line, study, trial, problem and configuration stand in its first comment, choices not made nowhere."""
+    text = program(LOADS="scalar")
+    for line in (
+        "nvcc -arch=sm_89 best.cu -o best",
+        "study: scale, begun today",
+        "trial: 7",
+        "N=4096",
+        "LOADS = scalar",
+    ):
+        assert line in text
+    assert "make_float4" not in text.split("the kernel\n")[1].split("the launcher\n")[0]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:
+    """An export of each shipped kernel's default candidate builds without a warning, and refuses a bad shape."""
+    kernel = find_kernel(str(ROOT / "kernels" / name))
+    text = standalone(kernel, kernel.space.default(), kernel.problem(SHIPPED[name]), CHIPS["l4"], Provenance())
+    (tmp_path / "best.cu").write_text(text)
+    build = ["nvcc", "-arch=sm_89", "best.cu", "-o", "best"]
+    built = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (built.returncode, built.stderr) == (0, "")
+    refused = subprocess.run([str(tmp_path / "best"), ",".join("0" for _ in SHIPPED[name].split(","))], timeout=60)
+    assert refused.returncode == 2
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_kernels_pass_on_a_gpu(name: str, tmp_path: Path) -> None:
+    """An export of each shipped kernel's default candidate runs, is right, and says PASS."""
+    from evokern.driver import probe
+
+    kernel = find_kernel(str(ROOT / "kernels" / name))
+    problem = {"matmul": "512,640,256", "rmsnorm": "64,8192"}.get(name, SHIPPED[name])
+    text = standalone(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["l4"], Provenance())
+    (tmp_path / "best.cu").write_text(text)
+    major, minor = probe().gpus[0].compute_capability
+    build = ["nvcc", f"-arch=sm_{major}{minor}", "best.cu", "-o", "best"]
+    subprocess.run(build, cwd=tmp_path, check=True, timeout=300)
+    done = subprocess.run([str(tmp_path / "best")], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+
+
+def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
+    """The specialised source compiles on its own, to the same machine code as the original with its macros."""
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import Program
+    from evokern.render import render
+
+    config, problem = scale.space.default(), scale.problem("4096")
+    rendered = render(scale, config, problem)
+    original = compile_program(rendered.source, "kernel.cu", {}, rendered.options, ["scale"], "sm_89")
+    special = compile_program(device_code(scale, config, problem), "kernel.cu", {}, (), ["scale"], "sm_89")
+    assert isinstance(original, Program) and isinstance(special, Program)
+    assert original.uses == special.uses
