@@ -123,6 +123,15 @@ def test_what_the_choice_does_not_decide_stays() -> None:
     assert "if constexpr (sizeof(x[0]) == B)" in result
 
 
+def test_a_local_constant_that_nothing_names_goes() -> None:
+    """What only the other branch used is gone, inside functions too."""
+    body = "  constexpr int n = A * 2;\n  if constexpr (A == 1) x[0] = n;\n  else x[0] = 5;\n"
+    text = "__global__ void k(int* x) {\n" + body + "}\n"
+
+    assert specialise(text, {"A": 2}) == "__global__ void k(int* x) {\n  x[0] = 5;\n}\n"
+    assert "constexpr int n = A * 2;" in specialise(text, {"A": 1})
+
+
 def test_a_statement_inside_another_stays_one_statement() -> None:
     """Where a branch is the body of a loop or an else, the result is still one statement."""
     text = (

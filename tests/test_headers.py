@@ -88,7 +88,8 @@ def test_stand_ins_live_beside_the_real_device_library() -> None:
         "static_assert(cuda::std::is_same<std::int64_t, cuda::std::int64_t>::value, \"\");\n"
         "static_assert(std::numeric_limits<float>::max() == cuda::std::numeric_limits<float>::max(), \"\");\n"
         "static_assert(std::numeric_limits<int>::lowest() == cuda::std::numeric_limits<int>::lowest(), \"\");\n"
-        "static_assert(std::numeric_limits<double>::infinity() == cuda::std::numeric_limits<double>::infinity(), \"\");\n"
+        "using L = std::numeric_limits<double>;\n"
+        "static_assert(L::infinity() == cuda::std::numeric_limits<double>::infinity(), \"\");\n"
         "static_assert(std::is_same_v<std::decay_t<const int (&)[3]>, cuda::std::decay_t<const int (&)[3]>>, \"\");\n"
         "__global__ void k() {}\n"
     )  # fmt: skip

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
+from evokern.cuda_source import preprocessor
 from evokern.cuda_source.constant import TYPES, Integer, UndecidableError, Value
 from evokern.cuda_source.environment import Environment, Scope, skip_statement
 from evokern.cuda_source.layout import Edit, Layout
+from evokern.cuda_source.lexer import directive_body
 from evokern.cuda_source.unit import Unit
 from evokern.cuda_source.walk import Walk
 
@@ -110,12 +113,28 @@ class ValueFolder(Walk):
     def __init__(self, unit: Unit, environment: Environment) -> None:
         super().__init__(unit, environment)
         self.edits: list[Edit] = []
+        self.layout = Layout(unit)
         self._taken: list[tuple[int, int]] = []
+        self._uses = Counter(token.text for token in self.tokens if token.kind == "word")
+        self._uses.update(
+            word for t in self.tokens if t.kind == "directive" for word in preprocessor.words(directive_body(t.text))
+        )
 
     def visit_constant(self, first: int, last: int, value: Value, written: str) -> None:
-        """Write out a constant that is the result of a choice."""
+        """Write out a constant that is the result of a choice; take out one that nothing names any more."""
+        if self.tokens[first - 1].text == "=" and self._uses[self.tokens[first - 2].text] == 1:
+            start = first - 2
+            while start > 0 and not self._ends_statement(start - 1):
+                start -= 1
+            # Only a declaration of this one constant: nothing before it or behind it in the same statement.
+            if self.tokens[start - 1].text not in (",", "(") and self.tokens[last + 1].text == ";":
+                self.edits.append(self.layout.removal(start, last + 1))
+                return
         if isinstance(value, Integer) and any(self.tokens[i].text in _CHOOSING for i in range(first, last + 1)):
             self._fold(first, last, value)
+
+    def _ends_statement(self, index: int) -> bool:
+        return self.tokens[index].kind == "directive" or self.tokens[index].text in (";", "{", "}", ",", "(", ":")
 
     def visit_choice(self, first: int, last: int, scope: Scope, written: str) -> None:
         """Keep the chosen side of ``A ? b : c``, where the type that it becomes does not depend on the other side."""

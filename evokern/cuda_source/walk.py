@@ -198,6 +198,8 @@ class Walk:
         return self.statement(index, end, scope.inner(), None) if index < end else end
 
     def _simple(self, index: int, end: int, scope: Scope) -> int:
+        if index >= end:
+            return end
         behind = skip_statement(self.tokens, self.partner, index, end)
         last = behind - 1 if self.tokens[behind - 1].text != ";" else behind - 2
         if self.tokens[index].text in ("static_assert", "_Static_assert"):
