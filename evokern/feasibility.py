@@ -43,7 +43,9 @@ class Violation:
         return (self.needed - self.available) / max(abs(self.available), 1.0)
 
 
-def check(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> Violation | None:
+def check(
+    kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile, *, essential: bool = False
+) -> Violation | None:
     """Return the first constraint that the candidate violates on any of the problems, or None.
 
     Args:
@@ -51,6 +53,7 @@ def check(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Pro
         config: a canonical configuration of its space.
         problems: problems that must all work.
         chip: limits to keep.
+        essential: leave out constraints that only keep wasteful candidates away.
 
     Raises:
         KernelError: a function that the kernel declares raised.
@@ -60,6 +63,8 @@ def check(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Pro
         return violation
     for problem in problems:
         for constraint in kernel.constraints:
+            if essential and constraint.wasteful:
+                continue
             need = constraint.evaluate(config, problem, chip)
             if not need.holds:
                 return Violation(constraint.name, need.needed, need.available, constraint.reason, need.unit)

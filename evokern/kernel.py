@@ -279,6 +279,8 @@ class Constraint:
     """Function of (config), (config, problem) or (config, problem, chip)."""
     reason: str
     """Why a candidate that violates it cannot work, in a sentence."""
+    wasteful: bool = False
+    """The candidate would be right but never worth a trial; on small problems of a simulated gate it may run."""
 
     def __post_init__(self) -> None:
         arity = len(inspect.signature(self.holds).parameters)
@@ -355,7 +357,8 @@ class Workload:
     baselines: tuple[Baseline, ...] = ()
     """What the user would run instead; the fastest one that is right counts."""
     small_problems: tuple[str, ...] = ()
-    """Problems, as text, on which a simulated device runs the gate: small, tails included."""
+    """Problems on which a simulated device runs the gate: small, tails included. Where each part names its field
+    (`B=1,S=72`), the other fields are as in the study's problem. A candidate runs the first two that it can."""
 
 
 @dataclass(frozen=True)

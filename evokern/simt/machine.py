@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.asynccopy import AsyncCopies
 from evokern.simt.barriers import Barriers
 from evokern.simt.counters import EventCounter, Tally
+from evokern.simt.fusion import GROUP_ELEMENTS, bind_group
 from evokern.simt.gates import Gates
 from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.globals import GlobalSpace
@@ -225,9 +227,13 @@ class Machine:
         binder = Binder(self)
         steps: list[Action] = []
         stop = segment.stop - (1 if segment.control is not None else 0)
-        for position in range(segment.start, stop):
-            number = segment.base + position - segment.start
-            steps.append(self._bind_one(binder, segment.unit, number, masked))
+        base = segment.base
+        for item in self.program.plan(segment, GROUP_ELEMENTS // self.lanes):
+            if isinstance(item, int):
+                steps.append(self._bind_one(binder, segment.unit, base + item, masked))
+            else:
+                single = partial(self._bind_at, Binder(self), segment.unit, base, masked)
+                steps.append(bind_group(self, segment, item, single))
         if segment.control is not None and bound.end is None:
             number = segment.base + stop - segment.start
             binder.start(segment.unit, number, False)
@@ -242,6 +248,9 @@ class Machine:
         else:
             bound.full = steps
         return steps
+
+    def _bind_at(self, binder: Binder, unit: Unit, base: int, masked: bool, position: int) -> Action:
+        return self._bind_one(binder, unit, base + position, masked)
 
     def _bind_one(self, binder: Binder, unit: Unit, number: int, masked: bool) -> Action:
         instruction = self.program.instructions[number]

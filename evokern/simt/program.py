@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 
 from evokern.errors import SourceError
 from evokern.simt import operations as _operations  # noqa: F401 - fills the table
+from evokern.simt.fusion import Plan, plan
 from evokern.simt.lines import LineTable
 from evokern.simt.operations.table import Operation, lookup
 from evokern.simt.registers import Unsupported, row_class
 from evokern.simt.syntax import Address, Function, Immediate, Instruction, Operand, Pair, Register, Symbol, Variable, Vector
+
+ROWS_APART = 48
+"""Rows of a class kept unused before one is used again, so that instructions that could run as one do not share rows."""
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
 """Functions that the CUDA runtime provides; the machine has its own for the first three."""
@@ -107,6 +111,7 @@ class Program:
         self.segment_at: dict[tuple[int, int], int] = {}
         self.param_bytes = 0
         self.local_bytes = 0
+        self._plans: dict[tuple[int, int], Plan] = {}
         self._reach(self.entry)
         self._reach_through_data()
         self._refuse_recursion(self.entry, (entry,))
@@ -124,6 +129,29 @@ class Program:
         )
         self.grid_wide = any("%envreg" in item.text for item in self.instructions)
         self.shared_grain = self._shared_grain()
+
+    def plan(self, segment: Segment, most: int) -> Plan:
+        """Return the order of a segment's instructions with groups of at most so many that run as one."""
+        most = 1 if most < 2 else 1 << min(most, 64).bit_length() - 1
+        known = self._plans.get((segment.index, most))
+        if known is None:
+            touches = [self._touch(segment.base + at) for at in range(segment.stop - segment.start)]
+            known = self._plans[segment.index, most] = plan(self, segment, touches, most)
+        return known
+
+    def _touch(self, number: int) -> tuple[frozenset[object], frozenset[object]]:
+        """Return the register rows that an instruction reads and writes; the carry flag counts as one."""
+        instruction, unit = self.instructions[number], self.owners[number]
+        results = result_count(instruction, self.operations[number])
+        slots = unit.slots
+        reads: set[object] = {slots[name][:2] for operand in instruction.operands[results:] for name in registers_of(operand) if name in slots}
+        writes: set[object] = {slots[name][:2] for operand in instruction.operands[:results] for name in registers_of(operand) if name in slots}
+        if instruction.guard is not None:
+            reads.add(slots[instruction.guard.name][:2])
+            reads |= writes
+        if instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc"):
+            writes.add("carry")
+        return frozenset(reads), frozenset(writes)
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
         """Return the error for an instruction that the machine does not execute."""
@@ -273,7 +301,7 @@ class Program:
                     declared = unit.function.register_type(name) or "b32"
                     kind = self._class_of(unit, declared)
                     pool = free.setdefault(kind, [])
-                    if pool:
+                    if len(pool) > ROWS_APART:
                         row = pool.pop(0)
                     else:
                         row = self.rows.setdefault(kind, 0)

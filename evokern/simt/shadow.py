@@ -110,6 +110,35 @@ class SharedShadow:
             else:
                 target[element] = keys
 
+    def read_together(self, index: Array, width: int, tags: Array) -> bool:
+        """Check and record reads of several instructions by all lanes; False, with nothing recorded, if one is not plainly safe.
+
+        Args:
+            index: [instructions, lanes], in units of the width.
+            width: bytes of an access.
+            tags: [instructions, 1], what the keys say about the instruction.
+        """
+        element = self._element(index, width)
+        view, count = self._view(0, width)
+        seen = view.take(element, mode="clip")
+        floor = self.floor
+        if count > 1:
+            seen = seen.view(np.uint64).reshape(element.shape[0], -1, count)
+            floor = floor[:, None]
+        if not (seen < floor).all():
+            return False
+        self.dirty = True
+        keys = self.key + tags
+        if count > 1:
+            keys = np.repeat(keys, count, axis=1).view(view.dtype)
+        self.turn ^= 1
+        target = self._view(1 + self.turn, width)[0]
+        if self.turn:
+            target[element[:, ::-1]] = keys[:, ::-1]
+        else:
+            target[element] = keys
+        return True
+
     def write(self, active: Active, index: Array, width: int, number: int, *, stamp: int | None = None) -> None:
         """Check and record writes; with ``stamp=IN_FLIGHT`` the words stay untouchable until `land`."""
         element = self._element(index, width)

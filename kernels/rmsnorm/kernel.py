@@ -98,6 +98,7 @@ kernel = Kernel(
             "threads_have_work",
             lambda c, p: c.THREADS_PER_ROW == 32 or c.THREADS_PER_ROW * c.VECTOR <= p.COLS,
             "threads beyond the row's vectors would only wait",
+            wasteful=True,
         ),
     ),
     workload=Workload(

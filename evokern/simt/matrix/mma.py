@@ -158,8 +158,12 @@ class Mma:
         flat = np.ascontiguousarray(items)
         if kind in ("s8", "u8"):
             return flat.view(np.int8 if kind == "s8" else np.uint8).reshape(warps, rows, -1).astype(np.float32)
-        values = decode(kind, flat.view(STORAGE[kind]))
-        return values.reshape(warps, rows, self.shape[2]).astype(np.float64)
+        patterns = flat.view(STORAGE[kind])
+        if kind in ("f16", "e4m3", "e5m2"):
+            values = _doubles(kind).take(patterns.view(f"u{patterns.dtype.itemsize}"), mode="wrap")
+        else:
+            values = decode(kind, patterns).astype(np.float64, copy=False)
+        return values.reshape(warps, rows, self.shape[2])
 
     def _accumulators(self, c: Array, kind: str) -> Array:
         """Registers of C -> bit patterns [warp, row, column] in the column order of the product."""
@@ -207,6 +211,13 @@ class Mma:
 def _quads(registers: Array, kind: str) -> Array:
     """View an array in items of 16 bytes: what the four lanes of a group hold of one register (half of it for f64)."""
     return np.ascontiguousarray(registers).view(np.complex128).reshape(-1, 2 if kind == "f64" else 1)
+
+
+@cache
+def _doubles(kind: str) -> Array:
+    """Every value of a format of 8 or 16 bits as float64: one look-up instead of two conversions."""
+    word = np.dtype(f"u{STORAGE[kind].itemsize}")
+    return decode(kind, np.arange(1 << 8 * word.itemsize, dtype=word)).astype(np.float64)
 
 
 @cache

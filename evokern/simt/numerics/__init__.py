@@ -8,38 +8,11 @@ function names the section of the PTX ISA that it follows. Call them inside `qui
 
 from evokern.simt.numerics.approximation import ERROR_BOUNDS
 from evokern.simt.numerics.binding import APPROXIMATE_OPERATIONS, EXACT_OPERATIONS, bind, bind_extreme
+from evokern.simt.numerics.bits import bfe, bfi, bfind, bit_length, brev, clz, lop3, popc, prmt, shf
 from evokern.simt.numerics.conversion import INTEGER_ROUNDINGS, convert, convert_packed, convert_pair
-from evokern.simt.numerics.formats import (
-    CANONICAL_NAN,
-    FORMATS,
-    ROUNDINGS,
-    STORAGE,
-    FloatFormat,
-    decode,
-    encode,
-    flush,
-    quiet,
-    saturate,
-    stored,
-)
-from evokern.simt.numerics.integer import (
-    bfe,
-    bfi,
-    bfind,
-    bit_length,
-    brev,
-    clz,
-    dp2a,
-    dp4a,
-    lop3,
-    mul24,
-    mul_hi,
-    popc,
-    prmt,
-    sad,
-    saturated,
-    shf,
-)
+from evokern.simt.numerics.encoding import encode, flush, saturate
+from evokern.simt.numerics.formats import CANONICAL_NAN, FORMATS, ROUNDINGS, STORAGE, FloatFormat, decode, quiet, stored
+from evokern.simt.numerics.integer import dp2a, dp4a, mul24, mul_hi, sad, saturated
 
 __all__ = [
     "APPROXIMATE_OPERATIONS",

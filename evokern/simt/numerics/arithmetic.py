@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from evokern.simt.numerics.encoding import round_to_f32
 from evokern.simt.numerics.exact import fma_directed, fma_nearest, sum_to_odd
-from evokern.simt.numerics.formats import Array, round_to_f32
+from evokern.simt.numerics.formats import Array
 
 _LOW_29 = np.int64(0x1FFFFFFF)
 _MIDPOINT = np.int64(0x10000000)

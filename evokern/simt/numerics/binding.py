@@ -14,7 +14,8 @@ import numpy as np
 from evokern.errors import InternalError, nearest
 from evokern.simt.numerics.approximation import F32_APPROXIMATIONS, gross_f64
 from evokern.simt.numerics.arithmetic import f32_operation, f64_operation
-from evokern.simt.numerics.formats import Array, canonical, flush, saturate
+from evokern.simt.numerics.encoding import canonical, flush, saturate
+from evokern.simt.numerics.formats import Array
 from evokern.simt.numerics.halves import half_function, half_operation, packed, select_extreme
 
 EXACT_OPERATIONS = ("add", "sub", "mul", "fma", "div", "rcp", "sqrt")

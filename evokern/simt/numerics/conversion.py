@@ -11,16 +11,8 @@ from typing import Any
 import numpy as np
 
 from evokern.errors import InternalError, nearest
-from evokern.simt.numerics.formats import (
-    STORAGE,
-    Array,
-    decode,
-    encode,
-    flush,
-    round_to_f32,
-    saturate,
-    stored,
-)
+from evokern.simt.numerics.encoding import encode, flush, round_to_f32, saturate
+from evokern.simt.numerics.formats import STORAGE, Array, decode, stored
 
 INTEGER_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "rni": np.rint,
@@ -116,11 +108,11 @@ def convert_pair(
         uint32 for halves, uint16 for bytes.
     """
     element = to.removesuffix("x2")
-    narrow = f"u{STORAGE[element].itemsize}"
-    high, low = np.broadcast_arrays(high, low)
-    parts = np.empty((*high.shape, 2), narrow)
-    parts[..., 0] = convert(element, source, low, rounding, satfinite=satfinite, relu=relu).view(narrow)
-    parts[..., 1] = convert(element, source, high, rounding, satfinite=satfinite, relu=relu).view(narrow)
+    high, low = stored(source, high), stored(source, low)
+    both = np.empty((*np.broadcast_shapes(high.shape, low.shape), 2), low.dtype)
+    both[..., 0] = low
+    both[..., 1] = high
+    parts = convert(element, source, both, rounding, satfinite=satfinite, relu=relu)
     result: Array = parts.view(STORAGE[to])[..., 0]
     return result
 

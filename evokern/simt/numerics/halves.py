@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from evokern.simt.numerics.encoding import canonical, encode, flush, saturate
 from evokern.simt.numerics.exact import sum_to_odd
-from evokern.simt.numerics.formats import FORMATS, Array, canonical, decode, encode, flush, saturate
+from evokern.simt.numerics.formats import FORMATS, Array, decode
 
 
 def _fma_f16(a: Array, b: Array, c: Array) -> Array:

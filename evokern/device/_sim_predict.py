@@ -1,0 +1,167 @@
+"""Predicted time of a candidate: counters and latencies from sampled blocks of the study's own problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from evokern import simt
+from evokern.compile.build import tensors_of
+from evokern.compile.occupancy import blocks_per_sm
+from evokern.compile.records import Built, EntryUse
+from evokern.device._sim_arguments import launch_arguments
+from evokern.errors import InternalError
+from evokern.gate import RunFailed
+from evokern.gate.data import draw, torch_dtype
+from evokern.kernel import Kernel, Launch, Problem, Tensor
+from evokern.profiles import Profile
+from evokern.simt import timemodel
+from evokern.simt.counters import Counters
+from evokern.simt.latencies import latencies_of
+from evokern.simt.timeline import Timeline
+from evokern.space import Config
+from evokern.study import SimulationSettings, TimingSettings
+from evokern.trial import Outcome
+
+MODEL_MARGIN = 2.0
+"""Added to the racing factor: a predicted time is a bound only within the model's error, so racing leaves more room."""
+
+_CRASHES = frozenset({"out_of_bounds", "misaligned", "trap", "assert"})
+_ENDLESS = frozenset({"deadlock", "instruction_limit"})
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What is known of a candidate at one problem."""
+
+    total: timemodel.Prediction
+    """Predicted time of the whole call."""
+    launches: tuple[timemodel.Prediction, ...]
+    """Prediction of each launch."""
+    counters: tuple[Counters, ...]
+    """Counters of each launch's sampled blocks."""
+    waits: tuple[Mapping[str, float], ...]
+    """Mean clocks that a warp of each launch waited, by cause."""
+
+
+class Predictor:
+    """Predicts candidates of one kernel on one chip; keeps the buffers of the last problem."""
+
+    def __init__(self, kernel: Kernel, chip: Profile, timing: TimingSettings, simulation: SimulationSettings) -> None:
+        self._kernel, self._chip = kernel, chip
+        self._timing, self._simulation = timing, simulation
+        self._stage: _Stage | None = None
+
+    def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
+        """Predict a candidate at a problem.
+
+        Args:
+            config: its configuration.
+            built: its programs.
+            problem: one of the problems it was built for.
+            limit_us: time beyond which it does not matter how slow it is.
+
+        Raises:
+            RunFailed: it crashed, does not end, or is slower than the limit.
+        """
+        build = built.build(problem)
+        program = built.programs[build.program]
+        stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
+        module = simt.parse(program.ptx)
+        parts = [
+            self._launch(stage, module, program.lowered[launch.entry], program.uses[launch.entry], launch, limit_us)
+            for launch in build.launches
+        ]
+        predictions = tuple(part[0] for part in parts)
+        return Predicted(
+            timemodel.total(predictions), predictions, tuple(p[1] for p in parts), tuple(p[2] for p in parts)
+        )
+
+    def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> _Stage:
+        if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
+            self._stage = None  # the old buffers go before the new ones come
+            self._stage = _Stage(problem, tensors)
+        return self._stage
+
+    def _launch(
+        self, stage: _Stage, module: simt.Module, symbol: str, use: EntryUse, launch: Launch, limit_us: float | None
+    ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float]]:
+        chip, blocks = self._chip, timemodel.sample_blocks(launch.blocks, self._simulation.blocks)
+        limit = self._instruction_limit(launch, len(blocks), limit_us)
+        result = simt.launch(
+            module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
+            dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False, architecture=chip.architecture,
+            blocks=blocks, instruction_limit=limit,
+        )  # fmt: skip
+        if result.fatal is not None:
+            if result.hung and limit_us is not None and limit < self._simulation.instruction_limit:
+                message = f"the instructions of a block alone take longer than {limit_us:.3g} µs"
+                raise RunFailed(Outcome.SLOW, {"elite_us": limit_us, "limit_us": limit_us, "message": message})
+            raise failure(result.fatal, limit, stage.problem)
+        if result.counters is None:
+            raise InternalError("the simulator returned no counters")
+        counters = result.counters
+        latencies = latencies_of(chip)
+        working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
+        in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
+        timeline = Timeline(
+            module.program(symbol), latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram
+        )
+        walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
+        ends = [end for walk in walks for end in walk.blocks]
+        facts = timemodel.LaunchFacts(
+            blocks=launch.blocks,
+            resident=max(blocks_per_sm(use, launch, chip), 1),
+            counters=counters,
+            latency_clocks=sum(ends) / len(ends),
+            longest_clocks=max(ends),
+            working_set_bytes=working_set,
+            unique_bytes=self._kernel.workload.bytes(stage.problem),
+        )
+        waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
+        return timemodel.predict(facts, chip), counters, waits
+
+    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
+        """Return how many warp instructions may run: issuing alone must not take longer than the limit."""
+        if limit_us is None:
+            return self._simulation.instruction_limit
+        warps = -(-launch.threads // 32)
+        share = -(-launch.blocks // self._chip.sms)
+        of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
+        # Free instructions of PTX count here though not in the model: twice the room keeps the bound safe.
+        return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
+
+
+class _Stage:
+    """Buffers of one of the study's own problems, kept from one candidate to the next."""
+
+    def __init__(self, problem: Problem, tensors: Mapping[str, Tensor]) -> None:
+        self.key = (problem, tuple(tensors.items()))
+        self.problem = problem
+        self.memory = simt.Memory()
+        self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
+        generator = torch.Generator().manual_seed(0)
+        self.buffers: dict[str, simt.Buffer] = {}
+        for name, tensor in tensors.items():
+            data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
+            if tensor.role in ("input", "inout"):
+                draw(tensor, "normal", data, generator)
+            raw: Any = data.view(-1).view(torch.uint8).numpy()
+            self.buffers[name] = self.memory.allocate(name, np.asarray(raw))
+
+
+def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
+    """Turn a finding of the sanitizer into an outcome with its evidence."""
+    where = f"line {finding.line}" + (f": {finding.source}" if finding.source else "")
+    message = f"{finding.kind.replace('_', ' ')} at {where} ({finding.hint})"
+    evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": str(problem)}
+    if finding.kind in _CRASHES:
+        return RunFailed(Outcome.CRASHED, {"error": finding.kind, "diagnosis": message, **evidence})
+    if finding.kind in _ENDLESS:
+        return RunFailed(Outcome.HUNG, {"limit_s": 0.0, "limit_instructions": limit, "message": message, **evidence})
+    return RunFailed(Outcome.WRONG, {"check": f"sanitizer:{finding.kind}", "message": message, **evidence})

@@ -1,0 +1,198 @@
+"""What a worker of the simulated device does: the gate on small problems, counters on the study's own, predicted time.
+
+The same gate as on a GPU judges the outputs; every access is checked besides. Small problems are those that the
+kernel declares, as far as the candidate can run them; counters come from sampled blocks of the study's own problems,
+since a small problem says nothing about waves, residency or caches.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evokern import simt
+from evokern.compile.build import tensors_of
+from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.records import Built, CompileFailure
+from evokern.device._sim_arguments import launch_arguments, upload
+from evokern.device._sim_predict import MODEL_MARGIN, Predictor, failure
+from evokern.device._sim_problems import gate_problems
+from evokern.discovery import load_kernel
+from evokern.errors import KernelError
+from evokern.feasibility import launches_of
+from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
+from evokern.kernel import Problem
+from evokern.profiles import Profile
+from evokern.render import render
+from evokern.space import Config
+from evokern.study import GateSettings, SimulationSettings, TimingSettings
+from evokern.trial import Evaluation, Outcome, Timing
+
+
+@dataclass(frozen=True)
+class SimSettings:
+    """What every job of a study shares."""
+
+    folder: Path
+    """The kernel's folder."""
+    problems: tuple[Problem, ...]
+    """The study's problems."""
+    profile: Profile
+    """The chip, under the study's limits."""
+    gate: GateSettings
+    """How candidates are checked."""
+    timing: TimingSettings
+    """For the size of the working set: how many input sets rotate."""
+    simulation: SimulationSettings
+    """Limits and samples."""
+    default: Config
+    """Candidate on which the gate's power is proved."""
+
+
+@dataclass(frozen=True)
+class ProvePower:
+    """Prove that the gate tells right from wrong on this workload."""
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """Check one candidate and predict its time."""
+
+    config: Config
+    """Its configuration."""
+    built: Built
+    """Its programs and launches at the study's problems."""
+    elite_us: float | None
+    """Predicted time of the best so far, µs."""
+
+
+class SimWorker:
+    """Answers `Simulate` with an `Evaluation`."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        torch.set_num_threads(1)
+        self._settings = settings
+        self._kernel = load_kernel(settings.folder)
+        self._gates: dict[Problem, Gate] = {}
+        self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation)
+        self.greeting: dict[str, Any] = {}
+
+    def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
+        """Do one job."""
+        began = time.perf_counter()
+        if isinstance(job, ProvePower):
+            self._prove()
+            return None
+        try:
+            evaluation = self._evaluate(job)
+        except RunFailed as failed:
+            evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
+        return replace(evaluation, device_s=time.perf_counter() - began)
+
+    def _prove(self) -> None:
+        kernel, config = self._kernel, self._settings.default
+        problems = self._gate_problems(config)
+        if not problems:
+            raise KernelError(
+                f"kernel {kernel.name}: its default candidate can run none of the small problems that a simulated gate "
+                f"needs ({', '.join(kernel.workload.small_problems) or 'none is declared'}); add one to kernel.py's "
+                "small_problems"
+            )
+        for problem in problems:
+            prove_power(self._gate(problem), launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
+
+    def _gate_problems(self, config: Config) -> tuple[Problem, ...]:
+        return gate_problems(self._kernel, config, self._settings.problems, self._settings.profile)
+
+    def _gate(self, problem: Problem) -> Gate:
+        # A simulated run is the same every time; what a second run would show on a GPU, the race checks show here.
+        settings = replace(self._settings.gate, runs=1)
+        return self._gates.setdefault(problem, Gate(self._kernel, problem, settings, torch.device("cpu")))
+
+    def _evaluate(self, job: Simulate) -> Evaluation:
+        """Predict first: a candidate that is far slower than the elite needs no proof that it is right as well."""
+        problems = self._gate_problems(job.config)
+        if not problems:
+            evidence = {"constraint": "small_problem", "needed": 1, "available": 0, "unit": "problems"}
+            reason = "the kernel declares no small problem that this candidate can run, so it cannot be checked here"
+            return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
+        race = self._settings.timing.race
+        limit_us = job.elite_us * (race + MODEL_MARGIN) if job.elite_us and race else None
+        predictions = [
+            self._predictor.predict(job.config, job.built, p, limit_us).total for p in self._settings.problems
+        ]
+        times = [prediction.time_us for prediction in predictions]
+        geometric = math.exp(sum(math.log(t) for t in times) / len(times))
+        if limit_us is not None and geometric > limit_us:
+            evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": limit_us}
+            return Evaluation(Outcome.SLOW, geometric, evidence=evidence)
+        report: Mapping[str, Any] = {}
+        for problem in problems:
+            verdict = self._check(job.config, problem)
+            if not verdict.passed:
+                return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=verdict.report)
+            report = verdict.report
+        timings = tuple(Timing(t, (t, t), (t,), predicted=True) for t in times)
+        terms = {name: round(value, 4) for name, value in predictions[0].terms_us.items()}
+        evidence = {"terms_us": terms, "bound": predictions[0].cause}
+        return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=report)
+
+    def _check(self, config: Config, problem: Problem) -> Verdict:
+        kernel = self._kernel
+        rendered = render(kernel, config, problem)
+        capability = self._settings.profile.compute_capability
+        program = compile_ptx(
+            rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, capability
+        )
+        if isinstance(program, CompileFailure):
+            evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
+            raise RunFailed(Outcome.COMPILE_ERROR, evidence)
+        module = simt.parse(program.ptx, source_name=rendered.name)
+        runner = SimRunner(module, program.lowered, self._settings, rendered.source, problem)
+        return self._gate(problem).check(
+            runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
+        )
+
+
+class SimRunner:
+    """Runs a candidate's calls on the PTX machine, all of them side by side."""
+
+    def __init__(
+        self, module: simt.Module, lowered: Mapping[str, str], settings: SimSettings, source: str, problem: Problem
+    ) -> None:
+        self._module, self._lowered, self._settings = module, lowered, settings
+        self._source, self._problem = source, problem
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Execute every call.
+
+        Raises:
+            RunFailed: the sanitizer found a defect, or a launch did not end.
+        """
+        memory = simt.Memory()
+        limit = self._settings.simulation.instruction_limit
+        buffers = [upload(call, memory) for call in calls]
+        for launch in calls[0].launches:
+            results = simt.launch_many(
+                self._module, self._lowered[launch.entry], launch.grid, launch.block,
+                [launch_arguments(launch, named) for named in buffers],
+                dynamic_shared=launch.shared_bytes, memory=memory, source=self._source, count=False,
+                architecture=self._settings.profile.architecture,
+                instruction_limit=limit,
+            )  # fmt: skip
+            for result in results:
+                if result.findings:
+                    raise failure(result.fatal or result.findings[0], limit, self._problem)
+            for buffer in (buffer for named in buffers for buffer in named.values()):
+                buffer.initialised = True  # what a launch wrote is there for the next one
+        for call, named in zip(calls, buffers, strict=True):
+            for name, tensor in call.arguments.items():
+                if named[name].writable:
+                    raw = torch.from_numpy(named[name].read().reshape(-1))
+                    tensor.view(-1).view(torch.uint8).copy_(raw)

@@ -1,0 +1,120 @@
+"""The simulated device: the real compiler for the target chip, the kernel's real PTX on the CPU, a predicted time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from evokern.compile.cache import default_directory
+from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.device._base import Answer, Request, StartReport, Task
+from evokern.device._pipeline import Pipeline, Work, run_alone
+from evokern.device._sim_worker import ProvePower, SimSettings, Simulate
+from evokern.errors import InternalError
+from evokern.fork_server import ForkServer
+from evokern.profiles import Profile, chip, limits_for
+from evokern.workers import WorkerPool, WorkerSpec
+
+WINDOW = 8
+"""Trials in flight of a new study: enough for a few cores, and the sampler sees results soon."""
+DEADLINE_S = 120.0
+"""Seconds after which a simulation that does not answer is given up (the instruction limit ends it long before)."""
+MODULES = ("numpy", "torch", "evokern.simt", "evokern.device._sim_worker")
+"""Modules that the fork server imports once for all workers."""
+
+
+class SimulatedDevice:
+    """Searches as on a GPU, without one."""
+
+    predicted = True
+    """Times come from a model."""
+    window = WINDOW
+    """Default trials in flight."""
+
+    def __init__(self, name: str, cores: int | None = None) -> None:
+        """Make a device.
+
+        Args:
+            name: a chip's short name.
+            cores: worker processes; None takes the machine's cores.
+
+        Raises:
+            DeviceError: there is no such chip.
+        """
+        self._profile = chip(name)
+        self._cores = cores or len(os.sched_getaffinity(0))
+        self._servers: list[ForkServer] = []
+        self._pools: list[WorkerPool] = []
+        self._pipeline: Pipeline | None = None
+
+    @property
+    def identity(self) -> str:
+        """Model that a study is bound to."""
+        return f"sim:{self._profile.name}"
+
+    @property
+    def profile(self) -> Profile:
+        """The chip's limits and peak rates."""
+        return self._profile
+
+    def start(self, task: Task) -> StartReport:
+        """Open workers and prove the gate's power on the default candidate's small problems.
+
+        Raises:
+            UsageError: the workload, the kernel folder or the compiler cannot work as asked.
+        """
+        profile = limits_for(self._profile, task.study.limits)
+        compiling = CompileSettings(task.kernel.folder, task.problems, profile, default_directory())
+        simulating = SimSettings(
+            task.kernel.folder, task.problems, profile, task.study.gate, task.study.timing, task.study.simulation,
+            task.kernel.space.default(),
+        )  # fmt: skip
+        server = ForkServer((*PRELOAD, *MODULES))
+        self._servers.append(server)
+        compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
+        spec = WorkerSpec("evokern.device._sim_worker:SimWorker", simulating, {"OMP_NUM_THREADS": "1"})
+        executors = WorkerPool(server, spec, size=self._cores)
+        self._pools += [compilers, executors]
+        run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
+        self._pipeline = Pipeline(
+            compilers, executors, job=_job, deadline_s=DEADLINE_S, known=task.known
+        )  # fmt: skip
+        self._pipeline.begin()
+        environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.greeting or {})}
+        notes = (
+            f"no GPU is used: times are predicted for {profile.model}, from its data sheet and this kernel's PTX",
+            "baselines run on a GPU only, so there is no speedup to report",
+        )
+        return StartReport(environment=environment, notes=notes)
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate; returns at once."""
+        self._running().submit(request)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        return self._running().poll(timeout_s)
+
+    def busy_s(self) -> float:
+        """Return the seconds in which candidates were simulated, per worker."""
+        return self._pipeline.busy_s() / self._cores if self._pipeline else 0.0
+
+    def close(self) -> None:
+        """Stop every worker; safe to call twice."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+        for pool in self._pools:
+            pool.close()
+        for server in self._servers:
+            server.close()
+        self._pools, self._servers = [], []
+
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            raise InternalError("the simulated device was not started")
+        return self._pipeline
+
+
+def _job(work: Work) -> Simulate:
+    return Simulate(work.request.config, work.built, work.request.elite_us)
