@@ -37,7 +37,7 @@ def rounded(value: Fraction, precision: int, lowest: int, largest: Fraction, rou
 
 
 PARAMETERS = {"f64": (53, -1022, 1023), "f32": (24, -126, 127), "tf32": (11, -126, 127), "bf16": (8, -126, 127)}
-PARAMETERS |= {"f16": (11, -14, 15), "e5m2": (3, -14, 15)}
+PARAMETERS |= {"f16": (11, -14, 15), "e5m2": (3, -14, 15), "e4m3": (4, -6, 8)}
 
 
 def rounded_to(kind: str, value: Fraction, rounding: str) -> Fraction | float:

@@ -61,10 +61,10 @@ def test_encoding_to_nearest_equals_torch(kind, dtype):
 
 
 @pytest.mark.parametrize("rounding", [*DIRECTIONS, "rna"])
-@pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "e5m2"])
+@pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "e4m3", "e5m2"])
 def test_encoding_rounds_once_in_every_direction(kind, rounding):
     """float32 and float64 values round as their exact fractions do, to infinity or the largest value beyond range."""
-    span = {"f16": (-28, 20), "bf16": (-140, 127), "tf32": (-140, 127), "e5m2": (-20, 18)}[kind]
+    span = {"f16": (-28, 20), "bf16": (-140, 127), "tf32": (-140, 127), "e5m2": (-20, 18), "e4m3": (-14, 6)}[kind]
     single = random_floats(300, *span)
     double = single.astype(np.float64) * (1 + 2.0**-40)
     for values in (single, double):

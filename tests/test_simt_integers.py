@@ -93,14 +93,19 @@ def test_bit_fields_follow_the_pseudo_code(a, position, length, kind):
     width = 8 * int(kind[1])
     a &= (1 << width) - 1
     array = np.array([a], f"u{kind[1]}").view(kind)
-    assert bfe_truth(a, position, length, width, kind[0] == "i") == int(numerics.bfe(array, position, length)[0])
+    many = [np.array([x, x], np.uint32) for x in (position, length)]
+    extracted = bfe_truth(a, position, length, width, kind[0] == "i")
+    assert numerics.bfe(array, position, length).tolist() == [extracted]
+    assert numerics.bfe(np.repeat(array, 2), *many).tolist() == [extracted] * 2
     target = (a * 0x9E3779B97F4A7C15) & ((1 << width) - 1)
     expected = target
     for i in range(length):
         if position + i < width:
             expected = expected & ~(1 << (position + i)) | (a >> i & 1 if i < width else 0) << (position + i)
     word = f"u{kind[1]}"
-    assert expected == int(numerics.bfi(np.array([a], word), np.array([target], word), position, length)[0])
+    source, into = np.array([a, a], word), np.array([target, target], word)
+    assert numerics.bfi(source[:1], into[:1], position, length).tolist() == [expected]
+    assert numerics.bfi(source, into, *many).tolist() == [expected] * 2
 
 
 @given(a=st.integers(0, 2**64 - 1), kind=st.sampled_from(["u4", "i4", "u8", "i8"]))
@@ -125,6 +130,10 @@ def test_funnel_shifts(a, b, count):
     """Funnels: shf keeps the upper or lower half of {b, a} shifted, its count wrapped or clamped."""
     wide = a | b << 32
     for clamp, n in ((False, count & 31), (True, min(count, 32))):
+        many = np.array([count, count], np.uint32)
+        pair = [np.repeat(x, 2) for x in u32(a, b)]
+        assert numerics.shf("l", *pair, many, clamp=clamp).tolist() == 2 * [(wide << n) >> 32 & 0xFFFFFFFF]
+        assert numerics.shf("r", *pair, many, clamp=clamp).tolist() == 2 * [wide >> n & 0xFFFFFFFF]
         amount = np.array([count], np.uint32)
         assert (wide << n) >> 32 & 0xFFFFFFFF == numerics.shf("l", *u32(a, b), amount, clamp=clamp)[0]
         assert wide >> n & 0xFFFFFFFF == numerics.shf("r", *u32(a, b), amount, clamp=clamp)[0]

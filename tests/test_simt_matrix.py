@@ -227,7 +227,7 @@ WMMA = [(kind, shape, c) for kind, shape in REGISTERS for c in ACCUMULATORS.get(
 
 @pytest.mark.parametrize(("kind", "shape", "accumulator"), WMMA)
 def test_wmma_through_memory_is_the_plain_product(kind, shape, accumulator):
-    """Loading, multiplying and storing by offsets is the product in every layout; the ISA's number of registers holds."""
+    """Loading, multiplying and storing by offsets is the product in every layout, in the ISA's number of registers."""
     m, n, k = shape
     sources = values(kind, (m, k), 1), values(kind, (k, n), 2), values(accumulator, (m, n), 3)
     instruction = matrix.bind_wmma(shape, accumulator, kind, accumulator)

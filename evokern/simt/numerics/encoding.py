@@ -1,0 +1,209 @@
+"""Rounding of real values into the formats of PTX, once, and the modifiers that bend the result.
+
+Sources: PTX ISA 8.5, section 9.7.9.21 `cvt` for the rounding modes, `.satfinite`, `.relu`, `.sat`, the canonical NaNs;
+IEEE 754-2019, sections 4.3 and 7.4, for the directions and for overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import numpy as np
+
+from evokern.errors import InternalError, nearest
+from evokern.simt.numerics.formats import CANONICAL_NAN, FORMATS, ROUNDINGS, Array, FloatFormat, quiet
+
+
+def round_to_f32(values: Array, rounding: str = "rn") -> Array:
+    """Round float64 to float32 in any direction (PTX ISA 9.7.9.21, `cvt.frnd.f32.f64`).
+
+    Args:
+        values: float64.
+        rounding: one of `ROUNDINGS` except `rna`.
+    """
+    nearest_even = values.astype(np.float32)
+    if rounding == "rn":
+        return nearest_even
+    back = nearest_even.astype(np.float64)
+    bits = nearest_even.view(np.int32)
+    if rounding == "rz":
+        bits -= np.abs(back) > np.abs(values)
+    elif rounding == "rm":
+        bits += np.where(back > values, np.where(np.signbit(nearest_even), 1, -1), 0).astype(np.int32)
+    elif rounding == "rp":
+        bits += np.where(back < values, np.where(np.signbit(nearest_even), -1, 1), 0).astype(np.int32)
+    else:
+        raise InternalError(f"no rounding .{rounding} from float64 to float32: {nearest(rounding, ROUNDINGS[:4])}")
+    return nearest_even
+
+
+_ROUND_INTEGRAL: Mapping[str, Callable[[Array], Array]] = {
+    "rn": np.rint,
+    "rz": np.trunc,
+    "rm": np.floor,
+    "rp": np.ceil,
+    "rna": lambda values: np.copysign(np.floor(np.abs(values) + 0.5), values),
+}
+
+
+def round_to_format(kind: str, values: Array, rounding: str = "rn") -> Array:
+    """Round float64 values to the nearest values of a narrower format, overflow included, as float64.
+
+    The value is scaled so that the format's last place is one, rounded to an integer and scaled back; every step but
+    the rounding is exact. `rna` adds one half before the floor, which is exact for formats of fewer than 52 bits.
+
+    Args:
+        kind: a format of at most 24 significand bits.
+        values: float64.
+        rounding: one of `ROUNDINGS`.
+    """
+    target = FORMATS[kind]
+    _, exponent = np.frexp(values)
+    last_place = np.maximum(exponent - 1, target.minimum_exponent) - (target.precision - 1)
+    scaled = np.ldexp(values, -last_place)
+    rounded: Array = np.ldexp(_ROUND_INTEGRAL[rounding](scaled), last_place)
+    overflow = np.abs(rounded) > target.largest
+    if np.count_nonzero(overflow):
+        limit = np.copysign(_overflow_limit(target, rounding, np.signbit(values)), values)
+        rounded = np.where(overflow & np.isfinite(values), limit, rounded)
+    return rounded
+
+
+def _overflow_limit(target: FloatFormat, rounding: str, negative: Array) -> Array:
+    """IEEE 754 7.4: to infinity when rounding to nearest or away from zero, else to the largest finite value."""
+    if rounding in ("rn", "rna"):
+        to_infinity: Array = np.ones_like(negative)
+    elif rounding == "rz":
+        to_infinity = np.zeros_like(negative)
+    else:
+        to_infinity = negative if rounding == "rm" else ~negative
+    return np.where(to_infinity, np.inf, target.largest)
+
+
+def _pack_bf16_nearest(values: Array) -> Array:
+    """float32 -> bf16 to nearest even, in integers."""
+    bits = values.view(np.uint32)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += np.uint32(0x7FFF)
+    rounded += bits
+    rounded >>= 16
+    return rounded.astype(np.uint16)
+
+
+def _pack_tf32_away(values: Array) -> Array:
+    """float32 -> tf32 to nearest, ties away from zero, in integers: half a unit is added and the 13 low bits fall."""
+    bits = values.view(np.uint32) + np.uint32(0x1000)
+    bits &= np.uint32(0xFFFFE000)
+    return bits
+
+
+def _pack_exact(kind: str, values: Array) -> Array:
+    """Bit patterns of float64 values that `kind` represents exactly."""
+    if kind == "f16":
+        return values.astype(np.float16)
+    if kind in ("bf16", "tf32"):
+        single = values.astype(np.float32).view(np.uint32)
+        return (single >> 16).astype(np.uint16) if kind == "bf16" else single
+    if kind == "e5m2":  # the upper half of an f16
+        return (values.astype(np.float16).view(np.uint16) >> 8).astype(np.uint8)
+    scaled = np.ldexp(values, -8).astype(np.float16).view(np.uint16)  # e4m3's bias is 8 below f16's
+    return ((scaled >> 8) & 0x80 | (scaled >> 7) & 0x7F).astype(np.uint8)
+
+
+def _upper_half_odd(values: Array) -> Array:
+    """Upper half of float32 patterns, rounded to odd: lost bits set the last one that is kept."""
+    bits = values.view(np.uint32)
+    odd: Array = (bits >> 16) | ((bits & np.uint32(0xFFFF)) != 0)
+    return odd
+
+
+@cache
+def _fp8_codes(kind: str, rounding: str, satfinite: bool, relu: bool) -> Array:
+    """8-bit code of every upper half of a float32.
+
+    The half has 8 significant bits, and two more than the 8-bit formats have are enough after rounding to odd: the
+    table rounds as the whole float32 would.
+    """
+    upper = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+    with quiet():
+        return encode(kind, upper.astype(np.float64), rounding, satfinite=satfinite, relu=relu)
+
+
+def encode(
+    kind: str,
+    values: Array,
+    rounding: str = "rn",
+    *,
+    satfinite: bool = False,
+    relu: bool = False,
+) -> Array:
+    """Round values into a format, once, and return its bit patterns in the storage type.
+
+    Args:
+        kind: a key of `FORMATS`.
+        values: float32 or float64; both are taken as exact.
+        rounding: one of `ROUNDINGS`.
+        satfinite: results beyond the largest finite value, infinities included, become it with the sign kept
+            (PTX ISA 9.7.9.21; always so for e4m3, which has no infinity, and asked for by every conversion to e5m2).
+        relu: negative results become +0 and NaN the canonical NaN.
+
+    Returns:
+        Storage array of the same shape; NaN is `CANONICAL_NAN` except in f64.
+    """
+    if kind in ("e4m3", "e5m2") and values.dtype == np.float32:
+        return _fp8_codes(kind, rounding, satfinite, relu).take(_upper_half_odd(values))
+    if relu:
+        values = np.where(values > 0, values, np.where(np.isnan(values), values, np.zeros_like(values)))
+    if satfinite or kind == "e4m3":
+        largest = values.dtype.type(FORMATS[kind].largest)
+        values = np.where(np.abs(values) > largest, np.copysign(largest, values), values)
+    single = values.dtype == np.float32
+    if kind == "f64":
+        return values.astype(np.float64)
+    if kind == "f32":
+        packed = values if single else round_to_f32(values, rounding)
+    elif kind == "f16" and rounding == "rn":
+        packed = values.astype(np.float16)
+    elif kind == "bf16" and rounding == "rn" and single:
+        packed = _pack_bf16_nearest(values)
+    elif kind == "tf32" and rounding == "rna" and single:
+        packed = _pack_tf32_away(values)
+    else:
+        packed = _pack_exact(kind, round_to_format(kind, values.astype(np.float64), rounding))
+    return canonical(kind, packed, values)
+
+
+def canonical(kind: str, packed: Array, values: Array) -> Array:
+    """Put the canonical NaN of `kind` wherever `values` is NaN, in place, and return `packed`.
+
+    A dot product of the values with themselves is NaN exactly when one of them is: one pass, without a temporary.
+    """
+    flat = values.ravel()
+    square = np.dot(flat, flat)
+    if square != square:
+        if packed is values:
+            packed = packed.copy()
+        packed.view(f"u{packed.dtype.itemsize}")[np.isnan(values)] = CANONICAL_NAN[kind]
+    return packed
+
+
+def flush(values: Array, smallest_normal: float = FORMATS["f32"].smallest_normal) -> Array:
+    """Replace subnormal values by zero of the same sign (`.ftz`, PTX ISA 9.7.3); returns the argument if there is none.
+
+    Args:
+        values: float32, or the decoded values of a narrower format.
+        smallest_normal: of that format.
+    """
+    small = np.abs(values) < values.dtype.type(smallest_normal)
+    if np.count_nonzero(small):
+        return np.where(small, np.copysign(values.dtype.type(0), values), values)
+    return values
+
+
+def saturate(values: Array) -> Array:
+    """Clamp to [0, 1], NaN to +0 (`.sat`, PTX ISA 9.7.3.3)."""
+    zero, one = values.dtype.type(0), values.dtype.type(1)
+    result: Array = np.where(values > zero, np.minimum(values, one), zero)
+    return result
