@@ -109,9 +109,8 @@ def _gene_table(gene: Gene) -> dict[str, Any]:
 
 
 def _gene_of(table: Mapping[str, Any]) -> Gene:
-    return Gene(
-        table["name"], tuple(table["values"]), table["default"], table["doc"], table["when"], {}, table["layer"]
-    )
+    when = {name: tuple(values) for name, values in table["when"].items()}
+    return Gene(table["name"], tuple(table["values"]), table["default"], table["doc"], when, {}, table["layer"])
 
 
 @dataclass(frozen=True)
