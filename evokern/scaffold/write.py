@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,9 @@ class Scaffold:
     """What only the user can know, one sentence each."""
 
 
-def scaffold(path: Path, root: Path, name: str | None = None, entry: str | None = None) -> Scaffold:
+def scaffold(
+    path: Path, root: Path, name: str | None = None, entry: str | None = None, include: Sequence[Path] = ()
+) -> Scaffold:
     """Write a kernel folder and a study for one kernel of a CUDA file.
 
     Args:
@@ -31,12 +34,13 @@ def scaffold(path: Path, root: Path, name: str | None = None, entry: str | None 
         root: folder that gets `kernels/NAME/` and `studies/NAME.toml`.
         name: the kernel's name; None for the file's stem.
         entry: which `__global__` function, where the file has several.
+        include: folders searched for the file's own headers, after the file's folder.
 
     Raises:
         SourceError: the file or its kernel cannot be read.
         UsageError: the folder or the study exists already, or the name is none.
     """
-    source = read(path)
+    source = read(path, include)
     name = name or re.sub(r"\W", "_", path.stem)
     if not name.isidentifier():
         raise UsageError(f"{name!r} cannot be a kernel's name; give letters, digits and _ with --name")
@@ -100,7 +104,8 @@ def kernel_py(name: str, path: Path, found: Guess) -> str:
     else:
         lines += ['    """One launch."""', "    # CONFIRM: grid, block and dynamic shared memory in bytes are guesses"]
     doubt = "  # CONFIRM: the numbers" if "Scalar(" in used else ""
-    lines += [f"    grid, block = {found.grid}, {found.block}", f"    arguments = ({', '.join(found.arguments)},){doubt}",
+    lines += [f"    grid, block = {found.grid}, {found.block}",
+              f"    arguments = ({', '.join(found.arguments)},){doubt}",
               f'    return [Launch("{call}", grid, block, arguments, shared_bytes={found.shared})]', "", "",
               "def tensors(p, c):",
               '    """Every buffer, in the order of reference.h: inputs, outputs, workspaces."""',
