@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 
 from evokern.errors import SourceError
 from evokern.simt import operations as _operations  # noqa: F401 - fills the table
-from evokern.simt.fusion import Plan, plan
+from evokern.simt.fusion import Plan, plan, split
 from evokern.simt.lines import LineTable
 from evokern.simt.operations.table import Operation, lookup
 from evokern.simt.registers import Unsupported, row_class
 from evokern.simt.syntax import Address, Function, Immediate, Instruction, Operand, Pair, Register, Symbol, Variable, Vector
-
-ROWS_APART = 48
-"""Rows of a class kept unused before one is used again, so that instructions that could run as one do not share rows."""
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
 """Functions that the CUDA runtime provides; the machine has its own for the first three."""
@@ -111,7 +108,7 @@ class Program:
         self.segment_at: dict[tuple[int, int], int] = {}
         self.param_bytes = 0
         self.local_bytes = 0
-        self._plans: dict[tuple[int, int], Plan] = {}
+        self._plans: dict[int, Plan] = {}
         self._reach(self.entry)
         self._reach_through_data()
         self._refuse_recursion(self.entry, (entry,))
@@ -132,22 +129,16 @@ class Program:
 
     def plan(self, segment: Segment, most: int) -> Plan:
         """Return the order of a segment's instructions with groups of at most so many that run as one."""
-        most = 1 if most < 2 else 1 << min(most, 64).bit_length() - 1
-        known = self._plans.get((segment.index, most))
-        if known is None:
-            touches = [self._touch(segment.base + at) for at in range(segment.stop - segment.start)]
-            known = self._plans[segment.index, most] = plan(self, segment, touches, most)
-        return known
+        return split(self._plans[segment.index], most)
 
-    def _touch(self, number: int) -> tuple[frozenset[object], frozenset[object]]:
-        """Return the register rows that an instruction reads and writes; the carry flag counts as one."""
-        instruction, unit = self.instructions[number], self.owners[number]
+    def _touch(self, unit: Unit, number: int) -> tuple[frozenset[object], frozenset[object]]:
+        """Return the registers that an instruction reads and writes; the carry flag counts as one."""
+        instruction = self.instructions[number]
         results = result_count(instruction, self.operations[number])
-        slots = unit.slots
-        reads: set[object] = {slots[name][:2] for operand in instruction.operands[results:] for name in registers_of(operand) if name in slots}
-        writes: set[object] = {slots[name][:2] for operand in instruction.operands[:results] for name in registers_of(operand) if name in slots}
+        reads: set[object] = {name for operand in instruction.operands[results:] for name in registers_of(operand)}
+        writes: set[object] = {name for operand in instruction.operands[:results] for name in registers_of(operand)}
         if instruction.guard is not None:
-            reads.add(slots[instruction.guard.name][:2])
+            reads.add(instruction.guard.name)
             reads |= writes
         if instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc"):
             writes.add("carry")
@@ -246,7 +237,6 @@ class Program:
     def _allocate(self, unit: Unit) -> None:
         """Give every register a row; those that live within one segment share rows."""
         first: dict[str, tuple[int, int]] = {}
-        last: dict[str, int] = {}
         shared_names: set[str] = set()
         order: list[str] = []
         for segment in self.segments:
@@ -267,20 +257,12 @@ class Program:
                         first[name] = (segment.index, position)
                     elif first[name][0] != segment.index:
                         shared_names.add(name)
-                    last[name] = position
                 for name in writes:
                     if name not in first:
                         first[name] = (segment.index, position)
                         order.append(name)
                     elif first[name][0] != segment.index:
                         shared_names.add(name)
-                    last[name] = position
-        free: dict[str, list[int]] = {}
-        ending: dict[tuple[int, int], list[str]] = {}
-        for name in order:
-            if name not in shared_names:
-                ending.setdefault((first[name][0], last[name]), []).append(name)
-        starting: dict[tuple[int, int], list[str]] = {}
         for name in order:
             declared = unit.function.register_type(name)
             if declared is None:
@@ -291,27 +273,47 @@ class Program:
                 kind = self._class_of(unit, declared)
                 unit.slots[name] = (kind, self.rows.setdefault(kind, 0), declared)
                 self.rows[kind] += 1
-            else:
-                starting.setdefault(first[name], []).append(name)
+        free: dict[str, list[int]] = {}
         for segment in self.segments:
-            if segment.unit is not unit:
-                continue
-            for position in range(segment.start, segment.stop):
-                for name in starting.get((segment.index, position), ()):
-                    declared = unit.function.register_type(name) or "b32"
-                    kind = self._class_of(unit, declared)
-                    pool = free.setdefault(kind, [])
-                    if len(pool) > ROWS_APART:
-                        row = pool.pop(0)
-                    else:
-                        row = self.rows.setdefault(kind, 0)
-                        self.rows[kind] += 1
-                    unit.slots[name] = (kind, row, declared)
-                    unit.local_names.add(name)
-                for name in ending.get((segment.index, position), ()):
-                    if name in unit.slots:
-                        kind, row, _ = unit.slots[name]
-                        free.setdefault(kind, []).append(row)
+            if segment.unit is unit:
+                self._share_rows(unit, segment, shared_names, free)
+
+    def _share_rows(self, unit: Unit, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
+        """Give the registers that live within a segment rows, in the order of its plan, and take them back after the last use."""
+        touches = [self._touch(unit, segment.base + at) for at in range(segment.stop - segment.start)]
+        order = self._plans[segment.index] = plan(self, segment, touches)
+        steps = [item if isinstance(item, tuple) else (item,) for item in order]
+        if segment.control is not None:
+            steps.append((segment.stop - segment.start - 1,))
+        born: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for step, members in enumerate(steps):
+            for member in members:
+                for name in sorted(str(item) for item in touches[member][0] | touches[member][1]):
+                    if name not in lasting and name != "carry" and unit.type_of(name) is not None:
+                        born.setdefault(name, step)
+                        last[name] = step
+        dying: dict[int, list[str]] = {}
+        for name, step in last.items():
+            dying.setdefault(step, []).append(name)
+        arriving: dict[int, list[str]] = {}
+        for name, step in born.items():
+            arriving.setdefault(step, []).append(name)
+        for step in range(len(steps)):
+            for name in arriving.get(step, ()):
+                declared = unit.type_of(name) or "b32"
+                kind = self._class_of(unit, declared)
+                pool = free.setdefault(kind, [])
+                if pool:
+                    row = pool.pop()
+                else:
+                    row = self.rows.setdefault(kind, 0)
+                    self.rows[kind] += 1
+                unit.slots[name] = (kind, row, declared)
+                unit.local_names.add(name)
+            for name in dying.get(step, ()):
+                kind, row, _ = unit.slots[name]
+                free.setdefault(kind, []).append(row)
 
     def _class_of(self, unit: Unit, declared: str) -> str:
         try:
