@@ -193,7 +193,7 @@ def test_one_rounding_and_its_bound():
     parts = [f.scatter(numerics.encode(f.kind, x)) for f, x in zip(fragments, (a, b, c), strict=True)]
     got = fragments[2].gather(matrix.mma((16, 8, 16), "f32", "f16", "f16", "f32", *parts), (16, 8))
     assert got[0, 0, 0] == np.float32(1 + 2.0**-23)
-    assert matrix.accumulation_bound(16, a, b, c)[0, 0, 0] == 17 * 2.0**-23
+    assert matrix.accumulation_bound(a, b, c)[0, 0, 0] == 25 * 2.0**-23 * (1 + 2.0**-23)
 
 
 @pytest.mark.parametrize(

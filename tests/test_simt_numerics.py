@@ -232,6 +232,21 @@ def test_gross_f64_reciprocal_has_an_empty_lower_word():
     assert [np.inf, np.inf] == got[3:].tolist()
 
 
+@pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16", "f16x2", "bf16x2"])
+@pytest.mark.parametrize("name", ["add", "mul", "fma"])
+def test_immediates_and_any_shape(kind, name):
+    """An operand of one number, as immediates are, acts as an array of it, and arrays may have any shape."""
+    dtype = numerics.STORAGE[kind]
+    patterns = np.random.default_rng(2).integers(0, 1 << 30, (3, 40), dtype=np.uint32)
+    rows = [row.astype(dtype) for row in patterns[: ARITY[name]]]
+    single = [*rows[:-1], rows[-1][:1].reshape(())]
+    expected = numerics.bind(name, kind)(*rows[:-1], np.repeat(rows[-1][:1], 40))
+    got = numerics.bind(name, kind)(*single)
+    table = numerics.bind(name, kind)(*[row.reshape(4, 10) for row in [*rows[:-1], np.repeat(rows[-1][:1], 40)]])
+    assert np.array_equal(got, expected, equal_nan=dtype.kind == "f")
+    assert np.array_equal(table.ravel(), expected, equal_nan=dtype.kind == "f")
+
+
 @given(st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False))
 def test_directions_enclose_the_nearest_result(a, b, c):
     """Rounding down, to nearest and up are in order, and to zero is one of the outer two."""

@@ -19,7 +19,7 @@ from evokern.simt.numerics.formats import Array
 
 _LOW_29 = np.int64(0x1FFFFFFF)
 _MIDPOINT = np.int64(0x10000000)
-_TINY_F32 = 2.0**-126
+_TINY_F32 = np.float32(2.0**-126)
 
 
 def _double(values: Array) -> Array:
@@ -38,7 +38,7 @@ def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
     total = product + wide
     result: Array = total.astype(np.float32)
     doubtful = (total.view(np.int64) & _LOW_29) == _MIDPOINT
-    tiny = np.abs(total) < _TINY_F32
+    tiny = np.abs(result) <= _TINY_F32
     if np.count_nonzero(tiny):
         doubtful |= tiny & (total != 0)
     if np.count_nonzero(doubtful):
