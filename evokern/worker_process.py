@@ -46,12 +46,13 @@ class Retire(Exception):  # noqa: N818 (it is an answer, not an error)
     """Raised by a handler to answer with `value` and be replaced: its context is no longer usable.
 
     With `busy` its device still works on something that never ends: the next job waits until the process is gone.
+    With `again` the answer itself is in doubt: another worker does the job once more.
     """
 
-    def __init__(self, value: Any, busy: bool = False) -> None:
+    def __init__(self, value: Any, *, busy: bool = False, again: bool = False) -> None:
         super().__init__(value)
         self.value = value
-        self.busy = busy
+        self.kind = "again" if again else "busy" if busy else "retired"
 
 
 def main() -> None:
@@ -161,7 +162,7 @@ def _answer(connection: Connection) -> None:
         try:
             reply = ("done", handler.handle(job))
         except Retire as last:
-            connection.send(("busy" if last.busy else "retired", last.value))
+            connection.send((last.kind, last.value))
             return
         except Exception as error:
             reply = ("raised", _portable(error))

@@ -16,7 +16,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -70,6 +70,7 @@ class _Job:
     key: int
     payload: bytes
     deadline_s: float
+    attempt: int = 0
 
 
 @dataclass(eq=False)
@@ -79,6 +80,7 @@ class _Worker:
     log: Any
     started: float
     ready: bool = False
+    ready_at: float = 0.0
     jobs: deque[_Job] = field(default_factory=deque)
     head_since: float = 0.0
 
@@ -98,7 +100,7 @@ class WorkerPool:
         self._spec = spec
         self._size = size
         self._spares = spares
-        self._most_spares = max(spares, most_spares) if spares else 0
+        self._most_spares = max(spares, most_spares)
         self._depth = depth
         self._backlog: deque[_Job] = deque()
         self._workers: list[_Worker] = []
@@ -128,6 +130,12 @@ class WorkerPool:
         """Queue a job; its deadline runs from the moment a worker takes it up."""
         self._backlog.append(_Job(key, pickle.dumps(job), deadline_s))
         self._feed()
+
+    def keep_spares(self, spares: int) -> None:
+        """Keep so many spares from now on: for a pool that starts without, so that the first worker starts faster."""
+        self._spares = spares
+        self._most_spares = max(spares, self._most_spares)
+        self._replenish()
 
     def wait_ready(self, workers: int = 1) -> None:
         """Wait until so many workers have started.
@@ -181,7 +189,7 @@ class WorkerPool:
             return self._lose(worker, overran=False)
         now = time.monotonic()
         if kind == "ready":
-            worker.ready = True
+            worker.ready, worker.ready_at = True, now
             self._init_failures = 0
             self.greeting = value if self.greeting is None else self.greeting
             return []
@@ -190,16 +198,19 @@ class WorkerPool:
             self._init_failed(value)
             return []
         job = worker.jobs.popleft()
-        result = Result(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)
+        results = [Result(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)]
         worker.head_since = now
-        if kind in ("retired", "busy"):
+        if kind in ("retired", "busy", "again"):
             self._deaths.append(now)
             if kind == "busy":
                 self._server.kill(worker.ticket)
                 self._server.death(worker.ticket, _KILL_PATIENCE_S)
+            if kind == "again" and job.attempt == 0:
+                worker.jobs.appendleft(replace(job, attempt=1))
+                results = []
             self._backlog.extendleft(reversed(worker.jobs))
             self._remove(worker)
-        return [result]
+        return results
 
     def _lose(self, worker: _Worker, overran: bool) -> list[Result]:
         now = time.monotonic()
@@ -239,7 +250,7 @@ class WorkerPool:
         now = time.monotonic()
         while self._deaths and now - self._deaths[0] > _DEATHS_REMEMBERED_S:
             self._deaths.popleft()
-        spares = min(self._most_spares, self._spares + len(self._deaths))
+        spares = min(self._most_spares, self._spares + len(self._deaths)) if self._spares else 0
         if self._init_failures >= _INIT_FAILURES_ALLOWED:
             # What cannot start again and again (no memory left for a second context, say) is not worth a spare.
             spares = 0
@@ -252,7 +263,9 @@ class WorkerPool:
             self._workers.append(_Worker(ticket, connection, log, now))
 
     def _feed(self) -> None:
-        active = [worker for worker in self._workers if worker.ready][: self._size]
+        # Who works goes on working; a worker that started before it but was ready later is a spare.
+        ready = (worker for worker in self._workers if worker.ready)
+        active = sorted(ready, key=lambda worker: (not worker.jobs, worker.ready_at))[: self._size]
         for filled in range(self._depth):
             for worker in active:
                 if not self._backlog or len(worker.jobs) != filled:

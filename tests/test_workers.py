@@ -144,6 +144,38 @@ def test_a_busy_worker_that_retires_is_gone_before_the_next_job(server: ForkServ
     pool.close()
 
 
+def test_an_answer_in_doubt_is_asked_for_once_more(server: ForkServer) -> None:
+    """A worker that doubts its own state has the job done again by another one, once."""
+    pool = make_pool(server, spares=1, depth=2)
+    pool.submit(0, ("pid",), 10.0)
+    pool.submit(1, ("retire again", None), 10.0)
+    pool.submit(2, ("pid",), 10.0)
+    first, doubted, last = collect(pool, 3)
+    assert (first.key, doubted.key, last.key) == (0, 1, 2)
+    assert len({first.value, doubted.value, last.value}) == 3
+    pool.close()
+
+
+def test_spares_do_not_work_beside_the_workers(server: ForkServer) -> None:
+    """A pool of one has one job in work at a time, whichever process was ready first."""
+    pool = make_pool(server, spares=2)
+    for number in range(30):
+        pool.submit(number, ("pid",), 10.0)
+    assert len({result.value for result in collect(pool, 30)}) == 1
+    pool.close()
+
+
+def test_spares_can_come_later(server: ForkServer) -> None:
+    """A pool that starts without spares has them once they are asked for."""
+    pool = make_pool(server)
+    pool.wait_ready()
+    assert pool.ready == 1
+    pool.keep_spares(2)
+    pool.wait_ready(3)
+    assert pool.ready == 3
+    pool.close()
+
+
 def test_a_worker_that_cannot_start_raises_its_reason(server: ForkServer) -> None:
     """What the handler raises, or how its process died, reaches whoever waits for the pool."""
     pool = make_pool(server, "raise")
@@ -193,15 +225,14 @@ def test_a_dead_server_is_replaced() -> None:
     pool.wait_ready()
     before = pool.processes
     server._process.kill()
-    pool.submit(0, ("echo", 1), 10.0)
-    results = collect(pool, 1)
-    pool.submit(1, ("echo", 2), 10.0)
-    results += collect(pool, 1)
-    assert results[-1].value == 2
     end = time.monotonic() + 5
     while any(map(is_alive, before)) and time.monotonic() < end:
         time.sleep(0.02)
     assert not any(map(is_alive, before))
+    pool.submit(0, ("echo", 1), 10.0)
+    assert [result.status for result in collect(pool, 1)] == ["died"]
+    pool.submit(1, ("echo", 2), 10.0)
+    assert [result.value for result in collect(pool, 1)] == [2]
     pool.close()
     server.close()
 

@@ -45,6 +45,8 @@ class Obedient:
                 return seconds
             case ("retire", value):
                 raise Retire(value)
+            case ("retire again", value):
+                raise Retire(os.getpid(), again=True)
             case ("retire busy", value):
                 raise Retire(value, busy=True)
         return None

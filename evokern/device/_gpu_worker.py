@@ -75,9 +75,17 @@ class GpuWorker:
             began = time.perf_counter()
             evaluation, healthy = self._evaluate(job)
             evaluation = replace(evaluation, device_s=time.perf_counter() - began)
-        if not healthy:
-            raise Retire(evaluation, busy=evaluation.outcome is Outcome.HUNG)
+            doubtful = healthy and evaluation.outcome is Outcome.WRONG and not self._sane(job)
+        if doubtful or not healthy:
+            raise Retire(evaluation, busy=evaluation.outcome is Outcome.HUNG, again=doubtful)
         return evaluation
+
+    def _sane(self, job: Evaluate) -> bool:
+        try:
+            return all(gate.sane(self._workload(job.config, p)[0]) for p, gate in self._gates.items())
+        except (EvokernError, RuntimeError):
+            # The right answer cannot even be checked any more.
+            return False
 
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[None]:
@@ -105,7 +113,7 @@ class GpuWorker:
         sets = self._settings.timing.rotate_sets if self._settings.timing.cache == "rotate" else 1
         kinds: list[InputSet] = ["normal"] * sets
         bench = gate.bench(tensors, kinds, runs=1)
-        if not bench.filled:
+        if not bench.refreshes:
             bench.refresh()
         return bench
 

@@ -32,6 +32,8 @@ _GPU_PRELOAD = ("torch", "cuda.bindings.driver", "evokern.device._gpu_worker")
 _START_DEADLINE_S = 600.0
 _FOREIGN_PERIOD_S = 5.0
 _BUSY_PERCENT = 15
+_SPARES = 2
+"""Spare GPU workers: two, since the one that takes over must be replaced while the next candidate may crash too."""
 
 
 class LiveDevice:
@@ -40,9 +42,11 @@ class LiveDevice:
     def __init__(self, gpu: LiveGpu) -> None:
         """Make a device for a GPU; `start` opens its workers."""
         self._gpu = gpu
+        _require_packages(gpu)
+        # Importing torch takes seconds; it begins while the kernel folder is still being read.
+        self._servers = [ForkServer(_GPU_PRELOAD)]
         self._monitor = Monitor(gpu.pci_bus_id)
         self._lock: GpuLock | None = None
-        self._servers: list[ForkServer] = []
         self._pools: list[WorkerPool] = []
         self._pipeline: Pipeline | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -76,7 +80,6 @@ class LiveDevice:
         Raises:
             UsageError: GPU, compiler, kernel folder or workload cannot work as asked.
         """
-        _require_packages(self._gpu)
         self._lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
         profile = limits_for(self._gpu.profile, task.study.limits)
         first = _first_candidate(task, profile)
@@ -87,6 +90,7 @@ class LiveDevice:
             raise KernelError(f"the default candidate of {task.kernel.name} does not compile: {built.reason}")
         executors.wait_ready()
         baselines: tuple[BaselineResult, ...] = run_alone(executors, Prove(), _START_DEADLINE_S, "start of the study")
+        executors.keep_spares(_SPARES)
         hang_s = task.study.timing.hang_s
         self._pipeline = Pipeline(
             compilers,
@@ -128,9 +132,8 @@ class LiveDevice:
             warm_config=first,
         )
         spec = WorkerSpec("evokern.device._gpu_worker:GpuWorker", gpu_settings)
-        for names in (_GPU_PRELOAD, preload):
-            self._servers.append(ForkServer(names))
-        executors = WorkerPool(self._servers[0], spec, size=1, spares=1, depth=2)
+        self._servers.append(ForkServer(preload))
+        executors = WorkerPool(self._servers[0], spec, size=1, depth=2)
         self._pools.append(executors)
         compilers = WorkerPool(self._servers[1], compile_spec(settings), size=size)
         self._pools.append(compilers)

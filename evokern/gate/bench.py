@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,10 @@ from evokern.gate.data import draw, is_float, largest_finite, poison_byte
 from evokern.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.study import InputSet
 
+REFRESH_BUDGET_S = 0.02
+"""Time that new inputs and references of one bench may take for each candidate; one set is always renewed."""
+_REFRESHES_TIMED = 2
+"""The first refresh loads torch's kernels; the second shows what one costs."""
 _ELEMENTS_AT_ONCE = 1 << 24
 """Elements that one comparison takes at once; it needs about 32 bytes for each."""
 
@@ -106,8 +111,10 @@ class Bench:
         wide = {n: (sets, *t.shape) for n, t in self._results.items()}
         self._reference = {n: torch.empty(shape, dtype=torch.float64, device=device) for n, shape in wide.items()}
         self._allowed = {n: torch.empty_like(reference) for n, reference in self._reference.items()}
-        self.filled = False
-        """Whether `refresh` was called."""
+        self.refreshes = 0
+        """How often `refresh` was called; before the first time there are no inputs."""
+        self._share = len(self.kinds)
+        self._turn = 0
         self._sound = torch.ones((), dtype=torch.bool, device=device)
 
     @property
@@ -121,17 +128,22 @@ class Bench:
         return self._results
 
     def refresh(self) -> None:
-        """Draw new inputs for every set and compute their references.
+        """Draw new inputs and compute their references.
+
+        Where a reference is expensive (a large problem on a GPU with slow float64) each call renews only some sets, in
+        turn. That is as good: a set is old only in that an earlier candidate saw it, never this one.
 
         Raises:
             KernelError: the reference raised, or returned the wrong names, shapes or dtypes.
         """
-        for index, kind in enumerate(self.kinds):
+        began = time.perf_counter()
+        for index in self._next_sets():
+            kind = self.kinds[index]
             for name, view in self._inputs.views.items():
                 draw(self.tensors[name], kind, view[index], self._generator)
             for name, value in self._reference_of(index).items():
                 self._reference[name][index].copy_(value)
-        self.filled = True
+        self.refreshes += 1
         self._inputs.mend_guards()
         self._pristine.copy_(self._inputs.memory)
         sound = [reference.isfinite().all() for reference in self._reference.values()]
@@ -142,6 +154,18 @@ class Bench:
             chosen = self._tolerance[name]
             torch.abs(self._reference[name], out=self._allowed[name])
             self._allowed[name].mul_(chosen.rtol).add_(chosen.atol)
+        if self.refreshes <= _REFRESHES_TIMED:
+            if self._generator.device.type == "cuda":
+                torch.cuda.synchronize()
+            of_set = (time.perf_counter() - began) / len(self.kinds)
+            self._share = max(1, min(len(self.kinds), int(REFRESH_BUDGET_S / max(of_set, 1e-9))))
+
+    def _next_sets(self) -> list[int]:
+        count = len(self.kinds)
+        if self.refreshes < _REFRESHES_TIMED:
+            return list(range(count))
+        first, self._turn = self._turn, (self._turn + self._share) % count
+        return [(first + step) % count for step in range(self._share)]
 
     def _reference_of(self, index: int) -> dict[str, torch.Tensor]:
         kernel, problem = self._kernel, self._problem
@@ -181,6 +205,11 @@ class Bench:
         """Return the buffers of one call by name: inputs of a set, outputs and workspaces of a set and run."""
         given = {n: view[index] for n, view in self._inputs.views.items() if self.tensors[n].role == "input"}
         return given | self._scratch.set(run * self.sets + index)
+
+    def answer_by_reference(self) -> None:
+        """Write the reference into every output, rounded to its dtype: what a right kernel would leave."""
+        for name, view in self.outputs().items():
+            view.copy_(self._reference[name])
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Return every output over runs and sets, shape (runs, sets, *shape), to write into."""
@@ -272,12 +301,6 @@ class Bench:
         for position, extent in zip(worst.index, tensor.shape, strict=True):
             flat = flat * extent + position
         return bool((raw[flat] == poison_byte(tensor, worst.run)).all())
-
-    def checksum(self) -> tuple[int, ...]:
-        """Return a sum over the inputs' copies and the references: a stray write of a candidate changes it."""
-        parts = [self._pristine, *self._reference.values(), *self._allowed.values()]
-        sums = torch.stack([part.flatten().view(torch.int64).sum() for part in parts])
-        return tuple(sums.tolist())
 
 
 def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

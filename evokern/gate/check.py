@@ -118,6 +118,18 @@ class Gate:
         runner.run(calls(bench, launches))
         return judge(bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem)
 
+    def sane(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Tell whether the gate itself is intact: the reference, written into the outputs, must pass.
+
+        A candidate that writes far outside its buffers can change the gate's own state, and every later candidate would
+        be turned away.
+        """
+        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench.refresh()
+        bench.poison()
+        bench.answer_by_reference()
+        return judge(bench, bench.verify(), deterministic=True, problem=self.problem).passed
+
 
 def calls(bench: Bench, launches: Sequence[Launch]) -> list[Call]:
     """Return one call per run and input set, run after run."""
