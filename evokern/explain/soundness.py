@@ -10,9 +10,11 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from evokern import discovery
+from evokern.device._sim_problems import small_problem
 from evokern.errors import EvokernError, KernelError, StudyError
 from evokern.explain.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
 from evokern.feasibility import check as check_feasible
@@ -20,6 +22,7 @@ from evokern.feasibility import launches_of
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import CHIPS, Profile
 from evokern.render import choice_macro, macros, read_source, render
+from evokern.space import Config
 from evokern.study import read_study
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class _Folder:
     @property
     def small(self) -> tuple[Problem, ...]:
         """Problems small enough to run a reference on."""
-        return tuple(self.kernel.problem(text) for text in self.kernel.workload.small_problems)
+        return small_problems(self.kernel, self.problems[:1])
 
 
 def check_kernel(kernel: Kernel) -> Iterator[Finding]:
@@ -99,8 +102,19 @@ def known_problems(kernel: Kernel) -> tuple[Problem, ...]:
         if kernel.name == study.kernel:
             fields = {} if study.dtype is None or "dtype" not in kernel.field_names else {"dtype": study.dtype}
             problems += [kernel.problem({**kernel.problem(given), **fields}) for given in study.problems]
-    problems += [kernel.problem(text) for text in kernel.workload.small_problems]
-    return tuple(dict.fromkeys(problems))
+    return tuple(dict.fromkeys([*problems, *small_problems(kernel, problems[:1])]))
+
+
+def small_problems(kernel: Kernel, like: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return the problems that a simulated gate runs, open fields filled in from a study's problem where there is one.
+
+    Raises:
+        KernelError: a small problem is not one that the kernel takes.
+    """
+    texts = kernel.workload.small_problems
+    if like:
+        return tuple(dict.fromkeys(small_problem(kernel, text, like[0]) for text in texts))
+    return tuple(dict.fromkeys(kernel.problem(text) for text in texts))
 
 
 def _named(name: str, results: Iterator[tuple[bool | None, str]]) -> Iterator[Finding]:
@@ -158,13 +172,37 @@ def _gene_macros(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
     constants = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
     names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in constants]
     unused = [name for name in names if name not in words]
-    lenient = [name for name in names if name not in required]
+    elsewhere = {name for name in unused if _changes_the_launch(folder, name)}
+    unused = [name for name in unused if name not in elsewhere]
+    lenient = [name for name in names if name not in required | elsewhere]
+    wrong = []
     if unused:
-        yield False, f"{kernel.source} never uses {', '.join(unused)}: changing it would change nothing"
+        wrong.append(f"{kernel.source} never uses {', '.join(unused)}: changing it would change nothing")
     if lenient:
-        yield False, f"no #error in {kernel.source} when {', '.join(lenient)} is not defined: a silent default may win"
-    if not unused and not lenient:
-        yield True, f"{len(names)} macros are used, and each one's absence is an #error"
+        wrong.append(f"no #error in {kernel.source} when {', '.join(lenient)} is not defined: a silent default may win")
+    if wrong:
+        yield False, "; ".join(wrong)
+    else:
+        through = f"; {', '.join(sorted(elsewhere))} act through the launch alone" if elsewhere else ""
+        yield True, f"{len(names) - len(elsewhere)} macros are used, and each one's absence is an #error{through}"
+
+
+def _changes_the_launch(folder: _Folder, name: str) -> bool:
+    """Whether a gene that the source does not name acts otherwise: on a launch, or on another macro."""
+    kernel, problem, rng = folder.kernel, folder.problems[0], random.Random(0)
+    if name not in {gene.name for gene in kernel.genes}:
+        return False
+    gene = kernel.space.gene(name)
+
+    def seen(config: Config) -> tuple[object, ...]:
+        return launches_of(kernel, config, problem), dict(kernel.macros(config, problem))
+
+    for config in [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]:
+        if kernel.space.active(gene, config):
+            variants = {value: kernel.space.canonical({**config, name: value}) for value in gene.values}
+            if any(seen(variant) != seen(config) for variant in variants.values()):
+                return True
+    return False
 
 
 def _tested(conditions: Sequence[str]) -> set[str]:
@@ -185,7 +223,8 @@ def _static_asserts(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
             f"static_assert {', '.join(missing)} has no constraint of that name: candidates would fail to compile",
         )
         return
-    both = len(asserted & declared)
+    conditions = " ".join(re.findall(r"static_assert\s*\(([^;]*?)\)\s*;", text))
+    both = len(declared & (asserted | set(re.findall(r"\w+", conditions))))
     yield (
         True,
         f"{both} of {len(declared)} constraints are static_asserts too" if declared else "no constraints declared",
@@ -215,7 +254,9 @@ def _default_feasible(folder: _Folder) -> Iterator[tuple[bool | None, str]]:
     anywhere = False
     notes: list[tuple[bool | None, str]] = []
     for problem in folder.problems:
-        verdicts = {name: check_feasible(folder.kernel, default, [problem], chip) for name, chip in CHIPS.items()}
+        # A small problem may be a waste for the default candidate: it is only asked whether it can run there.
+        tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem in folder.small)
+        verdicts = {name: tried(chip) for name, chip in CHIPS.items()}
         fits = [name for name, violation in verdicts.items() if violation is None]
         anywhere = anywhere or bool(fits)
         if len(fits) == len(verdicts):

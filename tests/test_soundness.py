@@ -1,0 +1,115 @@
+"""`check`: each way in which a kernel folder can be unsound is found and named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.diagnosis import host_compiler
+
+ROOT = Path(__file__).resolve().parent.parent
+RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The README's kernel, which is sound."""
+    made = tmp_path / "kernels" / "scale"
+    made.mkdir(parents=True)
+    for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        (made / name).write_text(blocks[0])
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def _failures(*arguments: str) -> tuple[int, dict[str, str]]:
+    result = CliRunner().invoke(app, ["check", *arguments, "--json"])
+    findings = json.loads(result.stdout)["checks"]
+    return result.exit_code, {finding["check"]: finding["detail"] for finding in findings if finding["ok"] is False}
+
+
+def _change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["attention", "matmul", "rmsnorm"])
+def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` finds nothing wrong with the kernels that come with evokern."""
+    monkeypatch.chdir(ROOT)
+    assert _failures(name) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "check", "message"),
+    [
+        ("kernel.py", 'Launch("scale"', 'Launch("scael"', "entry points", "scale"),
+        ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "takes 3 arguments"),
+        ("kernel.py", 'args=("x", "y"', 'args=("x", "z"', "entry points", "argument 'z' is no tensor"),
+        ("kernel.py", "i32(p.N))", '"x")', "entry points", "int n needs a Scalar"),
+        ("kernel.py", 'tolerance={"y"', 'tolerance={"z"', "workload", "tolerance names ['z'], the outputs are ['y']"),
+        ("kernel.py", 'Parameter("THREADS"', 'Parameter("IDLE", (1, 2)), Parameter("THREADS"', "macros", "never uses IDLE"),
+        ("kernel.cu", "|| !defined(THREADS)", "", "macros", "no #error in kernel.cu when THREADS is not defined"),
+        ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision"),
+        ("kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];", "compiler", 'identifier "j" is undefined'),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": 2 * t["x"][:5]}', "reference", "has shape"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"].float()}', "reference", "float32"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"] / 0}', "reference", "NaN or infinity"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"z": t["x"]}', "reference", "returned ['z']"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: 1 / 0', "reference", "ZeroDivisionError"),
+        ("kernel.py", '("1024", "1001")', '("1024,3",)', "problems", "more values than fields"),
+        ("kernel.py", '("1024", "1001")', "()", "problems", "no problem is known"),
+    ],
+)  # fmt: skip
+def test_each_defect_is_found(folder: Path, file: str, old: str, new: str, check: str, message: str) -> None:
+    """A defect makes the check meant for it fail, with a message that names it, and the exit code 1."""
+    _change(folder / file, old, new)
+    code, failures = _failures("scale")
+    assert code == 1
+    assert message in failures[check]
+
+
+def test_a_static_assert_without_its_constraint_is_found(folder: Path) -> None:
+    """A static_assert that names itself needs the constraint of that name."""
+    _change(
+        folder / "kernel.cu", 'extern "C"', 'static_assert(THREADS > 1, "enough_threads: one is too few");\nextern "C"'
+    )
+    assert "static_assert enough_threads has no constraint" in _failures("scale")[1]["static asserts"]
+
+
+def test_an_infeasible_default_is_found(folder: Path) -> None:
+    """A default candidate that no chip can run is named with the constraint."""
+    _change(folder / "kernel.py", "block=c.THREADS", "block=8 * c.THREADS")
+    assert "block_extent: needs 2048" in _failures("scale")[1]["default candidate"]
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("2 * x[i]", "3 * x[i]", "differs from the Python reference"),
+        ("2 * x[i]", "i == 7 ? 0.0 / 0.0 : 2 * x[i]", "differs from the Python reference"),
+        ("i < N", "i < N - 1", "differs from the Python reference"),
+        ("int N, const", "const", "reference.h does not compile"),
+        ("y[i] =", "*(double*)0 =", "reference.h crashed"),
+    ],
+)
+def test_a_reference_h_that_disagrees_is_found(folder: Path, old: str, new: str, message: str) -> None:
+    """A `reference.h` that computes something else, leaves out an element, or does not build fails the check."""
+    _change(folder / "reference.h", old, new)
+    assert message in _failures("scale")[1]["reference.h"]
+
+
+def test_a_missing_reference_h_is_found(folder: Path) -> None:
+    """The exported program needs the file, so its absence is a failure."""
+    (folder / "reference.h").unlink()
+    assert "has no reference.h" in _failures("scale")[1]["reference.h"]
