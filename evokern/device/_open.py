@@ -7,10 +7,14 @@ from evokern.errors import DeviceError, nearest
 
 KINDS = ("auto", "cuda", "cuda:N", "sim:CHIP", "replay:FILE")
 """What a device may be called."""
+TARGET = "l4"
+"""The chip that `auto` simulates where there is no GPU."""
 
 
 def open_device(name: str) -> Device:
     """Return the device that a name means; it is not started.
+
+    `auto` is the first GPU, and on a machine without one the simulated `TARGET`, whose start says so.
 
     Args:
         name: one of `KINDS`.
@@ -30,7 +34,13 @@ def open_device(name: str) -> Device:
             from evokern.device.simulated import SimulatedDevice
 
             return SimulatedDevice(rest or "l4")
-        case "auto" | "cuda":
+        case "auto":
+            from evokern.driver import probe
+
+            if probe().gpus:
+                return open_device("cuda:0")
+            return open_device(f"sim:{TARGET}")
+        case "cuda":
             from evokern.device.live import open_live
 
             return open_live(name.strip().lower())

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.compile.records import Built
 from evokern.device._base import Answer, Request, StartReport, Task
-from evokern.device._pipeline import Pipeline, Work, run_alone
+from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
 from evokern.device._sim_worker import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.profiles import Profile, chip, limits_for
+from evokern.space import Config
+from evokern.trial import Evaluation
 from evokern.workers import WorkerPool, WorkerSpec
 
 WINDOW = 8
@@ -46,6 +49,7 @@ class SimulatedDevice:
         self._servers: list[ForkServer] = []
         self._pools: list[WorkerPool] = []
         self._pipeline: Pipeline | None = None
+        self._first_us: float | None = None
 
     @property
     def identity(self) -> str:
@@ -76,8 +80,9 @@ class SimulatedDevice:
         executors = WorkerPool(server, spec, size=self._cores)
         self._pools += [compilers, executors]
         run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
+        self._first_us = _default_time(compilers, executors, simulating.default)
         self._pipeline = Pipeline(
-            compilers, executors, job=_job, deadline_s=DEADLINE_S, known=task.known
+            compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip
         self._pipeline.begin()
         environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.greeting or {})}
@@ -110,11 +115,21 @@ class SimulatedDevice:
             server.close()
         self._pools, self._servers = [], []
 
+    def _job(self, work: Work) -> Simulate:
+        # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
+        known = [time for time in (work.request.elite_us, self._first_us) if time is not None]
+        return Simulate(work.request.config, work.built, min(known, default=None))
+
     def _running(self) -> Pipeline:
         if self._pipeline is None:
             raise InternalError("the simulated device was not started")
         return self._pipeline
 
 
-def _job(work: Work) -> Simulate:
-    return Simulate(work.request.config, work.built, work.request.elite_us)
+def _default_time(compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
+    """Return the predicted time of the default candidate, None when it fails."""
+    built = run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+    if not isinstance(built, Built):
+        return None
+    evaluation = run_alone(executors, Simulate(default, built, None), DEADLINE_S, "simulating the default candidate")
+    return evaluation.time_us if isinstance(evaluation, Evaluation) else None
