@@ -55,7 +55,7 @@ class Defect:
     lines: tuple[int, ...]
 
     def arguments(self, memory: simt.Memory) -> list[object]:
-        """Allocate buffers and make scalars: ``name=f32[64]``, with r = input, u = not initialised, iota = 0, 1, 2 …."""
+        """Allocate buffers and make scalars: ``name=f32[64]``; r: input, u: not initialised, iota: 0, 1, 2 …."""
         found: list[object] = []
         rng = np.random.default_rng(7)
         for word in self.args.split():
@@ -67,7 +67,11 @@ class Defect:
                 continue
             dtype, count = DTYPES[array[1]], int(array[2])
             random = name == "in" or name == "data"
-            data = np.arange(count).astype(dtype) if array[5] else (rng.random(count) if random else np.zeros(count)).astype(dtype)
+            data = (
+                np.arange(count).astype(dtype)
+                if array[5]
+                else (rng.random(count) if random else np.zeros(count)).astype(dtype)
+            )
             found.append(memory.allocate(name, data, writable=not array[3], initialised=not array[4]))
         return found
 
@@ -95,8 +99,17 @@ def defects() -> list[Defect]:
         launch = dict(part.split("=") for part in header["launch"].split())
         kind, _, tool = header["expect"].partition(" ")
         lines = tuple(number for number, line in enumerate(source.splitlines(), 1) if line.rstrip().endswith("// BUG"))
-        found.append(Defect(
-            path.stem, source, _three(launch["grid"]), _three(launch["block"]), int(launch["shared"]), header["args"], kind,
-            tool, lines,
-        ))  # fmt: skip
+        found.append(
+            Defect(
+                path.stem,
+                source,
+                _three(launch["grid"]),
+                _three(launch["block"]),
+                int(launch["shared"]),
+                header["args"],
+                kind,
+                tool,
+                lines,
+            )
+        )
     return found

@@ -12,7 +12,7 @@ ALL = defects()
 
 @pytest.mark.parametrize("defect", ALL, ids=lambda defect: defect.name)
 def test_defect_is_named_at_its_line(defect: Defect) -> None:
-    """A planted defect is reported first, with its kind, its line and that line's text, and no other kind is reported."""
+    """A planted defect is reported first, with kind, line and text, and no other kind is reported."""
     result = defect.run()
     assert {defect.kind} == {finding.kind for finding in result.findings}
     assert result.findings[0].line in defect.lines
@@ -26,7 +26,7 @@ def test_defect_is_named_at_its_line(defect: Defect) -> None:
 def test_clean_twin_is_clean(defect: Defect) -> None:
     """The mended version of each defect raises no finding."""
     result = defect.run(fixed=True)
-    assert () == result.findings
+    assert result.findings == ()
     assert result.completed
 
 

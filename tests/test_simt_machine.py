@@ -19,13 +19,19 @@ HEADERS = (DATA / "headers.cu").read_text()
 
 
 def run(
-    entry: str, *args: Any, grid: tuple[int, int, int] = (1, 1, 1), block: tuple[int, int, int] = (32, 1, 1), source: str = PLAIN,
+    entry: str,
+    *args: Any,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (32, 1, 1),
+    source: str = PLAIN,
     **options: Any,
-) -> tuple[simt.LaunchResult, list[np.ndarray[Any, Any]]]:  # fmt: skip
+) -> tuple[simt.LaunchResult, list[np.ndarray[Any, Any]]]:
     """Launch with arrays as writable buffers; return the result and what the buffers hold then."""
     memory = simt.Memory()
-    bound = [memory.allocate(f"argument {n}", a) if isinstance(a, np.ndarray) and a.dtype.fields is None and a.ndim else a
-             for n, a in enumerate(args)]  # fmt: skip
+    bound = [
+        memory.allocate(f"argument {n}", a) if isinstance(a, np.ndarray) and a.dtype.fields is None and a.ndim else a
+        for n, a in enumerate(args)
+    ]
     flags = ("-default-device", "--std=c++17") if source is HEADERS else ()
     result = simt.launch(module_of(source, flags), entry, grid, block, bound, memory=memory, source=source, **options)
     return result, [item.read() for item in bound if isinstance(item, simt.Buffer)]
@@ -34,7 +40,7 @@ def run(
 def clean(entry: str, *args: Any, **options: Any) -> list[np.ndarray[Any, Any]]:
     """Launch, insist on no findings, return the buffers."""
     result, arrays = run(entry, *args, **options)
-    assert () == result.findings
+    assert result.findings == ()
     assert result.completed
     return arrays
 
@@ -54,7 +60,9 @@ def test_tail_of_the_grid() -> None:
 def test_tiled_product(batch: int | None) -> None:
     """Shared memory and barriers work whatever the number of blocks side by side."""
     a, b = (RNG.random((64, 64)).astype(np.float32) for _ in "ab")
-    got = clean("matmul", np.zeros_like(a), a, b, np.int32(64), grid=(4, 4, 1), block=(16, 16, 1), batch_blocks=batch)[0]
+    got = clean("matmul", np.zeros_like(a), a, b, np.int32(64), grid=(4, 4, 1), block=(16, 16, 1), batch_blocks=batch)[
+        0
+    ]
     np.testing.assert_allclose(a.astype(float) @ b, got, rtol=1e-5)
 
 
@@ -100,14 +108,14 @@ def test_recursion_is_refused_by_line() -> None:
 
 
 def test_module_data_and_structures() -> None:
-    """Constants, strings, initialised variables and structure parameters; variables keep their values between launches."""
+    """What cannot be executed is refused before the run, with line and instruction; other entries still run."""
     pair = np.zeros((), np.dtype([("a", np.int32, 3), ("b", np.float64)], align=True))
     pair["a"], pair["b"] = (2, 3, 4), 0.5
     memory = simt.Memory()
     out = memory.allocate("out", np.zeros(32))
     for launch in (1, 2):
         result = simt.launch(module_of(PLAIN), "data", (1, 1, 1), (32, 1, 1), [out, pair, np.int32(3)], memory=memory)
-        assert () == result.findings
+        assert result.findings == ()
         weights = np.array([1.5, -2, 0.25, 8])
         expected = [weights[i & 3] + (2, 3, 4)[i % 3] * 0.5 + ord("eo"[i & 1]) for i in range(31)]
         assert [*expected, 40 + 3 * launch] == list(out.read())
@@ -116,7 +124,9 @@ def test_module_data_and_structures() -> None:
 def test_printf() -> None:
     """Device printf formats like C."""
     result, _ = run("print", np.int32(2))
-    assert "thread 0 of block:  0.00 z ff 1099511627776%\nthread 1 of block:  1.50 z ff 1099511627776%\n" == result.printed
+    assert (
+        result.printed == "thread 0 of block:  0.00 z ff 1099511627776%\nthread 1 of block:  1.50 z ff 1099511627776%\n"
+    )
 
 
 def _signed(value: int, bits: int) -> int:
@@ -146,11 +156,31 @@ def test_integers() -> None:
         s = b & 31
         dot = n + sum(_signed(a >> 8 * k, 8) * _signed(b >> 8 * k, 8) for k in range(4))
         expected = [
-            div(a, b | 1), a - div(a, b | 1) * (b | 1), u // (w | 1), u % (w | 1), a * b >> 32, u * w >> 32, u.bit_count(),
-            32 - u.bit_length(), (u & -u).bit_length(), int(f"{u:032b}"[::-1], 2), permute(a, b, 0x3715), permute(a, b, w & 0x7777),
-            (w << 32 | u) << n >> 32, (w << 32 | u) >> 32, dot, abs(u - w) + n, min(a, b), max(u, w), abs(a), a << s, a >> s, u >> s,
-            (a ^ b) & (n | ~a), _signed(a, 24) * _signed(b, 24),
-        ]  # fmt: skip
+            div(a, b | 1),
+            a - div(a, b | 1) * (b | 1),
+            u // (w | 1),
+            u % (w | 1),
+            a * b >> 32,
+            u * w >> 32,
+            u.bit_count(),
+            32 - u.bit_length(),
+            (u & -u).bit_length(),
+            int(f"{u:032b}"[::-1], 2),
+            permute(a, b, 0x3715),
+            permute(a, b, w & 0x7777),
+            (w << 32 | u) << n >> 32,
+            (w << 32 | u) >> 32,
+            dot,
+            abs(u - w) + n,
+            min(a, b),
+            max(u, w),
+            abs(a),
+            a << s,
+            a >> s,
+            u >> s,
+            (a ^ b) & (n | ~a),
+            _signed(a, 24) * _signed(b, 24),
+        ]
         assert [_signed(e, 32) for e in expected] == [int(v) for v in x[:, i]]
         q = p & m64
         wide = [
@@ -175,8 +205,18 @@ def test_exactly_rounded_floats() -> None:
             np.testing.assert_array_equal(expected, x[row])
     assert (x[6] >= exact[6]).all() and (np.nextafter(x[6], np.float32(-np.inf)).astype(float) < exact[6]).all()
     assert (x[7] <= exact[7]).all() and (np.nextafter(x[7], np.float32(np.inf)).astype(float) > exact[7]).all()
-    others = [np.floor(v), np.rint(v), np.trunc(v), np.ceil(v), np.minimum(v, w), np.maximum(v, w), np.copysign(v, w), np.trunc(v),
-              np.rint(abs(w)), np.floor(v)]  # fmt: skip
+    others = [
+        np.floor(v),
+        np.rint(v),
+        np.trunc(v),
+        np.ceil(v),
+        np.minimum(v, w),
+        np.maximum(v, w),
+        np.copysign(v, w),
+        np.trunc(v),
+        np.rint(abs(w)),
+        np.floor(v),
+    ]
     for row, expected in enumerate(others, 10):
         np.testing.assert_array_equal(expected, x[row])
     doubles = [e / 3, None, np.sqrt(abs(e)), e * f, np.floor(e), np.trunc(e * 1e10), np.minimum(e, 0.5)]
@@ -186,14 +226,28 @@ def test_exactly_rounded_floats() -> None:
 
 
 def test_library_functions() -> None:
-    """The compiler's own expansions of the mathematical functions run and come out within a few units in the last place."""
+    """The compiler's expansions of mathematical functions come out within a few units in the last place."""
     y = REALS[:32].copy()
     x, d, _ = clean("library", np.zeros(15 * 32, np.float32), np.zeros(6 * 32), y)
     e, a = y.astype(float), abs(y.astype(float))
     big = (np.float32(1e6) * y).astype(float)
-    singles = [np.sin(e), np.cos(e), np.tan(e), np.exp(e), np.log(a), a ** float(np.float32(1.7)), [math.erf(t) for t in e],
-               np.tanh(e), a**-0.5, np.cbrt(e), np.arctan2(e, 2), np.exp2(e), np.sin(big), np.fmod(e, float(np.float32(0.3))),
-               [math.lgamma(float(np.float32(t) + np.float32(1))) for t in a]]  # fmt: skip
+    singles = [
+        np.sin(e),
+        np.cos(e),
+        np.tan(e),
+        np.exp(e),
+        np.log(a),
+        a ** float(np.float32(1.7)),
+        [math.erf(t) for t in e],
+        np.tanh(e),
+        a**-0.5,
+        np.cbrt(e),
+        np.arctan2(e, 2),
+        np.exp2(e),
+        np.sin(big),
+        np.fmod(e, float(np.float32(0.3))),
+        [math.lgamma(float(np.float32(t) + np.float32(1))) for t in a],
+    ]
     for row, expected in enumerate(singles):
         np.testing.assert_allclose(x.reshape(15, 32)[row], expected, rtol=2e-5, atol=2e-6)
     doubles = [np.sin(e), np.exp(e), np.log(a), a**2.5, np.tanh(e), [math.erf(t) for t in e]]
@@ -209,10 +263,23 @@ def test_warp_operations() -> None:
     base = i - lane
     ballots = [sum(1 << k for k in range(32) if (32 * w + k) % 3 == 0) for w in range(2)]
     expected = [
-        np.repeat(ballots, 32), i >= 32, i < 32, 15 << lane // 4 * 4, np.full(64, 0x100000000) & 0xFFFFFFFF, np.where(i < 32, 496, 1520),
-        np.where(i < 32, 31, 63), np.where(lane >= 3, i - 3, i), np.where(lane % 8 + 5 < 8, i + 5, i), base + i * 7 % 32, i ^ 6,
-        np.full(64, 32), np.full(64, 1), np.zeros(64), np.full(64, 0xFFFFFFFF), np.where(i & 1, 0xAAAAAAAA, 0),
-    ]  # fmt: skip
+        np.repeat(ballots, 32),
+        i >= 32,
+        i < 32,
+        15 << lane // 4 * 4,
+        np.full(64, 0x100000000) & 0xFFFFFFFF,
+        np.where(i < 32, 496, 1520),
+        np.where(i < 32, 31, 63),
+        np.where(lane >= 3, i - 3, i),
+        np.where(lane % 8 + 5 < 8, i + 5, i),
+        base + i * 7 % 32,
+        i ^ 6,
+        np.full(64, 32),
+        np.full(64, 1),
+        np.zeros(64),
+        np.full(64, 0xFFFFFFFF),
+        np.where(i & 1, 0xAAAAAAAA, 0),
+    ]
     for row, values in enumerate(expected):
         if row in (12, 13):
             np.testing.assert_array_equal(np.asarray(values) != 0, got[row] != 0)
@@ -222,40 +289,61 @@ def test_warp_operations() -> None:
 
 def test_atomics() -> None:
     """Every lane's update happens, once, and the old values form a chain."""
-    n, f, d, q = clean("atomics", np.zeros(96, np.int32), np.zeros(1, np.float32), np.zeros(1), np.zeros(2, np.uint64), block=(64, 1, 1))
+    n, f, d, q = clean(
+        "atomics",
+        np.zeros(96, np.int32),
+        np.zeros(1, np.float32),
+        np.zeros(1),
+        np.zeros(2, np.uint64),
+        block=(64, 1, 1),
+    )
     i = np.arange(64)
     sums = np.array([i[i % 4 == k].sum() for k in range(4)])[i % 4]
     assert int(sums.sum()) == int(n[0])
     assert list(np.cumsum(sums) - sums) == list(n[16:80])
-    assert [63, 7, 64 % 6] == list(n[1:4])
-    assert [-63, -1, 0, 0, 63] == list(n[5:10])
-    assert 32.0 == float(f[0])
-    assert 16.0 == float(d[0])
-    assert [64 << 33, 63] == [int(v) for v in q]
+    assert list(n[1:4]) == [63, 7, 64 % 6]
+    assert list(n[5:10]) == [-63, -1, 0, 0, 63]
+    assert float(f[0]) == 32.0
+    assert float(d[0]) == 16.0
+    assert [int(v) for v in q] == [64 << 33, 63]
 
 
 def test_spin_lock_makes_progress() -> None:
     """Lanes that spin on a lock let the holder go on, within a warp too."""
     result, arrays = run("spinlock", np.zeros(1, np.int32), block=(64, 1, 1))
     assert result.completed
-    assert 64 == int(arrays[0][0])
+    assert int(arrays[0][0]) == 64
 
 
 def test_last_block_sees_the_others() -> None:
     """A fence and an atomic order the blocks: reading the others' partial sums is no race."""
-    total = clean("last_block", np.zeros(1, np.float32), np.zeros(8, np.float32), np.zeros(1, np.uint32), grid=(8, 1, 1), batch_blocks=3)[0]
-    assert 36.0 == float(total[0])
+    total = clean(
+        "last_block",
+        np.zeros(1, np.float32),
+        np.zeros(8, np.float32),
+        np.zeros(1, np.uint32),
+        grid=(8, 1, 1),
+        batch_blocks=3,
+    )[0]
+    assert float(total[0]) == 36.0
 
 
 def test_several_launches_side_by_side() -> None:
     """`launch_many` gives each argument set its own result and findings."""
     memory = simt.Memory()
     inputs = [RNG.random(100).astype(np.float32) for _ in range(3)]
-    sets = [[memory.allocate(f"y{k}", np.ones(100 - 40 * (k == 1), np.float32)), memory.allocate(f"x{k}", x, writable=False),
-             np.float32(k), np.int32(100)] for k, x in enumerate(inputs)]  # fmt: skip
+    sets = [
+        [
+            memory.allocate(f"y{k}", np.ones(100 - 40 * (k == 1), np.float32)),
+            memory.allocate(f"x{k}", x, writable=False),
+            np.float32(k),
+            np.int32(100),
+        ]
+        for k, x in enumerate(inputs)
+    ]
     results = simt.launch_many(module_of(PLAIN), "saxpy", (1, 1, 1), (128, 1, 1), sets, memory=memory)
     assert [set(), {"out_of_bounds"}, set()] == [{finding.kind for finding in result.findings} for result in results]
-    assert [True, False, True] == [result.completed for result in results]
+    assert [result.completed for result in results] == [True, False, True]
     for k in (0, 2):
         np.testing.assert_array_equal((k * inputs[k].astype(float) + 1).astype(np.float32), sets[k][0].read())
 
@@ -289,7 +377,7 @@ def test_asynchronous_copies_fill_with_zeros() -> None:
 
 
 def test_matrix_fragments() -> None:
-    """wmma loads, multiplies and stores."""
+    """Wmma loads, multiplies and stores."""
     a, b = (RNG.standard_normal((16, 16)).astype(np.float16) for _ in "ab")
     got = clean("fragments", np.zeros((16, 16), np.float32), a, b, source=HEADERS)[0]
     np.testing.assert_allclose(1 + a.astype(float) @ b.astype(float).T, got, rtol=1e-5, atol=1e-5)
@@ -298,10 +386,12 @@ def test_matrix_fragments() -> None:
 def test_small_formats() -> None:
     """fp8 conversions and arithmetic in f16 and bf16, with atomics."""
     y = np.arange(32, dtype=np.uint8)
-    x, _, z, _ = clean("bytes", np.zeros(32, np.float32), y, np.zeros(32, np.uint8), np.zeros(32, np.uint8), source=HEADERS)
+    x, _, z, _ = clean(
+        "bytes", np.zeros(32, np.float32), y, np.zeros(32, np.uint8), np.zeros(32, np.uint8), source=HEADERS
+    )
     assert [k / 512 for k in range(8)] + [(8 + k) / 512 for k in range(8)] == list(x[:16])
     assert [8 + k for k in range(2)] == [round(float(v) * 512) for v in x[8:10]]
-    assert 10 == z[8], "8/512 times 1.3 rounds to 10/512"
+    assert z[8] == 10, "8/512 times 1.3 rounds to 10/512"
     h = RNG.standard_normal(128).astype(np.float16)
     q = (RNG.standard_normal(32).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     got, _, p, _ = clean("halves", np.zeros(128, np.float16), h, np.zeros(32, np.uint16), q, source=HEADERS)
@@ -311,7 +401,9 @@ def test_small_formats() -> None:
     v = (q.astype(np.uint32) << 16).view(np.float32).astype(float)
     expected = v * v + v
     assert np.all(np.abs((p.astype(np.uint32) << 16).view(np.float32) - expected) <= np.abs(expected) * 2.0**-8)
-    two, one, pair = clean("half_atomics", np.zeros(2, np.float16), np.zeros(2, np.float16), np.zeros(2, np.uint16), source=HEADERS)
-    assert [32.0, 64.0] == list(two)
-    assert 16.0 == float(one[0])
-    assert [32.0, 64.0] == list((pair.astype(np.uint32) << 16).view(np.float32))
+    two, one, pair = clean(
+        "half_atomics", np.zeros(2, np.float16), np.zeros(2, np.float16), np.zeros(2, np.uint16), source=HEADERS
+    )
+    assert list(two) == [32.0, 64.0]
+    assert float(one[0]) == 16.0
+    assert list((pair.astype(np.uint32) << 16).view(np.float32)) == [32.0, 64.0]

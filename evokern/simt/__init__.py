@@ -7,4 +7,16 @@ from evokern.simt.memory import Buffer, Memory
 from evokern.simt.module import Module, parse
 from evokern.simt.syntax import Entry, Param
 
-__all__ = ["Buffer", "Counters", "Entry", "Finding", "LaunchResult", "Memory", "Module", "Param", "launch", "launch_many", "parse"]
+__all__ = [
+    "Buffer",
+    "Counters",
+    "Entry",
+    "Finding",
+    "LaunchResult",
+    "Memory",
+    "Module",
+    "Param",
+    "launch",
+    "launch_many",
+    "parse",
+]

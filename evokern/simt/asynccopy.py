@@ -1,7 +1,8 @@
 """Asynchronous copies from global to shared memory (PTX ISA 9.7.9.25).
 
-A copy reads its source when it is issued and its data lands when the thread waits for its group, the latest moment that the
-program may rely on. In between, the destination is marked as in flight in the shadow, so that any access is a finding.
+A copy reads its source when it is issued and its data lands when the thread waits for its group, the latest moment that
+the program may rely on. In between, the destination is marked as in flight in the shadow, so that any access is a
+finding.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class AsyncCopies:
             from evokern.simt.shadow import IN_FLIGHT
 
             machine.shared.shadow.write(active, index, width, number, stamp=IN_FLIGHT)
-        self.pending.append(_Copy(active, active.lanes, index, data, width, group, number, source, machine.globals.writes))
+        self.pending.append(
+            _Copy(active, active.lanes, index, data, width, group, number, source, machine.globals.writes)
+        )
 
     def commit(self, active: Active) -> None:
         """Close the current group of the active lanes."""
@@ -79,11 +82,7 @@ class AsyncCopies:
             return
         machine = self.machine
         kept: list[_Copy] = []
-        limit: Array | int
-        if most is None:
-            limit = 1 << 60
-        else:
-            limit = self.committed - most
+        limit: Array | int = 1 << 60 if most is None else self.committed - most
         rows: Array | None = None
         for copy in self.pending:
             if active.full and isinstance(limit, int) and isinstance(copy.group, int):
@@ -103,11 +102,19 @@ class AsyncCopies:
             else:
                 self._land(copy, ready)
                 rest = ~ready
-                kept.append(_Copy(
-                    machine.restrict(copy.active, rest), copy.lanes[rest], copy.index[rest], copy.data[rest], copy.width,
-                    copy.group if isinstance(copy.group, int) else copy.group[rest], copy.number,
-                    None if copy.source is None else copy.source[rest], copy.writes,
-                ))  # fmt: skip
+                kept.append(
+                    _Copy(
+                        machine.restrict(copy.active, rest),
+                        copy.lanes[rest],
+                        copy.index[rest],
+                        copy.data[rest],
+                        copy.width,
+                        copy.group if isinstance(copy.group, int) else copy.group[rest],
+                        copy.number,
+                        None if copy.source is None else copy.source[rest],
+                        copy.writes,
+                    )
+                )
         self.pending = kept
 
     def _land(self, copy: _Copy, ready: Array | None) -> None:
@@ -124,8 +131,13 @@ class AsyncCopies:
             now = machine.globals.view(copy.width).take(source, mode="clip")
             changed = (now.view(np.uint8) != data.view(np.uint8)).reshape(-1, copy.width).any(1)
             if changed.any():
-                machine.report("async_not_waited", copy.number, int(active.lanes[changed][0]), count=int(np.count_nonzero(changed)),
-                               detail="Its source was overwritten before the copy was waited for")  # fmt: skip
+                machine.report(
+                    "async_not_waited",
+                    copy.number,
+                    int(active.lanes[changed][0]),
+                    count=int(np.count_nonzero(changed)),
+                    detail="Its source was overwritten before the copy was waited for",
+                )
 
     def finish(self) -> None:
         """Let everything land at the end of the blocks."""

@@ -1,7 +1,7 @@
 """Barriers of a block: sixteen of them, with or without counts (PTX ISA 9.7.13.1).
 
-A barrier without a count waits for all threads of the block that have not left; with a count, for so many threads, counted in
-whole warps. Threads may also arrive without waiting.
+A barrier without a count waits for all threads of the block that have not left; with a count, for so many threads,
+counted in whole warps. Threads may also arrive without waiting.
 """
 
 from __future__ import annotations
@@ -51,9 +51,18 @@ class Barriers:
         self.busy |= active.mask
 
     def arrive(
-        self, active: Active, *, number: int, identity: Array, wanted: Array | None, follow: int, waits: bool, aligned: bool,
-        reduction: Any, plain: bool,
-    ) -> int:  # fmt: skip
+        self,
+        active: Active,
+        *,
+        number: int,
+        identity: Array,
+        wanted: Array | None,
+        follow: int,
+        waits: bool,
+        aligned: bool,
+        reduction: Any,
+        plain: bool,
+    ) -> int:
         """Handle the arrival of lanes; returns the next segment when all of them go on at once, else −1."""
         machine = self.machine
         if plain and active.full and not self._ids:
@@ -124,7 +133,7 @@ class Barriers:
             del self._ids[identity]
 
     def _check_missing(self, barrier: _Barrier, lanes: Array, released: Array) -> None:
-        """Report threads that went past a barrier of the whole block and left the kernel; a bare early return is let pass."""
+        """Report threads that passed a barrier of the whole block and ended; a bare early return is let pass."""
         missed = barrier.present & ~released & self.busy & lanes
         if missed.any():
             machine = self.machine
@@ -132,11 +141,16 @@ class Barriers:
             width = machine.geometry.width
             waiting = np.flatnonzero(released[blocks[0] * width : (blocks[0] + 1) * width]) + blocks[0] * width
             lane = int(waiting[0])
-            machine.report("barrier_divergence", int(barrier.number[lane]), lane, count=int(np.count_nonzero(released)),
-                           detail=f"{int(np.count_nonzero(missed))} threads go past it and end without arriving")  # fmt: skip
+            machine.report(
+                "barrier_divergence",
+                int(barrier.number[lane]),
+                lane,
+                count=int(np.count_nonzero(released)),
+                detail=f"{int(np.count_nonzero(missed))} threads go past it and end without arriving",
+            )
 
     def _check_warps(self, barrier: _Barrier, released: Array) -> None:
-        """Report warps whose lanes met the barrier at different instructions: an aligned barrier demands the same one."""
+        """Report warps whose lanes met at different instructions: an aligned barrier demands the same one."""
         numbers = barrier.number.reshape(-1, 32)
         mask = released.reshape(-1, 32)
         low = numbers.min(1, where=mask, initial=1 << 40)
@@ -146,8 +160,14 @@ class Barriers:
             machine = self.machine
             warp = int(np.flatnonzero(split)[0])
             lane = warp * 32 + int(np.flatnonzero(mask[warp] & (numbers[warp] == low[warp]))[0])
-            machine.report("barrier_divergence", int(low[warp]), lane, count=int(np.count_nonzero(split)), other=int(high[warp]),
-                           detail="Lanes of one warp wait at different barriers")  # fmt: skip
+            machine.report(
+                "barrier_divergence",
+                int(low[warp]),
+                lane,
+                count=int(np.count_nonzero(split)),
+                other=int(high[warp]),
+                detail="Lanes of one warp wait at different barriers",
+            )
 
     def _reduce(self, barrier: _Barrier, released: Array, blocks: int, width: int) -> None:
         """Give every thread of a released block the reduction of all their predicates (``bar.red``)."""
@@ -190,6 +210,12 @@ class Barriers:
             wanted = int(barrier.wanted[first])
             kind = "deadlock" if wanted or identity else "barrier_divergence"
             need = f"{wanted} threads are needed" if wanted else "all threads of the block are needed"
-            machine.report(kind, number, first, count=int(lanes.size), other=others[0] if others else -1,
-                           detail=f"{mine.size} threads of the block wait at barrier {identity}, {elsewhere} wait elsewhere; {need}")  # fmt: skip
+            machine.report(
+                kind,
+                number,
+                first,
+                count=int(lanes.size),
+                other=others[0] if others else -1,
+                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} elsewhere; {need}",
+            )
         return stuck

@@ -1,11 +1,12 @@
 """Counters: what a launch issued and moved, per instruction and per source line.
 
-Counted are warp instructions as issued, on the pipe of the PTX instruction (ptxas may turn one PTX instruction into several or
-drop it), wavefronts of shared memory and 32-byte sectors of global memory.
+Counted are warp instructions as issued, on the pipe of the PTX instruction (ptxas may turn one PTX instruction into
+several or drop it), wavefronts of shared memory and 32-byte sectors of global memory.
 
-A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time, those of 16 bytes
-and the rows of ``ldmatrix`` for a quarter; within such a group the wavefronts are the most distinct words that any bank has to
-deliver (CUDA C++ Programming Guide, compute capability 5.x and later, "Shared Memory"; Nsight Compute, "Memory Tables").
+A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time, those of
+16 bytes and the rows of ``ldmatrix`` for a quarter; within such a group the wavefronts are the most distinct words that
+any bank has to deliver (CUDA C++ Programming Guide, compute capability 5.x and later, "Shared Memory"; Nsight Compute,
+"Memory Tables").
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """All counters of a launch (of several, for `launch_many`). Arrays have one element per PTX instruction of the program."""
+    """All counters of a launch, or of those of `launch_many`; arrays go by PTX instruction of the program."""
 
     blocks: tuple[int, ...]
     """Linear ids of the blocks that ran."""
@@ -148,14 +149,27 @@ class Counters:
             mine = self.lines == line
             if not self.warp_instructions[mine].any():
                 continue
-            result.append(Line(
-                int(line), int(self.warp_instructions[mine].sum()), int(self.thread_instructions[mine].sum()),
-                {k: v for k, v in _by_pipe(
-                    [p for p, m in zip(self.pipes, mine, strict=True) if m], self.warp_instructions[mine]).items() if v},
-                int(self.shared_wavefronts[mine].sum()), int(self.ideal_wavefronts[mine].sum()),
-                int(self.load_sectors[mine].sum()), int(self.ideal_load_sectors[mine].sum()),
-                int(self.store_sectors[mine].sum()), int(self.ideal_store_sectors[mine].sum()), int(self.divergent[mine].sum()),
-            ))  # fmt: skip
+            result.append(
+                Line(
+                    int(line),
+                    int(self.warp_instructions[mine].sum()),
+                    int(self.thread_instructions[mine].sum()),
+                    {
+                        k: v
+                        for k, v in _by_pipe(
+                            [p for p, m in zip(self.pipes, mine, strict=True) if m], self.warp_instructions[mine]
+                        ).items()
+                        if v
+                    },
+                    int(self.shared_wavefronts[mine].sum()),
+                    int(self.ideal_wavefronts[mine].sum()),
+                    int(self.load_sectors[mine].sum()),
+                    int(self.ideal_load_sectors[mine].sum()),
+                    int(self.store_sectors[mine].sum()),
+                    int(self.ideal_store_sectors[mine].sum()),
+                    int(self.divergent[mine].sum()),
+                )
+            )
         return result
 
 
@@ -187,8 +201,20 @@ class Tally:
 
     def __post_init__(self) -> None:
         size = len(self.program.instructions)
-        names = ("warp_instructions", "thread_instructions", "divergent", "shared_wavefronts", "ideal_wavefronts", "load_sectors",
-                 "ideal_load_sectors", "store_sectors", "ideal_store_sectors", "load_bytes", "store_bytes", "local_bytes")  # fmt: skip
+        names = (
+            "warp_instructions",
+            "thread_instructions",
+            "divergent",
+            "shared_wavefronts",
+            "ideal_wavefronts",
+            "load_sectors",
+            "ideal_load_sectors",
+            "store_sectors",
+            "ideal_store_sectors",
+            "load_bytes",
+            "store_bytes",
+            "local_bytes",
+        )
         self.arrays = {name: np.zeros(size, np.int64) for name in names}
 
     def keep(self, kind: str, keys: Array) -> None:
@@ -220,7 +246,12 @@ class Tally:
         mma: dict[str, tuple[int, float]] = {}
         barriers = 0
         for number, (item, operation) in enumerate(pairs):
-            if operation.pipe == "tensor" and item.has("mma", "sync") and "load" not in item.modifiers and "store" not in item.modifiers:
+            if (
+                operation.pipe == "tensor"
+                and item.has("mma", "sync")
+                and "load" not in item.modifiers
+                and "store" not in item.modifiers
+            ):
                 m, n, k = shape_of(item)
                 skip = ("sync", "aligned", "row", "col", "mma", "satfinite")
                 name = ".".join(word for word in item.modifiers if word not in skip)
@@ -229,13 +260,20 @@ class Tally:
             elif item.opcode in ("bar", "barrier") and "warp" not in item.modifiers:
                 barriers += int(issued[number])
         return Counters(
-            blocks=blocks, launches=launches, warps_per_block=warps_per_block,
+            blocks=blocks,
+            launches=launches,
+            warps_per_block=warps_per_block,
             instructions=tuple(item.text for item in program.instructions),
-            lines=np.array([program.lines.line(item.location) for item in program.instructions], np.int64), pipes=pipes,
-            barriers=barriers, mma={name: value for name, value in mma.items() if value[0]}, async_bytes=self.async_bytes,
-            unique_load_sectors=self._by_block("load"), unique_store_sectors=self._by_block("store"),
-            record=tuple(self.record), **self.arrays,
-        )  # fmt: skip
+            lines=np.array([program.lines.line(item.location) for item in program.instructions], np.int64),
+            pipes=pipes,
+            barriers=barriers,
+            mma={name: value for name, value in mma.items() if value[0]},
+            async_bytes=self.async_bytes,
+            unique_load_sectors=self._by_block("load"),
+            unique_store_sectors=self._by_block("store"),
+            record=tuple(self.record),
+            **self.arrays,
+        )
 
 
 class EventCounter:
@@ -252,7 +290,7 @@ class EventCounter:
 
     def segment(self, number: int, active: Active) -> None:
         """Note that these lanes run a segment now."""
-        self.steps.append((number, None if active.all else active.mask.reshape(-1, 32).any(1)))
+        self.steps.append((number, None if active.all else np.asarray(active.mask.reshape(-1, 32).any(1))))
 
     def finish(self) -> None:
         """Add up what the machine counted per segment; called once per batch, after its blocks ran."""

@@ -1,7 +1,7 @@
 """Findings: what the sanitizer saw, grouped by place and counted.
 
-One finding stands for every occurrence of one kind at one pair of source lines; the first occurrence gives the block, the
-thread and the address.
+One finding stands for every occurrence of one kind at one pair of source lines; the first occurrence gives the block,
+the thread and the address.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ FINDING_LIMIT = 64
 """Most groups that one launch reports."""
 
 HINTS: dict[str, str] = {
-    "out_of_bounds": "An index runs past its array: check the tail of the grid, the row length and the size of the allocation.",
-    "misaligned": "A vector access needs an address that is a multiple of its width: check the row pitch and the start offset.",
-    "uninitialised": "This memory was never written: check the loop bounds of the load phase, tails, and accumulators.",
-    "shared_race": "Two threads use the same shared memory without a barrier between them: add __syncthreads() or __syncwarp().",
-    "async_not_waited": "An asynchronous copy may still be under way: wait for its group (and a barrier) before touching the data.",
-    "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition, or keep all threads alive until it.",
-    "deadlock": "Threads wait for each other forever: check that counts and ids of barriers and the order of waits agree.",
-    "global_race": "Two blocks use the same global memory without synchronisation: use atomics or give each block its own part.",
+    "out_of_bounds": "An index runs past its array: check the tail of the grid, row lengths and the allocation's size.",
+    "misaligned": "A vector access needs an address that is a multiple of its width: check row pitch and start offset.",
+    "uninitialised": "This memory was never written: check the bounds of the load phase, tails and accumulators.",
+    "shared_race": "Two threads use the same memory with no barrier between: add __syncthreads() or __syncwarp().",
+    "async_not_waited": "An asynchronous copy may be under way: wait for its group, then a barrier, then use the data.",
+    "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
+    "deadlock": "Threads wait for each other forever: check that barrier ids, counts and the order of waits agree.",
+    "global_race": "Two blocks use the same global memory unordered: use atomics or give each its own part.",
     "input_write": "This buffer is an input: the kernel writes to it, probably through a wrong pointer or index.",
-    "inactive_shuffle": "A lane named in the mask, or read from, does not take part: bring all named lanes to the same call.",
+    "inactive_shuffle": "A lane named in the mask, or read from, is absent: bring all named lanes to the same call.",
     "instruction_limit": "The kernel does not end within the limit: check loop conditions, or raise the limit.",
     "trap": "The kernel stopped itself with trap.",
     "assert": "A device assert failed.",
@@ -106,7 +106,20 @@ class Collector:
             self.dropped += count
             return
         hint = f"{detail}. {HINTS[kind]}" if detail else HINTS[kind]
-        finding = Finding(kind, line, self.text(line), instruction, block, thread, address, allocation, offset, other_line, count, hint)
+        finding = Finding(
+            kind,
+            line,
+            self.text(line),
+            instruction,
+            block,
+            thread,
+            address,
+            allocation,
+            offset,
+            other_line,
+            count,
+            hint,
+        )
         self._groups[key] = [finding, count]
         if kind in FATAL and self.fatal_key is None:
             self.fatal_key = key

@@ -1,9 +1,10 @@
 """Running several instructions of a kind as one.
 
-Unrolled loops give runs of equal instructions on different registers: 64 multiply-adds, 32 matrix products, 16 loads from one
-base address. Where they do not depend on each other, the machine gathers their registers, does the work once on rows that are as
-many times longer, and scatters the results. That spreads the fixed cost of NumPy calls, which at a few hundred lanes is most of
-the cost. An instruction may be delayed past others that neither touch its registers nor, for loads, write memory.
+Unrolled loops give runs of equal instructions on different registers: 64 multiply-adds, 32 matrix products, 16 loads
+from one base address. Where they do not depend on each other, the machine gathers their registers, does the work once
+on rows that are as many times longer, and scatters the results. That spreads the fixed cost of NumPy calls, which at a
+few hundred lanes is most of the cost. An instruction may be delayed past others that neither touch its registers nor,
+for loads, write memory.
 """
 
 from __future__ import annotations
@@ -27,10 +28,37 @@ if TYPE_CHECKING:
 
 GROUP_ELEMENTS = 32768
 """Most lanes times instructions of a group: beyond, its rows leave the caches."""
-_COSTLY = frozenset({
-    "fma", "div", "rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh", "cvt", "prmt", "lop3", "bfe", "bfi", "bfind", "popc",
-    "clz", "brev", "shf", "dp4a", "dp2a", "rem", "sad", "mul24", "mad24", "set",
-})  # fmt: skip
+_COSTLY = frozenset(
+    {
+        "fma",
+        "div",
+        "rcp",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "lg2",
+        "ex2",
+        "tanh",
+        "cvt",
+        "prmt",
+        "lop3",
+        "bfe",
+        "bfi",
+        "bfind",
+        "popc",
+        "clz",
+        "brev",
+        "shf",
+        "dp4a",
+        "dp2a",
+        "rem",
+        "sad",
+        "mul24",
+        "mad24",
+        "set",
+    }
+)
 Touch = tuple[frozenset[object], frozenset[object]]
 """(registers read, registers written)."""
 Plan = list[int | tuple[int, ...]]
@@ -44,7 +72,11 @@ def worthwhile(instruction: Instruction, operation: Operation) -> bool:
     if operation.kind == "effect":
         if instruction.opcode == "mma":
             return True
-        return instruction.opcode == "ld" and "shared" in instruction.modifiers and not instruction.has("volatile", "relaxed", "acquire")
+        return (
+            instruction.opcode == "ld"
+            and "shared" in instruction.modifiers
+            and not instruction.has("volatile", "relaxed", "acquire")
+        )
     if operation.kind != "lanes":
         return False
     if instruction.opcode == "cvt":
@@ -52,7 +84,11 @@ def worthwhile(instruction: Instruction, operation: Operation) -> bool:
     if instruction.opcode in _COSTLY:
         return True
     if operation.family in ("half", "float") and instruction.opcode in ("min", "max", "add", "sub", "mul"):
-        return operation.family == "half" or instruction.opcode in ("min", "max") or instruction.has("ftz", "sat", "rz", "rm", "rp")
+        return (
+            operation.family == "half"
+            or instruction.opcode in ("min", "max")
+            or instruction.has("ftz", "sat", "rz", "rm", "rp")
+        )
     return instruction.opcode == "mul" and instruction.has("hi")
 
 
@@ -61,11 +97,18 @@ def kind_of_operands(instruction: Instruction, unit: Unit) -> tuple[object, ...]
     parts: list[object] = []
     if instruction.opcode == "ld":
         address = instruction.operands[1]
-        if not isinstance(address, Address) or not isinstance(address.base, Register) or unit.type_of(address.base.name) is None:
+        if (
+            not isinstance(address, Address)
+            or not isinstance(address.base, Register)
+            or unit.type_of(address.base.name) is None
+        ):
             return None
         targets = instruction.operands[0]
         names = targets.items if isinstance(targets, Vector) else (targets,)
-        if not all(isinstance(item, Register) and row_class(unit.type_of(item.name) or "pred") in ("32", "64") for item in names):
+        if not all(
+            isinstance(item, Register) and row_class(unit.type_of(item.name) or "pred") in ("32", "64")
+            for item in names
+        ):
             return None
         return (address.base.name,)
     if instruction.opcode == "mma":
@@ -84,21 +127,22 @@ _LOADS = frozenset({"ld", "ldu", "ldmatrix"})
 
 
 def orders_memory(instruction: Instruction, operation: Operation) -> str:
-    """Return how an instruction takes part in the order of memory: ``load``, ``sync`` (nothing passes it) or nothing."""
+    """Return the part of an instruction in the order of memory: ``load``, ``sync`` (nothing passes it) or none."""
     if instruction.has("volatile", "relaxed", "acquire"):
         return "sync"
     if instruction.opcode in _LOADS:
         return "load"
     if operation.kind == "effect" and instruction.opcode not in ("mma", "movmatrix", "activemask"):
         return "sync"
-    clock = instruction.opcode == "mov" and "%clock" in instruction.text or "%globaltimer" in instruction.text
+    clock = (instruction.opcode == "mov" and "%clock" in instruction.text) or "%globaltimer" in instruction.text
     return "sync" if clock else ""
 
 
 def plan(program: Program, segment: Segment, touches: list[Touch]) -> Plan:
     """Return the order in which to run a segment's instructions, with groups formed.
 
-    What is cheap runs as soon as it can; of what is costly, the largest set of equal instructions that are ready runs next.
+    What is cheap runs as soon as it can; of what is costly, the largest set of equal instructions that are ready runs
+    next.
 
     Args:
         program: the program.
@@ -145,7 +189,9 @@ def plan(program: Program, segment: Segment, touches: list[Touch]) -> Plan:
     return order
 
 
-def _dependencies(instructions: list[Instruction], operations: list[Operation], touches: list[Touch]) -> tuple[list[list[int]], list[int]]:
+def _dependencies(
+    instructions: list[Instruction], operations: list[Operation], touches: list[Touch]
+) -> tuple[list[list[int]], list[int]]:
     """Return who follows each instruction, and how many each one waits for."""
     followers: list[list[int]] = [[] for _ in instructions]
     waits = [0] * len(instructions)
@@ -221,7 +267,9 @@ class GroupBinder(Binder):
             self.buffers[name] = np.empty(self.lanes, machine.registers.bits[kind].dtype)
             operands.append(Register(name))
         self.results = [f"#{place}" for place in range(results)]
-        self.instruction = Instruction(first.opcode, first.modifiers, tuple(operands), None, first.location, first.text, first.ptx_line)
+        self.instruction = Instruction(
+            first.opcode, first.modifiers, tuple(operands), None, first.location, first.text, first.ptx_line
+        )
 
     def src(self, operand: Operand, type_name: str) -> Array:
         """Return a gathered operand."""
@@ -257,7 +305,9 @@ class GroupBinder(Binder):
         return self._spare[key].view(DTYPES[type_name])
 
 
-def bind_group(machine: Machine, segment: Segment, positions: tuple[int, ...], single: Callable[[int], Action]) -> Action:
+def bind_group(
+    machine: Machine, segment: Segment, positions: tuple[int, ...], single: Callable[[int], Action]
+) -> Action:
     """Bind instructions to run as one.
 
     Args:
@@ -292,7 +342,10 @@ def _scattered(machine: Machine, group: GroupBinder, action: Action) -> Action:
             source = group.buffers[name].reshape(count, lanes)
             same = bool((rows == rows[0]).all())
             gathers.append((files[group.kinds[name]], rows, source, same))
-    outs = [(files[group.kinds[name]], group.rows[name], group.buffers[name].reshape(count, lanes)) for name in group.results]
+    outs = [
+        (files[group.kinds[name]], group.rows[name], group.buffers[name].reshape(count, lanes))
+        for name in group.results
+    ]
 
     def run() -> None:
         for file, rows, buffer, same in gathers:
@@ -311,8 +364,10 @@ def _scattered(machine: Machine, group: GroupBinder, action: Action) -> Action:
     return run
 
 
-def _bind_loads(machine: Machine, unit: Unit, numbers: list[int], instructions: list[Instruction], alone: list[Action]) -> Action:
-    """Loads from shared memory at fixed distances from one base; anything unusual is left to the single instructions."""
+def _bind_loads(
+    machine: Machine, unit: Unit, numbers: list[int], instructions: list[Instruction], alone: list[Action]
+) -> Action:
+    """Loads from shared memory at fixed distances from one base; anything unusual is left to single loads."""
     binder = Binder(machine)
     binder.start(unit, numbers[0], False)
     kind, count = access_type(instructions[0])
@@ -322,7 +377,9 @@ def _bind_loads(machine: Machine, unit: Unit, numbers: list[int], instructions: 
     row, _ = address_rows(instructions[0].operands[1], binder, "shared")
     offsets = np.array([item.operands[1].offset for item in instructions], np.int64)  # type: ignore[union-attr]
     element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
-    targets = [item.operands[0].items if isinstance(item.operands[0], Vector) else (item.operands[0],) for item in instructions]
+    targets = [
+        item.operands[0].items if isinstance(item.operands[0], Vector) else (item.operands[0],) for item in instructions
+    ]
     slots = [[unit.slots[item.name] for item in items] for items in targets]  # type: ignore[union-attr]
     name = slots[0][0][0]
     file = machine.registers.bits[name]
@@ -349,7 +406,9 @@ def _bind_loads(machine: Machine, unit: Unit, numbers: list[int], instructions: 
                         machine.events.shared(number, active, index[place], width)
                 found = shared.view(width).take(index, mode="clip")
                 if count > 1:
-                    found = found.view(element).reshape(len(numbers), -1, count).transpose(0, 2, 1).reshape(rows.size, -1)
+                    found = (
+                        found.view(element).reshape(len(numbers), -1, count).transpose(0, 2, 1).reshape(rows.size, -1)
+                    )
                 file[rows] = found
                 return
         for action in alone:

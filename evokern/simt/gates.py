@@ -1,7 +1,7 @@
 """Where the lanes of a warp meet: before shuffles, votes, matrix instructions and ``bar.warp.sync``.
 
-Lanes that arrive while others named in their member mask are elsewhere are parked. They go on when the others arrive, or have
-left the kernel; when nothing else can run any more, they go on without them, with a finding.
+Lanes that arrive while others named in their member mask are elsewhere are parked. They go on when the others arrive,
+or have left the kernel; when nothing else can run any more, they go on without them, with a finding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from evokern.simt.program import is_warp_barrier, member_mask
 from evokern.simt.syntax import Immediate, Register
 
 if TYPE_CHECKING:
-    from evokern.simt.machine import Bound, Machine
+    from evokern.simt.machine import Machine
+    from evokern.simt.settings import Bound
 
 
 class Gates:
@@ -70,7 +71,8 @@ class Gates:
         if isinstance(operand, Register):
             kind, index, _ = bound.segment.unit.slots[operand.name]
             row = machine.registers.row(kind, index, "u32")
-            return np.bitwise_or.reduce(np.where(active.mask, row, np.uint32(0)).reshape(-1, 32), axis=1)
+            words: Array = np.bitwise_or.reduce(np.where(active.mask, row, np.uint32(0)).reshape(-1, 32), axis=1)
+            return words
         return np.where(present, np.uint32(0xFFFFFFFF), np.uint32(0))
 
     def retry(self) -> bool:
@@ -107,6 +109,12 @@ class Gates:
         machine = self.machine
         number = bound.segment.base
         instruction = machine.program.instructions[number]
-        kind = "inactive_shuffle" if instruction.opcode in ("shfl", "vote", "match", "redux", "elect") else "barrier_divergence"
+        kind = (
+            "inactive_shuffle"
+            if instruction.opcode in ("shfl", "vote", "match", "redux", "elect")
+            else "barrier_divergence"
+        )
         what = "bar.warp.sync" if is_warp_barrier(instruction) else instruction.opcode
-        machine.report_lanes(kind, number, np.flatnonzero(mask), detail=f"Other lanes named in the mask never reach this {what}")
+        machine.report_lanes(
+            kind, number, np.flatnonzero(mask), detail=f"Other lanes named in the mask never reach this {what}"
+        )

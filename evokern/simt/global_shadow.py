@@ -1,8 +1,8 @@
 """The shadow of global memory: which block wrote and read each word during one launch, and reads of the unwritten.
 
-Blocks of a launch have no order, except where one releases (a fence, then an atomic or volatile write) and another acquires
-(an atomic or volatile read after it). Each block therefore keeps what it has seen of the others' releases. Allocations that the
-kernel may not write need no shadow.
+Blocks of a launch have no order, except where one releases (a fence, then an atomic or volatile write) and another
+acquires (an atomic or volatile read after it). Each block therefore keeps what it has seen of the others' releases.
+Allocations that the kernel may not write need no shadow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class GlobalShadow:
         self.blocks = blocks
         self.grain = _grain(program)
         self.ordered = any(
-            item.opcode in ("membar", "fence") or item.has("release", "acquire", "acq_rel", "sc") for item in program.instructions
+            item.opcode in ("membar", "fence") or item.has("release", "acquire", "acq_rel", "sc")
+            for item in program.instructions
         )
         self.size = memory.arena.size
         words = self.size // self.grain
@@ -51,11 +52,15 @@ class GlobalShadow:
         if view is None:
             array = (self.writer, *self.readers)[which]
             size = 8 * count
-            view = array if count == 1 else array[: array.size // count * count].view(RAW.get(size, np.dtype(f"V{size}")))
+            view = (
+                array if count == 1 else array[: array.size // count * count].view(RAW.get(size, np.dtype(f"V{size}")))
+            )
             self._views[which, count] = view
         return view, count
 
-    def read(self, machine: Machine, active: Active, index: Array, width: int, number: int, buffer: Buffer | None) -> None:
+    def read(
+        self, machine: Machine, active: Active, index: Array, width: int, number: int, buffer: Buffer | None
+    ) -> None:
         """Check reads against writes of other blocks, and against there being none; record them."""
         element = index if width >= self.grain else index * width // self.grain
         view, count = self._view(0, width)
@@ -70,7 +75,15 @@ class GlobalShadow:
         self._view(1 + self.turn, width)[0][element] = keys
 
     def write(
-        self, machine: Machine, active: Active, index: Array, width: int, number: int, values: Array | None, *, atomic: bool = False
+        self,
+        machine: Machine,
+        active: Active,
+        index: Array,
+        width: int,
+        number: int,
+        values: Array | None,
+        *,
+        atomic: bool = False,
     ) -> None:
         """Check writes against accesses of other blocks; record them. Writing what is there already is no race."""
         element = index if width >= self.grain else index * width // self.grain
@@ -88,11 +101,23 @@ class GlobalShadow:
         view, count = self._view(0, width)
         keys = self._keys(mine, number | (_ATOMIC if atomic else 0), count)
         view[element] = keys
-        if not atomic and values is not None and (view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any():
+        if (
+            not atomic
+            and values is not None
+            and (view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any()
+        ):
             self._collide(machine, active, element, mine, values, width, number, count)
 
     def _collide(
-        self, machine: Machine, active: Active, element: Array, mine: Array, values: Array, width: int, number: int, count: int
+        self,
+        machine: Machine,
+        active: Active,
+        element: Array,
+        mine: Array,
+        values: Array,
+        width: int,
+        number: int,
+        count: int,
     ) -> None:
         """Report blocks that write different values to one place with the same instruction of this batch."""
         _, which = np.unique(element, return_inverse=True)
@@ -106,9 +131,17 @@ class GlobalShadow:
             at = int(element[lane]) * count * self.grain
             buffer = self.memory.find(at)
             other = int(mine[winner[lane]] >> np.uint64(_BLOCK)) - 1
-            machine.report("global_race", number, int(active.lanes[lane]), count=int(np.count_nonzero(race)), address=at + GLOBAL_BASE,
-                           allocation=buffer.name if buffer else "", offset=at - buffer.offset if buffer else at, other=number,
-                           detail=f"The word is also written by block {other} of the grid")  # fmt: skip
+            machine.report(
+                "global_race",
+                number,
+                int(active.lanes[lane]),
+                count=int(np.count_nonzero(race)),
+                address=at + GLOBAL_BASE,
+                allocation=buffer.name if buffer else "",
+                offset=at - buffer.offset if buffer else at,
+                other=number,
+                detail=f"The word is also written by block {other} of the grid",
+            )
 
     def _keys(self, mine: Array, number: int, count: int) -> Array:
         tag = min(number & _NUMBER, _NUMBER) | (number & _ATOMIC)
@@ -116,9 +149,19 @@ class GlobalShadow:
         return key if count == 1 else np.repeat(key, count).view(RAW.get(8 * count, np.dtype(f"V{8 * count}")))
 
     def _compare(
-        self, machine: Machine, active: Active, seen: Array, mine: Array, element: Array, count: int, number: int, what: str,
-        *, exempt: Array | None = None, atomic: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        machine: Machine,
+        active: Active,
+        seen: Array,
+        mine: Array,
+        element: Array,
+        count: int,
+        number: int,
+        what: str,
+        *,
+        exempt: Array | None = None,
+        atomic: bool = False,
+    ) -> None:
         block_bits = np.uint64(0xFFFFFF << _BLOCK)
         theirs = seen & block_bits
         race = (theirs != 0) & (theirs != mine[:, None])
@@ -142,11 +185,21 @@ class GlobalShadow:
         group = numbers == first
         at = (int(element[row[0]]) * count + int(part[0])) * self.grain
         buffer = self.memory.find(at)
-        machine.report("global_race", number, int(lanes[0]), count=int(np.unique(lanes[group]).size), address=at + GLOBAL_BASE,
-                       allocation=buffer.name if buffer else "", offset=at - buffer.offset if buffer else at, other=first,
-                       detail=f"The word is also {what} by block {int(other[0])} of the grid")  # fmt: skip
+        machine.report(
+            "global_race",
+            number,
+            int(lanes[0]),
+            count=int(np.unique(lanes[group]).size),
+            address=at + GLOBAL_BASE,
+            allocation=buffer.name if buffer else "",
+            offset=at - buffer.offset if buffer else at,
+            other=first,
+            detail=f"The word is also {what} by block {int(other[0])} of the grid",
+        )
 
-    def _unwritten(self, machine: Machine, active: Active, seen: Array, element: Array, count: int, number: int) -> None:
+    def _unwritten(
+        self, machine: Machine, active: Active, seen: Array, element: Array, count: int, number: int
+    ) -> None:
         empty = (seen == 0).any(1)
         if not empty.any():
             return
@@ -157,8 +210,15 @@ class GlobalShadow:
                 inside = (places >= buffer.offset) & (places < buffer.offset + buffer.size)
                 if inside.any():
                     at = int(places[inside][0])
-                    machine.report("uninitialised", number, int(lanes[inside][0]), count=int(np.count_nonzero(inside)),
-                                   address=at + GLOBAL_BASE, allocation=buffer.name, offset=at - buffer.offset)  # fmt: skip
+                    machine.report(
+                        "uninitialised",
+                        number,
+                        int(lanes[inside][0]),
+                        count=int(np.count_nonzero(inside)),
+                        address=at + GLOBAL_BASE,
+                        allocation=buffer.name,
+                        offset=at - buffer.offset,
+                    )
 
     # ---- order between blocks
 

@@ -1,4 +1,4 @@
-"""Global memory as the lanes see it: bounds per allocation, writes to inputs, reads of the unwritten, races between blocks."""
+"""Global memory as the lanes see it: bounds per allocation, writes to inputs, and what the shadow keeps."""
 
 from __future__ import annotations
 
@@ -79,9 +79,10 @@ class GlobalSpace:
                 return None, where
             active, where, which = self.machine.restrict(active, good), where[good], which[good]
         if write:
-            active, where = self._inputs(active, where, which, number)
-            if active is None:
+            writing, where = self._inputs(active, where, which, number)
+            if writing is None:
                 return None, where
+            active = writing
         return active, where >> (width.bit_length() - 1)
 
     def _inputs(self, active: Active, where: Array, which: Array, number: int) -> tuple[Active | None, Array]:
@@ -100,7 +101,9 @@ class GlobalSpace:
 
     # ---- what the shadow keeps
 
-    def note_read(self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool) -> None:
+    def note_read(
+        self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool
+    ) -> None:
         """Check and record reads; a volatile or acquiring read takes part in the order of blocks instead."""
         if self.shadow is None or (site.buffer is not None and not site.buffer.writable):
             return
@@ -140,7 +143,9 @@ class GlobalSpace:
     def _synchronise(self, active: Active, *, release: bool, acquire: bool) -> None:
         if self.shadow is not None and self.shadow.ordered:
             lanes = active.lanes
-            self.shadow.synchronise(self.machine.launch[lanes], self.machine.block_id[lanes], release=release, acquire=acquire)
+            self.shadow.synchronise(
+                self.machine.launch[lanes], self.machine.block_id[lanes], release=release, acquire=acquire
+            )
 
     # ---- faults, for all spaces
 
@@ -151,8 +156,16 @@ class GlobalSpace:
         at = int(where[bad][0])
         name, offset, _ = describe(at, lane)
         base = GLOBAL_BASE if describe == self._describe else 0
-        self.machine.report("misaligned", number, lane, count=int(np.count_nonzero(bad)), address=at + base, allocation=name,
-                            offset=offset, detail=f"The address is {at % width} past a multiple of {width} bytes")  # fmt: skip
+        self.machine.report(
+            "misaligned",
+            number,
+            lane,
+            count=int(np.count_nonzero(bad)),
+            address=at + base,
+            allocation=name,
+            offset=offset,
+            detail=f"The address is {at % width} past a multiple of {width} bytes",
+        )
         self.machine.stop()
 
     def outside(self, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe) -> None:
@@ -161,13 +174,19 @@ class GlobalSpace:
         at = int(where[bad][0])
         name, offset, detail = describe(at, lane)
         base = GLOBAL_BASE if describe == self._describe else 0
-        self.machine.report("out_of_bounds", number, lane, count=int(np.count_nonzero(bad)), address=at + base,
-                            allocation=name, offset=offset, detail=f"{width} bytes at offset {offset}. {detail}")  # fmt: skip
+        self.machine.report(
+            "out_of_bounds",
+            number,
+            lane,
+            count=int(np.count_nonzero(bad)),
+            address=at + base,
+            allocation=name,
+            offset=offset,
+            detail=f"{width} bytes at offset {offset}. {detail}",
+        )
 
     def _describe(self, at: int, lane: int) -> tuple[str, int, str]:
         buffer = self.memory.find(at) or self.memory.nearest(at)
         if buffer is None:
             return "", at, "There are no allocations"
         return buffer.name, at - buffer.offset, f"{buffer.name} has {buffer.size} bytes"
-
-

@@ -13,8 +13,9 @@ from evokern.simt.registers import Unsupported
 from evokern.simt.syntax import Operand, Symbol
 
 if TYPE_CHECKING:
-    from evokern.simt.machine import End, Machine
+    from evokern.simt.machine import Machine
     from evokern.simt.program import Unit
+    from evokern.simt.settings import End
 
 PRINT_LIMIT = 1 << 20
 """Characters of device output kept per launch, like the FIFO of a GPU."""
@@ -22,7 +23,13 @@ _FORMAT = re.compile(r"%([-+ #0]*)(\d+|\*)?(?:\.(\d+|\*))?(hh|h|ll|l|z|t|j)?([di
 
 
 def bind_intrinsic(
-    machine: Machine, unit: Unit, name: str, returns: tuple[Operand, ...], arguments: tuple[Operand, ...], number: int, fall: int
+    machine: Machine,
+    unit: Unit,
+    name: str,
+    returns: tuple[Operand, ...],
+    arguments: tuple[Operand, ...],
+    number: int,
+    fall: int,
 ) -> End:
     """Bind the call of a runtime function.
 
@@ -49,7 +56,9 @@ def bind_intrinsic(
         def failed(active: Active) -> int:
             lane = int(active.lanes[0])
             text = _string(machine, int(message[lane]))
-            machine.report("assert", number, lane, count=active.count, detail=f"assert({text}) at line {int(line[lane])}")
+            machine.report(
+                "assert", number, lane, count=active.count, detail=f"assert({text}) at line {int(line[lane])}"
+            )
             machine.stop()
             return -1
 

@@ -13,10 +13,11 @@ from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters, Tally
 from evokern.simt.findings import Collector, Finding
 from evokern.simt.global_shadow import GlobalShadow
-from evokern.simt.machine import Geometry, Machine, Options, Stopped, check
+from evokern.simt.machine import Machine, Stopped, check
 from evokern.simt.memory import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.program import Program
+from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
 """Lanes of a batch aimed at: enough to hide the cost of an instruction's NumPy calls, few enough for the caches."""
@@ -92,7 +93,18 @@ def launch_many(
     completed = True
     printed: dict[int, list[tuple[int, str]]] = {}
     if not module.checked(entry):
-        check(Machine(program, memory, Geometry(grid, block, 1, 1), params[:1], {k: v[:1] for k, v in symbols.items()}, dynamic_shared, options, collectors))
+        check(
+            Machine(
+                program,
+                memory,
+                Geometry(grid, block, 1, 1),
+                params[:1],
+                {k: v[:1] for k, v in symbols.items()},
+                dynamic_shared,
+                options,
+                collectors,
+            )
+        )
         module.mark_checked(entry)
     tally = Tally(program) if count else None
     try:
@@ -101,7 +113,9 @@ def launch_many(
             machine = machines.get(len(part))
             if machine is None:
                 geometry = Geometry(grid, block, len(args), len(part))
-                machine = machines[len(part)] = Machine(program, memory, geometry, params, symbols, dynamic_shared, options, collectors, shadow, tally)
+                machine = machines[len(part)] = Machine(
+                    program, memory, geometry, params, symbols, dynamic_shared, options, collectors, shadow, tally
+                )
             machine.load(part)
             machine.run()
             if machine.events is not None:
@@ -115,9 +129,13 @@ def launch_many(
     counters = tally.counters(tuple(chosen), len(args), width // 32) if tally is not None else None
     return [
         LaunchResult(
-            collector.findings, counters, completed and collector.fatal is None, "".join(text for _, text in printed.get(number, [])),
-            collector.fatal, collector.fatal is not None and collector.fatal.kind in ("instruction_limit", "deadlock"),
-        )  # fmt: skip
+            collector.findings,
+            counters,
+            completed and collector.fatal is None,
+            "".join(text for _, text in printed.get(number, [])),
+            collector.fatal,
+            collector.fatal is not None and collector.fatal.kind in ("instruction_limit", "deadlock"),
+        )
         for number, collector in enumerate(collectors)
     ]
 
@@ -144,9 +162,15 @@ def pack_arguments(program: Program, module: Module, entry: str, args: Sequence[
     size = max((item.offset + item.size for item in params), default=0)
     packed = np.zeros(-(-max(size, 16) // 16) * 16, np.uint8)
     for number, (item, value) in enumerate(zip(params, args, strict=True)):
-        raw = np.array([value.address], np.uint64).view(np.uint8) if isinstance(value, Buffer) else np.atleast_1d(np.asarray(value)).view(np.uint8)
+        raw = (
+            np.array([value.address], np.uint64).view(np.uint8)
+            if isinstance(value, Buffer)
+            else np.atleast_1d(np.asarray(value)).view(np.uint8)
+        )
         if raw.size != item.size:
-            raise UsageError(f"argument {number} of {entry} is {item.size} bytes (.{item.type}), was given {raw.size}: {value!r}")
+            raise UsageError(
+                f"argument {number} of {entry} is {item.size} bytes (.{item.type}), was given {raw.size}: {value!r}"
+            )
         packed[item.offset : item.offset + item.size] = raw
     return packed
 
@@ -160,7 +184,9 @@ def place_data(program: Program, module: Module, memory: Memory, launches: int) 
             known = memory.module_data.setdefault((id(module), number), {})
             if variable.name not in known:
                 data = np.frombuffer(variable.data or bytes(max(variable.size, 1)), np.uint8)
-                known[variable.name] = memory.allocate(variable.name, data, writable=variable.space == "global", space=variable.space)
+                known[variable.name] = memory.allocate(
+                    variable.name, data, writable=variable.space == "global", space=variable.space
+                )
             row[number] = known[variable.name].address
         addresses[variable.name] = row
     for variable in program.data_symbols:
@@ -174,12 +200,14 @@ def place_data(program: Program, module: Module, memory: Memory, launches: int) 
                 else:
                     value = int(target[number]) + addend
                 buffer = memory.module_data[id(module), number][variable.name]
-                memory.arena[buffer.offset + offset : buffer.offset + offset + 8] = np.array([value], np.uint64).view(np.uint8)
+                memory.arena[buffer.offset + offset : buffer.offset + offset + 8] = np.array([value], np.uint64).view(
+                    np.uint8
+                )
     return addresses
 
 
 def place_hidden(program: Program, memory: Memory, params: Array) -> dict[str, Array]:
-    """Allocate what a program reaches without naming it: its parameter block and the workspace of grid-wide barriers."""
+    """Allocate what is reached without a name: the parameter block, the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:
         blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]

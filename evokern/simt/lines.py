@@ -1,7 +1,7 @@
 """From an instruction to the line of CUDA source it stands for.
 
-The compiler writes ``.loc`` before instructions; code that came from an inlined function names the place it was inlined at
-(section 11.5.3). A finding should name the innermost line in the user's own file, not one inside ``cuda_fp16.h``.
+The compiler writes ``.loc`` before instructions; code that came from an inlined function names the place it was inlined
+at (section 11.5.3). A finding should name the innermost line in the user's own file, not one inside ``cuda_fp16.h``.
 """
 
 from __future__ import annotations

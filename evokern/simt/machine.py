@@ -1,15 +1,14 @@
 """The machine: many blocks of one launch (or several) run in lockstep over NumPy rows.
 
-All lanes of a batch stand side by side: block after block, warp after warp, 32 lanes a warp. The scheduler keeps groups of
-lanes, one group per segment where lanes wait to run, and always runs the group that is lowest in the code (deepest call
-first). Lanes that diverged meet again where their paths join, since whoever is behind runs first. A group that only polls
-(spins on a lock or a flag) is interrupted from time to time so that those it waits for make progress.
+All lanes of a batch stand side by side: block after block, warp after warp, 32 lanes a warp. The scheduler keeps groups
+of lanes, one group per segment where lanes wait to run, and always runs the group that is lowest in the code (deepest
+call first). Lanes that diverged meet again where their paths join, since whoever is behind runs first. A group that
+only polls (spins on a lock or a flag) is interrupted from time to time so that those it waits for make progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,9 @@ from evokern.simt.objects import BarrierObjects
 from evokern.simt.operations.control import bind_control
 from evokern.simt.program import Program, Segment, Unit
 from evokern.simt.registers import Binder, RegisterFile, Unsupported, immediate_bits
+from evokern.simt.reporter import Reporter
 from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
+from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.syntax import Immediate, Symbol
 
@@ -43,81 +44,15 @@ PATIENCE = 4000
 BURST = 256
 """Segments that such a group may then run."""
 LEAST_WARPS = 32
-"""An instruction counts at least so many warps against the limit: about what the engine's cost an instruction is worth."""
-
-End = Callable[[Active], int]
-"""Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""
+"""An instruction counts at least so many warps against the limit: about what the engine's cost an instruction is
+worth."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error of evokern: the launch ended early with a finding
     """The launch cannot go on: trap, misaligned access, instruction limit."""
 
 
-@dataclass(slots=True, eq=False)
-class Bound:
-    """One segment bound to the rows of this batch."""
-
-    segment: Segment
-    """What it was bound from."""
-    full: list[Action] | None = None
-    """Steps for when every live lane is active."""
-    masked: list[Action] | None = None
-    """Steps for a partial mask."""
-    end: End | None = None
-    """The control instruction, None when it falls through."""
-    fall: int = -1
-    """The segment after it."""
-    size: int = 0
-    """Instructions."""
-    polls: bool = False
-    """True when it waits on memory that others write."""
-    leaves: bool = False
-    """True when it does nothing but leave the kernel."""
-    threads: int = 0
-    """Lanes that ran it."""
-    warps: int = 0
-    """Warps that ran it."""
-    partial: int = 0
-    """Warps that ran it with some of their live lanes elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to run."""
-
-    sanitize: bool = True
-    """Check for races, uninitialised data and unwaited copies; bounds and alignment are always checked."""
-    count: bool = True
-    """Count wavefronts and sectors."""
-    instruction_limit: int = 50_000_000
-    """Warp instructions a launch may issue."""
-    architecture: str = "sm_89"
-    """For ``%smid`` and the like; the instructions are the same."""
-
-
-@dataclass(slots=True)
-class Geometry:
-    """Grid, block and the blocks of this batch."""
-
-    grid: tuple[int, int, int]
-    """Blocks along x, y, z."""
-    block: tuple[int, int, int]
-    """Threads along x, y, z."""
-    launches: int
-    """Argument sets that run side by side."""
-    blocks: int
-    """Blocks in the batch, over all launches."""
-    threads: int = field(init=False)
-    """Threads of a block."""
-    width: int = field(init=False)
-    """Lanes of a block: threads rounded up to whole warps."""
-
-    def __post_init__(self) -> None:
-        self.threads = self.block[0] * self.block[1] * self.block[2]
-        self.width = -(-self.threads // 32) * 32
-
-
-class Machine:
+class Machine(Reporter):
     """One batch of blocks; `load` gives it the next blocks of the same shape."""
 
     def __init__(
@@ -216,7 +151,8 @@ class Machine:
         bound = Bound(segment, fall=segment.index + 1, size=segment.stop - segment.start)
         instructions = segment.unit.function.instructions[segment.start : segment.stop]
         bound.polls = any(
-            item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed") for item in instructions
+            item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed")
+            for item in instructions
         )
         bound.leaves = bound.size == 1 and instructions[0].opcode in ("ret", "exit")
         return bound
@@ -392,7 +328,11 @@ class Machine:
                     burst -= 1
                     if base + index not in groups and burst:
                         continue
-                elif base + index < min(groups) and len(groups) < 2 and self.clock - min(self.waiting_since.values()) <= PATIENCE:
+                elif (
+                    base + index < min(groups)
+                    and len(groups) < 2
+                    and self.clock - min(self.waiting_since.values()) <= PATIENCE
+                ):
                     continue
                 self.push(base + index, active)
                 return
@@ -434,50 +374,14 @@ class Machine:
     def stop_hung(self, bound: Bound) -> None:
         """End the launch at its instruction limit."""
         lane = int(self.active.lanes[0])
-        self.report("instruction_limit", bound.segment.base, lane, count=1,
-                    detail=f"{self.options.instruction_limit} warp instructions were issued without an end")  # fmt: skip
-        raise Stopped
-
-    # ---- findings
-
-    def coordinates(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return (block, thread) indices of a lane."""
-        grid, block = self.geometry.grid, self.geometry.block
-        at, thread = int(self.block_id[lane]), int(self.thread[lane])
-        return (
-            (at % grid[0], at // grid[0] % grid[1], at // (grid[0] * grid[1])),
-            (thread % block[0], thread // block[0] % block[1], thread // (block[0] * block[1])),
+        self.report(
+            "instruction_limit",
+            bound.segment.base,
+            lane,
+            count=1,
+            detail=f"{self.options.instruction_limit} warp instructions were issued without an end",
         )
-
-    def line_of(self, number: int) -> int:
-        """Return the source line of an instruction of the program."""
-        return self.program.lines.line(self.program.instructions[number].location) if number >= 0 else 0
-
-    def report(
-        self,
-        kind: str,
-        number: int,
-        lane: int,
-        *,
-        count: int = 1,
-        address: int = 0,
-        allocation: str = "",
-        offset: int = 0,
-        other: int = -1,
-        detail: str = "",
-    ) -> None:
-        """Record a finding at an instruction, for a lane; ``other`` is the other party's instruction."""
-        block, thread = self.coordinates(lane)
-        text = self.program.instructions[number].text if number >= 0 else ""
-        self.collectors[int(self.launch[lane])].add(
-            kind, self.line_of(number), text, block=block, thread=thread, address=address, allocation=allocation,
-            offset=offset, other_line=self.line_of(other), count=count, detail=detail,
-        )  # fmt: skip
-
-    def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:
-        """Record a finding for several lanes without addresses."""
-        if lanes.size:
-            self.report(kind, number, int(lanes[0]), count=int(lanes.size), detail=detail, other=other)
+        raise Stopped
 
 
 def check(machine: Machine) -> None:
@@ -491,5 +395,7 @@ def check(machine: Machine) -> None:
             machine.bind(bound, False)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             segment = bound.segment
-            raise SourceError(f"function {segment.unit.function.name}: malformed instruction near PTX line "
-                              f"{segment.unit.function.instructions[segment.start].ptx_line}: {error}") from error  # fmt: skip
+            raise SourceError(
+                f"function {segment.unit.function.name}: malformed instruction near PTX line "
+                f"{segment.unit.function.instructions[segment.start].ptx_line}: {error}"
+            ) from error

@@ -1,7 +1,7 @@
 """Global memory: allocations in one flat arena, with guard zones that belong to nobody.
 
-Device addresses are arena positions plus `GLOBAL_BASE`. Shared and local memory have windows of their own in the generic
-address space, far below. Guard zones cost address space only: pages nobody writes are never backed.
+Device addresses are arena positions plus `GLOBAL_BASE`. Shared and local memory have windows of their own in the
+generic address space, far below. Guard zones cost address space only: pages nobody writes are never backed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class Memory:
 
         Args:
             name: for messages.
-            data: any dtype and shape; with ``initialised=False`` the contents are what the kernel finds but must not read.
+            data: any dtype and shape; with ``initialised=False`` the contents are what the kernel finds but must
+                not read.
             writable: False for an input.
             initialised: False when the kernel has to write before it reads.
             space: ``global``, ``const`` or ``param``, for messages.
@@ -112,7 +113,10 @@ class Memory:
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self._bytes += raw.size
         if self._bytes > MEMORY_LIMIT:
-            raise UsageError(f"allocation {name!r} of {raw.size} bytes passes the simulator's {MEMORY_LIMIT >> 30} GiB: use a smaller problem")
+            raise UsageError(
+                f"allocation {name!r} of {raw.size} bytes passes the simulator's {MEMORY_LIMIT >> 30} GiB: "
+                "use a smaller problem"
+            )
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         buffer = Buffer(name, GLOBAL_BASE + start, raw.size, writable, initialised, data.dtype, data.shape, self, space)
         self.buffers.append(buffer)
@@ -129,7 +133,9 @@ class Memory:
             waiting = {start for start, _ in self._pending}
             for buffer in self.buffers:
                 if buffer.offset not in waiting:
-                    grown[buffer.offset : buffer.offset + buffer.size] = self._arena[buffer.offset : buffer.offset + buffer.size]
+                    grown[buffer.offset : buffer.offset + buffer.size] = self._arena[
+                        buffer.offset : buffer.offset + buffer.size
+                    ]
             for start, raw in self._pending:
                 grown[start : start + raw.size] = raw
             self._arena = grown

@@ -1,7 +1,8 @@
 """Barrier objects in shared memory: ``mbarrier`` (PTX ISA 9.7.13.15).
 
-An object counts arrivals; when as many have come as it expects, and all announced bytes have arrived, its phase ends and the next
-begins. The objects are kept beside shared memory, by address; what the 8 bytes hold is opaque to programs anyway.
+An object counts arrivals; when as many have come as it expects, and all announced bytes have arrived, its phase ends
+and the next begins. The objects are kept beside shared memory, by address; what the 8 bytes hold is opaque to programs
+anyway.
 """
 
 from __future__ import annotations
@@ -73,7 +74,15 @@ class BarrierObjects:
         return known
 
     def arrive(
-        self, active: Active, address: Array, offset: int, number: int, counts: Array, *, expect: Array | None = None, drop: bool = False
+        self,
+        active: Active,
+        address: Array,
+        offset: int,
+        number: int,
+        counts: Array,
+        *,
+        expect: Array | None = None,
+        drop: bool = False,
     ) -> Array:
         """Arrive, lane after lane; returns the tokens of the phases arrived at."""
         tokens = np.zeros(active.count, np.uint64)

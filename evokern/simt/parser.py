@@ -1,7 +1,7 @@
 """PTX text → module records.
 
-Reads what NVRTC 12 and 13 emit, with and without line information. Nothing is executed and nothing is refused here beyond
-text that is not PTX; which instructions the machine can run is decided per entry by `evokern.simt.program`.
+Reads what NVRTC 12 and 13 emit, with and without line information. Nothing is executed and nothing is refused here
+beyond text that is not PTX; which instructions the machine can run is decided per entry by `evokern.simt.program`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from evokern.errors import SourceError
 from evokern.simt.lines import LineTable
+from evokern.simt.literals import read_integer, split_top
 from evokern.simt.syntax import (
     TYPE_BYTES,
     Address,
@@ -32,45 +33,8 @@ _PIECE = re.compile(r"[;{}\n]|[^;{}\n]+")
 _LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)\s*")
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
-_INTEGER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _DECLARATION = re.compile(r"\.(global|const|shared|local|param)\b")
 _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))?$", re.DOTALL)
-
-
-def read_integer(text: str) -> int | None:
-    """Return the value of a PTX integer literal (section 4.5.1), None when it is not one."""
-    match = _INTEGER.match(text)
-    if match is None:
-        return None
-    digits = match[2]
-    if digits[:2] in ("0x", "0X"):
-        value = int(digits, 16)
-    elif digits[:2] in ("0b", "0B"):
-        value = int(digits, 2)
-    elif len(digits) > 1 and digits[0] == "0":
-        value = int(digits, 8)
-    else:
-        value = int(digits)
-    return -value if match[1] == "-" else value
-
-
-def split_top(text: str, separator: str = ",") -> list[str]:
-    """Split at separators outside brackets, braces and parentheses."""
-    if "{" not in text and "[" not in text and "(" not in text:
-        return [part.strip() for part in text.split(separator)] if text.strip() else []
-    parts, depth, start = [], 0, 0
-    for index, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == separator and depth == 0:
-            parts.append(text[start:index].strip())
-            start = index + 1
-    last = text[start:].strip()
-    if last or parts:
-        parts.append(last)
-    return parts
 
 
 class Parser:
@@ -234,8 +198,16 @@ class Parser:
                     name = f"{name}@{self._scope_count}"
                     self._scopes[-1][variable.name] = name
                     self._operands.clear()
-                    variable = Variable(name, variable.space, variable.type, variable.align, variable.size, variable.data,
-                                        variable.pointers, variable.extern)  # fmt: skip
+                    variable = Variable(
+                        name,
+                        variable.space,
+                        variable.type,
+                        variable.align,
+                        variable.size,
+                        variable.data,
+                        variable.pointers,
+                        variable.extern,
+                    )
                 if variable.space in ("global", "const"):
                     self.variables[name] = variable
                 else:
@@ -269,11 +241,15 @@ class Parser:
         params = self._formal(match[4])
         returns = self._formal(match[2])
         function = Function(name, match[1] == "entry", params, returns, has_body=body)
-        for directive, numbers in re.findall(r"\.(maxntid|reqntid|minnctapersm|maxnreg|maxnctapersm)\s+([\d,\s]+)", match[5]):
+        for directive, numbers in re.findall(
+            r"\.(maxntid|reqntid|minnctapersm|maxnreg|maxnctapersm)\s+([\d,\s]+)", match[5]
+        ):
             function.directives[directive] = tuple(int(number) for number in re.findall(r"\d+", numbers))
         for directive in ("reqnctapercluster", "explicitcluster", "maxclusterrank"):
             if f".{directive}" in match[5]:
-                raise SourceError(f"entry {name}: thread-block clusters (.{directive}) are not supported by the simulator")
+                raise SourceError(
+                    f"entry {name}: thread-block clusters (.{directive}) are not supported by the simulator"
+                )
         if body or name not in self.functions:
             self.functions[name] = function
         if body:
@@ -284,7 +260,7 @@ class Parser:
     def _formal(self, text: str | None) -> list[Variable]:
         if not text:
             return []
-        found = []
+        found: list[Variable] = []
         for item in split_top(text.strip()[1:-1]):
             if item.startswith(".reg"):
                 raise SourceError(f"PTX line {self._line}: parameters in registers are not supported: {item!r}")
@@ -361,7 +337,9 @@ class Parser:
             else:
                 mask = re.match(r"0xFF\((.*)\)$", item)
                 if mask is not None:
-                    raise SourceError(f"PTX line {self._line}: byte-wise address initialisers are not supported: {item!r}")
+                    raise SourceError(
+                        f"PTX line {self._line}: byte-wise address initialisers are not supported: {item!r}"
+                    )
                 generic = re.match(r"generic\((.*)\)\s*(?:\+\s*(\d+))?$", item)
                 inner = generic[1] if generic is not None else item
                 symbol = re.match(r"([\w$.]+)\s*(?:\+\s*(\d+))?$", inner.strip())
@@ -381,7 +359,9 @@ class Parser:
         parts = body.split(None, 1)
         words = parts[0].split(".")
         operands = tuple([self._operand(item) for item in split_top(parts[1])]) if len(parts) > 1 else ()
-        return Instruction(words[0], tuple(words[1:]), operands, guard, self._location, " ".join(text.split()), self._line)
+        return Instruction(
+            words[0], tuple(words[1:]), operands, guard, self._location, " ".join(text.split()), self._line
+        )
 
     def _resolve(self, name: str) -> str:
         for scope in reversed(self._scopes):

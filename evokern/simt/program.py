@@ -1,8 +1,8 @@
 """From a module to a program for one entry: reachable functions, segments, register slots.
 
-A segment is a run of instructions that the same lanes execute together without interruption. A new one begins at every label,
-after every branch, call, exit and barrier, and before the first warp-synchronous instruction, where lanes that arrive early
-have to wait for the rest of their warp.
+A segment is a run of instructions that the same lanes execute together without interruption. A new one begins at every
+label, after every branch, call, exit and barrier, and before the first warp-synchronous instruction, where lanes that
+arrive early have to wait for the rest of their warp.
 """
 
 from __future__ import annotations
@@ -13,9 +13,20 @@ from evokern.errors import SourceError
 from evokern.simt import operations as _operations  # noqa: F401 - fills the table
 from evokern.simt.fusion import Plan, plan, split
 from evokern.simt.lines import LineTable
+from evokern.simt.operands import registers_of, symbols_of
 from evokern.simt.operations.table import Operation, lookup
 from evokern.simt.registers import Unsupported, row_class
-from evokern.simt.syntax import Address, Function, Immediate, Instruction, Operand, Pair, Register, Symbol, Variable, Vector
+from evokern.simt.syntax import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+)
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
 """Functions that the CUDA runtime provides; the machine has its own for the first three."""
@@ -65,34 +76,12 @@ class Segment:
     """Number of its first instruction within the program."""
 
 
-def registers_of(operand: Operand | None) -> list[str]:
-    """Return the names of the registers that an operand mentions."""
-    if isinstance(operand, Register):
-        return [operand.name]
-    if isinstance(operand, Address):
-        return registers_of(operand.base)
-    if isinstance(operand, Vector):
-        return [name for item in operand.items for name in registers_of(item)]
-    if isinstance(operand, Pair):
-        return registers_of(operand.first) + registers_of(operand.second)
-    return []
-
-
-def symbols_of(operand: Operand | None) -> list[str]:
-    """Return the symbols that an operand mentions."""
-    if isinstance(operand, Symbol):
-        return [operand.name]
-    if isinstance(operand, Address):
-        return symbols_of(operand.base)
-    if isinstance(operand, Vector):
-        return [name for item in operand.items for name in symbols_of(item)]
-    return []
-
-
 class Program:
     """Everything about one entry that does not depend on a launch."""
 
-    def __init__(self, functions: dict[str, Function], variables: dict[str, Variable], lines: LineTable, entry: str) -> None:
+    def __init__(
+        self, functions: dict[str, Function], variables: dict[str, Variable], lines: LineTable, entry: str
+    ) -> None:
         self.functions = functions
         self.variables = variables
         self.lines = lines
@@ -122,7 +111,9 @@ class Program:
         self.data_symbols = self._data_symbols()
         names = {item.name for item in self.entry.params}
         self.param_address = any(
-            isinstance(operand, Symbol) and operand.name in names for item in self.instructions for operand in item.operands
+            isinstance(operand, Symbol) and operand.name in names
+            for item in self.instructions
+            for operand in item.operands
         )
         self.grid_wide = any("%envreg" in item.text for item in self.instructions)
         self.shared_grain = self._shared_grain()
@@ -148,7 +139,9 @@ class Program:
         """Return the error for an instruction that the machine does not execute."""
         line = self.lines.line(instruction.location)
         where = f"line {line} of {self.lines.source_name}" if line else f"PTX line {instruction.ptx_line}"
-        return SourceError(f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU")
+        return SourceError(
+            f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU"
+        )
 
     def _reach(self, function: Function) -> None:
         if function.name in self.unit_of:
@@ -221,8 +214,15 @@ class Program:
         unit.first_segment = len(self.segments)
         for start, stop in zip(starts, [*starts[1:], len(function.instructions)], strict=True):
             last = operations[stop - 1]
-            segment = Segment(len(self.segments), unit, start, stop, leaders[start], last if last.kind == "control" else None,
-                              len(self.instructions))  # fmt: skip
+            segment = Segment(
+                len(self.segments),
+                unit,
+                start,
+                stop,
+                leaders[start],
+                last if last.kind == "control" else None,
+                len(self.instructions),
+            )
             self.segment_at[unit.number, start] = segment.index
             self.segments.append(segment)
             self.instructions.extend(function.instructions[start:stop])
@@ -279,7 +279,7 @@ class Program:
                 self._share_rows(unit, segment, shared_names, free)
 
     def _share_rows(self, unit: Unit, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
-        """Give the registers that live within a segment rows, in the order of its plan, and take them back after the last use."""
+        """Give registers that live within a segment rows, in the order of its plan, freed after the last use."""
         touches = [self._touch(unit, segment.base + at) for at in range(segment.stop - segment.start)]
         order = self._plans[segment.index] = plan(self, segment, touches)
         steps = [item if isinstance(item, tuple) else (item,) for item in order]

@@ -1,11 +1,12 @@
 """Register rows and the binder that hands them to operations.
 
-A register is a row over all lanes of the batch, in one two-dimensional array per width. Operations are bound once per batch:
-they take their rows from the `Binder` and return a function without arguments that does the work. Immediates are rows of
-length one, which NumPy broadcasts.
+A register is a row over all lanes of the batch, in one two-dimensional array per width. Operations are bound once per
+batch: they take their rows from the `Binder` and return a function without arguments that does the work. Immediates are
+rows of length one, which NumPy broadcasts.
 
-A row whose register lives in one segment only may be overwritten in lanes that are elsewhere; all others are written through a
-scratch row and the mask when not every lane is active. Operations need not know: the binder hands them the right row.
+A row whose register lives in one segment only may be overwritten in lanes that are elsewhere; all others are written
+through a scratch row and the mask when not every lane is active. Operations need not know: the binder hands them the
+right row.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class RegisterFile:
                 ratio = view.itemsize // dtype.itemsize
                 view = view.view(dtype)[:, ::ratio]
             self._views[key] = view
-        return view[index]
+        row: Array = view[index]
+        return row
 
     def scratch(self, type_name: str, index: int) -> Array:
         """Return the n-th scratch row of a type's width."""
@@ -91,7 +93,9 @@ def immediate_bits(operand: Immediate, type_name: str) -> Array:
             return np.array([struct.unpack("<d", struct.pack("<Q", bits))[0]], np.float32)
         return np.array([bits], np.dtype(f"u{dtype.itemsize}")).view(dtype)
     if operand.kind == "real":
-        return np.array([value], np.float32 if type_name == "b32" else np.float64 if type_name == "b64" else dtype).view(dtype)
+        return np.array(
+            [value], np.float32 if type_name == "b32" else np.float64 if type_name == "b64" else dtype
+        ).view(dtype)
     if dtype.kind == "f" and dtype.itemsize > 2:
         return np.array([value], dtype)
     if dtype.kind == "b":
@@ -194,7 +198,8 @@ class Binder:
         if isinstance(operand, Immediate):
             return immediate_bits(operand, type_name)
         if isinstance(operand, Symbol):
-            return self.machine.address_row(self.unit, operand).view(DTYPES["u64"]).astype(DTYPES[type_name])
+            row: Array = self.machine.address_row(self.unit, operand).astype(DTYPES[type_name])
+            return row
         raise Unsupported(f"operand {operand!r} where a value was expected")
 
     def _special(self, name: str, type_name: str) -> Array:

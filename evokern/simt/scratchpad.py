@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from evokern.simt.program import Unit
 
 
-
-
 def lowest_bits(values: Array) -> int:
     """Return the bitwise or of all values: its low bits are zero only if those of every value are."""
     return int(np.bitwise_or.reduce(values))
@@ -34,7 +32,7 @@ class SharedSpace:
         self.stride = -(-max(self.size, 1) // 128) * 128
         blocks = machine.geometry.blocks
         self.bytes = np.zeros(blocks * self.stride, np.uint8)
-        self._views = {width: self.bytes.view(RAW[width]) for width in (1, 2, 4, 8, 16, 32, 64)}
+        self._views: dict[int, Array] = {width: self.bytes.view(RAW[width]) for width in (1, 2, 4, 8, 16, 32, 64)}
         self.base = machine.block_slot * self.stride
         self.single = blocks == 1
         self.shadow = SharedShadow(machine, self.bytes.size) if machine.options.sanitize and self.size else None
@@ -61,7 +59,9 @@ class SharedSpace:
         """Return the bytes as elements of a width."""
         return self._views[width]
 
-    def locate(self, active: Active, address: Array, offset: int, width: int, number: int) -> tuple[Active | None, Array]:
+    def locate(
+        self, active: Active, address: Array, offset: int, width: int, number: int
+    ) -> tuple[Active | None, Array]:
         """Check addresses and turn them into indices in units of the width.
 
         Args:
@@ -123,7 +123,9 @@ class LocalSpace:
         """Return the bytes as elements of a width."""
         return self.bytes.view(RAW[width])
 
-    def locate(self, active: Active, address: Array, offset: int, width: int, number: int) -> tuple[Active | None, Array]:
+    def locate(
+        self, active: Active, address: Array, offset: int, width: int, number: int
+    ) -> tuple[Active | None, Array]:
         """Check addresses and turn them into indices in units of the width; see `SharedSpace.locate`."""
         where = address.astype(np.int64)
         if offset:
@@ -216,7 +218,4 @@ class ParamSpace:
     def column(self, start: int, type_name: str) -> Array:
         """Return a place in the per-lane area as a row."""
         dtype = np.dtype(DTYPES[type_name])
-        return np.ndarray((self.machine.lanes,), dtype, self.area, start, (self.stride,))  # type: ignore[call-overload,no-any-return]
-
-
-
+        return np.ndarray((self.machine.lanes,), dtype, self.area, start, (self.stride,))

@@ -1,11 +1,11 @@
 """The shadow of shared memory: who wrote and who read each word last, and whether a barrier lies between.
 
-Every word (of the program's smallest access width, at most 4 bytes) has a 64-bit key of its last writer and of two of its last
-readers: time stamp, instruction, thread. Time advances at each synchronisation. An access is safe when all keys it meets are
-older than what its warp is known to have synchronised with, one comparison for whole rows; only what fails it is looked at
-more closely, with one clock per pair of warps (a vector clock, as in FastTrack, Flanagan and Freund, PLDI 2009). Words that
-nobody wrote, and words that an asynchronous copy is about to write, carry stamps from the far future and fail the same
-comparison, so that one check serves all kinds.
+Every word (of the program's smallest access width, at most 4 bytes) has a 64-bit key of its last writer and of two of
+its last readers: time stamp, instruction, thread. Time advances at each synchronisation. An access is safe when all
+keys it meets are older than what its warp is known to have synchronised with, one comparison for whole rows; only what
+fails it is looked at more closely, with one clock per pair of warps (a vector clock, as in FastTrack, Flanagan and
+Freund, PLDI 2009). Words that nobody wrote, and words that an asynchronous copy is about to write, carry stamps from
+the far future and fail the same comparison, so that one check serves all kinds.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class SharedShadow:
                 target[element] = keys
 
     def read_together(self, index: Array, width: int, tags: Array) -> bool:
-        """Check and record reads of several instructions by all lanes; False, with nothing recorded, if one is not plainly safe.
+        """Check and record reads of several instructions by all lanes; False, with nothing recorded, unless all safe.
 
         Args:
             index: [instructions, lanes], in units of the width.
@@ -152,7 +152,14 @@ class SharedShadow:
             else:
                 safe = bool((seen < floor).all())
             if not safe:
-                self._look(active, seen.reshape(-1, count), element, count, number, "write" if which == 0 else "write after read")
+                self._look(
+                    active,
+                    seen.reshape(-1, count),
+                    element,
+                    count,
+                    number,
+                    "write" if which == 0 else "write after read",
+                )
         self.dirty = True
         keys = self.keys(active, number, count)
         if stamp is not None:
@@ -266,7 +273,14 @@ class SharedShadow:
         if flying.any():
             other = int((keys[flying][0] & _LOW) >> np.uint64(10)) & 0x1FFFFF
             verb = "read" if act == "read" else "written"
-            self._tell("async_not_waited", number, lane[flying], word[flying], other, f"It is {verb} before the copy has landed")
+            self._tell(
+                "async_not_waited",
+                number,
+                lane[flying],
+                word[flying],
+                other,
+                f"It is {verb} before the copy has landed",
+            )
         usual = ~(never | flying)
         if not usual.any():
             return
@@ -288,7 +302,12 @@ class SharedShadow:
             theirs = (low[race][0] >> np.uint64(10)) & np.uint64(0x1FFFFF)
             same = ((low >> np.uint64(10)) & np.uint64(0x1FFFFF)) == theirs
             race &= same
-            words = {"read": "written by", "write": "also written by", "write after read": "read by", "atomic": "also written by"}
+            words = {
+                "read": "written by",
+                "write": "also written by",
+                "write after read": "read by",
+                "atomic": "also written by",
+            }
             self._tell("shared_race", number, lane[race], word[race], other,
                        f"The word is {words[act]} thread {int(thread[race][0])} of the same block")  # fmt: skip
 
@@ -297,8 +316,17 @@ class SharedShadow:
         lane = int(lanes[0])
         address = int(words[0]) * self.grain - machine.shared.base_of(lane)
         name, offset = machine.shared.name_of(address)
-        machine.report(kind, number, lane, count=int(np.unique(lanes).size), address=address, allocation=name, offset=offset,
-                       other=other, detail=detail)  # fmt: skip
+        machine.report(
+            kind,
+            number,
+            lane,
+            count=int(np.unique(lanes).size),
+            address=address,
+            allocation=name,
+            offset=offset,
+            other=other,
+            detail=detail,
+        )
 
 
 def _wide(count: int) -> np.dtype[np.void]:

@@ -38,10 +38,31 @@ class Specials:
 
     def _known(self, name: str) -> bool:
         base = name.split(".")[0]
-        return base in ("%tid", "%ntid", "%ctaid", "%nctaid") or name in _CLOCKS or name in (
-            "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge",
-            "%lanemask_gt", "%dynamic_smem_size", "%total_smem_size", "%gridid", "%envreg1", "%envreg2", "%cluster_ctarank", "%cluster_nctarank",
-        ) or base in ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")  # fmt: skip
+        return (
+            base in ("%tid", "%ntid", "%ctaid", "%nctaid")
+            or name in _CLOCKS
+            or name
+            in (
+                "%laneid",
+                "%warpid",
+                "%nwarpid",
+                "%smid",
+                "%nsmid",
+                "%lanemask_eq",
+                "%lanemask_le",
+                "%lanemask_lt",
+                "%lanemask_ge",
+                "%lanemask_gt",
+                "%dynamic_smem_size",
+                "%total_smem_size",
+                "%gridid",
+                "%envreg1",
+                "%envreg2",
+                "%cluster_ctarank",
+                "%cluster_nctarank",
+            )
+            or base in ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")
+        )
 
     def dynamic(self, name: str) -> bool:
         """Say whether the register has to be read anew each time."""
@@ -73,15 +94,26 @@ class Specials:
         which = "xyz".find(axis) if axis else 0
         if base == "%tid":
             divisor = (1, block[0], block[0] * block[1])[which]
-            return (machine.thread // divisor % block[which] if which < 2 else machine.thread // divisor).astype(np.uint32)
+            return (machine.thread // divisor % block[which] if which < 2 else machine.thread // divisor).astype(
+                np.uint32
+            )
         if base in ("%ctaid", "%clusterid"):
             divisor = (1, grid[0], grid[0] * grid[1])[which]
             return (machine.block_id // divisor % grid[which]).astype(np.uint32)
         constants = {
-            "%ntid": block[which], "%nctaid": grid[which], "%nclusterid": grid[which], "%cluster_ctaid": 0,
-            "%cluster_nctaid": 1, "%cluster_ctarank": 0, "%cluster_nctarank": 1, "%nwarpid": geometry.width // 32,
-            "%smid": 0, "%nsmid": SIMULATED_SMS, "%dynamic_smem_size": machine.shared.dynamic, "%total_smem_size": machine.shared.size,
-        }  # fmt: skip
+            "%ntid": block[which],
+            "%nctaid": grid[which],
+            "%nclusterid": grid[which],
+            "%cluster_ctaid": 0,
+            "%cluster_nctaid": 1,
+            "%cluster_ctarank": 0,
+            "%cluster_nctarank": 1,
+            "%nwarpid": geometry.width // 32,
+            "%smid": 0,
+            "%nsmid": SIMULATED_SMS,
+            "%dynamic_smem_size": machine.shared.dynamic,
+            "%total_smem_size": machine.shared.size,
+        }
         if base in constants:
             return np.array([constants[base]], np.uint32)
         if base in ("%envreg1", "%envreg2"):

@@ -18,7 +18,8 @@ import numpy as np
 from evokern.simt.arrays import Array
 from evokern.simt.counters import BatchRecord
 from evokern.simt.latencies import Latencies, cost_of
-from evokern.simt.program import Program, Segment, registers_of
+from evokern.simt.operands import registers_of
+from evokern.simt.program import Program, Segment
 from evokern.simt.syntax import Address, Immediate, Instruction
 
 MOST_STEPS = 40_000

@@ -68,7 +68,9 @@ def _copy(i: Instruction, b: Binder) -> Action:
         return active, data, None
 
     def read(active: Active, data: Array, where: Array | None) -> tuple[Array, Array | None]:
-        sound, index = machine.globals.locate(active, widened(active.pick(source)), source_offset, width, number, site, write=False)
+        sound, index = machine.globals.locate(
+            active, widened(active.pick(source)), source_offset, width, number, site, write=False
+        )
         if sound is None:
             return data, None
         machine.globals.note_read(sound, index, width, number, site, synchronises=False)

@@ -1,12 +1,13 @@
 """Atomic updates and reductions in global and shared memory (PTX ISA 9.7.13.5-6).
 
-Lanes that hit the same address are served in rounds, in the order of their numbers; integer reductions without a result are done
-in one call.
+Lanes that hit the same address are served in rounds, in the order of their numbers; integer reductions without a result
+are done in one call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from evokern.simt import numerics
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.globals import Site
-from evokern.simt.operations.memory_ops import access_type, address_rows, by_window, space_of, widened
+from evokern.simt.operations.memory_ops import Access, access_type, address_rows, by_window, space_of, widened
 from evokern.simt.operations.table import operation
 from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
@@ -23,20 +24,36 @@ Update = Callable[..., Array]
 """(old, b[, c]) → new."""
 
 _AT: dict[str, Any] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _swap(old: Array, expected: Array, new: Array) -> Array:
+    return np.where(np.equal(old, expected), new, old)
+
+
+def _increment(old: Array, limit: Array) -> Array:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _decrement(old: Array, limit: Array) -> Array:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+_CONDITIONAL: dict[str, Update] = {"cas": _swap, "inc": _increment, "dec": _decrement}
 
 
 def update_of(name: str, kind: str) -> Update:
     """Return what an atomic operation does to a value."""
     if name == "exch":
         return lambda old, new: new
-    if name == "cas":
-        return lambda old, expected, new: np.where(old == expected, new, old)
-    if name == "inc":
-        return lambda old, limit: np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
-    if name == "dec":
-        return lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+    if name in _CONDITIONAL:
+        return _CONDITIONAL[name]
     if kind in ("f16", "bf16", "f16x2", "bf16x2"):
         if name == "add":
             return numerics.bind("add", kind)
@@ -115,7 +132,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
                 machine.events.sectors(number, sound, index, size, write=True)
             apply(sound, machine.globals.view(size).view(dtype), index, place)
 
-    parts = {"shared": in_shared, "global": in_global, "local": in_global}
+    parts: dict[str, Access] = {"shared": in_shared, "global": in_global, "local": in_global}
     work = by_window(machine, parts) if space == "generic" else parts[space]
 
     def run() -> None:
@@ -141,11 +158,9 @@ def _rounds(memory: Array, index: Array, operands: list[Array], update: Update) 
     result = np.empty(index.size, memory.dtype)
     by_rank = np.argsort(rank, kind="stable")
     bounds = np.searchsorted(rank[by_rank], np.arange(int(rank.max()) + 2))
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in pairwise(bounds):
         chosen = by_rank[low:high]
         old = memory[index[chosen]]
         result[chosen] = old
         memory[index[chosen]] = update(old, *[operand[chosen] for operand in operands]).view(memory.dtype)
     return result
-
-

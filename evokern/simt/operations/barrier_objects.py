@@ -40,7 +40,9 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
     if kind in ("expect_tx", "complete_tx"):
         amount = b.src(operands[1], "u32")
         sign = 1 if kind == "expect_tx" else -1
-        return lambda: machine.objects.expect(active_of(), where(), offset, number, active_of().pick(amount).astype(np.int64) * sign)
+        return lambda: machine.objects.expect(
+            active_of(), where(), offset, number, active_of().pick(amount).astype(np.int64) * sign
+        )
     if kind in ("arrive", "arrive_drop"):
         announce = i.has("expect_tx")
         extra = b.src(operands[1], "u32") if len(operands) > 1 else None

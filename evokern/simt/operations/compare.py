@@ -31,8 +31,8 @@ def _floats(kind: str, row: Array, ftz: bool) -> Array:
 def comparison(word: str, kind: str, ftz: bool) -> Any:
     """Return a comparison as a function of two rows.
 
-    An unordered comparison (``ltu`` …) is the complement of the opposite ordered one, and ``ne`` on floating-point types is
-    false for NaN where NumPy's is true.
+    An unordered comparison (``ltu`` …) is the complement of the opposite ordered one, and ``ne`` on floating-point
+    types is false for NaN where NumPy's is true.
     """
     floating = FAMILY[kind] in ("float", "half")
     convert = FAMILY[kind] == "half" or (ftz and kind == "f32")
@@ -80,7 +80,7 @@ def setp(i: Instruction, b: Binder) -> Action:
         return partial(function, x, y, out) if isinstance(function, np.ufunc) else assign(out, function, x, y)
     first = b.dst(target.first if isinstance(target, Pair) else target, "pred")
     second = b.dst(target.second, "pred") if isinstance(target, Pair) else None
-    with_row, negated = _predicate(i.operands[3], b) if combine is not None else (None, False)
+    with_row, negated = _predicate(i.operands[3], b) if combine is not None else (first, False)
 
     def run() -> None:
         result = function(x, y)
@@ -139,7 +139,9 @@ def set_(i: Instruction, b: Binder) -> Action:
             low, high = function(_halves(x, 0), _halves(y, 0)), function(_halves(x, 1), _halves(y, 1))
             if combine is not None:
                 low, high = combine(low, third), combine(high, third)
-            out[...] = np.where(low, np.uint32(true), np.uint32(0)) | np.where(high, np.uint32(true << 16), np.uint32(0))
+            out[...] = np.where(low, np.uint32(true), np.uint32(0)) | np.where(
+                high, np.uint32(true << 16), np.uint32(0)
+            )
 
         return run_packed
     function = comparison(words[0], kind, i.has("ftz"))

@@ -14,11 +14,14 @@ from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
 
 if TYPE_CHECKING:
-    from evokern.simt.machine import End, Machine
+    from evokern.simt.machine import Machine
     from evokern.simt.program import Segment, Unit
+    from evokern.simt.settings import End
 
 
-@operation("bra brx ret exit call trap brkpt bar barrier", "9.7.12, 9.7.13.1", pipe="control", kind="control", results=0)
+@operation(
+    "bra brx ret exit call trap brkpt bar barrier", "9.7.12, 9.7.13.1", pipe="control", kind="control", results=0
+)
 def control(i: Instruction, b: Binder) -> Action:
     """Bound by `bind_control`, which also knows the segment."""
     raise Unsupported(f"{i.name} in this place")
@@ -136,7 +139,9 @@ def _indexed(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall
     targets = np.array([_label(machine, segment.unit, Symbol(name)) for name in names])
 
     def end(active: Active) -> int:
-        chosen = np.minimum(index[active.lanes] if index.shape[0] > 1 else np.repeat(index, active.count), len(targets) - 1)
+        chosen = np.minimum(
+            index[active.lanes] if index.shape[0] > 1 else np.repeat(index, active.count), len(targets) - 1
+        )
         wanted = targets[chosen]
         base = (64 - machine.depth) * machine.count
         for target in np.unique(wanted):
@@ -178,7 +183,9 @@ def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: i
         for value in np.unique(wanted):
             unit = machine.program.units[int(value)] if int(value) < len(machine.program.units) else None
             if unit is None or unit.function.is_entry:
-                machine.report_lanes("trap", segment.base, active.lanes, detail="A call through a pointer that is no function")
+                machine.report_lanes(
+                    "trap", segment.base, active.lanes, detail="A call through a pointer that is no function"
+                )
                 machine.stop()
                 return -1
             part = active if wanted.shape[0] == 1 else machine.restrict(active, wanted == value)
@@ -191,8 +198,14 @@ def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: i
 
 
 def _enter(
-    machine: Machine, caller: Unit, callee: Unit, returns: tuple[Operand, ...], arguments: tuple[Operand, ...], fall: int,
-    *, indirect: bool = False,
+    machine: Machine,
+    caller: Unit,
+    callee: Unit,
+    returns: tuple[Operand, ...],
+    arguments: tuple[Operand, ...],
+    fall: int,
+    *,
+    indirect: bool = False,
 ) -> End:
     area = machine.params.area
     copies: list[tuple[int, int, int]] = []
@@ -209,14 +222,18 @@ def _enter(
     def end(active: Active) -> int:
         depth = machine.depth
         if depth + 1 >= 64:
-            machine.report_lanes("trap", machine.at.segment.base, active.lanes, detail="Device function calls nest deeper than 63")
+            machine.report_lanes(
+                "trap", machine.at.segment.base, active.lanes, detail="Device function calls nest deeper than 63"
+            )
             machine.stop()
         while len(machine.returns) <= depth:
             machine.returns.append(np.zeros(machine.lanes, np.int64))
         if indirect:
             inside = machine.inside.setdefault(callee.number, np.zeros(machine.lanes, np.bool_))
             if inside[active.mask].any():
-                raise machine.program.refuse(machine.program.instructions[machine.at.segment.base], f"recursive call of {callee.function.name}")
+                raise machine.program.refuse(
+                    machine.program.instructions[machine.at.segment.base], f"recursive call of {callee.function.name}"
+                )
             inside[active.mask] = True
         machine.returns[depth][active.mask] = fall
         for target, source, size in copies:
@@ -250,8 +267,17 @@ def _barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall
     arrive = i.has("arrive")
     aligned = i.opcode == "bar" or i.has("aligned")
     plain = constant == 0 and count is None and not arrive and reduction is None
-    return partial(machine.barriers.arrive, number=number, identity=identity, wanted=count, follow=fall, waits=not arrive,
-                   aligned=aligned, reduction=reduction, plain=plain)  # fmt: skip
+    return partial(
+        machine.barriers.arrive,
+        number=number,
+        identity=identity,
+        wanted=count,
+        follow=fall,
+        waits=not arrive,
+        aligned=aligned,
+        reduction=reduction,
+        plain=plain,
+    )
 
 
 def _warp_barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:

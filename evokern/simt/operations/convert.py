@@ -15,8 +15,25 @@ from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Register, Symbol, Vector
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
-_FORMATS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64", "tf32", "f16x2", "bf16x2",
-            "e4m3x2", "e5m2x2")  # fmt: skip
+_FORMATS = (
+    "u8",
+    "s8",
+    "u16",
+    "s16",
+    "u32",
+    "s32",
+    "u64",
+    "s64",
+    "f16",
+    "bf16",
+    "f32",
+    "f64",
+    "tf32",
+    "f16x2",
+    "bf16x2",
+    "e4m3x2",
+    "e5m2x2",
+)
 
 
 @operation("cvt", "9.7.9.21")

@@ -62,8 +62,12 @@ def _pairwise(i: Instruction, b: Binder, function: Any) -> Action:
     x, y = (b.src(operand, "u32") for operand in i.operands[1:3])
 
     def run() -> None:
-        out.view(narrow)[...] = function(x.view(narrow), y.view(narrow)) if x.size == y.size else function(
-            np.broadcast_to(x, out.shape).copy().view(narrow), np.broadcast_to(y, out.shape).copy().view(narrow)
+        out.view(narrow)[...] = (
+            function(x.view(narrow), y.view(narrow))
+            if x.size == y.size
+            else function(
+                np.broadcast_to(x, out.shape).copy().view(narrow), np.broadcast_to(y, out.shape).copy().view(narrow)
+            )
         )
 
     return run
@@ -201,7 +205,7 @@ def mul24(i: Instruction, b: Binder) -> Action:
 
 @operation("sad", "9.7.1.7", family="integer")
 def sad(i: Instruction, b: Binder) -> Action:
-    """c + |a − b|."""
+    """C + |a − b|."""
     out, sources = _each(i, b, kind_of(i))
     return assign(out, numerics.sad, *sources)
 
@@ -315,7 +319,9 @@ def szext(i: Instruction, b: Binder) -> Action:
     clamp = i.has("clamp")
     signed = kind[0] == "s"
 
-    def run(out: Array = b.dst(i.operands[0], kind)) -> None:
+    out = b.dst(i.operands[0], kind)
+
+    def run() -> None:
         bits = np.minimum(width, 32) if clamp else width & np.uint32(31)
         shift = (np.uint32(32) - bits).astype(np.int64)
         wide = value.view(np.uint32).astype(np.int64) << shift & 0xFFFFFFFF
@@ -374,7 +380,7 @@ def logic(i: Instruction, b: Binder) -> Action:
 
 
 def predicate(operand: Any, b: Binder) -> Array:
-    """Return a predicate operand that is not complemented; the compiler complements only in guards and set instructions."""
+    """Return a predicate operand; the compiler complements only in guards and set instructions."""
     return b.pred(operand)
 
 

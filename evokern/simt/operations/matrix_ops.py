@@ -13,7 +13,7 @@ from evokern.simt.matrix import bind_mma, bind_wmma, matrix_move, wmma_elements
 from evokern.simt.operations.memory_ops import address_rows, space_of, widened
 from evokern.simt.operations.table import operation
 from evokern.simt.registers import Binder, Unsupported
-from evokern.simt.syntax import Instruction, Operand, Vector
+from evokern.simt.syntax import Immediate, Instruction, Operand, Vector
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
@@ -70,7 +70,7 @@ def _met(machine: Machine, active: Active) -> None:
 
 @operation("mma", "9.7.14.5.14", pipe="tensor", kind="effect", gate=True)
 def mma(i: Instruction, b: Binder) -> Action:
-    """d = a × b + c on the registers of whole warps."""
+    """D = a × b + c on the registers of whole warps."""
     return bind_products([i], b)
 
 
@@ -114,7 +114,7 @@ def _slot(operand: Operand, b: Binder, kind: str) -> int:
     known = b.unit.slots.get(name) if isinstance(name, str) else None
     if known is not None and known[0] == kind:
         return known[1]
-    if operand.__class__.__name__ == "Immediate":
+    if isinstance(operand, Immediate):
         return b.machine.constant_row(operand, kind)
     raise Unsupported(f"operand {operand!r} of a matrix instruction")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.globals import Site
-from evokern.simt.operations.memory_ops import by_window
+from evokern.simt.operations.memory_ops import Access, by_window
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
@@ -82,7 +82,7 @@ def element_access(machine: Machine, number: int, space: str, width: int) -> Ele
         assert result is not None
         result[place(active)] = found.view(result.dtype)
 
-    parts = {"shared": shared, "local": local, "global": global_, "const": global_}
+    parts: dict[str, Access] = {"shared": shared, "local": local, "global": global_, "const": global_}
     work = by_window(machine, parts) if space == "generic" else parts[space]
 
     def access(active: Active, address: Array, values: Array | None) -> Array:

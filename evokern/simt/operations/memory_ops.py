@@ -1,7 +1,7 @@
 """Loads and stores (PTX ISA 9.7.9.8–9.7.9.12) and prefetches.
 
-The state space is in the instruction or, for generic addresses, in the address: its window. A load takes all lanes' elements
-with one gather; vectors are gathered whole and then split into rows.
+The state space is in the instruction or, for generic addresses, in the address: its window. A load takes all lanes'
+elements with one gather; vectors are gathered whole and then split into rows.
 """
 
 from __future__ import annotations
@@ -214,7 +214,9 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
 
     def run_computed() -> None:
         active = active_of()
-        sound, index = machine.globals.locate(active, widened(active.pick(row)), offset, width, number, site, write=False)
+        sound, index = machine.globals.locate(
+            active, widened(active.pick(row)), offset, width, number, site, write=False
+        )
         if sound is None:
             return
         values = machine.globals.view(width).take(index, mode="clip").view(element)
@@ -247,7 +249,8 @@ def store(i: Instruction, b: Binder) -> Action:
         block = np.empty((active.count, count), plain)
         for index, source in enumerate(rows):
             block[:, index] = active.pick(source)
-        return block.view(RAW[width]).reshape(-1)
+        whole: Array = block.view(RAW[width]).reshape(-1)
+        return whole
 
     def counted(active: Active, index: Array) -> None:
         if machine.events is not None:
@@ -316,8 +319,17 @@ def _put_shared(machine: Machine, active: Active, index: Array, values: Array, w
         lane = int(active.lanes[bad][0])
         at = int(index[bad][0]) * width - machine.shared.base_of(lane)
         name, offset = machine.shared.name_of(at)
-        machine.report("shared_race", number, lane, count=int(np.count_nonzero(bad)), address=at, allocation=name, offset=offset,
-                       other=number, detail="Several threads write different values to the same place at once")  # fmt: skip
+        machine.report(
+            "shared_race",
+            number,
+            lane,
+            count=int(np.count_nonzero(bad)),
+            address=at,
+            allocation=name,
+            offset=offset,
+            other=number,
+            detail="Several threads write different values to the same place at once",
+        )
 
 
 def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Action:

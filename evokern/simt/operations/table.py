@@ -1,7 +1,8 @@
 """The table of operations: opcode and type family → what executes it.
 
-Each entry cites its section of the PTX ISA (version 9.0), says on which pipe the instruction is issued (for the counters) and
-how many of its leading operands are results. Modules of this package fill the table on import; `lookup` reads it.
+Each entry cites its section of the PTX ISA (version 9.0), says on which pipe the instruction is issued (for the
+counters) and how many of its leading operands are results. Modules of this package fill the table on import; `lookup`
+reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Instructions across the lanes of a warp (PTX ISA 9.7.9.5-6 shfl, 9.7.13.9-15 vote, match, activemask, redux, elect)."""
+"""Instructions across the lanes of a warp (PTX ISA 9.7.9.6 shfl, 9.7.13.10-15 vote, match, redux, elect)."""
 
 from __future__ import annotations
 
@@ -52,8 +52,12 @@ def shfl(i: Instruction, b: Binder) -> Action:
         if not active.all:
             lost = active.mask & ~active.mask[source]
             if lost.any():
-                machine.report_lanes("inactive_shuffle", number, np.flatnonzero(lost),
-                                     detail=f"Lane {int(source[lost][0]) % 32} is read but does not take part")  # fmt: skip
+                machine.report_lanes(
+                    "inactive_shuffle",
+                    number,
+                    np.flatnonzero(lost),
+                    detail=f"Lane {int(source[lost][0]) % 32} is read but does not take part",
+                )
         moved = value.take(source, mode="clip") if value.shape[0] > 1 else value
         np.copyto(out, moved, where=active.mask)
         if inside_out is not None:
@@ -132,10 +136,13 @@ def match(i: Instruction, b: Binder) -> Action:
 
 
 _REDUCE: dict[str, tuple[Any, Any]] = {
-    "add": (np.add, lambda info: 0), "min": (np.minimum, lambda info: info.max), "max": (np.maximum, lambda info: info.min),
-    "and": (np.bitwise_and, lambda info: -1 if info.min < 0 else info.max), "or": (np.bitwise_or, lambda info: 0),
+    "add": (np.add, lambda info: 0),
+    "min": (np.minimum, lambda info: info.max),
+    "max": (np.maximum, lambda info: info.min),
+    "and": (np.bitwise_and, lambda info: -1 if info.min < 0 else info.max),
+    "or": (np.bitwise_or, lambda info: 0),
     "xor": (np.bitwise_xor, lambda info: 0),
-}  # fmt: skip
+}
 
 
 @operation("redux", "9.7.13.14", pipe="integer", kind="effect", gate=True)

@@ -1,0 +1,76 @@
+"""How to run a batch: its shape, its options, and its segments once bound to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from evokern.simt.arrays import Action, Active
+from evokern.simt.program import Segment
+
+End = Callable[[Active], int]
+"""Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""
+
+
+@dataclass(slots=True, eq=False)
+class Bound:
+    """One segment bound to the rows of this batch."""
+
+    segment: Segment
+    """What it was bound from."""
+    full: list[Action] | None = None
+    """Steps for when every live lane is active."""
+    masked: list[Action] | None = None
+    """Steps for a partial mask."""
+    end: End | None = None
+    """The control instruction, None when it falls through."""
+    fall: int = -1
+    """The segment after it."""
+    size: int = 0
+    """Instructions."""
+    polls: bool = False
+    """True when it waits on memory that others write."""
+    leaves: bool = False
+    """True when it does nothing but leave the kernel."""
+    threads: int = 0
+    """Lanes that ran it."""
+    warps: int = 0
+    """Warps that ran it."""
+    partial: int = 0
+    """Warps that ran it with some of their live lanes elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run."""
+
+    sanitize: bool = True
+    """Check for races, uninitialised data and unwaited copies; bounds and alignment are always checked."""
+    count: bool = True
+    """Count wavefronts and sectors."""
+    instruction_limit: int = 50_000_000
+    """Warp instructions a launch may issue."""
+    architecture: str = "sm_89"
+    """For ``%smid`` and the like; the instructions are the same."""
+
+
+@dataclass(slots=True)
+class Geometry:
+    """Grid, block and the blocks of this batch."""
+
+    grid: tuple[int, int, int]
+    """Blocks along x, y, z."""
+    block: tuple[int, int, int]
+    """Threads along x, y, z."""
+    launches: int
+    """Argument sets that run side by side."""
+    blocks: int
+    """Blocks in the batch, over all launches."""
+    threads: int = field(init=False)
+    """Threads of a block."""
+    width: int = field(init=False)
+    """Lanes of a block: threads rounded up to whole warps."""
+
+    def __post_init__(self) -> None:
+        self.threads = self.block[0] * self.block[1] * self.block[2]
+        self.width = -(-self.threads // 32) * 32
