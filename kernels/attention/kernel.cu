@@ -65,6 +65,7 @@ constexpr Choice CHOICE = {
     ROW_SUM,  RESCALE, LOOP_ORDER, MERGE,     OUTPUT,     KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER, BLOCK_M,     WARPS_M,    KEY_SPLITS, BLOCK_N,
     STAGES,   LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
 constexpr int D = HEAD_DIM;
+constexpr int ROW_BYTES = row_bytes(CHOICE);
 
 static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
 static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
@@ -81,33 +82,34 @@ struct Tensors {
 };
 
 /// Where a 16-byte chunk of a tile's row stands, in bytes from the tile's start.
-__device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
-  const int placed = SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row & 7) : chunk;
-  return row * row_bytes(CHOICE) + placed * 16;
+__device__ __forceinline__ int placed_chunk(int row, int chunk) {
+  return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row & 7) : chunk;
 }
+__device__ __forceinline__ u32 chunk_offset(int row, int chunk) { return row * ROW_BYTES + placed_chunk(row, chunk) * 16; }
 
-/// Copies ROWS rows of a tensor, from `first_row` on, into a tile of shared memory. Rows past the end repeat the last
-/// one, so that what is masked later is finite.
+/// Copies ROWS rows, from the one at `source` on, into a tile of shared memory. Only `rows_left` rows (negative: past
+/// the end) are there; those beyond repeat the last one, so that what is masked later is finite.
 template <int ROWS, int THREADS, bool BOUNDED>
-__device__ __forceinline__ void load_tile(u32 tile, const Half* tensor, int first_row, int length, u32 thread) {
-  const int last = length - 1 - first_row;
+__device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows_left, u32 thread) {
+  const int last = rows_left - 1;
   if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC || KV_LOAD == KV_LOAD_VECTOR16) {
     constexpr int PER_ROW = D / 8, ROWS_AT_ONCE = THREADS / PER_ROW;
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
-    const Half* source = tensor + static_cast<u32>(first_row * D + chunk * 8);
+    const Half* const from = source + chunk * 8;
+    const Half* own = from + first * D;
+    keep_as_base(own);  // so that the rows that follow are constant offsets, not new sums
     // Loads into registers are kept few at a time; asynchronous copies hold none.
     constexpr int AT_A_TIME = KV_LOAD == KV_LOAD_CP_ASYNC ? 16 : 4;
 #pragma unroll AT_A_TIME
     for (int i = 0; i < ceil_div(ROWS, ROWS_AT_ONCE); ++i) {
       const int row = first + i * ROWS_AT_ONCE;
       if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) break;
-      const Half* from = source + (BOUNDED ? min(row, last) : row) * D;
-      const u32 to = tile + chunk_offset(row, chunk);
-      if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(to, from);
-      else store_shared_chunk(to, *reinterpret_cast<const Chunk*>(from));
+      const Half* const data = BOUNDED ? from + min(row, last) * D : own + i * ROWS_AT_ONCE * D;
+      const u32 to = tile + first * ROW_BYTES + placed_chunk(row, chunk) * 16 + i * (ROWS_AT_ONCE * ROW_BYTES);
+      if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(to, data);
+      else store_shared_chunk(to, *reinterpret_cast<const Chunk*>(data));
     }
   } else {
-    const Half* source = tensor + static_cast<size_t>(first_row) * D;
 #pragma unroll 4
     for (u32 index = thread; index < ROWS * D; index += THREADS) {
       const int row = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index / D : index % ROWS;

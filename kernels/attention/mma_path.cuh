@@ -8,7 +8,6 @@
 constexpr int COMPUTE_THREADS = compute_threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
 constexpr int MT = row_tiles(CHOICE);      // 16-row tiles of a warp: each K or V fragment feeds all of them
-constexpr int ROW_BYTES = row_bytes(CHOICE);
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SPLIT_BYTES = split_bytes(CHOICE);
 constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
@@ -90,10 +89,13 @@ struct KeyStream {
     return walked * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
   }
   template <int THREADS>
+  __device__ __forceinline__ void load(u32 tile, const Half* tensor, int first) const {
+    load_tile<BLOCK_N, THREADS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
+  }
+  template <int THREADS>
   __device__ __forceinline__ void load_group(int group) const {
-    if (group >= 1 && group <= steps)
-      load_tile<BLOCK_N, THREADS, KEY_TAIL>(v_tile(group - 1), v, first_key(group - 1), length, thread);
-    if (group < steps) load_tile<BLOCK_N, THREADS, KEY_TAIL>(k_tile(group), k, first_key(group), length, thread);
+    if (group >= 1 && group <= steps) load<THREADS>(v_tile(group - 1), v, first_key(group - 1));
+    if (group < steps) load<THREADS>(k_tile(group), k, first_key(group));
   }
 
   /// Starts the first groups; what was copied before this call arrives with the first of them.
@@ -578,7 +580,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   const KeyStream keys{head.k, head.v, splits + at.split * SPLIT_BYTES, at.thread % SPLIT_THREADS, at.split, steps,
                        length, shift};
 
-  load_tile<BLOCK_M, COMPUTE_THREADS, ROW_TAIL>(memory, head.q, first_row, length, at.thread);
+  load_tile<BLOCK_M, COMPUTE_THREADS, ROW_TAIL>(memory, head.q + first_row * D, rows_left, at.thread);
   keys.start();
   keys.arrive_first();
 
@@ -593,7 +595,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
   }
   keys.sit_out(steps_of(0, first_row, length));
 
-  Half* o = head.o + static_cast<size_t>(first_row) * D;
+  Half* o = head.o + first_row * D;
   if constexpr (KEY_SPLITS == 1) {
     store_output(o, rows, memory, rows_left, at);
   } else {

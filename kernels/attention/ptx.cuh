@@ -62,6 +62,8 @@ __device__ __forceinline__ float reciprocal(float x) {
 
 // ---- memory. Vector stores are spelled out: nvcc 13.0 splits *(uint4*)p = make_uint4(...) into 4-byte stores.
 
+/// Hides how a pointer came about: the compiler would otherwise merge offsets into it and add in 64 bits each time.
+__device__ __forceinline__ void keep_as_base(const Half*& pointer) { asm("" : "+l"(pointer)); }
 __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }

@@ -9,7 +9,6 @@ constexpr int COMPUTE_THREADS = compute_threads(CHOICE);
 constexpr int WARPS = COMPUTE_THREADS / 32;
 constexpr bool LOADERS = specialised(CHOICE);
 constexpr int LOAD_THREADS = threads(CHOICE) - (LOADERS ? COMPUTE_THREADS : 0);
-constexpr int ROW_BYTES = row_bytes(CHOICE);
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SCORE_ROW_BYTES = score_row_bytes(CHOICE);
 constexpr int OUTPUT_ROW_BYTES = output_row_bytes(CHOICE);
@@ -52,8 +51,9 @@ struct Layout {
 __device__ __forceinline__ void load_step(const Layout& at, const Tensors& head, int step, int steps, int length) {
   const int thread = threadIdx.x - (LOADERS ? COMPUTE_THREADS : 0);
   if (step < steps && thread >= 0) {
-    load_tile<BLOCK_N, LOAD_THREADS, KEY_TAIL>(shared_address(at.k(step)), head.k, step * BLOCK_N, length, thread);
-    load_tile<BLOCK_N, LOAD_THREADS, KEY_TAIL>(shared_address(at.v(step)), head.v, step * BLOCK_N, length, thread);
+    const int first = step * BLOCK_N, left = length - first;
+    load_tile<BLOCK_N, LOAD_THREADS, KEY_TAIL>(shared_address(at.k(step)), head.k + first * D, left, thread);
+    load_tile<BLOCK_N, LOAD_THREADS, KEY_TAIL>(shared_address(at.v(step)), head.v + first * D, left, thread);
   }
   commit_copies();
 }
@@ -218,7 +218,8 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* memor
   const int steps = ceil_div(visible, BLOCK_N);
   const bool computes = !LOADERS || threadIdx.x < COMPUTE_THREADS;
 
-  load_tile<BLOCK_M, threads(CHOICE), ROW_TAIL>(shared_address(at.q), head.q, first_row, length, threadIdx.x);
+  load_tile<BLOCK_M, threads(CHOICE), ROW_TAIL>(shared_address(at.q), head.q + first_row * D, length - first_row,
+                                                threadIdx.x);
   for (int step = 0; step < STAGES - 1; ++step) load_step(at, head, step, steps, length);
   clear_rows(at);
 
@@ -240,5 +241,5 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* memor
     if (computes) accumulate_output(at, step);
   }
   __syncthreads();
-  store_rows(at, head.o + static_cast<size_t>(first_row) * D, length - first_row);
+  store_rows(at, head.o + first_row * D, length - first_row);
 }
