@@ -56,10 +56,15 @@ class OptunaStudy:
             self._study_id = storage.create_new_study([StudyDirection.MINIMIZE], name)
             for key, value in attrs.items():
                 storage.set_study_user_attr(self._study_id, key, value)
-        trials = storage.get_all_trials(self._study_id, deepcopy=False)
-        self._ids = [trial._trial_id for trial in trials]
-        self._told = {trial.number for trial in trials if trial.state.is_finished()}
-        self._complete = {trial.number for trial in trials if len(trial.params) == len(self._distributions)}
+        # Through Optuna's own objects this takes seconds for thousands of trials.
+        sql = "SELECT trial_id, state FROM trials WHERE study_id = ? ORDER BY trial_id"
+        rows = db.execute(sql, [self._study_id]).fetchall()
+        self._ids = [trial_id for trial_id, _ in rows]
+        self._told = {number for number, (_, state) in enumerate(rows) if state not in ("RUNNING", "WAITING")}
+        sql = "SELECT trial_id, count(*) FROM trial_params JOIN trials USING (trial_id) WHERE study_id = ? GROUP BY 1"
+        counts = dict(db.execute(sql, [self._study_id]).fetchall())
+        whole = len(self._distributions)
+        self._complete = {number for number, trial_id in enumerate(self._ids) if counts.get(trial_id) == whole}
 
     def begin(self, number: int, config: Config) -> None:
         """Write a trial as running, with its parameters; does nothing where it stands already."""
