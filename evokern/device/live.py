@@ -15,15 +15,14 @@ from typing import Any
 from evokern.compile.cache import default_directory
 from evokern.compile.headers import cuda_major
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
-from evokern.compile.records import Built
 from evokern.device._base import Answer, BaselineResult, Request, StartReport, Task
+from evokern.device._first import first_candidate, require_built
 from evokern.device._gpu_lock import GpuLock
 from evokern.device._gpu_profile import LiveGpu, live_gpu
 from evokern.device._jobs import Evaluate, GpuSettings, Prove
 from evokern.device._nvml import Monitor
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
-from evokern.errors import DeviceError, KernelError
-from evokern.feasibility import check, narrowed
+from evokern.errors import DeviceError
 from evokern.profiles import Profile, limits_for
 from evokern.space import Config
 from evokern.workers import ForkServer, WorkerPool, WorkerSpec
@@ -82,12 +81,11 @@ class LiveDevice:
         """
         self._lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
         profile = limits_for(self._gpu.profile, task.study.limits)
-        first = _first_candidate(task, profile)
+        first = first_candidate(task, profile)
         notes = self._foreign_load()
         compilers, executors = self._open_pools(task, profile, first)
         built = run_alone(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
-        if not isinstance(built, Built):
-            raise KernelError(f"the default candidate of {task.kernel.name} does not compile: {built.reason}")
+        require_built(task, built)
         executors.wait_ready()
         baselines: tuple[BaselineResult, ...] = run_alone(executors, Prove(), _START_DEADLINE_S, "start of the study")
         executors.keep_spares(_SPARES)
@@ -209,18 +207,6 @@ def _job(work: Work) -> Evaluate:
 def _beside(answer: Answer, foreign: Sequence[int]) -> Answer:
     evidence = {**answer.evaluation.evidence, "foreign_load": list(foreign)}
     return replace(answer, evaluation=replace(answer.evaluation, evidence=evidence))
-
-
-def _first_candidate(task: Task, profile: Profile) -> Config:
-    """Return the default candidate, which proves that the kernel folder works on this chip."""
-    config = narrowed(task.kernel.space, task.study.genes).default()
-    violation = check(task.kernel, config, task.problems, profile)
-    if violation is not None:
-        raise KernelError(
-            f"the default candidate of {task.kernel.name} cannot run on {profile.model}: {violation}; "
-            "give its genes other defaults, or narrow them in the study's [genes]"
-        )
-    return config
 
 
 def _require_packages(gpu: LiveGpu) -> None:

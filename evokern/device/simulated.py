@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
-from evokern.compile.records import Built
 from evokern.device._base import Answer, Request, StartReport, Task
+from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
 from evokern.device._sim_worker import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
@@ -71,7 +71,7 @@ class SimulatedDevice:
         compiling = CompileSettings(task.kernel.folder, task.problems, profile, default_directory())
         simulating = SimSettings(
             task.kernel.folder, task.problems, profile, task.study.gate, task.study.timing, task.study.simulation,
-            task.kernel.space.default(),
+            first_candidate(task, profile),
         )  # fmt: skip
         server = ForkServer((*PRELOAD, *MODULES))
         self._servers.append(server)
@@ -80,7 +80,7 @@ class SimulatedDevice:
         executors = WorkerPool(server, spec, size=self._cores)
         self._pools += [compilers, executors]
         run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
-        self._first_us = _default_time(compilers, executors, simulating.default)
+        self._first_us = _default_time(task, compilers, executors, simulating.default)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip
@@ -126,10 +126,12 @@ class SimulatedDevice:
         return self._pipeline
 
 
-def _default_time(compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
-    """Return the predicted time of the default candidate, None when it fails."""
-    built = run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
-    if not isinstance(built, Built):
-        return None
+def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
+    """Return the predicted time of the default candidate, None when it fails.
+
+    Raises:
+        KernelError: it does not compile.
+    """
+    built = require_built(task, run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate"))
     evaluation = run_alone(executors, Simulate(default, built, None), DEADLINE_S, "simulating the default candidate")
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None

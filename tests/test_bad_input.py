@@ -1,0 +1,232 @@
+"""Every mistake of a user's ends with exit code 2, one message with the value and the remedy, and nothing lost."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "tests" / "data" / "table_small.json.gz"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The README's kernel with its study on a simulated L4, and a study of the small recording."""
+    folder = tmp_path / "kernels" / "scale"
+    folder.mkdir(parents=True)
+    studies = tmp_path / "studies"
+    studies.mkdir()
+    for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        (folder / name).write_text(blocks[0])
+    (studies / "scale.toml").write_text('kernel = "scale"\nproblems = ["65536"]\ndevice = "sim:l4"\n')
+    (studies / "small.toml").write_text(f'kernel = "r"\nproblems = ["recorded"]\ndevice = "replay:{TABLE}"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    return tmp_path
+
+
+def _refused(*arguments: str) -> str:
+    """Return the one message of a command that must be refused."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    message = result.stderr.splitlines()[-1]
+    assert message.startswith("evokern: ")
+    return message
+
+
+def _change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("search", "smal"), "there is no study 'smal': did you mean 'small'?"),
+        (("search", "studies/absent.toml"), "there is no study file studies/absent.toml"),
+        (("search", "small", "--sampler", "evolution"), "'evolution'"),
+        (("search", "small", "--device", "gpu"), "there is no device 'gpu'"),
+        (("search", "small", "--device", "sim:l5"), "there is no chip 'l5': did you mean 'l4'?"),
+        (("search", "small", "--device", "replay:absent.json"), "cannot read recording absent.json"),
+        (("search", "small", "--budget", "2x"), "'2x' is no duration; write for example 2h"),
+        (("search", "small", "--extend", "-5m"), "'-5m' is no duration"),
+        (("search", "small", "--extend", "5m"), "no budget to extend; give one with --budget"),
+        (("check", "sclae"), "there is no kernel 'sclae': did you mean 'scale'?"),
+        (("show",), "there is no database evokern.db; `evokern search` writes one"),
+        (("export",), "there is no database evokern.db; `evokern search` writes one"),
+        (("resume",), "there is no database evokern.db; `evokern search` writes one"),
+    ],
+)
+def test_unknown_names_and_values(here: Path, arguments: tuple[str, ...], told: str) -> None:
+    """Unknown study, sampler, device, kernel, database, and durations that are none, are named with the nearest."""
+    assert told in _refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kernel = [", "is no valid TOML"),
+        ('kernel = "scale"\n', "lacks the key 'problems'"),
+        (
+            'kernel = "sclae"\nproblems = ["64"]\ndevice = "sim:l4"\n',
+            "there is no kernel 'sclae': did you mean 'scale'?",
+        ),
+        ('kernel = "scale"\nproblems = ["0"]\ndevice = "sim:l4"\n', "N=0 is out of range; it takes 1 to"),
+        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\ndtype = "f16"\n', "has no such field"),
+        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[genes]\nTHREAD = [64]\n', "did you mean 'THREADS'?"),
+        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[genes]\nTHREADS = [65]\n', "THREADS cannot be '65'"),
+        ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[limits]\nchip = "l5"\n', "did you mean 'l4'?"),
+        ('kernel = "scale"\nproblems = ["64"]\nbudget = "2x"\n', "'2x' is no duration"),
+    ],
+)
+def test_study_files(here: Path, text: str, told: str) -> None:
+    """Broken TOML, unknown kernels, genes and values, and problems a kernel cannot take."""
+    (here / "studies" / "mine.toml").write_text(text)
+    assert told in _refused("search", "mine")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("kernel.py", "import", "imoprt", "SyntaxError"),
+        ("kernel.py", "kernel = Kernel", "kernle = Kernel", "declares no module-level `kernel"),
+        ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraint whole_vectors raised ZeroDivisionError"),
+        ("kernel.py", "blocks = -(", "blocks = 1 / 0 -(", "launches raised ZeroDivisionError"),
+        ("kernel.py", RIGHT, "reference=lambda p, t: 1 / 0", "ZeroDivisionError"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"][:9]}', "shape"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"].float()}', "float64"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"] / 0}', "NaN"),
+        ("kernel.py", 'Launch("scale"', 'Launch("scael"', "no entry point 'scael' in the source"),
+        ("kernel.py", "block=c.THREADS", "block=8 * c.THREADS", "default candidate"),
+        ("kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];", 'identifier "j" is undefined'),
+    ],
+)
+def test_kernel_folders(here: Path, file: str, old: str, new: str, told: str) -> None:
+    """What is wrong with a kernel's declaration, reference or default candidate is said before a search begins."""
+    _change(here / "kernels" / "scale" / file, old, new)
+    assert told in _refused("search", "scale", "--trials", "1")
+
+
+def test_code_from_elsewhere_is_not_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel folder outside the working directory is refused until its user trusts it."""
+    other = here / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    assert "say --trust once" in _refused("check", "../kernels/scale")
+    assert CliRunner().invoke(app, ["check", "../kernels/scale", "--trust"]).exit_code == 0
+    assert CliRunner().invoke(app, ["check", "../kernels/scale"]).exit_code == 0
+
+
+def _search_some(*arguments: str) -> None:
+    result = CliRunner().invoke(app, ["search", "small", "--trials", "3", "--quiet", *arguments])
+    assert result.exit_code == 0, result.output
+
+
+def _newer(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('evokern', '9999_future', 'now')"
+    )
+    connection.commit()
+    connection.close()  # which folds the log in, so that the file's bytes can be compared
+
+
+def _corrupt(path: Path) -> None:
+    path.write_bytes(b"this is no database, however long one looks at it" * 100)
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"), [(_newer, "newer"), (_corrupt, "corrupt or no SQLite file")], ids=["newer", "corrupt"]
+)
+def test_databases_that_cannot_be_used(here: Path, harm: Callable[[Path], None], told: str) -> None:
+    """A database of a newer version and a file that is none are refused by every command, and left as they are."""
+    _search_some()
+    path = here / "evokern.db"
+    harm(path)
+    before = path.read_bytes()
+    for command in ("search", "show", "resume", "export"):
+        assert told in _refused(command, "small")
+    assert before == path.read_bytes()
+
+
+def test_a_database_in_use_says_by_whom(here: Path) -> None:
+    """A second search on the same file is refused with the process that has it; reading goes on."""
+    _search_some()
+    holder = "import sys; from evokern.store import Store; s = Store('evokern.db'); print('held', flush=True); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    assert str(process.pid) in _refused("search", "small")
+    assert CliRunner().invoke(app, ["show", "small"]).exit_code == 0
+    process.communicate("\n", timeout=30)
+    assert CliRunner().invoke(app, ["search", "small", "--trials", "4", "--quiet"]).exit_code == 0
+
+
+def test_a_place_that_cannot_be_written(here: Path) -> None:
+    """A folder that is missing, and a folder instead of a file, are named."""
+    assert "does not exist; create it" in _refused("search", "small", "--db", "absent/x.db")
+    assert "is a folder; name a file" in _refused("search", "small", "--db", "studies")
+
+
+def test_a_network_file_system_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's log cannot be trusted on NFS, so a search there does not begin."""
+    monkeypatch.setattr("evokern.store._files.file_system", lambda path: "nfs4")
+    assert "network file system (nfs4)" in _refused("search", "small")
+
+
+def test_another_device_is_refused(here: Path) -> None:
+    """A study goes on only on the model that it began on; the remedy is named."""
+    import gzip
+    import json
+
+    _search_some()
+    table = json.loads(gzip.decompress(TABLE.read_bytes()))
+    (here / "other.json").write_text(json.dumps({**table, "name": "other"}))
+    told = _refused("search", "small", "--device", "replay:other.json")
+    assert "begun on replay:table_small, and this is replay:other" in told
+    assert "--fresh" in told
+
+
+def test_a_changed_study_is_refused(here: Path) -> None:
+    """Changed settings are named with old and new value, and both ways on: `--fresh` and `--go-on`."""
+    _search_some()
+    with (here / "studies" / "small.toml").open("a") as file:
+        file.write("[timing]\nrotate_sets = 9\n")
+    told = _refused("search", "small")
+    assert "rotate_sets was 4, is 9" in told
+    assert "--fresh" in told and "--go-on" in told
+    assert CliRunner().invoke(app, ["search", "small", "--trials", "4", "--go-on"]).exit_code == 0
+
+
+def test_trials_that_are_not_there(here: Path) -> None:
+    """A trial or a study that the database does not hold is refused with what it holds."""
+    _search_some()
+    assert "trial 99 is not in study small; it has 0 to" in _refused("show", "--trial", "99")
+    assert "no study 'large': known: small" in _refused("show", "large")
+
+
+def test_no_gpu_where_one_was_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a driver the message says why there is no GPU and what to do instead."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    told = _refused("search", "scale", "--device", "cuda:0")
+    assert "no GPU" in told
+    assert "--device sim:l4" in told
