@@ -70,7 +70,7 @@ def _gpu(driver: Driver) -> Check:
         "gpu",
         "optional",
         driver.problem,
-        "a search needs an NVIDIA GPU with its driver; check, init, list, show and export do not",
+        "to measure, a GPU with NVIDIA's driver; without one a search runs on a simulated chip (--device sim:l4)",
     )
 
 

@@ -25,6 +25,12 @@ def _complete_kernels(incomplete: str) -> list[str]:
     return [name for name in kernel_folders() if name.startswith(incomplete)]
 
 
+def _complete_devices(incomplete: str) -> list[str]:
+    from evokern.profiles import CHIPS
+
+    return [name for name in ("auto", "cuda:0", *(f"sim:{chip}" for chip in CHIPS)) if name.startswith(incomplete)]
+
+
 StudyArgument = Annotated[
     str | None,
     typer.Argument(
@@ -42,7 +48,12 @@ DbOption = Annotated[
 DEFAULT_DB = Path("evokern.db")
 DeviceOption = Annotated[
     str | None,
-    typer.Option("--device", metavar="DEVICE", help="auto, or cuda:N for one GPU. Default: what the study says."),
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="auto, cuda:N, sim:CHIP or replay:FILE. Default: what the study says.",
+        autocompletion=_complete_devices,
+    ),
 ]
 TrialOption = Annotated[
     int | None,

@@ -23,6 +23,7 @@ def list_(output: Output) -> None:
     """
     from evokern.discovery import kernel_folders, study_files
     from evokern.driver import probe
+    from evokern.profiles import CHIPS
 
     kernels, studies, driver = kernel_folders(), study_files(), probe()
     summaries = {name: _summary(path) for name, path in studies.items()}
@@ -38,6 +39,14 @@ def list_(output: Output) -> None:
                         "compute_capability": ".".join(map(str, gpu.compute_capability)),
                     }
                     for gpu in driver.gpus
+                ]
+                + [
+                    {
+                        "name": f"sim:{name}",
+                        "model": chip.model,
+                        "compute_capability": ".".join(map(str, chip.compute_capability)),
+                    }
+                    for name, chip in CHIPS.items()
                 ],
             }
         )
@@ -53,7 +62,10 @@ def list_(output: Output) -> None:
     for gpu in driver.gpus:
         print(f"  cuda:{gpu.index:<19}{gpu.model}, {gpu.memory_bytes / 2**30:.0f} GiB")
     if not driver.gpus:
-        print(f"  none: {driver.problem}")
+        print(f"  {'cuda':<24}none: {driver.problem}")
+    for name, chip in CHIPS.items():
+        print(f"  {'sim:' + name:<24}{chip.model}, simulated: times are predicted")
+    print(f"  {'replay:FILE':<24}recorded answers")
 
 
 def _summary(path: Path) -> dict[str, Any]:
