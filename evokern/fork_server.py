@@ -132,11 +132,9 @@ class ForkServer:
         self._alive = False
         self._control.close()
         self._log.close()
-        try:
-            self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        # Its workers die with it; waiting for it to see the closed socket would wait for its imports.
+        self._process.kill()
+        self._process.wait()
 
 
 def tail(log: Any, characters: int = 2000) -> str:

@@ -21,55 +21,67 @@ from evokern.trial import Outcome
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def rows() -> Iterator[Bench]:
     with Bench("scale_rows", "4096,1024") as bench:
         yield bench
 
 
-def test_right_candidates_are_measured_with_their_evidence(rows: Bench) -> None:
-    """Each candidate comes back with samples, interval, resources, clock and gate report."""
-    configs = rows.feasible()[:24]
-    found = rows.run(configs)
-    assert {one.outcome for one in found} <= {Outcome.MEASURED, Outcome.DUPLICATE}
-    one = found[0]
-    assert one.time_us is not None
-    timing = one.timings[0]
-    assert timing.ci95_us[0] <= timing.median_us <= timing.ci95_us[1]
-    assert len(timing.samples_us) >= 7
-    assert timing.clock_mhz
-    assert one.resources[0].registers > 0
-    assert one.gate["4096,1024"]["relative_error"] < 1e-6
-    # 32 MB move; no candidate beats twice the memory's peak rate, and none takes a hundred times as long.
-    floor_us = 8 * 4096 * 1024 / rows.device.profile.dram_bytes_per_s * 1e6
-    assert all(floor_us / 4 < (one.time_us or 0) < 100 * floor_us for one in found)
+class TestOneDevice:
+    """What one started device promises; it is closed before the other tests start their own."""
 
+    def test_right_candidates_are_measured_with_their_evidence(self, rows: Bench) -> None:
+        """Each candidate comes back with samples, interval, resources, clock and gate report."""
+        configs = rows.feasible()[:24]
+        found = rows.run(configs)
+        assert {one.outcome for one in found} <= {Outcome.MEASURED, Outcome.DUPLICATE}
+        one = found[0]
+        assert one.time_us is not None
+        timing = one.timings[0]
+        assert timing.ci95_us[0] <= timing.median_us <= timing.ci95_us[1]
+        assert len(timing.samples_us) >= 7
+        assert timing.clock_mhz
+        assert one.resources[0].registers > 0
+        assert one.gate["4096,1024"]["relative_error"] < 1e-6
+        # 32 MB move; no candidate beats twice the memory's peak rate, and none takes a hundred times as long.
+        floor_us = 8 * 4096 * 1024 / rows.device.profile.dram_bytes_per_s * 1e6
+        assert all(floor_us / 4 < (one.time_us or 0) < 100 * floor_us for one in found)
 
-def test_the_baseline_is_checked_and_timed_alike(rows: Bench) -> None:
-    """The torch expression is right and takes longer than the best candidate."""
-    (baseline,) = rows.report.baselines
-    assert (baseline.name, baseline.error) == ("torch", "")
-    best = min(one.time_us for one in rows.run(rows.feasible()[:24]) if one.time_us)
-    assert baseline.timings[0].median_us > best
+    def test_the_baseline_is_checked_and_timed_alike(self, rows: Bench) -> None:
+        """The torch expression is right and takes longer than the best candidate."""
+        (baseline,) = rows.report.baselines
+        assert (baseline.name, baseline.error) == ("torch", "")
+        best = min(one.time_us for one in rows.run(rows.feasible()[:24]) if one.time_us)
+        assert baseline.timings[0].median_us > best
 
+    def test_one_candidate_measured_apart_gives_the_same_time(self, rows: Bench) -> None:
+        """Medians of one candidate, other candidates in between, spread by at most 1.5 %."""
+        probe, *others = rows.feasible()[:12]
+        medians = []
+        for _ in range(12):
+            rows.forget()
+            medians.append(rows.run([probe])[0].time_us or 0)
+            rows.run(others[:3])
+        assert (max(medians) - min(medians)) / statistics.median(medians) <= 0.015
 
-def test_one_candidate_measured_apart_gives_the_same_time(rows: Bench) -> None:
-    """Medians of one candidate, other candidates in between, spread by at most 1.5 %."""
-    probe, *others = rows.feasible()[:12]
-    medians = []
-    for _ in range(12):
+    def test_racing_stops_a_slow_candidate_early(self, rows: Bench) -> None:
+        """Against an elite that nothing reaches a candidate is slow after the few samples that a bound needs."""
         rows.forget()
-        medians.append(rows.run([probe])[0].time_us or 0)
-        rows.run(others[:3])
-    assert (max(medians) - min(medians)) / statistics.median(medians) <= 0.015
+        (found,) = rows.run([rows.config()], elite_us=0.5)
+        assert found.outcome is Outcome.SLOW
+        assert len(found.timings[0].samples_us) == 5
 
+    def test_equal_programs_are_run_once(self, rows: Bench) -> None:
+        """The same candidate asked for twice is a duplicate with the same time."""
+        first, second = rows.run([rows.config(UNROLL=4), rows.config(UNROLL=4)])
+        assert {first.outcome, second.outcome} <= {Outcome.MEASURED, Outcome.DUPLICATE}
+        assert second.outcome is Outcome.DUPLICATE
+        assert first.time_us == second.time_us
 
-def test_racing_stops_a_slow_candidate_early(rows: Bench) -> None:
-    """Against an elite that nothing reaches a candidate is slow after the few samples that a bound needs."""
-    rows.forget()
-    (found,) = rows.run([rows.config()], elite_us=0.5)
-    assert found.outcome is Outcome.SLOW
-    assert len(found.timings[0].samples_us) == 5
+    def test_two_searches_do_not_share_a_gpu(self, rows: Bench) -> None:
+        """A second search on the same GPU is refused, and told by whom it is held."""
+        with pytest.raises(DeviceError, match=rf"by process {os.getpid()}"), Bench("scale_rows", "64,256"):
+            pass
 
 
 def test_faults_are_recorded_and_a_crash_costs_little() -> None:
@@ -91,20 +103,12 @@ def test_faults_are_recorded_and_a_crash_costs_little() -> None:
         assert found[3].evidence["limit_s"] == 1.0
 
 
-def test_equal_programs_are_run_once(rows: Bench) -> None:
-    """The same candidate asked for twice is a duplicate with the same time."""
-    first, second = rows.run([rows.config(UNROLL=4), rows.config(UNROLL=4)])
-    assert {first.outcome, second.outcome} <= {Outcome.MEASURED, Outcome.DUPLICATE}
-    assert second.outcome is Outcome.DUPLICATE
-    assert first.time_us == second.time_us
-
-
 def test_over_the_limits_nothing_is_launched() -> None:
     """A study's lowered limits turn a compiled candidate away as over_resources."""
-    with Bench("scale_rows", "64,256", limits={"registers_per_sm": 16384, "threads_per_sm": 512}) as bench:
-        outcomes = {one.outcome for one in bench.run([bench.config(WARPS=8, UNROLL=4), bench.config(WARPS=1)])}
-        assert Outcome.MEASURED in outcomes
-        assert outcomes <= {Outcome.MEASURED, Outcome.OVER_RESOURCES}
+    with Bench("scale_rows", "64,256", limits={"registers_per_sm": 6144}) as bench:
+        over, within = bench.run([bench.config(WARPS=8), bench.config(WARPS=1)])
+        assert (over.outcome, within.outcome) == (Outcome.OVER_RESOURCES, Outcome.MEASURED)
+        assert over.evidence["constraint"] == "registers_per_block"
 
 
 @pytest.mark.parametrize("cache", ["rotate", "flush"])
@@ -142,12 +146,6 @@ def test_a_workload_without_power_is_refused() -> None:
     """A tolerance that lets zeros through stops the study before it starts."""
     bench = Bench("scale_rows", "64,256", gate=GateSettings(atol=9))
     with pytest.raises(KernelError, match="writes zeros passes"), bench:
-        pass
-
-
-def test_two_searches_do_not_share_a_gpu(rows: Bench) -> None:
-    """A second search on the same GPU is refused, and told by whom it is held."""
-    with pytest.raises(DeviceError, match=rf"by process {os.getpid()}"), Bench("scale_rows", "64,256"):
         pass
 
 

@@ -29,6 +29,8 @@ class GpuLock:
             DeviceError: another search has it; the message says which.
         """
         path = (directory or Path(tempfile.gettempdir())) / f"evokern-{uuid}.lock"
+        self.turn = path.with_suffix(".turn")
+        """File whose lock the holder's own workers take in turn."""
         with contextlib.suppress(PermissionError):
             # Other users of the machine take the same lock.
             path.touch(mode=0o666)

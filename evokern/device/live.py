@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,13 +40,13 @@ class LiveDevice:
         """Make a device for a GPU; `start` opens its workers."""
         self._gpu = gpu
         _require_packages(gpu)
-        # Importing torch takes seconds; it begins while the kernel folder is still being read.
-        self._servers = [ForkServer(_GPU_PRELOAD)]
+        # Importing torch takes seconds; it begins while the kernel folder is still being read. Compile workers need it
+        # too where `kernel.py` imports it.
+        self._servers = [ForkServer(_GPU_PRELOAD), ForkServer((*PRELOAD, "torch"))]
         self._monitor = Monitor(gpu.pci_bus_id)
         self._lock: GpuLock | None = None
         self._pools: list[WorkerPool] = []
         self._pipeline: Pipeline | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._foreign: list[int] = []
         self._foreign_asked = 0.0
         self._began = 0.0
@@ -79,11 +77,11 @@ class LiveDevice:
         Raises:
             UsageError: GPU, compiler, kernel folder or workload cannot work as asked.
         """
-        self._lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
+        self._lock = lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
         profile = limits_for(self._gpu.profile, task.study.limits)
         first = first_candidate(task, profile)
         notes = self._foreign_load()
-        compilers, executors = self._open_pools(task, profile, first)
+        compilers, executors = self._open_pools(task, profile, first, lock.turn)
         built = run_alone(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         require_built(task, built)
         executors.wait_ready()
@@ -112,25 +110,21 @@ class LiveDevice:
             notes.append(self._monitor.problem)
         return StartReport(baselines, environment, tuple(notes))
 
-    def _open_pools(self, task: Task, profile: Profile, first: Config) -> tuple[WorkerPool, WorkerPool]:
+    def _open_pools(self, task: Task, profile: Profile, first: Config, turn: Path) -> tuple[WorkerPool, WorkerPool]:
         cpus = len(os.sched_getaffinity(0))
         # The GPU's worker and this process need a core each; a compile beside them would delay launches.
         size = max(1, min(cpus - 2, task.study.window or self.window))
         settings = CompileSettings(task.kernel.folder, task.problems, profile, default_directory())
-        # A kernel folder that imports torch would make every compile worker import it anew.
-        preload = (*PRELOAD, "torch") if "torch" in sys.modules else PRELOAD
-        self._scratch = tempfile.TemporaryDirectory(prefix="evokern-")
         gpu_settings = GpuSettings(
             folder=task.kernel.folder,
             problems=task.problems,
             gate=task.study.gate,
             timing=task.study.timing,
             device_index=self._gpu.index,
-            turn=Path(self._scratch.name) / "turn",
+            turn=turn,
             warm_config=first,
         )
         spec = WorkerSpec("evokern.device._gpu_worker:GpuWorker", gpu_settings)
-        self._servers.append(ForkServer(preload))
         executors = WorkerPool(self._servers[0], spec, size=1, depth=2)
         self._pools.append(executors)
         compilers = WorkerPool(self._servers[1], compile_spec(settings), size=size)
@@ -165,9 +159,6 @@ class LiveDevice:
             server.close()
         self._pools.clear()
         self._servers.clear()
-        if self._scratch is not None:
-            self._scratch.cleanup()
-            self._scratch = None
         if self._lock is not None:
             self._lock.release()
 
