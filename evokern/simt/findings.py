@@ -6,9 +6,11 @@ the thread and the address.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from evokern.simt.lines import NOWHERE, Spot
 
 FINDING_LIMIT = 64
 """Most groups that one launch reports."""
@@ -62,29 +64,49 @@ class Finding:
     """Occurrences (lanes)."""
     hint: str
     """The usual cause, with what is particular to this case."""
+    file: str = ""
+    """The user's header that holds the line, as written in ``#include``; empty for the source itself."""
+    other_file: str = ""
+    """The same for `other_line`."""
+    called_from: tuple[tuple[str, int], ...] = ()
+    """(header or empty, line) of the calls through which the line was inlined, innermost first."""
+
+    @property
+    def place(self) -> str:
+        """`line 12`, or `line 12 of tile.cuh` in a header."""
+        return f"line {self.line}" + (f" of {self.file}" if self.file else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields in order, ready for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        """Return the fields in order, ready for JSON; what only concerns headers is left out where there is none."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if not (self.file or self.other_file):
+            for name in ("file", "other_file", "called_from"):
+                del facts[name]
+        return facts
+
+_Key = tuple[str, Spot | str, Spot]
+"""Kind, place (the instruction where no line is known), place of the other party."""
 
 
 class Collector:
     """Gathers findings of one launch."""
 
-    def __init__(self, source: str | None) -> None:
-        self._lines: Sequence[str] = source.splitlines() if source is not None else ()
-        self._groups: dict[tuple[str, int, int], list[Any]] = {}
-        self.fatal_key: tuple[str, int, int] | None = None
+    def __init__(self, source: str | None, headers: Mapping[str, str] | None = None) -> None:
+        texts = {**(headers or {}), **({} if source is None else {"": source})}
+        self._lines: Mapping[str, Sequence[str]] = {name: text.splitlines() for name, text in texts.items()}
+        self._groups: dict[_Key, list[Any]] = {}
+        self.fatal_key: _Key | None = None
         self.dropped = 0
 
-    def text(self, line: int) -> str:
+    def text(self, spot: Spot) -> str:
         """Return the text of a source line, stripped."""
-        return self._lines[line - 1].strip() if 0 < line <= len(self._lines) else ""
+        lines = self._lines.get(spot.file, ())
+        return lines[spot.line - 1].strip() if 0 < spot.line <= len(lines) else ""
 
     def add(
         self,
         kind: str,
-        line: int,
+        at: Spot,
         instruction: str,
         *,
         block: tuple[int, int, int] = (0, 0, 0),
@@ -92,12 +114,12 @@ class Collector:
         address: int = 0,
         allocation: str = "",
         offset: int = 0,
-        other_line: int = 0,
+        other: Spot = NOWHERE,
         count: int = 1,
         detail: str = "",
     ) -> None:
         """Record occurrences of one kind at one place; the first one is kept in full."""
-        key = (kind, line, other_line) if line else (kind, hash(instruction), other_line)
+        key = (kind, at if at.line else instruction, other)
         known = self._groups.get(key)
         if known is not None:
             known[1] += count
@@ -108,27 +130,26 @@ class Collector:
         hint = f"{detail}. {HINTS[kind]}" if detail else HINTS[kind]
         finding = Finding(
             kind,
-            line,
-            self.text(line),
+            at.line,
+            self.text(at),
             instruction,
             block,
             thread,
             address,
             allocation,
             offset,
-            other_line,
+            other.line,
             count,
             hint,
+            at.file,
+            other.file,
+            at.called_from,
         )
         self._groups[key] = [finding, count]
         if kind in FATAL and self.fatal_key is None:
             self.fatal_key = key
 
-    def wants(self, kind: str, line: int) -> bool:
-        """Say whether an occurrence at this place would tell anything new."""
-        return not any(key[0] == kind and key[1] == line and group[1] > 10_000 for key, group in self._groups.items())
-
-    def _finish(self, key: tuple[str, int, int]) -> Finding:
+    def _finish(self, key: _Key) -> Finding:
         finding, count = self._groups[key]
         values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
         return Finding(**{**values, "count": count})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from evokern.errors import SourceError, UsageError, nearest
+from evokern.errors import UsageError
+from evokern.simt.arguments import pack_arguments, place_data, place_hidden
 from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters, Tally
 from evokern.simt.findings import Collector, Finding
@@ -25,6 +27,8 @@ REGISTER_BYTES = 192 << 20
 """Most bytes of register rows of a batch."""
 SHARED_BYTES = 64 << 20
 """Most bytes of shared memory of a batch, before its shadow."""
+BATCH_BYTES = 1 << 30
+"""Most bytes of registers and shared memory of a batch that cannot be cut, because its blocks wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,13 @@ class LaunchResult:
     counters: Counters | None
     """What was issued and moved; None with ``count=False``. `launch_many` counts its launches together."""
     completed: bool
-    """True when every thread ran to its end."""
+    """True when every thread ran to its end and nothing fatal was found."""
     printed: str
     """Device printf, block after block."""
     fatal: Finding | None
     """The finding for which a GPU would have ended the launch."""
     hung: bool
-    """True when the launch did not end: instruction limit or deadlock."""
+    """True when the launch did not end: instruction limit, or threads that wait for ever."""
 
 
 def launch(
@@ -53,7 +57,16 @@ def launch(
     args: Sequence[Buffer | np.generic[Any]],
     **options: Any,
 ) -> LaunchResult:
-    """Run one launch; see `launch_many`."""
+    """Run one launch.
+
+    Args:
+        module: from `parse`.
+        entry: the kernel's name in the PTX.
+        grid: blocks along x, y, z.
+        block: threads along x, y, z.
+        args: buffers for pointers, NumPy scalars for numbers, NumPy records for structures.
+        **options: as for `launch_many`; ``memory`` is required.
+    """
     return launch_many(module, entry, grid, block, [args], **options)[0]
 
 
@@ -70,152 +83,197 @@ def launch_many(
     instruction_limit: int = 50_000_000,
     sanitize: bool = True,
     count: bool = True,
-    architecture: str = "sm_89",
+    architecture: str | None = None,
     source: str | None = None,
     batch_blocks: int | None = None,
 ) -> list[LaunchResult]:
-    """Run several launches that differ in their arguments only, side by side."""
-    program = module.program(entry)
-    params = np.stack([pack_arguments(program, module, entry, values) for values in args])
-    symbols = place_data(program, module, memory, len(args)) | place_hidden(program, memory, params)
-    options = Options(sanitize, count, instruction_limit, architecture)
-    collectors = [Collector(source) for _ in args]
-    total = grid[0] * grid[1] * grid[2]
-    chosen = range(total) if blocks is None else blocks
-    pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
-    threads = block[0] * block[1] * block[2]
-    if not 1 <= threads <= 1024:
-        raise UsageError(f"a block of {threads} threads: use 1 to 1024")
-    width = -(-threads // 32) * 32
-    per_batch = len(pairs) if program.grid_wide else batch_blocks or batch_size(program, width, dynamic_shared)
-    machines: dict[int, Machine] = {}
-    shadow = GlobalShadow(program, memory, len(args), total) if sanitize else None
-    completed = True
-    printed: dict[int, list[tuple[int, str]]] = {}
-    if not module.checked(entry):
-        check(
-            Machine(
-                program,
-                memory,
-                Geometry(grid, block, 1, 1),
-                params[:1],
-                {k: v[:1] for k, v in symbols.items()},
-                dynamic_shared,
-                options,
-                collectors,
-            )
-        )
-        module.mark_checked(entry)
-    tally = Tally(program) if count else None
-    try:
-        for start in range(0, len(pairs), per_batch):
-            part = pairs[start : start + per_batch]
-            machine = machines.get(len(part))
-            if machine is None:
-                geometry = Geometry(grid, block, len(args), len(part))
-                machine = machines[len(part)] = Machine(
-                    program, memory, geometry, params, symbols, dynamic_shared, options, collectors, shadow, tally
-                )
-            machine.load(part)
-            machine.run()
-            if machine.events is not None:
-                machine.events.finish()
-            completed &= machine.live_count == 0
-    except Stopped:
-        completed = False
-    for machine in machines.values():
-        for number, lines in machine.printed.items():
-            printed.setdefault(number, []).extend(lines)
-    counters = tally.counters(tuple(chosen), len(args), width // 32) if tally is not None else None
-    return [
-        LaunchResult(
-            collector.findings,
-            counters,
-            completed and collector.fatal is None,
-            "".join(text for _, text in printed.get(number, [])),
-            collector.fatal,
-            collector.fatal is not None and collector.fatal.kind in ("instruction_limit", "deadlock"),
-        )
-        for number, collector in enumerate(collectors)
-    ]
+    """Run several launches of one kernel that differ in their arguments only, side by side as lanes of one batch.
 
+    Args:
+        module: from `parse`.
+        entry: the kernel's name in the PTX.
+        grid: blocks along x, y, z.
+        block: threads along x, y, z.
+        args: one argument list per launch.
+        memory: where the buffers live; module variables are placed there too and keep their values between launches.
+        dynamic_shared: bytes of shared memory that the launch adds.
+        blocks: linear ids of the blocks to run; None for all.
+        instruction_limit: warp instructions that one batch of blocks may issue; an instruction counts as at least
+            `evokern.simt.machine.LEAST_WARPS`, what it costs here.
+        sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
+        count: count wavefronts, sectors and instructions.
+        architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
+        source: text of the CUDA source, quoted in findings.
+        batch_blocks: blocks side by side; None for what suits the caches.
 
-def batch_size(program: Program, width: int, dynamic_shared: int) -> int:
-    """Return how many blocks to run side by side."""
-    row_bytes = sum(count * {"pred": 1, "16": 2, "32": 4, "64": 8}[kind] for kind, count in program.rows.items())
-    by_lanes = BATCH_LANES // width
-    by_registers = REGISTER_BYTES // max((row_bytes + program.local_bytes * 2) * width, 1)
-    by_shared = SHARED_BYTES // max(program.static_shared + dynamic_shared, 1)
-    return max(1, min(by_lanes, by_registers, by_shared))
-
-
-def pack_arguments(program: Program, module: Module, entry: str, args: Sequence[Buffer | np.generic[Any]]) -> Array:
-    """Lay the arguments out as the entry's parameter block.
+    Returns:
+        One result per argument list.
 
     Raises:
-        UsageError: count, kind or size do not match the entry.
+        SourceError: the entry does not exist or uses what the machine does not execute.
+        UsageError: the arguments do not match the entry, or the shape is impossible.
     """
-    params = module.entries[entry].params
-    if len(args) != len(params):
-        listed = ", ".join(f".{item.type} {item.name}" for item in params) or "none"
-        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), was given {len(args)}")
-    size = max((item.offset + item.size for item in params), default=0)
-    packed = np.zeros(-(-max(size, 16) // 16) * 16, np.uint8)
-    for number, (item, value) in enumerate(zip(params, args, strict=True)):
-        raw = (
-            np.array([value.address], np.uint64).view(np.uint8)
-            if isinstance(value, Buffer)
-            else np.atleast_1d(np.asarray(value)).view(np.uint8)
+    run = _Run(module, entry, grid, block, memory, dynamic_shared, Options(sanitize, count, instruction_limit), source)
+    run.check(architecture)
+    chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
+    before = run.contents() if len(args) > 1 else []
+    results = run.batches(args, chosen, batch_blocks)
+    if results is None:  # one launch ended the batch of all: each once more by itself
+        results = []
+        for values in args:
+            run.restore(before)
+            alone = run.batches([values], chosen, batch_blocks, alone=True)
+            assert alone is not None
+            results += alone
+            before = run.keep(before, values)
+    return results
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the launches of one call share."""
+
+    module: Module
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    memory: Memory
+    dynamic_shared: int
+    options: Options
+    source: str | None
+    program: Program = field(init=False)
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program = self.module.program(self.entry)
+        threads = self.block[0] * self.block[1] * self.block[2]
+        if min(self.block) < 1 or threads > 1024:
+            raise UsageError(f"a block of {self.block} is {threads} threads: use 1 to 1024")
+        if min(self.grid) < 1:
+            raise UsageError(f"a grid of {self.grid} has no blocks: use at least 1 along each axis")
+        if self.dynamic_shared < 0:
+            raise UsageError(f"{self.dynamic_shared} bytes of dynamic shared memory: use 0 or more")
+        self.width = -(-threads // 32) * 32
+
+    def check(self, architecture: str | None) -> None:
+        """Refuse what the chip or the machine cannot run, before any run."""
+        made_for, runs_on = (
+            int(re.sub(r"\D", "", name) or 0) for name in (self.module.target, architecture or "sm_999")
         )
-        if raw.size != item.size:
+        if made_for > runs_on:
+            raise UsageError(f"PTX for {self.module.target} does not run on {architecture}: compile it for that chip")
+        self.module.check(self.entry)
+
+    def contents(self) -> list[tuple[Buffer, Array]]:
+        """Return what the writable buffers hold."""
+        return [(buffer, buffer.read()) for buffer in self.memory.buffers if buffer.writable]
+
+    def restore(self, before: list[tuple[Buffer, Array]]) -> None:
+        """Put contents back."""
+        for buffer, data in before:
+            buffer.write(data)
+
+    def keep(self, before: list[tuple[Buffer, Array]], values: Sequence[Any]) -> list[tuple[Buffer, Array]]:
+        """Return the contents to restore with what a finished launch wrote to its own buffers."""
+        own = {id(value) for value in values}
+        return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
+
+    def batches(
+        self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None, *, alone: bool = False
+    ) -> list[LaunchResult] | None:
+        """Run all blocks of all launches; None when one of several launches stopped the others."""
+        program, memory = self.program, self.memory
+        params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
+        symbols = place_data(program, self.module, memory, len(args)) | place_hidden(program, memory, params)
+        total = self.grid[0] * self.grid[1] * self.grid[2]
+        shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
+        tally = Tally(program) if self.options.count else None
+        collectors = [Collector(self.source) for _ in args]
+        pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
+        per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
+        machines: dict[int, Machine] = {}
+        unfinished: set[int] = set()
+        try:
+            for start in range(0, len(pairs), per_batch):
+                part = pairs[start : start + per_batch]
+                machine = machines.get(len(part))
+                if machine is None:
+                    geometry = Geometry(self.grid, self.block, len(args), len(part))
+                    machine = machines[len(part)] = Machine(
+                        program,
+                        memory,
+                        geometry,
+                        params,
+                        symbols,
+                        self.dynamic_shared,
+                        self.options,
+                        collectors,
+                        shadow,
+                        tally,
+                    )
+                machine.load(part)
+                machine.run()
+                if machine.events is not None:
+                    machine.events.finish()
+                unfinished.update(int(number) for number in np.unique(machine.launch[machine.live]))
+        except Stopped:
+            if len(args) > 1 and not alone:
+                return None
+            unfinished.update(range(len(args)))
+        counters = tally.counters(chosen, len(args), self.width // 32) if tally is not None else None
+        printed = dict.fromkeys(range(len(args)), "")
+        for machine in machines.values():
+            for number, lines in machine.printed.items():
+                printed[number] += "".join(text for _, text in lines)
+        return [
+            _result(collector, counters, number in unfinished, printed[number])
+            for number, collector in enumerate(collectors)
+        ]
+
+    def batch_size(self) -> int:
+        """Return how many blocks to run side by side."""
+        by_lanes = BATCH_LANES // self.width
+        by_registers = REGISTER_BYTES // max(self._block_bytes(), 1)
+        by_shared = SHARED_BYTES // max(self.program.static_shared + self.dynamic_shared, 1)
+        return max(1, min(by_lanes, by_registers, by_shared))
+
+    def _block_bytes(self) -> int:
+        widths = {"pred": 1, "16": 2, "32": 4, "64": 8}
+        row_bytes = sum(count * widths[kind] for kind, count in self.program.rows.items())
+        return (row_bytes + self.program.local_bytes * 2) * self.width
+
+    def _whole_grid(self, blocks: int) -> int:
+        need = blocks * (self._block_bytes() + 7 * (self.program.static_shared + self.dynamic_shared))
+        if need > BATCH_BYTES:
             raise UsageError(
-                f"argument {number} of {entry} is {item.size} bytes (.{item.type}), was given {raw.size}: {value!r}"
+                f"{self.entry} synchronises its whole grid, and its {blocks} blocks side by side need {need >> 20} MiB "
+                f"of {BATCH_BYTES >> 20}: use a smaller grid"
             )
-        packed[item.offset : item.offset + item.size] = raw
-    return packed
+        return blocks
 
 
-def place_data(program: Program, module: Module, memory: Memory, launches: int) -> dict[str, Array]:
-    """Allocate the module's global and constant variables, once per launch, and return their addresses."""
-    addresses: dict[str, Array] = {}
-    for variable in program.data_symbols:
-        row = np.zeros(launches, np.uint64)
-        for number in range(launches):
-            known = memory.module_data.setdefault((id(module), number), {})
-            if variable.name not in known:
-                data = np.frombuffer(variable.data or bytes(max(variable.size, 1)), np.uint8)
-                known[variable.name] = memory.allocate(
-                    variable.name, data, writable=variable.space == "global", space=variable.space
-                )
-            row[number] = known[variable.name].address
-        addresses[variable.name] = row
-    for variable in program.data_symbols:
-        for number in range(launches):
-            for offset, symbol, addend, _ in variable.pointers:
-                target = addresses.get(symbol)
-                if target is None:
-                    if symbol not in program.unit_of:
-                        raise SourceError(f"variable {variable.name} points to {symbol}, which is not in this module")
-                    value = program.unit_of[symbol].number
-                else:
-                    value = int(target[number]) + addend
-                buffer = memory.module_data[id(module), number][variable.name]
-                memory.arena[buffer.offset + offset : buffer.offset + offset + 8] = np.array([value], np.uint64).view(
-                    np.uint8
-                )
-    return addresses
+def _result(collector: Collector, counters: Counters | None, unfinished: bool, printed: str) -> LaunchResult:
+    fatal = collector.fatal
+    waits = unfinished and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
+    return LaunchResult(collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits)
 
 
-def place_hidden(program: Program, memory: Memory, params: Array) -> dict[str, Array]:
-    """Allocate what is reached without a name: the parameter block, the workspace of grid-wide barriers."""
-    hidden: dict[str, Array] = {}
-    if program.param_address:
-        blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]
-        hidden["%params"] = np.array([buffer.address for buffer in blocks], np.uint64)
-    if program.grid_wide:
-        spaces = [memory.allocate("grid workspace", np.zeros(64, np.uint32)) for _ in params]
-        hidden["%workspace"] = np.array([buffer.address for buffer in spaces], np.uint64)
-    return hidden
-
-
-__all__ = ["LaunchResult", "launch", "launch_many", "nearest"]
+def check_entry(module: Module, entry: str) -> None:
+    """Bind every instruction of an entry once; see `Module.check`."""
+    program = module.program(entry)
+    here = np.full(1, 1 << 45, np.uint64)
+    symbols = {variable.name: here for variable in program.data_symbols} | {"%params": here, "%workspace": here}
+    size = sum(item.size + item.align for item in module.entries[entry].params) + 16
+    options = Options(sanitize=False, count=False)
+    check(
+        Machine(
+            program,
+            Memory(),
+            Geometry((1, 1, 1), (32, 1, 1), 1, 1),
+            np.zeros((1, size), np.uint8),
+            symbols,
+            0,
+            options,
+            [],
+        )
+    )

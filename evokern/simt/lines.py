@@ -1,13 +1,31 @@
 """From an instruction to the line of CUDA source it stands for.
 
 The compiler writes ``.loc`` before instructions; code that came from an inlined function names the place it was inlined
-at (section 11.5.3). A finding should name the innermost line in the user's own file, not one inside ``cuda_fp16.h``.
+at, which is the latest ``.loc`` of that file, line and column (section 11.5.3). A finding should name the innermost
+line in the user's own files, not one inside ``cuda_fp16.h``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A line in one of the user's files."""
+
+    line: int = 0
+    """Line, counted from 1; 0 when there is none."""
+    file: str = ""
+    """The header of the user's that holds it, as written in ``#include``; empty for the source itself."""
+    called_from: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    """(header or empty, line) of the calls that it was inlined through, innermost first."""
+
+
+NOWHERE = Spot()
+"""What stands for no line of the user's."""
 
 
 @dataclass(slots=True)
@@ -16,46 +34,61 @@ class LineTable:
 
     source_name: str
     """Name given to the compiler for the user's file."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the user's own headers, by the name in ``#include``."""
     files: dict[int, str] = field(default_factory=dict)
     """``.file`` number → path."""
-    places: list[tuple[int, int, int, tuple[int, int, int] | None]] = field(default_factory=list)
-    """(file, line, column, place inlined at) per distinct ``.loc``."""
-    _index: dict[tuple[int, int, int, tuple[int, int, int] | None], int] = field(default_factory=dict)
-    _outer: dict[tuple[int, int, int], tuple[int, int, int]] = field(default_factory=dict)
-    _resolved: dict[int, int] = field(default_factory=dict)
+    places: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(file, line, column, number of the place inlined at, -1 for none) per distinct ``.loc``."""
+    _index: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
+    _latest: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _last: int = -1
+    _spots: dict[int, Spot] = field(default_factory=dict)
+    _own: dict[int, str | None] = field(default_factory=dict)
 
     def add(self, file: int, line: int, column: int, inlined_at: tuple[int, int, int] | None) -> int:
-        """Record a place and return its number."""
-        key = (file, line, column, inlined_at)
+        """Record a place and return its number; line 0 (code the compiler merged) stays with the place before it."""
+        if line == 0 and self._last >= 0:
+            return self._last
+        outer = -1
+        if inlined_at is not None:
+            known = self._latest.get(inlined_at)
+            outer = self._number((*inlined_at, -1)) if known is None else known
+        self._last = self._number((file, line, column, outer))
+        return self._last
+
+    def _number(self, key: tuple[int, int, int, int]) -> int:
         number = self._index.get(key)
         if number is None:
             number = self._index[key] = len(self.places)
             self.places.append(key)
-            if inlined_at is not None:
-                self._outer.setdefault((file, line, column), inlined_at)
+        self._latest[key[:3]] = number
         return number
 
     def line(self, place: int) -> int:
-        """Return the innermost line in the user's file for a place, 0 when there is none."""
-        if place < 0:
-            return 0
-        if place not in self._resolved:
-            self._resolved[place] = self._resolve(place)
-        return self._resolved[place]
+        """Return the innermost line in the user's files for a place, 0 when there is none."""
+        return self.spot(place).line
 
-    def _resolve(self, place: int) -> int:
-        file, line, column, outer = self.places[place]
-        seen = set()
-        while True:
-            if self._is_user_file(file):
-                return line
-            step = outer if outer is not None else self._outer.get((file, line, column))
-            if step is None or step in seen:
-                return 0
-            seen.add(step)
-            file, line, column = step
-            outer = None
+    def spot(self, place: int) -> Spot:
+        """Return the innermost line in the user's files for a place, with its file."""
+        found = self._spots.get(place)
+        if found is None:
+            own: list[tuple[str, int]] = []
+            at = place
+            while at >= 0:
+                number, line, _, at = self.places[at]
+                file = self._file(number)
+                if file is not None and line:
+                    own.append((file, line))
+            found = self._spots[place] = Spot(own[0][1], own[0][0], tuple(own[1:])) if own else NOWHERE
+        return found
 
-    def _is_user_file(self, number: int) -> bool:
-        path = self.files.get(number, "")
-        return PurePosixPath(path).name == PurePosixPath(self.source_name).name
+    def _file(self, number: int) -> str | None:
+        """Return the user's file of a ``.file`` number: empty for the source, None for a file not the user's."""
+        if number not in self._own:
+            path = self.files.get(number, "")
+            # The compiler writes an in-memory header as the working directory, a slash, and the name as included.
+            mine = [name for name in self.headers if path.endswith("/" + name)]
+            source = PurePosixPath(path).name == PurePosixPath(self.source_name).name
+            self._own[number] = max(mine, key=len) if mine else "" if source else None
+        return self._own[number]

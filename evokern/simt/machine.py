@@ -222,6 +222,7 @@ class Machine(Reporter):
         self.live_count = int(np.count_nonzero(self.live))
         self.groups.clear()
         self.waiting_since.clear()
+        self.issued = 0
         for kind in self.registers.bits.values():
             kind.fill(0)
         for (kind_name, literal), row in self.program.constant_rows.items():

@@ -60,13 +60,17 @@ class Module:
             self._programs[entry] = Program(self.functions, self.variables, self.lines, entry)
         return self._programs[entry]
 
-    def checked(self, entry: str) -> bool:
-        """Say whether every instruction of the entry is known to be executable."""
-        return entry in self._checked
+    def check(self, entry: str) -> None:
+        """Make sure that every instruction which the entry can reach is one that the machine executes.
 
-    def mark_checked(self, entry: str) -> None:
-        """Remember that every instruction of the entry is executable."""
-        self._checked.add(entry)
+        Raises:
+            SourceError: the entry does not exist, or what is not supported, with line and instruction.
+        """
+        if entry not in self._checked:
+            from evokern.simt.launch import check_entry
+
+            check_entry(self, entry)
+            self._checked.add(entry)
 
 
 def _three(numbers: tuple[int, ...] | None) -> tuple[int, int, int] | None:

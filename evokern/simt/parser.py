@@ -41,7 +41,7 @@ class Parser:
     """One pass over the text; the results stand in its attributes."""
 
     def __init__(self, text: str, source_name: str) -> None:
-        self.lines = LineTable(source_name)
+        self.lines = LineTable(source_name, dict(headers))
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, Variable] = {}
         self.target = ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from evokern.simt.arrays import Array
+from evokern.simt.lines import NOWHERE, Spot
 
 if TYPE_CHECKING:
     from evokern.simt.findings import Collector
@@ -41,9 +42,9 @@ class Reporter:
             (thread % block[0], thread // block[0] % block[1], thread // (block[0] * block[1])),
         )
 
-    def line_of(self, number: int) -> int:
-        """Return the source line of an instruction of the program."""
-        return self.program.lines.line(self.program.instructions[number].location) if number >= 0 else 0
+    def spot_of(self, number: int) -> Spot:
+        """Return the source line of an instruction of the program, with its file."""
+        return self.program.lines.spot(self.program.instructions[number].location) if number >= 0 else NOWHERE
 
     def report(
         self,
@@ -62,8 +63,8 @@ class Reporter:
         block, thread = self.coordinates(lane)
         text = self.program.instructions[number].text if number >= 0 else ""
         self.collectors[int(self.launch[lane])].add(
-            kind, self.line_of(number), text, block=block, thread=thread, address=address, allocation=allocation,
-            offset=offset, other_line=self.line_of(other), count=count, detail=detail,
+            kind, self.spot_of(number), text, block=block, thread=thread, address=address, allocation=allocation,
+            offset=offset, other=self.spot_of(other), count=count, detail=detail,
         )  # fmt: skip
 
     def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:

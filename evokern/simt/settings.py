@@ -50,8 +50,6 @@ class Options:
     """Count wavefronts and sectors."""
     instruction_limit: int = 50_000_000
     """Warp instructions a launch may issue."""
-    architecture: str = "sm_89"
-    """For ``%smid`` and the like; the instructions are the same."""
 
 
 @dataclass(slots=True)

@@ -34,15 +34,18 @@ _AT: dict[str, Any] = {
 
 
 def _swap(old: Array, expected: Array, new: Array) -> Array:
-    return np.where(np.equal(old, expected), new, old)
+    swapped: Array = np.where(np.equal(old, expected), new, old)
+    return swapped
 
 
 def _increment(old: Array, limit: Array) -> Array:
-    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+    stepped: Array = np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+    return stepped
 
 
 def _decrement(old: Array, limit: Array) -> Array:
-    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+    stepped: Array = np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+    return stepped
 
 
 _CONDITIONAL: dict[str, Update] = {"cas": _swap, "inc": _increment, "dec": _decrement}

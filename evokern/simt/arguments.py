@@ -1,0 +1,83 @@
+"""What a launch places in memory before it runs: its parameter block, the module's variables, hidden workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from evokern.errors import SourceError, UsageError
+from evokern.simt.arrays import Array
+from evokern.simt.memory import Buffer, Memory
+from evokern.simt.module import Module
+from evokern.simt.program import Program
+from evokern.simt.syntax import Variable
+
+
+def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generic[Any]]) -> Array:
+    """Lay the arguments out as the entry's parameter block.
+
+    Raises:
+        UsageError: count, kind or size do not match the entry.
+    """
+    params = module.entries[entry].params
+    if len(args) != len(params):
+        listed = ", ".join(f".{item.type} {item.name}" for item in params) or "none"
+        raise UsageError(f"{entry} takes {len(params)} arguments ({listed}), was given {len(args)}")
+    size = max((item.offset + item.size for item in params), default=0)
+    packed = np.zeros(-(-max(size, 16) // 16) * 16, np.uint8)
+    for number, (item, value) in enumerate(zip(params, args, strict=True)):
+        raw = (
+            np.array([value.address], np.uint64).view(np.uint8)
+            if isinstance(value, Buffer)
+            else np.atleast_1d(np.asarray(value)).view(np.uint8)
+        )
+        if raw.size != item.size:
+            raise UsageError(
+                f"argument {number} of {entry} is {item.size} bytes (.{item.type}), was given {raw.size}: {value!r}"
+            )
+        packed[item.offset : item.offset + item.size] = raw
+    return packed
+
+
+def place_data(program: Program, module: Module, memory: Memory, launches: int) -> dict[str, Array]:
+    """Allocate the module's global and constant variables, once per launch, and return their addresses."""
+    addresses: dict[str, Array] = {}
+    fresh: list[tuple[Variable, int]] = []
+    for variable in program.data_symbols:
+        row = np.zeros(launches, np.uint64)
+        for number in range(launches):
+            known = memory.module_data.setdefault((module, number), {})
+            if variable.name not in known:
+                fresh.append((variable, number))
+                data = np.frombuffer(variable.data or bytes(max(variable.size, 1)), np.uint8)
+                known[variable.name] = memory.allocate(
+                    variable.name, data, writable=variable.space == "global", space=variable.space
+                )
+            row[number] = known[variable.name].address
+        addresses[variable.name] = row
+    for variable, number in fresh:
+        for offset, symbol, addend, _ in variable.pointers:
+            target = addresses.get(symbol)
+            if target is None:
+                if symbol not in program.unit_of:
+                    raise SourceError(f"variable {variable.name} points to {symbol}, which is not in this module")
+                value = program.unit_of[symbol].number
+            else:
+                value = int(target[number]) + addend
+            start = memory.module_data[module, number][variable.name].offset + offset
+            memory.arena[start : start + 8] = np.array([value], np.uint64).view(np.uint8)
+    return addresses
+
+
+def place_hidden(program: Program, memory: Memory, params: Array) -> dict[str, Array]:
+    """Allocate what is reached without a name: the parameter block, the workspace of grid-wide barriers."""
+    hidden: dict[str, Array] = {}
+    if program.param_address:
+        blocks = [memory.allocate("kernel parameters", block, writable=False, space="param") for block in params]
+        hidden["%params"] = np.array([buffer.address for buffer in blocks], np.uint64)
+    if program.grid_wide:
+        spaces = [memory.allocate("grid workspace", np.zeros(64, np.uint32)) for _ in params]
+        hidden["%workspace"] = np.array([buffer.address for buffer in spaces], np.uint64)
+    return hidden
