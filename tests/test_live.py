@@ -65,7 +65,7 @@ def test_the_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(probe().gpus), reason="there is a GPU")
-@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:3"])
+@pytest.mark.parametrize("name", ["cuda", "cuda:3"])
 def test_without_a_gpu_one_sentence_says_what_to_do(name: str) -> None:
     """Asking for a GPU that is not there names the reason and the simulated device."""
     with pytest.raises(DeviceError, match=r"there is no GPU to search on: .*; .*--device sim:l4"):

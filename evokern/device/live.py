@@ -49,7 +49,6 @@ class LiveDevice:
         self._pipeline: Pipeline | None = None
         self._foreign: list[int] = []
         self._foreign_asked = 0.0
-        self._began = 0.0
 
     @property
     def identity(self) -> str:
@@ -98,7 +97,6 @@ class LiveDevice:
             hang_s=hang_s,
         )
         self._pipeline.begin()
-        self._began = time.monotonic()
         environment: dict[str, Any] = {
             "gpu": self._gpu.model,
             "uuid": self._gpu.uuid,
