@@ -261,3 +261,18 @@ def test_the_pool_compiles_in_other_processes(tmp_path: Path) -> None:
     assert CompileCache(tmp_path).info().programs == 3
     pool.close()
     server.close()
+
+
+def _digest(source: str) -> str:
+    program = compile_program(source, "kernel.cu", {}, (), ("k",), "sm_90")
+    assert isinstance(program, Program)
+    return code_digest(program, ["k"])
+
+
+def test_constants_that_nothing_reads_do_not_tell_programs_apart() -> None:
+    """The compiler keeps an unread constant in the machine code; two candidates that differ there alone are the same."""
+    entry = 'extern "C" __global__ void k(float* x) {{ *x = '
+    unread = "constexpr int U = {0}; constexpr float T[2] = {{1, {0}}}; " + entry + "2; }}"
+    read = "__constant__ float T[2] = {{1, {0}}}; " + entry + "T[threadIdx.x]; }}"
+    assert _digest(unread.format(3)) == _digest(unread.format(4))
+    assert _digest(read.format(3)) != _digest(read.format(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,15 +12,21 @@ from evokern.compile.records import ProblemBuild, Program
 from evokern.kernel import Launch, Scalar, Tensor
 
 _OWN_SECTIONS = (".text.", ".nv.info.", ".nv.constant0.", ".nv.shared.")
+_DATA_SECTIONS = (".nv.global", ".nv.constant1", ".nv.constant3", ".nv.constant4", ".rel.nv.const", ".rela.nv.const")
+"""Variables of the module. The compiler keeps those that nothing reads too, so they count by what the PTX refers to."""
+_VARIABLE = re.compile(
+    r"^(?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|const)\s[^;(]*?([A-Za-z_$][\w$]*)(?:\[\d*\])*(?:\s*=[^;]*)?;",
+    re.MULTILINE,
+)
 
 
 def code_digest(program: Program, entries: Sequence[str]) -> str:
     """Return a digest of what a program's entries execute.
 
     An entry counts by its instructions, registers, barriers, parameters and shared memory. Its symbol does not count,
-    so that two template instantiations that come out the same are the same. Code and data that entries share (functions
-    that were not inlined, constants, globals) count by content. Notes, symbol tables and debug sections do not: they
-    hold names, lines and the compiler's options.
+    so that two template instantiations that come out the same are the same. Functions that were not inlined count by
+    content, variables of the module where something refers to them. Notes, symbol tables and debug sections do not:
+    they hold names, lines and the compiler's options.
 
     Args:
         program: a compile without line information.
@@ -34,13 +41,28 @@ def code_digest(program: Program, entries: Sequence[str]) -> str:
         role, symbol = _split(section.name)
         if symbol in symbols:
             state.update(f"{symbols[symbol]} {role}".encode() + _content(section))
-        elif symbol in others:
+        elif symbol in others or section.name.startswith(_DATA_SECTIONS):
             continue
         elif section.allocated or section.name.startswith((".rel.text", ".rela.text")):
             shared.append(role.encode() + _content(section))
     for part in sorted(shared):
         state.update(part)
+    for declaration in _variables_in_use(program.ptx):
+        state.update(declaration.encode())
     return state.hexdigest()
+
+
+def _variables_in_use(ptx: str) -> list[str]:
+    """Return the declarations of the module's variables that code, or a variable in use, refers to."""
+    declared = {match.group(1): match.group(0) for match in _VARIABLE.finditer(ptx)}
+    used: set[str] = set()
+    waiting = [_VARIABLE.sub("", ptx)]
+    while waiting:
+        words = set(re.findall(r"[\w$]+", waiting.pop()))
+        fresh = (words & declared.keys()) - used
+        used |= fresh
+        waiting += [declared[name] for name in fresh]
+    return [declared[name] for name in sorted(used)]
 
 
 def _split(name: str) -> tuple[str, str]:
