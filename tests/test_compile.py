@@ -270,7 +270,7 @@ def _digest(source: str) -> str:
 
 
 def test_constants_that_nothing_reads_do_not_tell_programs_apart() -> None:
-    """The compiler keeps an unread constant in the machine code; two candidates that differ there alone are the same."""
+    """The compiler keeps an unread constant in the machine code; two candidates that differ there alone are one."""
     entry = 'extern "C" __global__ void k(float* x) {{ *x = '
     unread = "constexpr int U = {0}; constexpr float T[2] = {{1, {0}}}; " + entry + "2; }}"
     read = "__constant__ float T[2] = {{1, {0}}}; " + entry + "T[threadIdx.x]; }}"
