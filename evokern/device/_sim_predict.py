@@ -157,7 +157,7 @@ class _Stage:
 
 def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
     """Turn a finding of the sanitizer into an outcome with its evidence."""
-    where = f"line {finding.line}" + (f": {finding.source}" if finding.source else "")
+    where = finding.place + (f": {finding.source}" if finding.source else "")
     message = f"{finding.kind.replace('_', ' ')} at {where} ({finding.hint})"
     evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": str(problem)}
     if finding.kind in _CRASHES:

@@ -153,7 +153,7 @@ class SimWorker:
         if isinstance(program, CompileFailure):
             evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)
-        module = simt.parse(program.ptx, source_name=rendered.name)
+        module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
         runner = SimRunner(module, program.lowered, self._settings, rendered.source, problem)
         return self._gate(problem).check(
             runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem)

@@ -38,6 +38,8 @@ class Line:
 
     line: int
     """Line of the source, 0 for what has none."""
+    file: str
+    """The user's header that holds the line; empty for the source itself."""
     warp_instructions: int
     """Instructions issued for a warp."""
     thread_instructions: int
@@ -84,6 +86,8 @@ class Counters:
     """PTX text."""
     lines: Array
     """Source line of each instruction."""
+    files: tuple[str, ...]
+    """The user's header that holds the line of each instruction; empty for the source itself."""
     pipes: tuple[str, ...]
     """Pipe of each instruction."""
     warp_instructions: Array
@@ -143,15 +147,19 @@ class Counters:
         return _by_pipe(self.pipes, self.warp_instructions)
 
     def by_line(self) -> list[Line]:
-        """Return the counters of each source line, ascending."""
+        """Return the counters of each source line, ascending, the source's own before those of its headers."""
         result = []
-        for line in np.unique(self.lines):
-            mine = self.lines == line
+        places = [(file, int(line)) for file, line in zip(self.files, self.lines, strict=True)]
+        numbers = {place: number for number, place in enumerate(sorted(set(places)))}
+        codes = np.array([numbers[place] for place in places], np.int64)
+        for (file, line), number in numbers.items():
+            mine = codes == number
             if not self.warp_instructions[mine].any():
                 continue
             result.append(
                 Line(
-                    int(line),
+                    line,
+                    file,
                     int(self.warp_instructions[mine].sum()),
                     int(self.thread_instructions[mine].sum()),
                     {
@@ -240,6 +248,7 @@ class Tally:
     def counters(self, blocks: tuple[int, ...], launches: int, warps_per_block: int) -> Counters:
         """Return the frozen result."""
         program = self.program
+        spots = [program.lines.spot(item.location) for item in program.instructions]
         pairs = list(zip(program.instructions, program.operations, strict=True))
         pipes = tuple(pipe_of(item, operation) for item, operation in pairs)
         issued = self.arrays["warp_instructions"]
@@ -264,7 +273,8 @@ class Tally:
             launches=launches,
             warps_per_block=warps_per_block,
             instructions=tuple(item.text for item in program.instructions),
-            lines=np.array([program.lines.line(item.location) for item in program.instructions], np.int64),
+            lines=np.array([spot.line for spot in spots], np.int64),
+            files=tuple(spot.file for spot in spots),
             pipes=pipes,
             barriers=barriers,
             mma={name: value for name, value in mma.items() if value[0]},

@@ -84,6 +84,7 @@ class Finding:
                 del facts[name]
         return facts
 
+
 _Key = tuple[str, Spot | str, Spot]
 """Kind, place (the instruction where no line is known), place of the other party."""
 

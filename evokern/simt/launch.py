@@ -188,7 +188,7 @@ class _Run:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
         tally = Tally(program) if self.options.count else None
-        collectors = [Collector(self.source) for _ in args]
+        collectors = [Collector(self.source, self.module.lines.headers) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}

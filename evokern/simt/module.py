@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from evokern.errors import SourceError, nearest
 from evokern.simt.parser import Parser
 from evokern.simt.program import Program
@@ -17,8 +19,8 @@ class Module:
         source_name: the name the CUDA source was compiled under.
     """
 
-    def __init__(self, ptx: str, source_name: str) -> None:
-        parser = Parser(ptx, source_name)
+    def __init__(self, ptx: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
+        parser = Parser(ptx, source_name, headers)
         self.source_name = source_name
         self.target = parser.target
         self.functions = parser.functions
@@ -80,14 +82,16 @@ def _three(numbers: tuple[int, ...] | None) -> tuple[int, int, int] | None:
     return padded[0], padded[1], padded[2]
 
 
-def parse(ptx: str, *, source_name: str = "kernel.cu") -> Module:
+def parse(ptx: str, *, source_name: str = "kernel.cu", headers: Mapping[str, str] | None = None) -> Module:
     """Read PTX text.
 
     Args:
         ptx: what the compiler emitted.
         source_name: name of the CUDA source, to tell its lines from those of headers.
+        headers: texts of the user's own headers by the name in ``#include``; findings and counters then name their
+            lines, and otherwise the line of the source that they were inlined at.
 
     Raises:
         SourceError: not PTX, or PTX that no entry could be executed of, with line and instruction.
     """
-    return Module(ptx, source_name)
+    return Module(ptx, source_name, headers)

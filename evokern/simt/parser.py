@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from evokern.errors import SourceError
 from evokern.simt.lines import LineTable
@@ -40,8 +40,8 @@ _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))
 class Parser:
     """One pass over the text; the results stand in its attributes."""
 
-    def __init__(self, text: str, source_name: str) -> None:
-        self.lines = LineTable(source_name, dict(headers))
+    def __init__(self, text: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
+        self.lines = LineTable(source_name, headers or {})
         self.functions: dict[str, Function] = {}
         self.variables: dict[str, Variable] = {}
         self.target = ""

@@ -137,8 +137,12 @@ class Program:
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
         """Return the error for an instruction that the machine does not execute."""
-        line = self.lines.line(instruction.location)
-        where = f"line {line} of {self.lines.source_name}" if line else f"PTX line {instruction.ptx_line}"
+        spot = self.lines.spot(instruction.location)
+        where = (
+            f"line {spot.line} of {spot.file or self.lines.source_name}"
+            if spot.line
+            else f"PTX line {instruction.ptx_line}"
+        )
         return SourceError(
             f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU"
         )
