@@ -230,7 +230,7 @@ def sdpa_by(backend):
     def run(p, t):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        with sdpa_kernel(SDPBackend[backend]):
+        with sdpa_kernel(getattr(SDPBackend, backend)):
             return sdpa(p, t)
 
     return run
