@@ -195,8 +195,8 @@ def test_progress_tells_the_whole_story(tmp_path: Path) -> None:
     found = go(db, trials=120, sampler="random", on_progress=events.append)
     kinds = [event.event for event in events if event.event != "idle"]
     assert kinds == ["opening", "start", *["trial"] * (events[-1].trials - events[0].resumed), "end"]
-    assert events[0].resumed == events[1].trials >= 20
-    assert events[1].best is not None
+    assert events[0].resumed == events[0].trials == events[1].trials >= 20
+    assert events[0].best is not None
     last = events[-1]
     assert (last.evaluated, last.trials_limit, last.in_flight, last.end) == (120, 120, 0, "trials")
     assert last.outcomes == {name: count for name, count in found.summary["outcomes"].items() if count}
@@ -259,22 +259,26 @@ def test_overrides_stay_with_the_study(keyword: str, value: Any, tmp_path: Path)
         go(db, trials=8, **{keyword: other})
 
 
-def test_settings_survive_the_database(tmp_path: Path) -> None:
-    """A study rebuilt from its record says what its file said."""
-    given = Study(
-        name="mine",
-        kernel="recording",
-        problems=("1,2", {"B": 2, "H": 3}),
-        dtype="f16",
-        limits={"chip": "l4", "registers_per_thread": 128},
-        genes={"TILE": (16, 32)},
-        sampler=SamplerSettings("tpe", {"n_startup_trials": 4}),
-        window=3,
-    )
-    go(tmp_path / "a.db", trials=2, study=given)
-    with open_readonly(tmp_path / "a.db") as reader:
-        rebuilt = study_of(reader.study())
-    assert settings_of(rebuilt) == settings_of(given)
+def test_a_recording_is_searched_as_it_is(tmp_path: Path) -> None:
+    """Narrowed genes or limits would be ignored there, so they are refused."""
+    for narrowed in (study(genes={"TILE_M": (16,)}), study(limits={"chip": "l4"})):
+        with pytest.raises(StudyError, match="searched as it is"):
+            go(tmp_path / "a.db", study=narrowed)
+
+
+@pytest.mark.parametrize("limits", [{"trials": 5}, {"budget": "1s"}])
+def test_a_study_that_is_used_up_opens_no_device(limits: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing to do is found out before baselines are measured; the champion is reported all the same."""
+    db = tmp_path / "a.db"
+    go(db, device=TableDevice(small_table(), delay_s=0.02), **limits)
+    device = TableDevice(small_table())
+    device.start = lambda task: pytest.fail("opened")  # type: ignore[method-assign]
+    events: list[Progress] = []
+    again = go(db, device=device, on_progress=events.append)
+    assert again.end == next(iter(limits))
+    assert again.best is not None
+    assert [event.event for event in events] == ["end"]
+    assert events[0].best is not None
 
 
 # A kernel folder and a device of our own: what recordings do not show.
@@ -423,3 +427,22 @@ def test_an_unknown_dtype_field_is_said(toy: Study, tmp_path: Path) -> None:
     path.write_text(KERNEL.replace(' ProblemField("dtype", choices=("f16", "f32"), default="f32")', ""))
     with pytest.raises(StudyError, match="no such field"):
         search(toy, device=FakeDevice())
+
+
+def test_settings_survive_the_database(toy: Study) -> None:
+    """A study rebuilt from its record says what its file said."""
+    given = Study(
+        name="mine",
+        kernel="toy",
+        problems=("192", {"N": 384}),
+        dtype="f16",
+        limits={"chip": "l4", "registers_per_thread": 128},
+        genes={"THREADS": (32, 64)},
+        sampler=SamplerSettings("tpe", {"n_startup_trials": 4}),
+        window=3,
+    )
+    search(given, device=FakeDevice(), trials=2)
+    with open_readonly("evokern.db") as reader:
+        rebuilt = study_of(reader.study())
+    assert settings_of(rebuilt) == settings_of(given)
+    assert resume(device=FakeDevice(), trials=4).summary["trials"] == 4

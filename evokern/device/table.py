@@ -14,6 +14,7 @@ import queue
 import random
 import threading
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -113,7 +114,7 @@ def read_table(path: str | Path) -> Table:
         table = json.loads(text)
     except OSError as error:
         raise DeviceError(f"cannot read recording {path}: {error.strerror or error}") from error
-    except (EOFError, ValueError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+    except (EOFError, ValueError, zlib.error) as error:
         raise DeviceError(f"recording {path} is truncated or no JSON: {error}") from error
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         found = table.get("format") if isinstance(table, dict) else type(table).__name__

@@ -127,7 +127,7 @@ class Loop:
         self._before_s = before_s
         self._clock = clock
         self._began = clock() if began is None else began
-        self._looped = clock()
+        self._running_from: float | None = None
         self._written = self._began
         self._proposals: list[Proposal] = []
         self._results: dict[int, Result] = {}
@@ -135,7 +135,6 @@ class Loop:
         self._in_flight: set[int] = set()
         self._exhausted = False
         self._recent: deque[float] = deque()
-        self._minute_from = self._looped
         self.stop_requested = False
         """Set it, from a signal handler too, to end the session at once with everything recorded kept."""
         self.outcomes: Counter[str] = Counter()
@@ -177,12 +176,22 @@ class Loop:
         now = self._clock()
         while self._recent and self._recent[0] < now - 60:
             self._recent.popleft()
-        return 60 * len(self._recent) / max(1.0, min(60.0, now - self._minute_from))
+        running_s = now - (now if self._running_from is None else self._running_from)
+        return 60 * len(self._recent) / max(1.0, min(60.0, running_s))
 
     @property
     def busy_share(self) -> float:
-        """Share of the time since the loop was made in which the device was busy."""
-        return min(1.0, self._device.busy_s() / max(self._clock() - self._looped, 1e-9))
+        """Share of the time since the loop began to run in which the device was busy."""
+        if self._running_from is None:
+            return 0.0
+        return min(1.0, self._device.busy_s() / max(self._clock() - self._running_from, 1e-9))
+
+    def spent(self) -> EndReason | None:
+        """Return why there is nothing to do, before a device is opened for it: budget or trials are used up."""
+        if self._over_budget():
+            return "budget"
+        limit = self._limits.trials
+        return "trials" if limit is not None and self.evaluated >= limit else None
 
     def restore(self, earlier: Sequence[Earlier]) -> list[Result]:
         """Take up the trials of earlier sessions; returns the results that a store may be told of, in number order."""
@@ -203,6 +212,7 @@ class Loop:
         Args:
             after_event: called with `trial` after each recorded trial and with `idle` after a wait without any.
         """
+        self._running_from = self._clock()
         self._adopt()
         deadline: float | None = None
         while not self.stop_requested:

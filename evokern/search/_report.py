@@ -33,13 +33,13 @@ class Reporter:
         )
         self._loop: Loop | None = None
 
-    def opening(self) -> None:
-        """The device is about to open."""
-        self._call(self._still)
-
-    def start(self, loop: Loop, report: StartReport) -> None:
-        """The loop is about to run."""
+    def opening(self, loop: Loop) -> None:
+        """The device is about to open; what earlier sessions found is known."""
         self._loop = loop
+        self._call(self._now(event="opening"))
+
+    def start(self, report: StartReport) -> None:
+        """The loop is about to run."""
         self._still = replace(self._still, baseline=fastest_baseline(report.baselines), notes=report.notes)
         self.event("start")
 
@@ -47,8 +47,9 @@ class Reporter:
         """Something happened in the loop."""
         self._call(self._now(event=name))
 
-    def end(self, reason: EndReason) -> None:
-        """The loop ended."""
+    def end(self, loop: Loop, reason: EndReason) -> None:
+        """The loop ended, or had nothing to do."""
+        self._loop = loop
         self._call(self._now(event="end", end=reason))
 
     def _now(self, **changes: Any) -> Progress:

@@ -102,9 +102,6 @@ def _one_session(
     began: float,
 ) -> EndReason:
     record = session.study
-    reporter.opening()
-    report = subject.device.start(_task(subject, earlier))
-    session.began(report)
     loop = Loop(
         History(subject.space),
         sampler_of(record, subject),
@@ -116,13 +113,18 @@ def _one_session(
         began=began,
     )
     session.adopt(earlier, loop.restore([_earlier(entry) for entry in earlier]))
-    reporter.start(loop, report)
-    stop.loop = loop
-    try:
-        end = loop.run(reporter.event)
-    finally:
-        stop.loop = None
-    reporter.end(end)
+    end = loop.spent()
+    if end is None:
+        reporter.opening(loop)
+        report = subject.device.start(_task(subject, earlier))
+        session.began(report)
+        reporter.start(report)
+        stop.loop = loop
+        try:
+            end = loop.run(reporter.event)
+        finally:
+            stop.loop = None
+    reporter.end(loop, end)
     return end
 
 
@@ -142,6 +144,8 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
     try:
         if isinstance(opened, TableDevice):
             table = opened.table
+            if found.genes or found.limits:
+                raise StudyError(f"study {found.name} narrows genes or limits; {opened.identity} is searched as it is")
             played = table.kernel()
             return Subject(found, played, (played.problem({}),), table.space(), opened, table)
         loaded = kernel or kernel_of(found, trust=trust)

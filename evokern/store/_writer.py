@@ -20,6 +20,7 @@ from typing import Any
 
 from sqlite_utils import Database
 
+from evokern import __version__
 from evokern.device._base import StartReport
 from evokern.errors import StoreError
 from evokern.samplers import Proposal, Result
@@ -165,7 +166,7 @@ class Session:
         self._trials: dict[int, str] = {}
         with explained(store.path), self._db.atomic():
             row = {"uuid": self.uuid, "study": study.uuid, "started": now(), "elapsed_s": 0.0, "pid": os.getpid()}
-            row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": study.evokern_version}
+            row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": __version__}
             _insert(self._db, "evokern_sessions", row)
         with explained(store.path):
             attrs = {"evokern_uuid": study.uuid, "kernel": study.kernel, "device": study.device}
