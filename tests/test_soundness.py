@@ -57,7 +57,7 @@ def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -
         ("kernel.py", 'args=("x", "y"', 'args=("x", "z"', "entry points", "argument 'z' is no tensor"),
         ("kernel.py", "i32(p.N))", '"x")', "entry points", "int n needs a Scalar"),
         ("kernel.py", 'tolerance={"y"', 'tolerance={"z"', "workload", "tolerance names ['z'], the outputs are ['y']"),
-        ("kernel.py", 'Parameter("THREADS"', 'Parameter("IDLE", (1, 2)), Parameter("THREADS"', "macros", "never uses IDLE"),
+        ("kernel.py", 'Parameter("THREADS"', 'Parameter("IDLE", (1, 2)), Parameter("THREADS"', "macros", "uses IDLE"),
         ("kernel.cu", "|| !defined(THREADS)", "", "macros", "no #error in kernel.cu when THREADS is not defined"),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision"),
         ("kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];", "compiler", 'identifier "j" is undefined'),
