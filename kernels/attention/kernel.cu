@@ -97,7 +97,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Half* const from = source + chunk * 8;
     const Half* own = from + first * D;
-    keep_as_base(own);  // so that the rows that follow are constant offsets, not new sums
+    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) keep_as_base(own);  // further rows are constant offsets, not new sums
     // Loads into registers are kept few at a time; asynchronous copies hold none.
     constexpr int AT_A_TIME = KV_LOAD == KV_LOAD_CP_ASYNC ? 16 : 4;
 #pragma unroll AT_A_TIME
