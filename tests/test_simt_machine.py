@@ -139,8 +139,8 @@ def test_integers() -> None:
     y = RNG.integers(-(2**31), 2**31, 33).astype(np.int32)
     y[3], y[9] = 0, -(2**31)
     n = 5
-    x, long, _ = clean("integers", np.zeros(24 * 32, np.int32), np.zeros(12 * 32, np.int64), y, np.int32(n))
-    x, long = x.reshape(24, 32), long.reshape(12, 32)
+    x, long, _ = clean("integers", np.zeros(28 * 32, np.int32), np.zeros(12 * 32, np.int64), y, np.int32(n))
+    x, long = x.reshape(28, 32), long.reshape(12, 32)
     m32, m64 = (1 << 32) - 1, (1 << 64) - 1
 
     def div(a: int, b: int) -> int:
@@ -149,6 +149,10 @@ def test_integers() -> None:
     def permute(a: int, b: int, selector: int) -> int:
         source = (a & m32) | (b & m32) << 32
         return sum((source >> 8 * (selector >> 4 * k & 7) & 255) << 8 * k for k in range(4))
+
+    def each(a: int, b: int, bits: int, function: Any) -> int:
+        ones = (1 << bits) - 1
+        return sum((function(a >> at & ones, b >> at & ones) & ones) << at for at in range(0, 32, bits))
 
     for i in range(32):
         a, b = int(y[i]), int(y[i + 1])
@@ -180,6 +184,10 @@ def test_integers() -> None:
             u >> s,
             (a ^ b) & (n | ~a),
             _signed(a, 24) * _signed(b, 24),
+            each(u, w, 8, lambda p, q: abs(p - q)),
+            each(u, w, 8, lambda p, q: p + q),
+            each(u, w, 16, lambda p, q: max(_signed(p, 16), _signed(q, 16))),
+            each(u, w, 8, lambda p, q: (p + q + 1) // 2),
         ]
         assert [_signed(e, 32) for e in expected] == [int(v) for v in x[:, i]]
         q = p & m64

@@ -88,6 +88,7 @@ class Machine(Reporter):
         self.groups: dict[int, Active] = {}
         self.waiting_since: dict[int, int] = {}
         self.issued = 0
+        self.reads = 0
         self.clock = 0
         self.printed: dict[int, list[tuple[int, str]]] = {}
         self.pc = -1

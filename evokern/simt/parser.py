@@ -102,6 +102,8 @@ class Parser:
                     statement.append(rest)
             else:
                 statement.append(piece)
+        if self._function is not None:
+            raise SourceError(f"PTX line {self._line}: the text ends inside {self._function.name}")
         if "".join(statement).strip():
             raise SourceError(f"PTX line {self._line}: the text ends inside {''.join(statement).strip()[:60]!r}")
 

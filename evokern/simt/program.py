@@ -200,6 +200,8 @@ class Program:
                 operations.append(lookup(instruction))
             except Unsupported as verdict:
                 raise self.refuse(instruction, str(verdict)) from None
+        if not function.instructions or operations[-1].kind != "control":
+            raise SourceError(f"function {function.name} runs past its last instruction: end it with ret or exit")
         leaders = {0: False}
         for position in function.labels.values():
             leaders[position] = False
@@ -235,8 +237,6 @@ class Program:
         for label, position in function.labels.items():
             if position < len(function.instructions):
                 self.label_segment[unit.number, label] = self.segment_at[unit.number, position]
-        if not function.instructions or operations[-1].kind != "control":
-            raise SourceError(f"function {function.name} runs past its last instruction: end it with ret or exit")
 
     def _allocate(self, unit: Unit) -> None:
         """Give every register a row; those that live within one segment share rows."""

@@ -73,7 +73,12 @@ class Specials:
         machine = self.machine
         shift = 32 if name.endswith("_hi") else 0
         mask = (1 << 64) - 1 if name in _WIDE else (1 << 32) - 1
-        return lambda: machine.issued >> shift & mask
+
+        def read() -> int:
+            machine.reads += 1  # time passes within a segment too
+            return machine.issued + machine.reads >> shift & mask
+
+        return read
 
     def row(self, name: str) -> Array | None:
         """Return the row of a special register, None when it is not known."""

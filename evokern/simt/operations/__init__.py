@@ -11,6 +11,7 @@ from evokern.simt.operations import (
     integer,
     matrix_ops,
     memory_ops,
+    video,
     warp_ops,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "integer",
     "matrix_ops",
     "memory_ops",
+    "video",
     "warp_ops",
 ]

@@ -106,6 +106,7 @@ extern "C" __global__ void integers(int* x, long long* l, const int* y, int n) {
   PUT(__popc(a)); PUT(__clz(a)); PUT(__ffs(a)); PUT(__brev(a)); PUT(__byte_perm(a, b, 0x3715)); PUT(__byte_perm(a, b, b));
   PUT(__funnelshift_l(a, b, n)); PUT(__funnelshift_rc(a, b, 40)); PUT(__dp4a(a, b, n)); PUT(__usad(u, w, n)); PUT(min(a, b));
   PUT(max(u, w)); PUT(abs(a)); PUT(a << (b & 31)); PUT(a >> (b & 31)); PUT(u >> (b & 31)); PUT((a ^ b) & (n | ~a)); PUT(__mul24(a, b));
+  PUT(__vabsdiffu4(a, b)); PUT(__vadd4(a, b)); PUT(__vmaxs2(a, b)); PUT(__vavgu4(a, b));
   k = 0;
 #define PUTL(e) l[32 * k++ + i] = (long long)(e)
   PUTL(p); PUTL(p / (b | 3)); PUTL(p % (a | 5)); PUTL(__mul64hi(p, p + 7)); PUTL(__umul64hi(q, q + 9)); PUTL(p >> n); PUTL(q << n);

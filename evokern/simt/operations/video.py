@@ -1,0 +1,53 @@
+"""SIMD within a register on four bytes or two halves (PTX ISA 9.7.17): what the ``__vadd4`` family compiles to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from evokern.simt.arrays import Action, Array
+from evokern.simt.operations.table import operation
+from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.syntax import Instruction
+
+_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "vadd": lambda x, y: x + y,
+    "vsub": lambda x, y: x - y,
+    "vavrg": lambda x, y: (x + y + 1) >> 1,
+    "vabsdiff": lambda x, y: np.abs(x - y),
+    "vmin": np.minimum,
+    "vmax": np.maximum,
+}
+
+
+@operation("vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2", "9.7.17.3")
+def video(i: Instruction, b: Binder) -> Action:
+    """Element by element in wider integers, then clamped with ``.sat`` or wrapped; ``.add`` sums the elements to c."""
+    name, parts = i.opcode[:-1], int(i.opcode[-1])
+    kinds = [word for word in i.modifiers if word in ("u32", "s32")]
+    if len(kinds) != 3 or any("." in getattr(operand, "name", "").removeprefix("%") for operand in i.operands):
+        raise Unsupported(f"{i.name} with selected elements")
+    function = _FUNCTIONS[name]
+    bits = 32 // parts
+    narrow = [np.dtype(f"{kind[0].replace('s', 'i')}{bits // 8}") for kind in kinds]
+    x, y, c = (b.src(operand, "u32") for operand in i.operands[1:4])
+    out = b.dst(i.operands[0], "u32")
+    saturates, adds = i.has("sat"), i.has("add")
+    limits = np.iinfo(narrow[0])
+
+    def elements(row: Array, kind: np.dtype[np.generic]) -> Array:
+        whole = np.ascontiguousarray(np.broadcast_to(row, out.shape))
+        wide: Array = whole[:, None].view(kind).astype(np.int64)
+        return wide
+
+    def run() -> None:
+        result = function(elements(x, narrow[1]), elements(y, narrow[2]))
+        if saturates:
+            result = np.clip(result, limits.min, limits.max)
+        if adds:
+            out[...] = (result.sum(1) + np.broadcast_to(c, out.shape)).astype(np.uint32)
+        else:
+            out[...] = np.ascontiguousarray(result.astype(narrow[0])).view(np.uint32)[:, 0]
+
+    return run
