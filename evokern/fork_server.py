@@ -6,6 +6,7 @@ What runs on the other side is in `evokern.worker_process`; who uses it is `evok
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -23,9 +24,10 @@ from evokern.errors import DeviceError
 from evokern.worker_process import COMMAND, NOTICE
 
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
-    "from evokern.worker_process import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; from evokern.worker_process import main; main()"
 )
+
+_LOG_BYTES = 1 << 20
 
 
 class ForkServer:
@@ -63,6 +65,8 @@ class ForkServer:
         """
         self._tickets += 1
         log = tempfile.TemporaryFile()  # noqa: SIM115 (the worker's record closes it)
+        # Appending, so that what is printed after `trim` does not land where the file used to end.
+        fcntl.fcntl(log, fcntl.F_SETFL, fcntl.fcntl(log, fcntl.F_GETFL) | os.O_APPEND)
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         message = COMMAND.pack(b"S", self._tickets)
@@ -135,6 +139,12 @@ class ForkServer:
         # Its workers die with it; waiting for it to see the closed socket would wait for its imports.
         self._process.kill()
         self._process.wait()
+
+
+def trim(log: Any) -> None:
+    """Empty a file that a process prints to once it is large: a candidate may print from every thread."""
+    if os.fstat(log.fileno()).st_size > _LOG_BYTES:
+        os.ftruncate(log.fileno(), 0)
 
 
 def tail(log: Any, characters: int = 2000) -> str:

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from evokern.errors import DeviceError, EvokernError, InternalError
-from evokern.fork_server import ForkServer, tail
+from evokern.fork_server import ForkServer, tail, trim
 
 __all__ = ["ForkServer", "Result", "WorkerPool", "WorkerSpec", "wait"]
 
@@ -188,6 +188,7 @@ class WorkerPool:
         except (EOFError, OSError):
             return self._lose(worker, overran=False)
         now = time.monotonic()
+        trim(worker.log)
         if kind == "ready":
             worker.ready, worker.ready_at = True, now
             self._init_failures = 0

@@ -9,15 +9,15 @@ import pytest
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory, program_key
-from evokern.compile.elf import sections
+from evokern.compile.elf import parameter_sizes, sections
 from evokern.compile.fingerprint import code_digest, fingerprint
 from evokern.compile.messages import entry_uses, failure
 from evokern.compile.nvrtc import compile_program, compile_ptx, compiler_version
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built, CompileFailure, EntryUse, ProblemBuild, Program
 from evokern.discovery import load_kernel
-from evokern.errors import InternalError, UsageError
-from evokern.kernel import Launch, Problem, Tensor, f32, i32
+from evokern.errors import InternalError, KernelError, UsageError
+from evokern.kernel import Launch, Problem, Tensor, f32, i32, i64
 from evokern.profiles import chip
 from evokern.trial import Evaluation, Outcome
 from evokern.workers import ForkServer, WorkerPool, wait
@@ -150,6 +150,27 @@ def test_every_part_of_a_launch_is_part_of_the_identity() -> None:
     # What only the compiler was told is in the machine code already.
     assert identity(replace(base, min_blocks=3, static_shared_bytes=8)) == identities[0]
     assert identity(base, {"x": buffers["x"]}) == identities[0]
+
+
+def test_a_launch_whose_arguments_differ_from_the_source_is_the_users_mistake() -> None:
+    """Too few arguments, or one of another size, are named before anything is launched."""
+    kernel = load_kernel(FOLDER)
+    problem = kernel.problem("64,256")
+    (launch,) = kernel.launches(kernel.space.default(), problem)
+    for args in (launch.args[:-1], (*launch.args[:-1], i64(3))):
+        wrong = replace(kernel, launches=lambda c, p, args=args: [replace(launch, args=args)])
+        with pytest.raises(KernelError, match=r"takes 5 parameters of \[8, 8, 4, 4, 4\] bytes, but its launch passes"):
+            build(wrong, kernel.space.default(), [problem], Target(chip("l4"), None))
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90"])
+def test_parameter_sizes_are_read_from_the_machine_code(architecture: str) -> None:
+    """Sizes of pointers, numbers and structures come back in order."""
+    source = """struct Q { float a[5]; };
+    extern "C" __global__ void k(float* x, int n, double d, Q q, char z) { x[n] = d + q.a[3] + z; }"""
+    program = compile_program(source, "kernel.cu", {}, (), ("k",), architecture)
+    assert isinstance(program, Program)
+    assert parameter_sizes(program.cubin, "k") == (8, 4, 8, 20, 1)
 
 
 def test_what_is_no_cubin_is_refused() -> None:

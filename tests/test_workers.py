@@ -165,6 +165,16 @@ def test_spares_do_not_work_beside_the_workers(server: ForkServer) -> None:
     pool.close()
 
 
+def test_what_workers_print_does_not_pile_up(server: ForkServer) -> None:
+    """A worker that prints megabytes for every job keeps the last of it alone."""
+    pool = make_pool(server)
+    for number in range(6):
+        pool.submit(number, ("print", 900_000), 10.0)
+    sizes = [result.value for result in collect(pool, 6)]
+    assert max(sizes) < 2_800_000
+    pool.close()
+
+
 def test_spares_can_come_later(server: ForkServer) -> None:
     """A pool that starts without spares has them once they are asked for."""
     pool = make_pool(server)

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evokern.compile.cache import CompileCache, program_key
+from evokern.compile.elf import parameter_sizes
 from evokern.compile.fingerprint import fingerprint
 from evokern.compile.nvrtc import all_options, compile_program, compiler_version
 from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.errors import KernelError
 from evokern.feasibility import launches_of
-from evokern.kernel import Kernel, Launch, Problem, Tensor
+from evokern.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.profiles import Profile
 from evokern.render import Rendered, render
 from evokern.space import Config
 from evokern.trial import Evaluation, Outcome, Resources
+
+_POINTER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
     used: dict[tuple[int, Launch], Resources] = {}
     for one in builds:
         for launch in one.launches:
+            _check_arguments(kernel, launch, programs[one.program])
             use = programs[one.program].uses[launch.entry]
             over = excess(use, launch, target.profile)
             used[one.program, launch] = resources(use, launch, target.profile)
@@ -107,7 +111,20 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
         for argument in launch.args:
             if isinstance(argument, str) and argument not in tensors:
                 raise KernelError(f"kernel {kernel.name}: launch of {launch.entry} takes the undeclared {argument!r}")
+        if launch.l2_window and launch.l2_window.tensor not in tensors:
+            raise KernelError(f"kernel {kernel.name}: the L2 window names the undeclared {launch.l2_window.tensor!r}")
     return tensors
+
+
+def _check_arguments(kernel: Kernel, launch: Launch, program: Program) -> None:
+    """A launch with other arguments than the entry's would read past them: nobody could tell what it computes."""
+    taken = parameter_sizes(program.cubin, program.lowered[launch.entry])
+    passed = tuple(DTYPE_BYTES[a.dtype] if isinstance(a, Scalar) else _POINTER_BYTES for a in launch.args)
+    if taken != passed:
+        raise KernelError(
+            f"kernel {kernel.name}: {launch.entry} takes {len(taken)} parameters of {list(taken)} bytes, "
+            f"but its launch passes {len(passed)} of {list(passed)} bytes; make the launch's args agree with the source"
+        )
 
 
 def _identity(rendered: Rendered) -> tuple[object, ...]:

@@ -15,6 +15,8 @@ from evokern.errors import InternalError
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOBITS = 8
+_PARAMETER = 0x17
+_SIZED = 4
 _ALLOCATED = 2
 
 
@@ -53,3 +55,26 @@ def sections(cubin: bytes) -> Iterator[Section]:
         end = cubin.index(b"\0", names_at + name)
         data = str(length).encode() if kind == _NOBITS else cubin[start : start + length]
         yield Section(cubin[names_at + name : end].decode(), kind, flags, data)
+
+
+def parameter_sizes(cubin: bytes, symbol: str) -> tuple[int, ...]:
+    """Return the size in bytes of each parameter of an entry, in order.
+
+    They stand in `.nv.info.SYMBOL` as attributes `EIATTR_KPARAM_INFO` (0x17), one per parameter: a word of zero, the
+    position and offset, and a word whose upper 14 bits are the size, as `cuobjdump -elf` prints them.
+    """
+    sizes: dict[int, int] = {}
+    for section in sections(cubin):
+        if section.name != f".nv.info.{symbol}":
+            continue
+        at = 0
+        while at + 4 <= len(section.data):
+            form, attribute, length = struct.unpack_from("<BBH", section.data, at)
+            at += 4
+            if form != _SIZED:
+                continue
+            if attribute == _PARAMETER and length == 12:
+                _, place, size = struct.unpack_from("<III", section.data, at)
+                sizes[place & 0xFFFF] = size >> 18
+            at += length
+    return tuple(sizes[position] for position in sorted(sizes))

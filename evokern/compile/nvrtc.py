@@ -10,7 +10,7 @@ from typing import Any
 from evokern.compile.headers import include_directories, nvrtc_options
 from evokern.compile.messages import entry_uses, failure
 from evokern.compile.records import CompileFailure, EntryUse, Program
-from evokern.errors import DeviceError
+from evokern.errors import DeviceError, InternalError
 
 STANDARD = "--std=c++17"
 """Language standard of device code; an option of the kernel's own overrides it."""
@@ -99,6 +99,8 @@ def compile_program(
     finally:
         nvrtc.destroyProgram(program)
     uses = entry_uses(log)
+    if cubin and not set(lowered.values()) <= set(uses):
+        raise InternalError(f"the assembler reported nothing of {sorted(set(lowered.values()) - set(uses))}: {log}")
     return Program(
         cubin=cubin,
         lowered=lowered,

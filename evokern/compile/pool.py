@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,8 @@ class CompileWorker:
     """Answers a configuration with what can run or with an outcome."""
 
     def __init__(self, settings: CompileSettings) -> None:
+        # Compiles run ahead of the GPU; what feeds and times it goes first where cores are few.
+        os.nice(5)
         self._settings = settings
         self._kernel = load_kernel(settings.folder)
         self._target = Target(settings.profile, CompileCache(settings.cache) if settings.cache else None)
