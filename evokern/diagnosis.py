@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from evokern.compile.cache import default_directory
-from evokern.driver import Driver, probe
+from evokern.driver import Driver, driver_version, probe
 
 Status = Literal["ok", "missing", "optional"]
 """`missing` keeps something from working; `optional` only takes something away."""
@@ -62,7 +62,7 @@ def _gpu(driver: Driver) -> Check:
             f"{gpu.memory_bytes / 2**30:.0f} GiB)"
             for gpu in driver.gpus
         )
-        version = f"driver for CUDA {_dotted(driver)}"
+        version = f"driver {driver_version()} for CUDA {_dotted(driver)}".replace("  ", " ")
         if driver.problem:
             return Check("gpu", "missing", f"{names}; {version}", "update the NVIDIA driver to one for CUDA 12 or 13")
         return Check("gpu", "ok", f"{names}; {version}")

@@ -6,7 +6,9 @@ Set-up (before anything is installed), the tests' `gpu` marker and `evokern doct
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """CUdevice_attribute values of the compute capability (CUDA Driver API, "Data types used by CUDA driver")."""
@@ -64,6 +66,20 @@ def probe() -> Driver:
         return Driver(version, (), "the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it)")
     problem = "" if version >= (12, 0) else f"the driver supports CUDA {version[0]}.{version[1]}; CuPy needs 12 or 13"
     return Driver(version, tuple(_gpu(cuda, index) for index in range(count.value)), problem)
+
+
+def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """Return the kernel module's version, for example `580.65.06`; empty where the system does not tell it.
+
+    Args:
+        path: where the module reports itself ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...").
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match[1] if match else ""
 
 
 def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:

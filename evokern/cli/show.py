@@ -70,7 +70,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if best is None:
         lines.append("best: no trial has been measured yet")
         return lines
-    interval = best["ci95_us"]
+    interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")

@@ -20,6 +20,7 @@ from evokern.device._gpu_profile import LiveGpu, live_gpu
 from evokern.device._jobs import Evaluate, GpuSettings, Prove
 from evokern.device._nvml import Monitor
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
+from evokern.driver import driver_version
 from evokern.errors import DeviceError
 from evokern.profiles import Profile, limits_for
 from evokern.space import Config
@@ -100,6 +101,7 @@ class LiveDevice:
         environment: dict[str, Any] = {
             "gpu": self._gpu.model,
             "uuid": self._gpu.uuid,
+            "driver": driver_version(),
             "driver_cuda": self._gpu.driver,
             **(compilers.greeting or {}),
             **(executors.greeting or {}),

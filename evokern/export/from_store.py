@@ -154,7 +154,7 @@ def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: li
     interval = interval_us(evaluation)
     unit = "µs predicted" if record.predicted else "µs"
     time = f"{evaluation.time_us:.3f} {unit}"
-    if interval:
+    if interval and not record.predicted:
         time += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
     baseline = reader.baseline(record)
     against = "none was measured"
@@ -163,6 +163,8 @@ def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: li
     environment = sessions[-1].environment if sessions else {}
     facts = {"study": f"{record.name}, begun {record.created}", "trial": str(found.trial.number)}
     facts |= {"device": record.device + (", simulated" if record.predicted else "")}
-    facts |= {label: str(environment[label]) for label in ("driver", "compiler") if label in environment}
+    if "driver_cuda" in environment:
+        facts["driver"] = f"{environment.get('driver') or 'of unknown version'}, for CUDA {environment['driver_cuda']}"
+    facts |= {"compiler": str(environment["compiler"])} if "compiler" in environment else {}
     facts |= {"time": time, "baseline": against, "kernel": f"{record.kernel}, code {found.kernel_digest[:12]}"}
     return facts | {"evokern": record.evokern_version or __version__}
