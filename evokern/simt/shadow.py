@@ -260,7 +260,9 @@ class SharedShadow:
     # ---- what the quick check did not clear
 
     def _look(self, active: Active, seen: Array, element: Array, count: int, number: int, act: str) -> None:
-        lanes = np.arange(self.machine.lanes) if active.all else active.lanes
+        if count > 1 and bool((seen == seen[:, :1]).all()):  # written by one access
+            seen = seen[:, :1]
+        lanes = active.lanes
         suspect, part = np.nonzero(seen >= self.floor[lanes][:, None])
         keys = seen[suspect, part]
         lane = lanes[suspect]
