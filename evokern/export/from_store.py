@@ -66,7 +66,7 @@ def export_trial(
             "only a candidate that passed the gate can be exported"
         )
     if not 0 <= problem < len(record.problems):
-        raise StudyError(f"study {record.name} has {len(record.problems)} problems, so there is no problem {problem}")
+        raise StudyError(f"study {record.name} has {len(record.problems)} of them, so there is no problem {problem}")
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = _kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)

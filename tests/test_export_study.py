@@ -1,0 +1,102 @@
+"""From a search to its exported program: which code, which words, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the README's kernel and a study of it, searched on a simulated L4."""
+    place = tmp_path_factory.mktemp("searched")
+    folder = place / "kernels" / "scale"
+    folder.mkdir(parents=True)
+    (place / "studies").mkdir()
+    for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        (folder / name).write_text(blocks[0])
+    study = 'kernel = "scale"\nproblems = ["65536"]\n[genes]\nLOADS = ["scalar"]\n[gate]\nrtol = 1e-4\n'
+    (place / "studies" / "scale.toml").write_text(study)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        result = CliRunner().invoke(app, ["search", "scale", "--device", "sim:l4", "--trials", "2", "--quiet"])
+        assert result.exit_code == 0, result.output
+    return place
+
+
+@pytest.fixture
+def here(searched: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder, as the working directory."""
+    monkeypatch.chdir(searched)
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    return searched
+
+
+def _invoke(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_champion_is_exported(here: Path, tmp_path: Path) -> None:
+    """The file tells study, trial, device and time, labelled as predicted, and the command tells how to build it."""
+    best = json.loads(_invoke("show", "--json")[1])["best"]
+    target = tmp_path / "mine.cu"
+    code, told, _ = _invoke("export", "-o", str(target))
+    assert code == 0
+    assert "nvcc -arch=sm_89 mine.cu -o mine && ./mine" in told
+    text = target.read_text()
+    assert re.search(rf"^// trial: +{best['trial']}$", text, re.MULTILINE)
+    assert re.search(r"^// device: +sim:l4, simulated$", text, re.MULTILINE)
+    assert re.search(rf"^// time: +{best['time_us']:.3f} µs predicted$", text, re.MULTILINE)
+    assert "wanted_y, 0, 0.0001)" in text.replace("0.0,", "0,"), "the study's own tolerance is used"
+
+
+def test_any_measured_trial_and_stdout(here: Path) -> None:
+    """`--trial` picks another trial, `-o -` writes to stdout alone."""
+    code, text, told = _invoke("export", "--trial", "0", "-o", "-")
+    assert (code, told) == (0, "")
+    assert text.startswith("// scale: ")
+    assert re.search(r"^// trial: +0$", text, re.MULTILINE)
+
+
+def test_what_cannot_be_exported(here: Path, tmp_path: Path) -> None:
+    """An unknown trial, an unknown problem, and a place that cannot be written are named."""
+    assert _invoke("export", "--trial", "99")[0] == 2
+    code, _, told = _invoke("export", "--problem", "3")
+    assert (code, told) == (2, "evokern: study scale has 1 of them, so there is no problem 3\n")
+    code, _, told = _invoke("export", "-o", str(tmp_path / "absent" / "best.cu"))
+    assert (code, "name another file with -o" in told) == (2, True)
+
+
+def test_changed_code_is_not_exported_as_the_trial_s(here: Path, tmp_path: Path) -> None:
+    """When the kernel changed since, its present code is refused, and the database's copy is used where trusted."""
+    source = here / "kernels" / "scale" / "kernel.cu"
+    before = source.read_text()
+    source.write_text(before.replace("2 * x[i]", "3 * x[i]"))
+    try:
+        code, _, told = _invoke("export", "-o", str(tmp_path / "best.cu"))
+        assert (code, "--trust runs the kernel.py that the database keeps a copy of" in told) == (2, True)
+        assert _invoke("export", "--trust", "-o", str(tmp_path / "best.cu"))[0] == 0
+    finally:
+        source.write_text(before)
+    assert "y[i] = 2 * x[i];" in (tmp_path / "best.cu").read_text()
+
+
+def test_show_needs_no_kernel_folder(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that was copied away is read where there is no kernel and no study file."""
+    (tmp_path / "copied.db").write_bytes((here / "evokern.db").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    code, told, _ = _invoke("show", "--db", "copied.db")
+    assert (code, "µs predicted" in told) == (0, True)
+    assert _invoke("show", "--db", "copied.db", "--trial", "0")[0] == 0
