@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evokern.cuda_source.element_types import ELEMENT_TYPES
 from evokern.cuda_source.reader import CudaSource, device_only, read
 from evokern.cuda_source.records import (
     Constant,
@@ -18,6 +19,7 @@ from evokern.cuda_source.records import (
 from evokern.cuda_source.specialise import specialise
 
 __all__ = [
+    "ELEMENT_TYPES",
     "Constant",
     "CudaSource",
     "Entry",

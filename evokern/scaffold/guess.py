@@ -6,17 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from evokern.cuda_source import CudaSource, Entry, EntryPoint, Launch, Macro
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, Entry, EntryPoint, Launch, Macro
 from evokern.errors import SourceError
 from evokern.scaffold.expression import extents, to_python
 
-_DTYPES = {
-    "float": "f32", "float2": "f32", "float4": "f32", "double": "f64", "half": "f16", "__half": "f16", "half2": "f16",
-    "__half2": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "bfloat16": "bf16", "__nv_fp8_e4m3": "e4m3",
-    "__nv_fp8_e5m2": "e5m2", "int": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32",
-    "uint32_t": "u32", "long long": "i64", "int64_t": "i64", "short": "i16", "int16_t": "i16", "char": "i8",
-    "signed char": "i8", "int8_t": "i8", "unsigned char": "u8", "uint8_t": "u8", "uint64_t": "u64",
-}  # fmt: skip
 _WHOLE = {"int", "unsigned", "unsigned int", "int32_t", "uint32_t", "size_t", "std::size_t", "long", "long long",
           "int64_t", "uint64_t", "std::int64_t", "unsigned long long"}  # fmt: skip
 _REAL = {"float": "f32", "double": "f64"}
@@ -125,7 +118,7 @@ def neighbours(number: int) -> tuple[int, ...]:
 def _tensors(entry: Entry) -> Iterator[GuessedTensor]:
     for parameter in entry.parameters:
         if parameter.pointer:
-            dtype = _DTYPES.get(parameter.base)
+            dtype = ELEMENT_TYPES.get(parameter.base)
             role = "input" if parameter.const else "output"
             yield GuessedTensor(parameter.name, dtype or "f32", role, dtype is not None)
 
