@@ -171,3 +171,15 @@ def test_times_are_written_for_people() -> None:
 
     assert [duration(s) for s in (4, 59.4, 60, 3600, 5400)] == ["4 s", "59 s", "1 min", "1 h", "1 h 30 min"]
     assert [microseconds(t) for t in (5.432, 61.27, 1094.2, None)] == ["5.43", "61.3", "1094", "-"]
+
+
+def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands, studies and kernels are completed."""
+    words = {"evokern se": "search", "evokern search attention-s5": "attention-s512", "evokern check rms": "rmsnorm"}
+    for typed, expected in words.items():
+        asked = {"_EVOKERN_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        code = "import sys; sys.argv[0] = 'evokern'; from evokern.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, cwd=ROOT
+        )
+        assert done.stdout.split() == [expected]
