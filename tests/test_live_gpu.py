@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import live_bench
 import pytest
 from live_bench import Bench
 
+from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, KernelError
+from evokern.kernel import DTYPE_BYTES, Problem, Tensor, Tolerance
 from evokern.study import GateSettings, TimingSettings
 from evokern.trial import Outcome
 
@@ -109,6 +112,24 @@ def test_over_the_limits_nothing_is_launched() -> None:
         over, within = bench.run([bench.config(WARPS=8), bench.config(WARPS=1)])
         assert (over.outcome, within.outcome) == (Outcome.OVER_RESOURCES, Outcome.MEASURED)
         assert over.evidence["constraint"] == "registers_per_block"
+
+
+@pytest.mark.parametrize("name", DTYPE_BYTES)
+def test_the_gate_works_in_every_dtype_on_the_gpu(name: str) -> None:
+    """Drawing, poisoning and comparing run on the GPU for every dtype; the right answer passes, nothing does not."""
+    import torch
+
+    from evokern.gate import Gate
+    from evokern.gate.power import prove_power
+
+    kernel = load_kernel(live_bench.KERNELS / "cheats")
+    tensors = {"x": Tensor(name, (4, 64)), "y": Tensor(name, (4, 64), role="output")}
+    workload = replace(
+        kernel.workload, reference=lambda p, i: {"y": i["x"].flip(0) + 1}, tolerance={"y": Tolerance(1e-2, 0.2)}
+    )
+    gate = Gate(replace(kernel, workload=workload), Problem({}), GateSettings(), torch.device("cuda"))
+    assert gate.sane(tensors)
+    prove_power(gate, (), tensors)
 
 
 @pytest.mark.parametrize("cache", ["rotate", "flush"])

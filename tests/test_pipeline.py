@@ -8,7 +8,7 @@ import pytest
 
 from evokern.device._base import Request
 from evokern.device._pipeline import Pipeline, Work, run_alone
-from evokern.errors import KernelError
+from evokern.errors import InternalError, KernelError
 from evokern.space import Config
 from evokern.trial import Evaluation, Outcome
 from evokern.workers import ForkServer, WorkerPool, WorkerSpec
@@ -123,6 +123,18 @@ def test_a_kernel_folder_that_raises_ends_the_search_with_its_message(rig: Rig) 
     rig.pipeline.submit(Request(0, Config({"KIND": "unsound", "CODE": 0})))
     with pytest.raises(KernelError, match="launches raised"):
         for _ in range(50):
+            rig.pipeline.poll(0.2)
+
+
+def test_a_fault_of_the_executor_is_excused_but_not_a_series(rig: Rig) -> None:
+    """One candidate that makes the executor stumble is recorded as crashed; three in a row end the search."""
+    found = rig.answers({"KIND": "broken"}, {"KIND": "good"}, {"KIND": "broken"})
+    assert [found[n].outcome for n in range(3)] == ["crashed", "measured", "crashed"]
+    assert "ValueError: a bug" in found[0].evidence["error"]
+    with pytest.raises(InternalError, match="a bug"):
+        for number in (3, 4, 5):
+            rig.pipeline.submit(Request(number, Config({"KIND": "broken", "CODE": number})))
+        for _ in range(20):
             rig.pipeline.poll(0.2)
 
 

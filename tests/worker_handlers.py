@@ -92,6 +92,8 @@ class Executor:
             case "poisons":
                 evidence = {"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}
                 raise Retire(Evaluation(Outcome.CRASHED, evidence=evidence, device_s=0.1))
+            case "broken":
+                raise ValueError("a bug")
             case "wrong":
                 return Evaluation(Outcome.WRONG, evidence={"check": "tolerance"}, device_s=0.1)
         return Evaluation(Outcome.MEASURED, 10.0 + number, device_s=0.1)

@@ -31,10 +31,11 @@ class GpuLock:
         path = (directory or Path(tempfile.gettempdir())) / f"evokern-{uuid}.lock"
         self.turn = path.with_suffix(".turn")
         """File whose lock the holder's own workers take in turn."""
-        with contextlib.suppress(PermissionError):
-            # Other users of the machine take the same lock.
-            path.touch(mode=0o666)
-            path.chmod(0o666)
+        for shared in (path, self.turn):
+            with contextlib.suppress(PermissionError):
+                # Other users of the machine take the same locks.
+                shared.touch()
+                shared.chmod(0o666)
         try:
             self._file: IO[str] = path.open("r+")
         except OSError as error:

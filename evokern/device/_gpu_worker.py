@@ -43,7 +43,7 @@ class GpuWorker:
             KernelError: the kernel folder or its reference is unsound.
         """
         self._settings = settings
-        self._turn = settings.turn.open("w")
+        self._turn = settings.turn.open("rb")
         torch.cuda.set_device(settings.device_index)
         torch.backends.cuda.matmul.allow_tf32 = False
         device = torch.device("cuda", settings.device_index)

@@ -24,6 +24,7 @@ from evokern.workers import Result, WorkerPool, wait
 
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
+_FAULTS_IN_A_ROW = 3
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Pipeline:
         self._compiling: set[int] = set()
         self._running: dict[int, tuple[str, Built]] = {}
         self._busy_s = 0.0
+        self._faults = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._stop = False
@@ -194,9 +196,14 @@ class Pipeline:
 
     def _executed(self, result: Result) -> None:
         fingerprint, built = self._running.pop(result.key)
-        if result.status == "raised":
+        if result.status == "raised" and not self._excusable(result.value):
             raise result.value
-        if result.status == "overran":
+        if result.status == "done":
+            self._faults = 0
+        if result.status == "raised":
+            evidence = {"error": str(result.value).splitlines()[0], "log": str(result.value)}
+            evaluation = Evaluation(Outcome.CRASHED, evidence=evidence, device_s=result.seconds)
+        elif result.status == "overran":
             evaluation = Evaluation(Outcome.HUNG, evidence={"limit_s": self._hang_s}, device_s=result.seconds)
         elif result.status == "died":
             evidence = {"error": f"worker process {result.value}", "log": result.log}
@@ -207,6 +214,11 @@ class Pipeline:
         self._claims[fingerprint].evaluation = replace(
             evaluation, fingerprint=fingerprint, resources=evaluation.resources or built.resources
         )
+
+    def _excusable(self, error: EvokernError) -> bool:
+        """Whether a fault of the executor itself is taken for its candidate's: one may be, a series is not."""
+        self._faults += 1
+        return isinstance(error, InternalError) and self._faults < _FAULTS_IN_A_ROW
 
     def _release(self) -> None:
         """Answer every trial whose evaluation is known and whose owner can no longer change."""

@@ -49,6 +49,7 @@ class LiveDevice:
         self._pools: list[WorkerPool] = []
         self._pipeline: Pipeline | None = None
         self._foreign: list[int] = []
+        self._suspects: list[int] = []
         self._foreign_asked = 0.0
 
     @property
@@ -140,7 +141,10 @@ class LiveDevice:
         answers = self._running().poll(timeout_s)
         if time.monotonic() - self._foreign_asked > _FOREIGN_PERIOD_S:
             self._foreign_asked = time.monotonic()
-            self._foreign = self._monitor.foreign(self._pools[0].processes)
+            seen = self._monitor.foreign(self._pools[0].processes)
+            # A worker of ours that is starting or ending can look foreign once.
+            self._foreign = [pid for pid in seen if pid in self._suspects]
+            self._suspects = seen
         if not self._foreign:
             return answers
         return [_beside(answer, self._foreign) for answer in answers]
