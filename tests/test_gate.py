@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -141,6 +142,13 @@ def test_each_fault_fails_its_check(
     assert re.search(message, verdict.evidence["message"]), verdict.evidence["message"]
 
 
+@pytest.mark.parametrize("kernel", [one_nan, infinite, tail_missing, right])
+def test_evidence_and_report_are_json(kernel: Callable[[dict[str, torch.Tensor], int], None]) -> None:
+    """Whatever a candidate computes, its record is JSON that every reader takes: no NaN, no Infinity."""
+    verdict = verdict_of(kernel)
+    json.dumps([dict(verdict.evidence), dict(verdict.report)], allow_nan=False)
+
+
 def test_a_kernel_declared_not_deterministic_may_differ_within_the_tolerance() -> None:
     """Bitwise equality is asked of deterministic kernels alone; the tolerance of all."""
     assert verdict_of(not_reproducible, deterministic=False).passed
@@ -259,8 +267,8 @@ def test_an_unsound_reference_is_the_users_mistake(reference: Callable[..., obje
 def test_the_gate_proves_its_power_or_names_the_tolerance() -> None:
     """Pretenders fail on a sound workload; a tolerance that lets one through is refused by its numbers."""
     prove_power(Gate(KERNEL, PROBLEM, SETTINGS, CPU), LAUNCHES, TENSORS)
-    loose = Gate(KERNEL, PROBLEM, replace(SETTINGS, atol=3.0), CPU)
-    with pytest.raises(KernelError, match=r"writes zeros passes at 5,96 with the tolerance y: atol = 3"):
+    loose = Gate(KERNEL, PROBLEM, replace(SETTINGS, atol=6.0), CPU)
+    with pytest.raises(KernelError, match=r"writes zeros passes at 5,96 with the tolerance y: atol = 6"):
         prove_power(loose, LAUNCHES, TENSORS)
     copying = workload_of("f32", lambda p, i: {"y": i["x"] * 1.0001}, Tolerance(0.0, 1e-2))
     with pytest.raises(KernelError, match="copies its input 'x'"):
@@ -321,3 +329,39 @@ def test_every_byte_outside_the_buffers_is_guarded(sizes: list[int], sets: int, 
     assert arena.broken_guards().tolist() == expected
     assert all((start - arena.memory[chosen].data_ptr()) % 256 == 0 for start in starts.values())
     assert arena.memory.stride(0) % 256 == 0
+
+
+def all_a_little_off(buffers: dict[str, torch.Tensor], number: int) -> None:
+    right(buffers)
+    buffers["y"] += 0.9 * 1e-6 * (1 + buffers["y"].abs())
+
+
+def test_a_tolerance_spent_everywhere_is_not_rounding() -> None:
+    """Errors within the tolerance at every element, but near it at all of them, are no rounding errors."""
+    tolerance = {"y": Tolerance(1e-6, 1e-6)}
+    workload = replace(KERNEL.workload, tolerance=tolerance)
+    verdict = verdict_of(all_a_little_off, workload=workload)
+    assert verdict.evidence["check"] == "tolerance_spent"
+    assert verdict_of(right, workload=workload).report["tolerance_spent"] < 0.3
+
+
+def remembers(by: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[dict[str, torch.Tensor], int], None]:
+    memory: dict[object, torch.Tensor] = {}
+
+    def kernel(buffers: dict[str, torch.Tensor], number: int) -> None:
+        right(buffers)
+        buffers["y"].copy_(memory.setdefault(by(buffers), buffers["y"].clone()))
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "by", [lambda b: b["y"].data_ptr(), lambda b: (b["y"].data_ptr(), float(b["x"][0, 0]), float(b["x"][3, 9]))]
+)
+def test_answers_remembered_from_another_call_are_found(by: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """A candidate that answers by address, or by a sample of its inputs, passes once and not when repeated."""
+    gate = Gate(KERNEL, PROBLEM, replace(SETTINGS, runs=1), CPU, seed=1)
+    kernel = Fake(remembers(by))
+    assert gate.check(kernel, LAUNCHES, TENSORS).passed
+    assert gate.repeat(kernel, LAUNCHES, TENSORS).evidence["check"] == "repeat"
+    assert gate.repeat(Fake(right), LAUNCHES, TENSORS).passed

@@ -21,6 +21,7 @@ ROOMS = (
     "study",
     "discovery",
     "trial",
+    "roofline",
     "worker_process",
     "fork_server",
     "workers",
@@ -38,8 +39,10 @@ ROOMS = (
     "search",
     "diagnosis",
     "explain",
+    "exploits",
     "export",
     "scaffold",
+    "report",
     "cli",
     "__main__",
 )

@@ -18,7 +18,7 @@ from evokern.device._sim_arguments import launch_arguments
 from evokern.errors import InternalError
 from evokern.gate import RunFailed
 from evokern.gate.data import draw, torch_dtype
-from evokern.kernel import Kernel, Launch, Problem, Tensor
+from evokern.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.profiles import Profile
 from evokern.simt import timemodel
 from evokern.simt.counters import Counters
@@ -30,6 +30,14 @@ from evokern.trial import Outcome
 
 MODEL_MARGIN = 2.0
 """Added to the racing factor: a predicted time is a bound only within the model's error, so racing leaves more room."""
+
+MOST_FLOPS_CHECKED = 5e9
+"""Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
+
+MOST_ELEMENTS_CHECKED = 1 << 22
+"""Elements of the outputs, which are searched for what was written."""
+_POISON = 0xFF
+"""Byte that outputs hold before the sampled blocks run; NaN in every floating-point type."""
 
 _CRASHES = frozenset({"out_of_bounds", "misaligned", "trap", "assert"})
 _ENDLESS = frozenset({"deadlock", "instruction_limit"})
@@ -47,13 +55,22 @@ class Predicted:
     """Counters of each launch's sampled blocks."""
     waits: tuple[Mapping[str, float], ...]
     """Mean clocks that a warp of each launch waited, by cause."""
+    sampled: str | None = None
+    """What is wrong with the results of the blocks that were run; None where they are right or cannot be judged."""
 
 
 class Predictor:
     """Predicts candidates of one kernel on one chip; keeps the buffers of the last problem."""
 
-    def __init__(self, kernel: Kernel, chip: Profile, timing: TimingSettings, simulation: SimulationSettings) -> None:
-        self._kernel, self._chip = kernel, chip
+    def __init__(
+        self,
+        kernel: Kernel,
+        chip: Profile,
+        timing: TimingSettings,
+        simulation: SimulationSettings,
+        tolerance: Mapping[str, Tolerance],
+    ) -> None:
+        self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
         self._timing, self._simulation = timing, simulation
         self._stage: _Stage | None = None
 
@@ -73,14 +90,27 @@ class Predictor:
         program = built.programs[build.program]
         stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
         module = simt.parse(program.ptx)
+        judged = self._judged(stage, module, program.lowered, build.launches)
+        if judged:
+            stage.poison()
         parts = [
             self._launch(stage, module, program.lowered[launch.entry], program.uses[launch.entry], launch, limit_us)
             for launch in build.launches
         ]
         predictions = tuple(part[0] for part in parts)
+        fault = stage.fault(self._kernel, self._tolerance) if judged else None
         return Predicted(
-            timemodel.total(predictions), predictions, tuple(p[1] for p in parts), tuple(p[2] for p in parts)
+            timemodel.total(predictions), predictions, tuple(p[1] for p in parts), tuple(p[2] for p in parts), fault
         )
+
+    def _judged(
+        self, stage: _Stage, module: simt.Module, lowered: Mapping[str, str], launches: tuple[Launch, ...]
+    ) -> bool:
+        """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
+        alone = len(launches) == 1 and all(t.role in ("input", "output") for t in stage.tensors.values())
+        keeps = any(v.space == "global" for v in module.program(lowered[launches[0].entry]).data_symbols)
+        small = sum(t.elements for t in stage.tensors.values() if t.role == "output") <= MOST_ELEMENTS_CHECKED
+        return alone and not keeps and small and self._kernel.workload.flops(stage.problem) <= MOST_FLOPS_CHECKED
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> _Stage:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
@@ -143,6 +173,9 @@ class _Stage:
     def __init__(self, problem: Problem, tensors: Mapping[str, Tensor]) -> None:
         self.key = (problem, tuple(tensors.items()))
         self.problem = problem
+        self.tensors = dict(tensors)
+        self._inputs: dict[str, torch.Tensor] = {}
+        self._reference: Mapping[str, torch.Tensor] | None = None
         self.memory = simt.Memory()
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
         generator = torch.Generator().manual_seed(0)
@@ -151,8 +184,42 @@ class _Stage:
             data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
             if tensor.role in ("input", "inout"):
                 draw(tensor, "normal", data, generator)
+                self._inputs[name] = data
             raw: Any = data.view(-1).view(torch.uint8).numpy()
             self.buffers[name] = self.memory.allocate(name, np.asarray(raw))
+
+    def poison(self) -> None:
+        """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
+        for name, tensor in self.tensors.items():
+            if tensor.role == "output":
+                self.buffers[name].write(np.full(tensor.bytes, _POISON, np.uint8))
+
+    def fault(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> str | None:
+        """Say what is wrong with the elements that the sampled blocks wrote, None where nothing is.
+
+        Blocks that are counted but leave their work out would make a candidate look fast: on small problems, where it
+        is checked in full, it may behave differently.
+        """
+        if self._reference is None:
+            wide = {name: data.to(torch.float64) for name, data in self._inputs.items()}
+            self._reference = kernel.workload.reference(self.problem, wide)
+        written_at_all = False
+        for name, reference in self._reference.items():
+            tensor = self.tensors[name]
+            raw = self.buffers[name].read().reshape(tensor.elements, -1)
+            written = torch.from_numpy((raw != _POISON).any(1))
+            written_at_all |= bool(written.any())
+            got = torch.from_numpy(raw.reshape(-1)).view(torch_dtype(tensor.dtype)).to(torch.float64)[written]
+            expected = reference.reshape(-1)[written]
+            tolerance = tolerances[name]
+            wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
+            if wrong.any():
+                first = int(wrong.nonzero()[0, 0])
+                return (
+                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} that sampled blocks wrote are wrong, the "
+                    f"first is {float(got[first]):.6g} instead of {float(expected[first]):.6g}"
+                )
+        return None if written_at_all else "the sampled blocks wrote no element of any output"
 
 
 def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:

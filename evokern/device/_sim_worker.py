@@ -20,16 +20,18 @@ from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Built, CompileFailure
-from evokern.device._sim_arguments import launch_arguments, upload
+from evokern.device._sim_arguments import launch_arguments, refill, upload
 from evokern.device._sim_predict import MODEL_MARGIN, Predictor, failure
 from evokern.device._sim_problems import gate_problems
 from evokern.discovery import load_kernel
 from evokern.errors import KernelError
 from evokern.feasibility import launches_of
 from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
+from evokern.gate.bench import tolerances
 from evokern.kernel import Problem
 from evokern.profiles import Profile
 from evokern.render import render
+from evokern.roofline import Floor, below, floor
 from evokern.space import Config
 from evokern.study import GateSettings, SimulationSettings, TimingSettings
 from evokern.trial import Evaluation, Outcome, Timing
@@ -80,7 +82,8 @@ class SimWorker:
         self._settings = settings
         self._kernel = load_kernel(settings.folder)
         self._gates: dict[Problem, Gate] = {}
-        self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation)
+        tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
+        self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation, tolerance)
         self.greeting: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
@@ -124,11 +127,10 @@ class SimWorker:
             return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
         race = self._settings.timing.race
         limit_us = job.elite_us * (race + MODEL_MARGIN) if job.elite_us and race else None
-        predictions = [
-            self._predictor.predict(job.config, job.built, p, limit_us).total for p in self._settings.problems
-        ]
-        times = [prediction.time_us for prediction in predictions]
+        predictions = [self._predictor.predict(job.config, job.built, p, limit_us) for p in self._settings.problems]
+        times = [prediction.total.time_us for prediction in predictions]
         geometric = math.exp(sum(math.log(t) for t in times) / len(times))
+        floors = [self._floor(job.config, p) for p in self._settings.problems]
         if limit_us is not None and geometric > limit_us:
             evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": limit_us}
             return Evaluation(Outcome.SLOW, geometric, evidence=evidence)
@@ -138,13 +140,30 @@ class SimWorker:
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=verdict.report)
             report = verdict.report
+        for problem, prediction, limit in zip(self._settings.problems, predictions, floors, strict=True):
+            impossible = prediction.sampled or below(prediction.total.time_us, limit)
+            if impossible:
+                check = "sampled_blocks" if prediction.sampled else "floor"
+                evidence = {"check": check, "message": impossible, "problem": str(problem)}
+                return Evaluation(Outcome.WRONG, evidence=evidence, gate=report)
         timings = tuple(Timing(t, (t, t), (t,), predicted=True) for t in times)
-        terms = {name: round(value, 4) for name, value in predictions[0].terms_us.items()}
-        evidence = {"terms_us": terms, "bound": predictions[0].cause}
+        terms = {name: round(value, 4) for name, value in predictions[0].total.terms_us.items()}
+        evidence = {
+            "terms_us": terms,
+            "bound": predictions[0].total.cause,
+            "floor_us": [limit.time_us for limit in floors],
+            "floor_bound": floors[0].bound,
+        }
         return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=report)
 
+    def _floor(self, config: Config, problem: Problem) -> Floor:
+        settings = self._settings
+        return floor(
+            self._kernel, problem, tensors_of(self._kernel, config, problem), settings.timing, settings.profile
+        )
+
     def _check(self, config: Config, problem: Problem) -> Verdict:
-        kernel = self._kernel
+        kernel, gate = self._kernel, self._gate(problem)
         rendered = render(kernel, config, problem)
         capability = self._settings.profile.compute_capability
         program = compile_ptx(
@@ -155,9 +174,20 @@ class SimWorker:
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)
         module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
         runner = SimRunner(module, program.lowered, self._settings, rendered.source, problem)
-        return self._gate(problem).check(
-            runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
-        )
+        launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
+        verdict = gate.check(runner, launches, tensors)
+        if not verdict.passed or not (first := runner.state()):
+            return verdict
+        # Only what a module keeps in its own variables can make one call depend on those before it.
+        gate.again(runner, launches, tensors)
+        counting = sorted({name for (_, name), data in runner.state().items() if first.get((_, name)) != data})
+        if counting:
+            message = (
+                f"{', '.join(counting)} differs after the same call on the same inputs: the kernel counts launches. "
+                "A call must not depend on those before it; use a workspace with initial='zero'"
+            )
+            return Verdict(False, {"check": "state", "message": message, "problem": str(problem)}, verdict.report)
+        return gate.repeat(runner, launches, tensors)
 
 
 class SimRunner:
@@ -168,31 +198,49 @@ class SimRunner:
     ) -> None:
         self._module, self._lowered, self._settings = module, lowered, settings
         self._source, self._problem = source, problem
+        self._memory = simt.Memory()
+        self._buffers: list[dict[str, simt.Buffer]] = []
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Execute every call.
+        """Execute every call; buffers keep their addresses, and the module its variables, from one run to the next.
 
         Raises:
             RunFailed: the sanitizer found a defect, or a launch did not end.
         """
-        memory = simt.Memory()
         limit = self._settings.simulation.instruction_limit
-        buffers = [upload(call, memory) for call in calls]
+        if len(self._buffers) != len(calls):
+            self._memory = simt.Memory()
+            self._buffers = [upload(call, self._memory) for call in calls]
+        else:
+            for call, named in zip(calls, self._buffers, strict=True):
+                refill(call, named)
         for launch in calls[0].launches:
             results = simt.launch_many(
                 self._module, self._lowered[launch.entry], launch.grid, launch.block,
-                [launch_arguments(launch, named) for named in buffers],
-                dynamic_shared=launch.shared_bytes, memory=memory, source=self._source, count=False,
+                [launch_arguments(launch, named) for named in self._buffers],
+                dynamic_shared=launch.shared_bytes, memory=self._memory, source=self._source, count=False,
                 architecture=self._settings.profile.architecture,
                 instruction_limit=limit,
             )  # fmt: skip
             for result in results:
                 if result.findings:
                     raise failure(result.fatal or result.findings[0], limit, self._problem)
-            for buffer in (buffer for named in buffers for buffer in named.values()):
+            for buffer in (buffer for named in self._buffers for buffer in named.values()):
                 buffer.initialised = True  # what a launch wrote is there for the next one
-        for call, named in zip(calls, buffers, strict=True):
+        for call, named in zip(calls, self._buffers, strict=True):
             for name, tensor in call.arguments.items():
                 if named[name].writable:
                     raw = torch.from_numpy(named[name].read().reshape(-1))
                     tensor.view(-1).view(torch.uint8).copy_(raw)
+
+    def state(self) -> dict[tuple[int, str], bytes]:
+        """Return the module's variables that no longer hold what they began with, by call and name."""
+        began = {variable.name: variable for entry in self._lowered.values()
+                 for variable in self._module.program(entry).data_symbols}  # fmt: skip
+        found: dict[tuple[int, str], bytes] = {}
+        for (_, number), variables in self._memory.module_data.items():
+            for name, buffer in variables.items():
+                data = buffer.read().tobytes()
+                if buffer.writable and not began[name].pointers and data != (began[name].data or bytes(len(data))):
+                    found[number, name] = data
+        return found

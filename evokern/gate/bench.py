@@ -19,7 +19,7 @@ REFRESH_BUDGET_S = 0.02
 _REFRESHES_TIMED = 2
 """The first refresh loads torch's kernels; the second shows what one costs."""
 _ELEMENTS_AT_ONCE = 1 << 24
-"""Elements that one comparison takes at once; it needs about 32 bytes for each."""
+"""Elements that one comparison takes at once; it needs about 40 bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Worst:
     """Largest error allowed there."""
     relative_error: float
     """Relative Frobenius error of the output in this run and set."""
+    spent: float
+    """Root mean square of error over allowed error: rounding errors stay far below 1, a systematic one need not."""
 
     @property
     def over(self) -> float:
@@ -127,11 +129,15 @@ class Bench:
         """Outputs, those computed in place too."""
         return self._results
 
-    def refresh(self) -> None:
+    def refresh(self, share: float = 1.0) -> None:
         """Draw new inputs and compute their references.
 
         Where a reference is expensive (a large problem on a GPU with slow float64) each call renews only some sets, in
         turn. That is as good: a set is old only in that an earlier candidate saw it, never this one.
+
+        Args:
+            share: share of the elements that change, chosen at random; a few changed ones among many old ones deceive
+                a candidate that recognises inputs by a sample of them.
 
         Raises:
             KernelError: the reference raised, or returned the wrong names, shapes or dtypes.
@@ -140,7 +146,7 @@ class Bench:
         for index in self._next_sets():
             kind = self.kinds[index]
             for name, view in self._inputs.views.items():
-                draw(self.tensors[name], kind, view[index], self._generator)
+                self._draw(self.tensors[name], kind, view[index], share)
             for name, value in self._reference_of(index).items():
                 self._reference[name][index].copy_(value)
         self.refreshes += 1
@@ -159,6 +165,17 @@ class Bench:
                 torch.cuda.synchronize()
             of_set = (time.perf_counter() - began) / len(self.kinds)
             self._share = max(1, min(len(self.kinds), int(REFRESH_BUDGET_S / max(of_set, 1e-9))))
+
+    def _draw(self, tensor: Tensor, kind: InputSet, view: torch.Tensor, share: float) -> None:
+        if share >= 1.0:
+            draw(tensor, kind, view, self._generator)
+            return
+        fresh = torch.empty_like(view)
+        draw(tensor, kind, fresh, self._generator)
+        changed = torch.rand(view.shape, generator=self._generator, device=view.device) < share
+        # Bytes, since torch selects no 8-bit floats.
+        raw, new = (t.view(torch.uint8).view(*t.shape, -1) for t in (view, fresh))
+        raw.copy_(torch.where(changed.unsqueeze(-1), new, raw))
 
     def _next_sets(self) -> list[int]:
         count = len(self.kinds)
@@ -231,7 +248,7 @@ class Bench:
         return self._findings(numbers)
 
     def _compare(self, name: str, view: torch.Tensor) -> torch.Tensor:
-        """Return (6, runs, sets): bad elements, worst index, got, expected, allowed, relative error."""
+        """Return (7, runs, sets): bad elements, worst index, got, expected, allowed, relative error, spent."""
         step = max(1, _ELEMENTS_AT_ONCE // (self.runs * self._results[name].elements))
         blocks = [
             self._compare_sets(name, view[:, start : start + step], slice(start, start + step))
@@ -251,9 +268,11 @@ class Bench:
         # NaN compares as the largest value in argmax, so that a NaN is the worst element wherever there is one.
         worst = (error - allowed).argmax(2, keepdim=True)
         picked = [part.gather(2, worst).squeeze(2) for part in (got, expected, allowed)]
+        tiny = torch.finfo(torch.float64).tiny
+        spent = (error / allowed.clamp_min(tiny)).square_().mean(2).sqrt_()
         scale = expected.square().sum(2)
-        relative = (error.square_().sum(2) / scale.clamp_min(torch.finfo(torch.float64).tiny)).sqrt_()
-        return torch.stack([bad.to(torch.float64), worst.squeeze(2).to(torch.float64), *picked, relative])
+        relative = (error.square_().sum(2) / scale.clamp_min(tiny)).sqrt_()
+        return torch.stack([bad.to(torch.float64), worst.squeeze(2).to(torch.float64), *picked, relative, spent])
 
     def _findings(self, numbers: list[float]) -> Findings:
         position = 0
@@ -272,11 +291,11 @@ class Bench:
         worst: list[Worst] = []
         differing: dict[str, tuple[int, ...]] = {}
         for name, tensor in self._results.items():
-            columns = [take(pairs) for _ in range(6)]
-            for pair, (bad, flat, got, expected, allowed, relative) in enumerate(zip(*columns, strict=True)):
+            columns = [take(pairs) for _ in range(7)]
+            for pair, (bad, flat, got, expected, allowed, *errors) in enumerate(zip(*columns, strict=True)):
                 run, index = divmod(pair, self.sets)
                 where = _unravel(int(flat), tensor.shape)
-                worst.append(Worst(name, run, index, int(bad), where, got, expected, allowed, relative))
+                worst.append(Worst(name, run, index, int(bad), where, got, expected, allowed, *errors))
             differing[name] = tuple(map(int, take((self.runs - 1) * self.sets)))
         return Findings(tuple(worst), tuple(map(int, trespassed)), tuple(map(int, changed)), differing)
 

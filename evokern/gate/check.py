@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,11 @@ from evokern.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.study import GateSettings, InputSet
 from evokern.trial import Outcome
 
+SPENT_LIMIT = 0.6
+"""Largest root mean square of error over allowed error. Rounding to the nearest value uses at most 1/sqrt(3) of a
+tolerance that just covers it, all other honest error far less; a candidate above spends the tolerance on purpose."""
+TOUCHED = 1 / 16
+"""Share of the inputs that changes between two calls, for candidates that recognise inputs by a sample of them."""
 _BENCHES_KEPT = 4
 
 
@@ -118,6 +124,38 @@ class Gate:
         runner.run(calls(bench, launches))
         return judge(bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem)
 
+    def repeat(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:
+        """Run a checked candidate again in the same buffers, on new inputs and then on inputs with a few new elements.
+
+        For candidates that keep state from one call to the next: an answer remembered for these addresses, or for
+        inputs that look like these, is the answer to the wrong question now.
+
+        Raises:
+            RunFailed: it crashed or hung.
+        """
+        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        for share in (1.0, TOUCHED, TOUCHED):
+            bench.refresh(share)
+            bench.poison()
+            runner.run(calls(bench, launches))
+            when = "when the call was repeated on other inputs"
+            verdict = judge(
+                bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem, when=when
+            )
+            if not verdict.passed:
+                return replace(verdict, evidence={**verdict.evidence, "check": "repeat"})
+        return verdict
+
+    def again(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
+        """Run a checked candidate once more on the same inputs, in the same buffers.
+
+        Raises:
+            RunFailed: it crashed or hung.
+        """
+        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        bench.poison()
+        runner.run(calls(bench, launches))
+
     def sane(self, tensors: Mapping[str, Tensor]) -> bool:
         """Tell whether the gate itself is intact: the reference, written into the outputs, must pass.
 
@@ -153,10 +191,9 @@ def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Pro
         when: for messages: `in the timed runs`, for example.
     """
     worst = max(findings.worst, key=lambda w: (w.bad > 0, w.over))
+    normal = [w for w in findings.worst if bench.kinds[w.set] == "normal"] or findings.worst
     report = {
-        "relative_error": max(w.relative_error for w in findings.worst if bench.kinds[w.set] == "normal")
-        if "normal" in bench.kinds
-        else max(w.relative_error for w in findings.worst),
+        "relative_error": _number(max((w.relative_error for w in normal), key=_nan_last)),
         "worst": _element(bench, worst),
         "input_sets": list(bench.kinds),
         "runs": bench.runs,
@@ -188,6 +225,14 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
                 f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
             )
         return {"check": "tolerance", "input_set": bench.kinds[worst.set], "message": message, **element}
+    wasteful = max(findings.worst, key=lambda w: w.spent)
+    if wasteful.spent > SPENT_LIMIT:
+        message = (
+            f"the errors of {wasteful.output!r} are {wasteful.spent:.2f} of the tolerance in root mean square, more "
+            f"than rounding leaves ({SPENT_LIMIT:g}): the tolerance is spent everywhere"
+        )
+        kind = bench.kinds[wasteful.set]
+        return {"check": "tolerance_spent", "input_set": kind, "spent": wasteful.spent, "message": message}
     if deterministic:
         for name, counts in findings.differing.items():
             for position, count in enumerate(counts):
@@ -199,14 +244,22 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
 
 
 def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
-    over = worst.over
     return {
         "output": worst.output,
         "index": list(worst.index),
-        "got": worst.got if worst.got == worst.got else "nan",
+        "got": _number(worst.got),
         "expected": worst.expected,
         "allowed": worst.allowed,
-        "over": over if over != float("inf") else "inf",
+        "over": _number(worst.over),
         "bad": worst.bad,
         "input_set": bench.kinds[worst.set],
     }
+
+
+def _nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _number(value: float) -> float | str:
+    """Return a value that JSON has: `nan` and `inf` as words."""
+    return value if math.isfinite(value) else str(value)
