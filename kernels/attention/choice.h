@@ -30,7 +30,9 @@ HOST_DEVICE constexpr bool specialised(Choice c) { return c.warp_roles == WARP_R
 // ---- sizes
 
 /// Threads that compute; loading warps come on top.
-HOST_DEVICE constexpr int compute_threads(Choice c) { return 32 * c.warps_m * (on_mma(c) ? c.key_splits : 1); }
+HOST_DEVICE constexpr int compute_threads(Choice c) {
+  return 32 * c.warps_m * (on_mma(c) ? c.key_splits : 1);
+}
 HOST_DEVICE constexpr int threads(Choice c) {
   return compute_threads(c) + (specialised(c) ? 32 * c.load_warps : 0);
 }
@@ -47,7 +49,9 @@ HOST_DEVICE constexpr int groups_ahead(Choice c) {
   return resident(c) ? at_most(c.lookahead, total_steps(c) + 1) : c.stages - 1;
 }
 /// Bytes of one row of a tile in shared memory; 16 bytes of padding shift each row by four banks.
-HOST_DEVICE constexpr int row_bytes(Choice c) { return 2 * c.head_dim + (c.smem_layout == SMEM_LAYOUT_PADDED ? 16 : 0); }
+HOST_DEVICE constexpr int row_bytes(Choice c) {
+  return 2 * c.head_dim + (c.smem_layout == SMEM_LAYOUT_PADDED ? 16 : 0);
+}
 /// Bytes of one row of a partial output in shared memory, padded likewise.
 HOST_DEVICE constexpr int partial_row_bytes(Choice c) { return (c.head_dim + 8) * (c.merge == MERGE_FP16 ? 2 : 4); }
 /// Bytes of one buffer of K or V of one split.

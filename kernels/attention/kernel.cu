@@ -1,7 +1,8 @@
 // FlashAttention forward: O = softmax(scale * Q K^T) V for each head.
 //
-// Q, K, V, O: fp16, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1: tails are masked. CAUSAL hides keys
-// after the row. Softmax is computed in base 2 (scale_log2e = scale * log2 e) against a running reference per row.
+// Q, K, V, O: fp16, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1: tails are masked. CAUSAL hides
+// keys after the row. Softmax is taken in base 2 (scale_log2e = scale * log2 e) against a running reference per row.
+// mma_path.cuh holds the fast algorithm, tile_path.cuh the one through shared memory, choice.h the rules and sizes.
 //
 // Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time.
 // Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
@@ -61,9 +62,10 @@
 #include "ptx.cuh"
 
 constexpr Choice CHOICE = {
-    HEAD_DIM, CAUSAL,  SEQ_LEN, TENSOR_CORES, KV_LOAD,    KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC,    PV_ACC, EXP,
-    ROW_SUM,  RESCALE, LOOP_ORDER, MERGE,     OUTPUT,     KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER, BLOCK_M,     WARPS_M,    KEY_SPLITS, BLOCK_N,
-    STAGES,   LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
+    HEAD_DIM, CAUSAL, SEQ_LEN,
+    TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC, PV_ACC, EXP, ROW_SUM, RESCALE, LOOP_ORDER,
+    MERGE, OUTPUT, KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER,
+    BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N, STAGES, LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
 constexpr int D = HEAD_DIM;
 constexpr int ROW_BYTES = row_bytes(CHOICE);
 
@@ -81,11 +83,13 @@ struct Tensors {
   Half* o;
 };
 
-/// Where a 16-byte chunk of a tile's row stands, in bytes from the tile's start.
+/// Where a 16-byte chunk of a row stands within its row of a tile, in chunks, and from the tile's start, in bytes.
 __device__ __forceinline__ int placed_chunk(int row, int chunk) {
   return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row & 7) : chunk;
 }
-__device__ __forceinline__ u32 chunk_offset(int row, int chunk) { return row * ROW_BYTES + placed_chunk(row, chunk) * 16; }
+__device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
+  return row * ROW_BYTES + placed_chunk(row, chunk) * 16;
+}
 
 /// Copies ROWS rows, from the one at `source` on, into a tile of shared memory. Only `rows_left` rows (negative: past
 /// the end) are there; those beyond repeat the last one, so that what is masked later is finite.

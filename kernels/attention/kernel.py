@@ -169,7 +169,7 @@ CONSTRAINTS = (
                "unrolling past the last step changes nothing", wasteful=True),
     Constraint("unrolled_code_stays_small",
                lambda c, p: not on_mma(c) or Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "units"),
-               "unrolled fragments beyond this outgrow the instruction cache and take seconds to compile", wasteful=True),
+               "unrolled fragments beyond this outgrow the instruction cache and compile for seconds", wasteful=True),
     Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
                "wmma loads rows at one stride, which a swizzle breaks up"),
     Constraint("registers_hold_fragments", lambda c, p: not on_mma(c) or held_registers(c, p),

@@ -1,21 +1,21 @@
 // Attention of one block of query rows on tensor cores through mma.sync (compute capability 8.0 and above).
 //
-// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own keys
-// through its own shared memory and meets on its own named barrier; partial outputs are merged at the end. Scores never
-// leave registers: the accumulators of Q K^T become, after the exponential, the A fragments of P V.
+// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own
+// keys through its own shared memory and meets on its own named barrier; partial outputs are merged at the end. Scores
+// never leave registers: the accumulators of Q K^T become, after the exponential, the A fragments of P V.
 #pragma once
 
 constexpr int COMPUTE_THREADS = compute_threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int MT = row_tiles(CHOICE);      // 16-row tiles of a warp: each K or V fragment feeds all of them
+constexpr int MT = row_tiles(CHOICE);     // 16-row tiles of a warp: each K or V fragment feeds all of them
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SPLIT_BYTES = split_bytes(CHOICE);
 constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
 constexpr int BUFFERS = buffers(CHOICE);
 constexpr int STEP_KEYS = step_keys(CHOICE);
 constexpr int AHEAD = groups_ahead(CHOICE);
-constexpr int UNROLL_STEPS = UNROLL;       // #pragma unroll reads constants, not macros
-constexpr int KEY_CHUNKS = BLOCK_N / 16;   // 16 keys: the depth of one P V mma
+constexpr int UNROLL_STEPS = UNROLL;      // #pragma unroll reads constants, not macros
+constexpr int KEY_CHUNKS = BLOCK_N / 16;  // 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
 constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
@@ -88,14 +88,14 @@ struct KeyStream {
     if constexpr (KEY_WALK == KEY_WALK_ROTATED) walked = step + shift < steps ? step + shift : step + shift - steps;
     return walked * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
   }
-  template <int THREADS>
+  template <int COPIERS>
   __device__ __forceinline__ void load(u32 tile, const Half* tensor, int first) const {
-    load_tile<BLOCK_N, THREADS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
+    load_tile<BLOCK_N, COPIERS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
   }
-  template <int THREADS>
+  template <int COPIERS>
   __device__ __forceinline__ void load_group(int group) const {
-    if (group >= 1 && group <= steps) load<THREADS>(v_tile(group - 1), v, first_key(group - 1));
-    if (group < steps) load<THREADS>(k_tile(group), k, first_key(group));
+    if (group >= 1 && group <= steps) load<COPIERS>(v_tile(group - 1), v, first_key(group - 1));
+    if (group < steps) load<COPIERS>(k_tile(group), k, first_key(group));
   }
 
   /// Starts the first groups; what was copied before this call arrives with the first of them.
@@ -447,7 +447,8 @@ __device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         const OutputFragment& f = rows.output[m][n];
-        const u32 to = partial + row * PARTIAL_ROW_BYTES + (n * 8 + 2 * at.column_pair()) * (MERGE == MERGE_FP16 ? 2 : 4);
+        const int column = n * 8 + 2 * at.column_pair();
+        const u32 to = partial + row * PARTIAL_ROW_BYTES + column * (MERGE == MERGE_FP16 ? 2 : 4);
         if constexpr (MERGE == MERGE_FP16) store_shared_pair(to, scaled_pair(f, half, factor));
         else store_shared_floats(to, element(f, 2 * half), element(f, 2 * half + 1));
       }

@@ -183,7 +183,8 @@ struct WmmaFloats {
 struct WmmaHalves {
   Pair v[4];
 };
-#define REGISTERS_OF(r) "r"(r.v[0]), "r"(r.v[1]), "r"(r.v[2]), "r"(r.v[3]), "r"(r.v[4]), "r"(r.v[5]), "r"(r.v[6]), "r"(r.v[7])
+#define REGISTERS_OF(r) \
+  "r"(r.v[0]), "r"(r.v[1]), "r"(r.v[2]), "r"(r.v[3]), "r"(r.v[4]), "r"(r.v[5]), "r"(r.v[6]), "r"(r.v[7])
 #define WMMA_LOAD(name, operand, order)                                                                          \
   __device__ __forceinline__ WmmaOperand name(u32 address, int stride) {                                         \
     WmmaOperand r;                                                                                               \

@@ -193,7 +193,10 @@ __device__ __forceinline__ void softmax(const Layout& at, int first_key, int fir
 
 __device__ __forceinline__ void clear_rows(const Layout& at) {
   for (u32 task = threadIdx.x; task < BLOCK_M * D; task += threads(CHOICE)) at.output_row(task / D)[task % D] = 0.f;
-  for (u32 row = threadIdx.x; row < BLOCK_M; row += threads(CHOICE)) at.reference[row] = MASKED_SCORE, at.sum[row] = 0.f;
+  for (u32 row = threadIdx.x; row < BLOCK_M; row += threads(CHOICE)) {
+    at.reference[row] = MASKED_SCORE;
+    at.sum[row] = 0.f;
+  }
 }
 
 __device__ __forceinline__ void store_rows(const Layout& at, Half* o, int rows_left) {
