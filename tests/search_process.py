@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,12 @@ def killed_search(
     if child == 0:
         os.close(reader)
         os.setpgid(0, 0)
-        one_search(db, workers, trials, sampler, 0.004, writer)
-        os._exit(0)
+        try:
+            one_search(db, workers, trials, sampler, 0.004, writer)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
     os.close(writer)
     if running:
         select.select([reader], [], [], 30)
@@ -97,6 +102,7 @@ def killed_search(
     while alive(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(child), f"processes left behind: {alive(child)}"
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the search failed"
     return os.WIFSIGNALED(status), {int(number) for number in reported.split(b"\n")[:-1]}
 
 

@@ -359,13 +359,14 @@ def test_a_kernel_folder_is_searched_and_kept(toy: Study, tmp_path: Path) -> Non
 
 def test_changed_code_is_named_and_may_be_let_pass(toy: Study, tmp_path: Path) -> None:
     """A kernel edited since the study began is noticed by file; `--go-on` keeps each trial's own source."""
-    search(toy, device=FakeDevice(), trials=3)
+    search(toy, device=FakeDevice(), trials=3, seed=7)
     (tmp_path / "kernels" / "toy" / "kernel.cu").write_text("__global__ void toy() { /* better */ }\n")
     with pytest.raises(StudyError, match=r"kernel code \(kernel.cu\).*--go-on"):
         search(toy, device=FakeDevice(), trials=5)
     search(toy, device=FakeDevice(), trials=5, go_on=True)
     with open_readonly("evokern.db") as reader:
         study = reader.study()
+        assert study.seed == 7
         first, last = reader.trial(study, 0), reader.trial(study, 4)
         assert "better" not in reader.source(first.kernel_digest)["kernel.cu"]
         assert "better" in reader.source(last.kernel_digest)["kernel.cu"]

@@ -182,10 +182,18 @@ def agree(
         raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
     kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
-    if changes:
-        return kept
-    same = {f: getattr(record, f) for f in ("sampler", "sampler_options", "seed", "window")}
-    return replace(kept, **same)
+    return replace(kept, **_still_valid(record, now, overrides))
+
+
+def _still_valid(record: StudyRecord, now: StudyRecord, overrides: Overrides) -> dict[str, Any]:
+    """Return what the study began with and neither its file nor the command line has changed since."""
+    fields = {"sampler": ("sampler", "sampler_options"), "seed": ("seed",), "window": ("window",)}
+    return {
+        field: getattr(record, field)
+        for setting, stored in fields.items()
+        if getattr(overrides, setting) is None and record.settings[setting] == now.settings[setting]
+        for field in stored
+    }
 
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
