@@ -5,9 +5,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from evokern.compile.nvrtc import compile_program
+from evokern import simt
+from evokern.compile.nvrtc import compile_program, compile_ptx
 from evokern.compile.records import CompileFailure
 from evokern.diagnosis import host_compiler
 from evokern.discovery import load_kernel
@@ -96,3 +99,41 @@ def test_feasible_candidates_compile(architecture):
         built = render(KERNEL, config, problem)
         result = compile_program(built.source, built.name, built.headers, built.options, built.entries, architecture)
         assert not isinstance(result, CompileFailure), f"{dict(config)} at {problem}: {result}"
+
+
+@pytest.mark.parametrize(
+    ("problem", "choices"),
+    [
+        ("1,1,200,64", {}),
+        ("1,1,72,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "MERGE": "fp32"}),
+        ("1,1,256,64", {"KV_BUFFERS": "resident", "BLOCK_N": 64, "WARPS_M": 2, "KEY_WALK": "rotated"}),
+        ("1,1,72,128,causal=1", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "KV_LOAD": "vector16"}),
+        ("1,1,200,64", {"WARP_ROLES": "loaders", "STAGES": 3, "LOAD_WARPS": 2}),
+        ("1,1,40,64", {"STATIC_SEQ": 0, "SCHEDULE": "persistent", "GRID_BLOCKS": 58, "ROW_SUM": "add"}),
+        ("1,1,72,64,causal=1", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),
+        ("1,1,24,64", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
+    ],
+)
+def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
+    """Each way through the kernel agrees with the float64 reference, and the sanitizer finds nothing."""
+    p = KERNEL.problem(problem)
+    config = KERNEL.space.canonical({**KERNEL.space.default(), **choices})
+    built = render(KERNEL, config, p)
+    program = compile_ptx(built.source, built.name, built.headers, built.options, built.entries, (8, 9))
+    torch.manual_seed(0)
+    shape = (p.B, p.H, p.S, p.D)
+    inputs = {name: torch.randn(shape, dtype=torch.float64).half() for name in "qkv"}
+    memory = simt.Memory()
+    buffers = {name: memory.allocate(name, tensor.numpy(), writable=False) for name, tensor in inputs.items()}
+    buffers["o"] = memory.allocate("o", np.full(shape, np.nan, np.float16), initialised=False)
+    (launch,) = KERNEL.launches(config, p)
+    kinds = {"i32": np.int32, "f32": np.float32}
+    arguments = [buffers[a] if isinstance(a, str) else kinds[a.dtype](a.value) for a in launch.args]
+    result = simt.launch(
+        simt.parse(program.ptx), program.lowered["attention"], launch.grid, launch.block, arguments,
+        memory=memory, dynamic_shared=launch.shared_bytes,
+    )  # fmt: skip
+    assert result.findings == ()
+    expected = KERNEL.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
+    error = (torch.from_numpy(buffers["o"].read()).double() - expected).norm() / expected.norm()
+    assert error < 5e-4
