@@ -194,6 +194,7 @@ def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Pro
     normal = [w for w in findings.worst if bench.kinds[w.set] == "normal"] or findings.worst
     report = {
         "relative_error": _number(max((w.relative_error for w in normal), key=_nan_last)),
+        "tolerance_spent": _number(max((w.spent for w in findings.worst), key=_nan_last)),
         "worst": _element(bench, worst),
         "input_sets": list(bench.kinds),
         "runs": bench.runs,
