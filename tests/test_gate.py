@@ -162,6 +162,29 @@ def test_a_faulty_candidate_does_not_spoil_the_next_one() -> None:
         assert gate.check(Fake(right), LAUNCHES, TENSORS).passed
 
 
+def test_an_expensive_reference_renews_some_inputs_and_mends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where references cost much one set is new for each candidate, and what a candidate changed is mended in all."""
+    monkeypatch.setattr("evokern.gate.bench.REFRESH_BUDGET_S", 0.0)
+    gate, seen = Gate(KERNEL, PROBLEM, SETTINGS, CPU), []
+
+    def remember(buffers: dict[str, torch.Tensor], number: int) -> None:
+        right(buffers)
+        if number < 4:
+            seen.append(buffers["x"].clone())
+
+    def scratches_all(buffers: dict[str, torch.Tensor], number: int) -> None:
+        right(buffers)
+        buffers["x"] += 1
+
+    for _ in range(3):
+        gate.check(Fake(right), LAUNCHES, TENSORS)
+    for _ in range(2):
+        assert not gate.check(Fake(scratches_all), LAUNCHES, TENSORS).passed
+        assert gate.check(Fake(remember), LAUNCHES, TENSORS).passed
+    # Four checks later every set is new again; two lie between the two that were remembered.
+    assert sum(not torch.equal(a, b) for a, b in zip(seen[:4], seen[4:], strict=True)) == 2
+
+
 def test_inputs_are_new_for_every_candidate() -> None:
     """No candidate sees the inputs that another one saw."""
     gate, seen = Gate(KERNEL, PROBLEM, SETTINGS, CPU), []

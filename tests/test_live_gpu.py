@@ -158,7 +158,7 @@ def test_a_kernel_that_remembers_answers_is_found_out() -> None:
         configs = bench.feasible()
         found = {config["CHEAT"]: one for config, one in zip(configs, bench.run(configs), strict=True)}
         assert found["none"].outcome is Outcome.MEASURED
-        for name in ("skip_when_written", "remember_by_address", "only_first_launches"):
+        for name in ("skip_when_written", "remember_by_address", "remember_by_sample", "only_first_launches"):
             assert found[name].outcome is Outcome.WRONG, name
             assert "timed" in found[name].evidence["message"]
 

@@ -24,8 +24,9 @@ from evokern.errors import EvokernError
 from evokern.feasibility import launches_of
 from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
-from evokern.gate.check import RunFailed, calls, judge
+from evokern.gate.check import TOUCHED, RunFailed, calls, judge
 from evokern.kernel import Launch, Problem, Tensor
+from evokern.roofline import Floor, below, floor
 from evokern.space import Config
 from evokern.study import InputSet
 from evokern.timing import Measurement, measure
@@ -173,14 +174,25 @@ class GpuWorker:
             resets.append(prepared)
         measurement = measure(clocks, self._settings.timing, job.elite_us)
         timings = self._timings(measurement, clocks)
+        floors = [self._floor(job.config, problem) for problem in self._gates]
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             verdict = self._check_timed(bench, clock, prepared, problem)
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
+        for problem, timing, limit in zip(self._gates, timings, floors, strict=True):
+            impossible = below(timing.median_us, limit)
+            if impossible:
+                fault = {"check": "floor", "message": impossible, "problem": str(problem)}
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
+        evidence: dict[str, Any] = {"floor_us": [limit.time_us for limit in floors], "floor_bound": floors[0].bound}
         if measurement.lost:
-            evidence = {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
+            evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
             return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
-        return Evaluation(Outcome.MEASURED, measurement.time_us, timings, gate=reports)
+        return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
+
+    def _floor(self, config: Config, problem: Problem) -> Floor:
+        tensors, _ = self._workload(config, problem)
+        return floor(self._kernel, problem, tensors, self._settings.timing, self._settings.profile)
 
     def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
         tensors, launches = self._workload(job.config, problem)
@@ -190,10 +202,11 @@ class GpuWorker:
     def _check_timed(
         self, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
     ) -> Verdict:
-        """Check what the timed runs left, then replay them on other inputs in the same buffers.
+        """Check what the timed runs left, then replay them on changed inputs in the same buffers, and on new ones.
 
-        The outputs keep their old, then right, values for the replay: a kernel that leaves an output alone that looks
-        finished, or repeats an answer it remembers for these addresses, is found out.
+        The outputs keep their old, then right, values for the replays: a kernel that leaves an output alone that looks
+        finished, or repeats an answer it remembers for these addresses or for inputs that look like these, is found
+        out.
         """
         in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
         if in_place:
@@ -201,17 +214,19 @@ class GpuWorker:
             bench.poison()
             self._once(prepared)
         verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when="in the timed runs")
-        bench.refresh()
-        if not verdict.passed:
-            return verdict
-        if in_place:
-            bench.poison()
-            self._once(prepared)
-        else:
-            clock.graph.replay()
-            finish(self._settings.timing.hang_s * clock.calls, self._settings.timing.hang_s)
-        when = "when the timed runs were repeated on other inputs"
-        return judge(bench, bench.verify(), deterministic=False, problem=problem, when=when)
+        for share in (TOUCHED, 1.0):
+            bench.refresh(share)
+            if not verdict.passed:
+                return verdict
+            if in_place:
+                bench.poison()
+                self._once(prepared)
+            else:
+                clock.graph.replay()
+                finish(self._settings.timing.hang_s * clock.calls, self._settings.timing.hang_s)
+            when = "when the timed runs were repeated on other inputs"
+            verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=when)
+        return verdict
 
     def _once(self, prepared: Sequence[PreparedCall]) -> None:
         for call in prepared:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from evokern.compile.records import Built
 from evokern.kernel import Problem
+from evokern.profiles import Profile
 from evokern.space import Config
 from evokern.study import GateSettings, TimingSettings
 
@@ -23,6 +24,8 @@ class GpuSettings:
     """How candidates are checked."""
     timing: TimingSettings
     """How they are timed."""
+    profile: Profile
+    """The GPU's peak rates, below which no time can be true."""
     device_index: int
     """The GPU's number for the driver."""
     turn: Path

@@ -121,6 +121,7 @@ class LiveDevice:
             problems=task.problems,
             gate=task.study.gate,
             timing=task.study.timing,
+            profile=self._gpu.profile,
             device_index=self._gpu.index,
             turn=turn,
             warm_config=first,

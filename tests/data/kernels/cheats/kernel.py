@@ -4,7 +4,12 @@ from evokern import Kernel, Launch, Mutation, ProblemField, Tensor, Tolerance, W
 
 kernel = Kernel(
     name="cheats",
-    genes=(Mutation("CHEAT", ("none", "skip_when_written", "remember_by_address", "only_first_launches")),),
+    genes=(
+        Mutation(
+            "CHEAT",
+            ("none", "skip_when_written", "remember_by_address", "remember_by_sample", "only_first_launches"),
+        ),
+    ),
     fields=(ProblemField("N", most=4096),),
     launches=lambda c, p: [Launch("twice", p.N // 128, 128, ("x", "y", i32(p.N)))],
     workload=Workload(
