@@ -99,6 +99,13 @@ def test_quiet_and_json_keep_stdout_clean(here: Path) -> None:
     assert (code, json.loads(told)["study"], remarks) == (0, "small", "")
 
 
+def test_the_log_tells_every_trial(here: Path) -> None:
+    """`--log FILE` gets each trial with its outcome, whatever is shown."""
+    _invoke("search", "small", "--trials", "5", "--quiet", "--sampler", "random", "--log", "search.log")
+    numbers = re.findall(r"DEBUG evokern: trial (\d+) \w+: ", (here / "search.log").read_text())
+    assert json.loads(_invoke("show", "--json")[1])["trials"] == len(set(numbers)) == len(numbers)
+
+
 def test_fresh_keeps_the_old_study(here: Path) -> None:
     """`--fresh` begins anew, names the old study NAME.1 and says so."""
     _invoke("search", "small", "--trials", "3", "--quiet")

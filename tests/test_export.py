@@ -16,7 +16,8 @@ from evokern.diagnosis import host_compiler
 from evokern.discovery import find_kernel, load_kernel
 from evokern.export.formula import Formula, cpp, evaluate, simplified
 from evokern.export.standalone import Provenance, device_code, standalone
-from evokern.export.trace import Recorder, Traced, trace
+from evokern.export.trace import trace
+from evokern.export.traced import Recorder, Traced
 from evokern.feasibility import launches_of
 from evokern.kernel import Kernel
 from evokern.profiles import CHIPS

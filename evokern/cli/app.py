@@ -10,10 +10,10 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli import search, show, export, check, init, list_, doctor, cache  # isort: skip
+from evokern.cli import search, show, export, check, sanitize, init, list_, doctor, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
-__all__ = ["app", "cache", "check", "doctor", "export", "init", "list_", "run", "search", "show"]
+__all__ = ["app", "cache", "check", "doctor", "export", "init", "list_", "run", "sanitize", "search", "show"]
 
 
 def _show_version(wanted: bool) -> None:

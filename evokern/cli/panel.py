@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from evokern.cli._output import Output
+from evokern.cli._output import LOGGER, Output
 from evokern.cli._text import counts, duration, microseconds
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ class Watcher:
 
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
+        if progress.event == "trial" and progress.last_trial is not None:
+            trial = progress.last_trial
+            LOGGER.debug("trial %d %s: %s", trial.number, trial.outcome.value, trial.evaluation.reason)
         if progress.event == "opening":
             self._output.remark(_opening(progress))
         elif progress.event == "start":

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from evokern.export.formula import Formula, Guard, cpp, simplified
-from evokern.export.trace import Traces, formula_of
+from evokern.export.trace import Traces
+from evokern.export.traced import formula_of
 from evokern.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
 
 _SCALARS = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float",
