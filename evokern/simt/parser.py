@@ -410,7 +410,7 @@ class Parser:
 
     def _address(self, text: str) -> Operand:
         if "," in text:
-            raise SourceError(f"PTX line {self._line}: tensor and texture coordinates are not supported: [{text}]")
+            return Symbol(f"[{text}]", 0)  # texture and tensor coordinates: the entry that has them is refused
         match = re.match(r"([%A-Za-z_$][\w$.]*)\s*(?:([+-])\s*(-?\w+))?$", text)
         if match is None:
             number = read_integer(text)

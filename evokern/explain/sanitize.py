@@ -1,0 +1,265 @@
+"""Running a kernel on the simulated device to find its defects: what is reported, and how a launch is run.
+
+A kernel folder's candidate is run here; `sanitize_file` runs a kernel of a plain CUDA file. Nothing is compared with a
+reference: a kernel without findings may still compute the wrong numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from evokern import simt
+from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.records import CompileFailure
+from evokern.errors import DeviceError, SourceError, UsageError, nearest
+from evokern.feasibility import check, launches_of
+from evokern.kernel import Kernel, Launch, Problem
+from evokern.profiles import CHIPS, Profile
+from evokern.render import render
+from evokern.simt import Finding
+from evokern.space import Config
+
+INSTRUCTION_LIMIT = 20_000_000
+"""Warp instructions of a launch after which it counts as endless, as in a study's `[simulation]`."""
+MOST_BLOCKS = 1 << 20
+"""Blocks of a launch; more would take hours here, and a smaller grid shows the same defects."""
+_CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200"}
+
+
+def architecture(name: str) -> Profile:
+    """Return the chip whose limits stand for an architecture.
+
+    Args:
+        name: `sm_80`, `sm_86`, `sm_89` or `sm_90`.
+
+    Raises:
+        DeviceError: the simulator does not know it.
+    """
+    word = name.strip().lower()
+    if word in _CHIPS:
+        return CHIPS[_CHIPS[word]]
+    if word == "sm_86":  # consumer Ampere: an L4's limits but for resident blocks (CUDA Programming Guide)
+        return replace(CHIPS["l4"], model="a GPU of sm_86", compute_capability=(8, 6), blocks_per_sm=16)
+    known = (*_CHIPS, "sm_86")
+    raise DeviceError(
+        f"--arch {name!r} is no architecture that the simulator runs: {nearest(word, sorted(known))}; a kernel of an "
+        "older or newer one can be tried on the nearest"
+    )
+
+
+@dataclass(frozen=True)
+class SanitizedRun:
+    """One problem's launches, or the launch of a plain file."""
+
+    title: str
+    """What was run, in a line."""
+    findings: tuple[Finding, ...]
+    """What the sanitizer saw, in order."""
+    completed: bool
+    """Whether every thread ran to its end."""
+    printed: str = ""
+    """Device printf."""
+
+
+@dataclass(frozen=True)
+class SanitizeReport:
+    """What sanitizing a kernel gave."""
+
+    name: str
+    """The kernel."""
+    file: str
+    """Name of its source file."""
+    sources: Mapping[str, str]
+    """Texts of the user's files by header name as included, the source itself under the empty name."""
+    runs: tuple[SanitizedRun, ...]
+    """What was run."""
+    remarks: tuple[str, ...] = field(default=())
+    """What the user should know about how it was run."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all runs, one per kind and pair of lines, counts added up."""
+        groups: dict[tuple[object, ...], Finding] = {}
+        for finding in (finding for run in self.runs for finding in run.findings):
+            line = finding.line or finding.instruction
+            key = (finding.kind, finding.file, line, finding.other_file, finding.other_line)
+            known = groups.get(key)
+            groups[key] = replace(known, count=known.count + finding.count) if known else finding
+        return tuple(groups.values())
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found."""
+        return not any(run.findings for run in self.runs)
+
+    def text(self, file: str, line: int) -> str:
+        """Return a line of one of the user's files, stripped."""
+        lines = self.sources.get(file, "").splitlines()
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object that `--json` prints."""
+        return {"clean": self.clean, "findings": [finding.as_dict() for finding in self.findings]}
+
+
+def run_launch(
+    module: simt.Module,
+    symbol: str,
+    launch: Launch,
+    args: Sequence[simt.Buffer | np.generic[Any]],
+    memory: simt.Memory,
+    source: str,
+    limit: int,
+    blocks: Sequence[int] | None = None,
+) -> simt.LaunchResult:
+    """Run one launch with every check on.
+
+    Args:
+        module: the parsed PTX.
+        symbol: the entry's name in it.
+        launch: grid, block and dynamic shared memory.
+        args: its arguments, in order.
+        memory: where their buffers live.
+        source: text of the source file, quoted in findings.
+        limit: warp instructions after which it counts as endless.
+        blocks: linear ids of the blocks to run; None for all.
+
+    Raises:
+        UsageError: the grid is larger than can be run here, or the arguments do not match.
+        SourceError: the kernel uses what the simulator does not execute.
+    """
+    if launch.blocks > MOST_BLOCKS and blocks is None:
+        raise UsageError(
+            f"a grid of {launch.blocks:,} blocks is more than the simulator runs ({MOST_BLOCKS:,}): give a smaller "
+            "grid or smaller shapes, a defect shows there as well"
+        )
+    result = simt.launch(
+        module, symbol, launch.grid, launch.block, args, memory=memory, dynamic_shared=launch.shared_bytes,
+        source=source, count=False, instruction_limit=limit, blocks=blocks,
+    )  # fmt: skip
+    return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
+
+
+def _readable(finding: Finding, limit: int) -> Finding:
+    """Return a finding with what a person has to know or would not call so."""
+    hint = finding.hint
+    if finding.kind == "instruction_limit":
+        hint += f" (here: --limit, above {limit})"
+    return replace(finding, hint=hint, allocation=variable_name(finding.allocation))
+
+
+def variable_name(symbol: str) -> str:
+    """Return the name of a variable as the source has it, from a mangled one (Itanium C++ ABI, section 5.1.6)."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    found, rest = symbol, symbol
+    while match := re.search(r"\d+", rest):
+        length, start = int(match[0]), match.end()
+        if start + length <= len(rest):
+            found, rest = rest[start : start + length], rest[start + length :]
+        else:
+            rest = rest[start:]
+    return found
+
+
+def sanitize_kernel(
+    kernel: Kernel,
+    config: Config,
+    problems: Sequence[Problem],
+    chip: Profile,
+    limit: int = INSTRUCTION_LIMIT,
+) -> SanitizeReport:
+    """Run a candidate's launches at each problem, on random inputs.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problems: what it is run at, whole.
+        chip: whose limits it must keep, and what it is compiled for.
+        limit: warp instructions after which a launch counts as endless.
+
+    Raises:
+        UsageError: the candidate cannot run there, does not compile, or uses what the simulator does not execute.
+    """
+    runs: list[SanitizedRun] = []
+    sources: Mapping[str, str] = {}
+    for problem in problems:
+        violation = check(kernel, config, [problem], chip, essential=True)
+        if violation:
+            raise UsageError(f"{kernel.name} cannot run at {problem} on {chip.model}: {violation}")
+        run, sources = _run(kernel, config, problem, chip, limit)
+        runs.append(run)
+    return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
+
+
+def _run(
+    kernel: Kernel, config: Config, problem: Problem, chip: Profile, limit: int
+) -> tuple[SanitizedRun, dict[str, str]]:
+    # Both need torch, which a plain file does without.
+    from evokern.compile.build import tensors_of
+    from evokern.device._sim_arguments import launch_arguments
+
+    rendered = render(kernel, config, problem)
+    program = compile_ptx(
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability
+    )
+    if isinstance(program, CompileFailure):
+        raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
+    module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
+    memory = simt.Memory()
+    buffers = _buffers(memory, tensors_of(kernel, config, problem))
+    launches = launches_of(kernel, config, problem)
+    results = []
+    for launch in launches:
+        args = launch_arguments(launch, buffers)
+        results.append(run_launch(module, program.lowered[launch.entry], launch, args, memory, rendered.source, limit))
+        if results[-1].fatal is not None:
+            break  # a GPU would not have begun the next one
+        for name in launch.args:
+            if isinstance(name, str):
+                buffers[name].initialised = True  # what a launch wrote is there for the next one
+    title = f"{kernel.name} at {problem}: " + ", then ".join(described(launch) for launch in launches)
+    run = SanitizedRun(
+        title,
+        tuple(finding for result in results for finding in result.findings),
+        all(result.completed for result in results) and len(results) == len(launches),
+        "".join(result.printed for result in results),
+    )
+    return run, {"": rendered.source, **rendered.headers}
+
+
+def _buffers(memory: simt.Memory, tensors: Mapping[str, Any]) -> dict[str, simt.Buffer]:
+    """Draw a problem's buffers: inputs as the gate's normal set has them, the rest as memory nobody wrote."""
+    import torch
+
+    from evokern.gate.data import draw, torch_dtype
+
+    generator = torch.Generator().manual_seed(0)
+    buffers: dict[str, simt.Buffer] = {}
+    for name, tensor in tensors.items():
+        data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
+        given = tensor.role in ("input", "inout")
+        if given:
+            draw(tensor, "normal", data, generator)
+        raw: Any = data.view(-1).view(torch.uint8).numpy()
+        zeroed = tensor.role == "workspace" and tensor.initial == "zero"
+        if not (given or zeroed):
+            raw.fill(0xFF)
+        buffers[name] = memory.allocate(name, raw, writable=tensor.role != "input", initialised=given or zeroed)
+    return buffers
+
+
+def described(launch: Launch) -> str:
+    """Return a launch's geometry in a few words."""
+    shared = f", {launch.shared_bytes} bytes of dynamic shared memory" if launch.shared_bytes else ""
+    return f"grid {_extent(launch.grid)}, block {_extent(launch.block)}{shared}"
+
+
+def _extent(extent: tuple[int, int, int]) -> str:
+    x, y, z = extent
+    return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)
