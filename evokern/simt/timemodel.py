@@ -22,7 +22,7 @@ from evokern.simt.latencies import FREE, latencies_of
 PIPE_NORM = 4.0
 """Exponent that joins the pipes: near the maximum, since pipes work side by side, above it where two are full."""
 HIDE_NORM = 2.0
-"""Exponent that joins throughput and latency: equal parts of both give 1.4 of either: few warps hide each other badly."""
+"""Exponent that joins throughput and latency: equal parts give 1.4 of either, since few warps hide each other badly."""
 DRAM_REACH = 0.8
 """Share of L2 that a working set may fill and still be found there by the next launch."""
 ISSUE_PER_CLOCK = 4.0
@@ -92,7 +92,7 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     """Predict the time of one launch on a chip."""
     share = math.ceil(facts.blocks / chip.sms)
     waves = math.ceil(share / max(facts.resident, 1))
-    clocks = {name: work * share for name, work in _block_clocks(facts.counters, chip).items()}
+    clocks = {name: work * share for name, work in block_clocks(facts.counters, chip).items()}
     microsecond = chip.clock_mhz
     terms = {name: value / microsecond for name, value in clocks.items()}
     terms["l2"] = _l2_us(facts, chip)
@@ -116,7 +116,7 @@ def _norm(values: Sequence[float], exponent: float) -> float:
     return float(sum(value**exponent for value in values) ** (1 / exponent))
 
 
-def _block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
+def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
     """Return, per pipe, the clocks that one block's work holds it on an SM."""
     sampled = max(len(counters.blocks) * counters.launches, 1)
     issued = {name: count / sampled for name, count in _issued(counters).items()}
