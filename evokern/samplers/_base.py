@@ -12,6 +12,7 @@ with the proposal and put back when a study is resumed.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Mapping
@@ -119,11 +120,11 @@ def distributions(space: Space) -> dict[str, CategoricalDistribution]:
     return {gene.name: CategoricalDistribution(gene.values) for gene in space.genes}
 
 
-def _empty_view() -> optuna.Study:
+def _empty_view(storage: optuna.storages.InMemoryStorage) -> optuna.Study:
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # a view is no study that a user should read of
     try:
-        return optuna.create_study(storage=optuna.storages.InMemoryStorage(), pruner=optuna.pruners.NopPruner())
+        return optuna.create_study(storage=storage, pruner=optuna.pruners.NopPruner())
     finally:
         optuna.logging.set_verbosity(verbosity)
 
@@ -142,9 +143,9 @@ class History:
         """Every configuration proposed so far."""
         self.distributions = distributions(space)
         """Gene → its values, as Optuna sees them."""
-        self.view = _empty_view()
+        self._storage = optuna.storages.InMemoryStorage()
+        self.view = _empty_view(self._storage)
         """The same as an Optuna study: finished trials are results, running ones are pending."""
-        self._storage = self.view._storage
         self._study_id = self.view._study_id
         self._ids: list[int] = []
         self._known_study_attrs: set[str] = set()
@@ -166,9 +167,11 @@ class History:
 
     def commit(self, number: int, config: Config) -> None:
         """Give trial `number` of the view its configuration: from now on it is pending."""
-        for name, distribution in self.distributions.items():
-            internal = distribution.to_internal_repr(config[name])
-            self._storage.set_trial_param(self._ids[number], name, internal, distribution)
+        # All parameters at once: one by one, Optuna copies a trial for each, and kernels have dozens of genes.
+        trial = copy.copy(self.frozen(number))
+        trial.params = dict(config)
+        trial.distributions = dict(self.distributions)
+        self._storage._set_trial(self._ids[number], trial)
         self.pending[number] = config
         self.seen.add(config)
 
