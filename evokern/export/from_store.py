@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evokern import __version__
-from evokern.discovery import find_kernel, load_kernel
-from evokern.errors import KernelError, StudyError
+from evokern.errors import StudyError
+from evokern.explain.stored import chip_of, chosen_trial, stored_kernel
 from evokern.export.standalone import Provenance, standalone
 from evokern.kernel import Kernel, Tolerance
-from evokern.profiles import CHIPS, Profile, chip
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, interval_us
 from evokern.trial import Outcome
 
@@ -58,7 +57,7 @@ def export_trial(
     record = reader.study(study)
     if record.device.startswith("replay:"):
         raise StudyError(f"study {record.name} was played from a recording, which has no source to export")
-    found = _chosen(reader, record, trial)
+    found = chosen_trial(reader, record, trial)
     evaluation = found.trial.evaluation
     if evaluation.time_us is None or evaluation.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW):
         raise StudyError(
@@ -68,7 +67,7 @@ def export_trial(
     if not 0 <= problem < len(record.problems):
         raise StudyError(f"study {record.name} has {len(record.problems)} of them, so there is no problem {problem}")
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
-        kernel = _kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
+        kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
         text = standalone(
             kernel,
@@ -81,61 +80,6 @@ def export_trial(
             file_name=file_name,
         )
     return Exported(text, found.trial.number, evaluation.time_us, record.predicted)
-
-
-def _chosen(reader: Reader, record: StudyRecord, trial: int | None) -> TrialRecord:
-    if trial is not None:
-        return reader.trial(record, trial)
-    best = reader.best(record)
-    if best is None:
-        raise StudyError(f"study {record.name} has no measured trial yet, so there is nothing to export")
-    return reader.trial(record, best.number)
-
-
-def _kernel(reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool) -> Kernel:
-    """Return the kernel as the trial ran it: its folder, or the copy that the database keeps."""
-    wanted = str(record.settings.get("kernel", record.kernel))
-    path = record.settings.get("path")
-    try:
-        kernel = find_kernel(wanted, Path(path).parent if path else None, trust=trust)
-        if kernel.digest() == digest:
-            return kernel
-        why = f"the code of kernel {record.kernel} changed since that trial ran"
-    except KernelError as error:
-        why = str(error)
-    files = reader.source(digest)
-    if "kernel.py" not in files:
-        raise KernelError(f"{why}; the database keeps no copy of the code either")
-    if not trust:
-        raise KernelError(f"{why}; --trust runs the kernel.py that the database keeps a copy of")
-    folder = scratch / record.kernel
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / Path(name).name).write_text(text, encoding="utf-8")
-    return load_kernel(folder)
-
-
-def chip_of(device: str, sessions: list[SessionRecord]) -> Profile:
-    """Return the chip that a study's device is, or stands for.
-
-    Args:
-        device: the study's device: a model such as `NVIDIA H200`, or `sim:l4`.
-        sessions: the study's sessions, whose environment tells the compute capability of a chip not listed.
-    """
-    kind, _, rest = device.partition(":")
-    if kind == "sim":
-        return chip(rest)
-    for profile in CHIPS.values():
-        if profile.model.lower() == device.lower():
-            return profile
-    for session in reversed(sessions):
-        capability = session.environment.get("compute_capability")
-        if capability:
-            numbers = [int(part) for part in str(capability).strip("[]() ").replace(",", ".").split(".")[:2]]
-            near = [p for p in CHIPS.values() if p.compute_capability <= (numbers[0], numbers[1])]
-            base = max(near, key=lambda p: p.compute_capability) if near else CHIPS["a100"]
-            return replace(base, model=device, compute_capability=(numbers[0], numbers[1]))
-    raise StudyError(f"the chip of {device!r} is not known: {', '.join(p.model for p in CHIPS.values())} are")
 
 
 def _tolerance(kernel: Kernel, gate: Mapping[str, Any]) -> dict[str, Tolerance]:
