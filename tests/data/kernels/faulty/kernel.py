@@ -10,9 +10,7 @@ kernel = Kernel(
     ),
     fields=(ProblemField("N"),),
     launches=lambda c, p: [Launch("twice", -(-p.N // 128), 128, ("x", "y", i32(p.N)))],
-    constraints=(
-        Constraint("five_hang", lambda c: c["FAULT"] != "endless" or c.VARIANT < 5, "five are enough"),
-    ),
+    constraints=(Constraint("five_hang", lambda c: c["FAULT"] != "endless" or c.VARIANT < 5, "five are enough"),),
     workload=Workload(
         tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
         reference=lambda p, t: {"y": 2 * t["x"]},
