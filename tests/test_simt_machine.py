@@ -415,3 +415,47 @@ def test_small_formats() -> None:
     assert list(two) == [32.0, 64.0]
     assert float(one[0]) == 16.0
     assert list((pair.astype(np.uint32) << 16).view(np.float32)) == [32.0, 64.0]
+
+
+MODULE_SLOT = """
+.version 8.0
+.target sm_80
+.address_size 64
+
+.global .align 4 .b8 slot[262144];
+
+.visible .entry put(.param .u64 put_param_0, .param .u64 put_param_1)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [put_param_0];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    mul.wide.s32 %rd2, %r4, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.global.u32 %r5, [%rd3];
+    mov.u64 %rd4, slot;
+    add.s64 %rd5, %rd4, %rd2;
+    st.global.u32 [%rd5], %r5;
+    ld.param.u64 %rd6, [put_param_1];
+    add.s64 %rd7, %rd6, %rd2;
+    ld.global.u32 %r5, [%rd5];
+    st.global.u32 [%rd7], %r5;
+    ret;
+}
+"""
+
+
+def test_each_launch_has_its_own_module_variables_in_every_batch() -> None:
+    """Launches side by side that need several batches keep their module variables apart."""
+    memory, module = simt.Memory(), simt.parse(MODULE_SLOT)
+    blocks, threads = 40, 128
+    inputs = [np.arange(blocks * threads, dtype=np.uint32) + 100_000 * n for n in range(4)]
+    pairs = [
+        (memory.allocate("in", data, writable=False), memory.allocate("out", np.zeros_like(data))) for data in inputs
+    ]
+    simt.launch_many(module, "put", (blocks, 1, 1), (threads, 1, 1), pairs, memory=memory)
+    kept = [memory.module_data[module, n]["slot"].read().view(np.uint32)[: blocks * threads] for n in range(4)]
+    assert all((data == one).all() for data, one in zip(inputs, kept, strict=True))

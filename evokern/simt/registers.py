@@ -198,8 +198,10 @@ class Binder:
         if isinstance(operand, Immediate):
             return immediate_bits(operand, type_name)
         if isinstance(operand, Symbol):
-            row: Array = self.machine.address_row(self.unit, operand).astype(DTYPES[type_name])
-            return row
+            row: Array = self.machine.address_row(self.unit, operand)
+            dtype = np.dtype(DTYPES[type_name])
+            # A row of addresses that differ by launch is refilled for every batch: it must not be copied.
+            return row.view(dtype) if dtype.itemsize == row.itemsize else row.astype(dtype)
         raise Unsupported(f"operand {operand!r} where a value was expected")
 
     def _special(self, name: str, type_name: str) -> Array:
