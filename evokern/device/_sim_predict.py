@@ -20,6 +20,7 @@ from evokern.gate import RunFailed
 from evokern.gate.data import draw, torch_dtype
 from evokern.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.profiles import Profile
+from evokern.render import read_source
 from evokern.simt import timemodel
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import latencies_of
@@ -72,6 +73,7 @@ class Predictor:
     ) -> None:
         self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
         self._timing, self._simulation = timing, simulation
+        self._headers = read_source(kernel)[1]
         self._stage: _Stage | None = None
 
     def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
@@ -89,7 +91,7 @@ class Predictor:
         build = built.build(problem)
         program = built.programs[build.program]
         stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
-        module = simt.parse(program.ptx)
+        module = simt.parse(program.ptx, source_name=self._kernel.source, headers=self._headers)
         judged = self._judged(stage, module, program.lowered, build.launches)
         if judged:
             stage.poison()
@@ -152,6 +154,7 @@ class Predictor:
             longest_clocks=max(ends),
             working_set_bytes=working_set,
             unique_bytes=self._kernel.workload.bytes(stage.problem),
+            spill_bytes=use.spill_bytes,
         )
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
         return timemodel.predict(facts, chip), counters, waits

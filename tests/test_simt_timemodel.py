@@ -1,0 +1,100 @@
+"""The time model: more work, more conflicts or fewer SMs never make a kernel faster; terms add up; sampling is fair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simt_tools
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evokern import simt
+from evokern.profiles import CHIPS, Profile, chip
+from evokern.simt import timemodel
+from evokern.simt.latencies import latencies_of
+from evokern.simt.timeline import Timeline
+
+SOURCE = r"""
+extern "C" __global__ void walk(const float* x, float* y, int n, int steps) {
+  __shared__ float tile[32 * 33];
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float sum = 0.f;
+  for (int s = 0; s < steps; s++) {
+    tile[threadIdx.x * STRIDE % 1024] = x[i % n] + s;
+    __syncthreads();
+    sum += tile[(threadIdx.x ^ 1) * STRIDE % 1024];
+    __syncthreads();
+  }
+  if (i < n) y[i] = sum;
+}
+"""
+
+
+def _facts(stride: int, steps: int, blocks: int = 64) -> timemodel.LaunchFacts:
+    module = simt_tools.module_of(SOURCE, (f"-DSTRIDE={stride}",))
+    memory = simt.Memory()
+    x, y = (memory.allocate(name, np.zeros(32 * blocks, np.float32)) for name in "xy")
+    args = [x, y, np.int32(32 * blocks), np.int32(steps)]
+    chosen = timemodel.sample_blocks(blocks, 3)
+    result = simt.launch(
+        module, "walk", (blocks, 1, 1), (32, 1, 1), args, memory=memory, blocks=chosen, sanitize=False
+    )  # fmt: skip
+    counters = result.counters
+    assert counters is not None
+    latencies = latencies_of(chip("h200"))
+    timeline = Timeline(module.program("walk"), latencies, counters.conflicts(), latencies.l2)
+    ends = [end for record in counters.record for end in timeline.walk(record, counters.warps_per_block).blocks]
+    return timemodel.LaunchFacts(blocks, 8, counters, sum(ends) / len(ends), max(ends), 0.0, 1e6)
+
+
+def test_more_steps_take_longer_in_proportion() -> None:
+    """Four times the steps take between three and five times as long, launch aside."""
+    launch = latencies_of(chip("h200")).launch_us
+    short, long = (timemodel.predict(_facts(1, steps), chip("h200")).time_us - launch for steps in (50, 200))
+    assert 3.0 < long / short < 5.0
+
+
+def test_bank_conflicts_make_shared_memory_the_bound() -> None:
+    """A stride of 32 words is a 32-way conflict, which counts in wavefronts and in time."""
+    free, conflicting = _facts(1, 50), _facts(32, 50)
+    assert conflicting.counters.shared_wavefronts.sum() > 20 * free.counters.shared_wavefronts.sum()
+    assert timemodel.predict(conflicting, chip("h200")).time_us > timemodel.predict(free, chip("h200")).time_us
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_every_chip_predicts(name: str) -> None:
+    """Each chip gives a time above its launch cost, and a bound that has a name."""
+    prediction = timemodel.predict(_facts(1, 10), chip(name))
+    assert prediction.time_us > latencies_of(chip(name)).launch_us
+    assert prediction.cause in set(timemodel.CAUSES.values())
+
+
+@given(blocks=st.integers(1, 5000), fewer=st.integers(1, 60))
+def test_fewer_sms_are_never_faster(blocks: int, fewer: int) -> None:
+    """Taking SMs away never shortens the predicted time."""
+    facts = replace(_FACTS, blocks=blocks)
+    whole: Profile = chip("h200")
+    part = replace(whole, sms=fewer)
+    assert timemodel.predict(facts, part).time_us >= timemodel.predict(facts, whole).time_us * 0.999
+
+
+@given(total=st.integers(1, 100_000), wanted=st.integers(1, 40))
+def test_samples_are_spread_symmetrically(total: int, wanted: int) -> None:
+    """First and last block are in the sample, and its mean is the grid's: exact for work that changes evenly."""
+    blocks = timemodel.sample_blocks(total, wanted)
+    assert len(set(blocks)) == len(blocks) == min(total, wanted)
+    assert all(0 <= block < total for block in blocks)
+    assert sum(blocks) / len(blocks) == pytest.approx((total - 1) / 2, abs=1.0)
+
+
+def test_launches_that_follow_one_another_add_up() -> None:
+    """The time of a sequence is the sum of its launches'."""
+    one = timemodel.predict(_FACTS, chip("l4"))
+    both = timemodel.total([one, one])
+    assert both.time_us == 2 * one.time_us
+    assert both.terms_us["launch"] == 2 * one.terms_us["launch"]
+
+
+_FACTS = _facts(1, 20)
