@@ -212,7 +212,7 @@ def _run(
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
     module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
     memory = simt.Memory()
-    buffers = _buffers(memory, tensors_of(kernel, config, problem))
+    buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
     launches = launches_of(kernel, config, problem)
     results = []
     for launch in launches:
@@ -233,7 +233,7 @@ def _run(
     return run, {"": rendered.source, **rendered.headers}
 
 
-def _buffers(memory: simt.Memory, tensors: Mapping[str, Any]) -> dict[str, simt.Buffer]:
+def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Any]) -> dict[str, simt.Buffer]:
     """Draw a problem's buffers: inputs as the gate's normal set has them, the rest as memory nobody wrote."""
     import torch
 

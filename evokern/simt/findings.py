@@ -73,7 +73,9 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """`line 12`, or `line 12 of tile.cuh` in a header."""
+        """`line 12`, `line 12 of tile.cuh` in a header, or the instruction where no line is known."""
+        if not self.line:
+            return f"`{self.instruction}`"
         return f"line {self.line}" + (f" of {self.file}" if self.file else "")
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""What a command on one candidate is about: kernel, candidate, problem and chip, from the words a user gives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evokern.device._open import TARGET
+from evokern.discovery import find_kernel, find_study, kernel_folders, kernel_of, study_files
+from evokern.errors import DeviceError, KernelError, StudyError, UsageError
+from evokern.explain.folder import known_problems
+from evokern.explain.stored import chip_of, chosen_trial, stored_kernel
+from evokern.kernel import Kernel, Problem
+from evokern.profiles import Profile, chip, limits_for
+from evokern.search._identity import problems_of, study_of
+from evokern.space import Config
+from evokern.store import Reader, StudyRecord, open_readonly
+from evokern.study import Study
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a user names a candidate."""
+
+    name: str | None = None
+    """A study's name or file, or a kernel's name or folder; None for the study searched last."""
+    db: Path = Path("evokern.db")
+    """Database with results; it need not exist where no trial of it is meant."""
+    trial: int | None = None
+    """A trial of the study; None for the champion."""
+    changes: Mapping[str, str] | None = None
+    """Genes of the default candidate that differ; None where none is named."""
+    problem: str | None = None
+    """A problem; None for the study's first."""
+    device: str | None = None
+    """`sim:CHIP`; None for the chip that the study is of."""
+    trust: bool = False
+    """Whether the kernel's declaration may run wherever it lies."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A candidate at a problem on a chip."""
+
+    title: str
+    """Which candidate it is, in a few words."""
+    kernel: Kernel
+    """The kernel."""
+    config: Config
+    """The candidate."""
+    problem: Problem
+    """The problem."""
+    chip: Profile
+    """The simulated chip, under the study's limits."""
+    study: Study
+    """Settings of timing and simulation; for a kernel without a study the usual ones."""
+    remarks: tuple[str, ...] = ()
+    """What was chosen for the user."""
+
+
+@contextmanager
+def subject_of(words: Words) -> Iterator[Subject]:
+    """Find the candidate; the kernel's folder may be a copy that lives as long as the context.
+
+    Raises:
+        UsageError: there is no such study, kernel, trial, gene, problem or chip.
+    """
+    if words.trial is not None and words.changes:
+        raise UsageError("--trial and --set both name a candidate; leave one out")
+    with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
+        stored = _stored(words, Path(scratch))
+        yield stored or _declared(words)
+
+
+def _stored(words: Words, scratch: Path) -> Subject | None:
+    """Return a candidate of a study in the database; None where the words mean a study file or a kernel."""
+    if not words.db.is_file():
+        if words.name is None or words.trial is not None:
+            raise StudyError(
+                f"there is no database {words.db} to take {'a trial' if words.trial is not None else 'a study'} from; "
+                "say --db FILE, or name a study or kernel and no --trial, for example attention-s512"
+            )
+        return None
+    with open_readonly(words.db) as reader:
+        try:
+            record = reader.study(words.name)
+        except StudyError:
+            if words.trial is not None or words.name is None:
+                raise
+            return None
+        return _of_record(reader, record, words, scratch)
+
+
+def _of_record(reader: Reader, record: StudyRecord, words: Words, scratch: Path) -> Subject:
+    if record.device.startswith("replay:"):
+        raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
+    study, sessions = study_of(record), reader.sessions(record)
+    if words.changes:
+        kernel = kernel_of(study, trust=words.trust)
+        config, title = _changed(kernel, words), f"a candidate of {record.name}"
+    else:
+        found = chosen_trial(reader, record, words.trial)
+        kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=words.trust)
+        config = found.trial.config
+        title = f"trial {found.trial.number} of {record.name}"
+        title += " (the champion)" if words.trial is None else f" ({found.trial.evaluation.reason})"
+    remarks = []
+    if words.device is None and not record.device.startswith("sim:"):
+        remarks.append(f"the study ran on {record.device}; what follows is simulated, --device names another chip")
+    base = _simulated(words.device) if words.device else chip_of(record.device, sessions)
+    problem = _problem(study, kernel, words)
+    return Subject(title, kernel, config, problem, limits_for(base, study.limits), study, tuple(remarks))
+
+
+def _declared(words: Words) -> Subject:
+    """Return a candidate of a study file, or of a kernel."""
+    name = words.name or ""
+    if name in study_files() or name.endswith(".toml"):
+        study = find_study(name)
+        kernel = kernel_of(study, trust=words.trust)
+        problem = _problem(study, kernel, words)
+        device, title = words.device or study.device, f"{study.name}"
+    else:
+        kernel = _kernel(name, words.trust)
+        known = (kernel.problem(words.problem),) if words.problem else known_problems(kernel)[:1]
+        if not known:
+            raise KernelError(f"no problem of {kernel.name} is known; name one with --problem")
+        problem, device, title = known[0], words.device or "auto", kernel.name
+        study = Study(kernel.name, kernel.name, (dict(problem),))
+    config = _changed(kernel, words)
+    title = f"{'a' if words.changes else 'the default'} candidate of {title}"
+    remarks = []
+    if device == "auto":
+        device = f"sim:{TARGET}"
+        remarks.append(f"no --device was given: {device}")
+    return Subject(title, kernel, config, problem, limits_for(_simulated(device), study.limits), study, tuple(remarks))
+
+
+def _kernel(name: str, trust: bool) -> Kernel:
+    try:
+        return find_kernel(name, trust=trust)
+    except KernelError as error:
+        if "there is no kernel" not in str(error):
+            raise
+        known = ", ".join([*study_files(), *kernel_folders()])
+        raise StudyError(f"there is no study or kernel {name!r}; known: {known}") from None
+
+
+def _changed(kernel: Kernel, words: Words) -> Config:
+    return kernel.space.with_changes(kernel.space.default(), words.changes or {})
+
+
+def _problem(study: Study, kernel: Kernel, words: Words) -> Problem:
+    wanted = study if words.problem is None else replace(study, problems=(words.problem,))
+    return problems_of(wanted, kernel)[0]
+
+
+def _simulated(device: str) -> Profile:
+    kind, _, name = device.strip().partition(":")
+    if kind.lower() != "sim":
+        raise DeviceError(
+            f"device {device!r} is not simulated; counters by line come from sim:CHIP, for example sim:l4"
+        )
+    return chip(name or TARGET)
