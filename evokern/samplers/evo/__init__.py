@@ -1,5 +1,6 @@
 """`evo`: the two-layer evolutionary sampler, an `optuna.samplers.BaseSampler`."""
 
+from evokern.samplers.evo._prior import Prior
 from evokern.samplers.evo._sampler import EvoSampler
 
-__all__ = ["EvoSampler"]
+__all__ = ["EvoSampler", "Prior"]

@@ -12,13 +12,19 @@ from evokern.samplers.evo._genome import Genome, Keys, Rows
 
 ENUMERABLE = 4_096
 """Largest grid that is enumerated at once; beyond it feasibility checks would delay the first trial."""
+CHUNK = 48
+"""Rows by which the reservoir of a space that is not enumerated grows."""
+MOST_CHUNKS = 24
+"""Chunks at which the reservoir stops growing."""
 
 
 class Pool:
     """Feasibility of rows, remembered, and the whole list of feasible rows where it is short or known."""
 
-    def __init__(self, genome: Genome, explain: Explain) -> None:
+    def __init__(self, genome: Genome, explain: Explain, seed: int) -> None:
         self.genome = genome
+        self._seed = seed
+        self._reservoir: list[Rows] = []
         self._explain = explain
         self._memory: dict[int, bool] = {}
         self.rejections: Counter[str] = Counter()
@@ -72,6 +78,44 @@ class Pool:
             if len(found) >= count:
                 break
         return found[:count]
+
+    def around(self, row: Rows, rng: np.random.Generator, count: int, genes: int) -> Rows:
+        """Return rows near one: all that differ in one gene, or drawn ones that differ in two and sometimes three.
+
+        Where the space is a list, they come from it: those at Hamming distance one, or two.
+        """
+        if self.everything is not None:
+            near: Rows = self.everything[(self.everything != row).sum(axis=1) == genes]
+            return near
+        genome = self.genome
+        if genes == 1:
+            changed = [(g, v) for g in range(len(genome)) for v in range(int(genome.sizes[g])) if v != row[g]]
+            near = np.repeat(row[None], len(changed), axis=0)
+            near[np.arange(len(changed)), [g for g, _ in changed]] = [v for _, v in changed]
+            return genome.canonical(near)
+        near = np.repeat(row[None], count, axis=0)
+        for share in (1.0, 1.0, 0.3):
+            gene = rng.integers(len(genome), size=count)
+            value = (rng.random(count) * genome.sizes[gene]).astype(np.int16)
+            changes = rng.random(count) < share
+            near[np.flatnonzero(changes), gene[changes]] = value[changes]
+        return genome.canonical(near)
+
+    def strangers(self, rng: np.random.Generator, count: int, taken: Keys) -> Rows:
+        """Return up to `count` feasible rows from anywhere, not among `taken`.
+
+        Where the space is not a list, most come from a reservoir that grows with the study, so that a proposal does
+        not pay for hundreds of feasibility checks.
+        """
+        if self.everything is not None:
+            return self.draw(rng, count, taken)
+        chunks = min(2 + len(taken) // 4, MOST_CHUNKS)
+        while len(self._reservoir) < chunks:
+            own = np.random.default_rng([self._seed, len(self._reservoir)])
+            self._reservoir.append(self.draw(own, CHUNK, np.empty(0, dtype=np.int64), rounds=4))
+        stored = np.concatenate(self._reservoir[:chunks])
+        stored = stored[~np.isin(self.genome.keys(stored), taken)]
+        return stored[rng.permutation(len(stored))[:count]]
 
     def admissible(self, rows: Rows, taken: Keys) -> Rows:
         """Return the distinct rows that are feasible and not among `taken`, in order of first appearance."""

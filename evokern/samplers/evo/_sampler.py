@@ -1,14 +1,24 @@
-"""The sampler's Optuna face: read the study, propose one row, leave operator and parents with the trial."""
+"""The sampler's Optuna face and the stages of a proposal.
+
+A proposal of trial n is a pure function of the results it may see, the configurations before it, the study's seed and
+n. Work that is shared by several trials (length scales, a generation's candidates) is tied to fixed trial numbers and
+uses only what was visible at them, so that it can be remembered while the process lives and is rebuilt alike by
+another one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from evokern.samplers._base import (
     PROPOSAL_ATTR,
@@ -18,32 +28,85 @@ from evokern.samplers._base import (
     distributions,
     trial_seed,
 )
-from evokern.samplers.evo._genome import Genome, Keys, Rows
+from evokern.samplers.evo import _first
+from evokern.samplers.evo._breeding import OPERATORS, Candidates, breed, elites_of
+from evokern.samplers.evo._features import Floats, features_of
+from evokern.samplers.evo._genome import Genome, Rows
+from evokern.samplers.evo._observations import Ledger, Observations
 from evokern.samplers.evo._pool import Pool
+from evokern.samplers.evo._prior import Prior, PriorModel
+from evokern.samplers.evo._surrogate import ROWS as MODEL_ROWS
+from evokern.samplers.evo._surrogate import Ensemble, fit, representative
+from evokern.samplers.evo._twins import Twins
+from evokern.samplers.evo._validity import Validity
 from evokern.space import Space
 
-FIRST_GENERATION = 10
-"""Trials before anything is bred: the default candidate, then random ones."""
-ELITES = 10
-"""Best rows that parents are drawn from."""
+CANDIDATES = 1_200
+"""Candidates of a generation in a young study."""
+CANDIDATES_LATE = 600
+"""Candidates from trial `LATE` on: the model is local by then, and a proposal must stay cheap."""
+LATE = 256
+"""Trial from which a generation has its full length."""
+GENERATION = 8
+"""Most trials of a generation."""
+LEAST_TIMES = 3
+"""Times that must be known before the model speaks."""
+NICHE_TURN = 6
+"""Every so many trials, the least tried value of an outer gene gets the trial."""
+RESTART_TURN = 4
+"""Every so many trials of a stuck study, a trial is spent far from the elites."""
+PATIENCE = 24
+"""Least number of trials without a better time after which a study is stuck."""
+
+
+@dataclass
+class _Generation:
+    """What the trials of one generation share."""
+
+    start: int
+    """Number of its first trial."""
+    selected: npt.NDArray[np.intp]
+    """Trial numbers of the rows that condition the model, later ones appended."""
+    candidates: Candidates
+    """What may be proposed."""
+    ensemble: Ensemble
+    """The model."""
+    worth: Floats
+    """Factor of each candidate: probability to be valid, and what the prior thinks of it."""
 
 
 class EvoSampler(BaseSampler):
-    """Proposes feasible candidates that were not proposed before.
+    """Two-layer evolutionary sampler with a model of the time; feasible and unseen by construction.
 
     Args:
         space: genes with feasibility bound.
         seed: the study's seed.
-        window: the study's window: trials in flight.
+        window: the study's window: the proposal of trial n sees the results of trials up to n - window.
         explain: names the constraint that turns an infeasible configuration away.
+        prior: a warm start.
     """
 
-    def __init__(self, space: Space, seed: int = 0, window: int = 1, explain: Explain | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        seed: int = 0,
+        window: int = 1,
+        explain: Explain | None = None,
+        prior: Prior | None = None,
+    ) -> None:
         self._genome = Genome(space)
-        self._pool = Pool(self._genome, explain or (lambda config: "infeasible"))
+        self._pool = Pool(self._genome, explain or (lambda config: "infeasible"), seed)
+        self._features = features_of(self._genome)
         self._seed = seed
-        self._window = window
+        self._window = max(window, 1)
+        self._prior = None if prior is None else PriorModel(prior, self._genome, self._features)
+        self._first = _first.size(self._genome, self._prior)
+        self._ledger = Ledger(self._genome)
         self._distributions: dict[str, BaseDistribution] = dict(distributions(space))
+        self._logs: tuple[int, Floats] | None = None
+        self._generation: _Generation | None = None
+        self._told_to: Any = None
+        self._threads = ThreadpoolController()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return every gene: they are proposed together."""
@@ -57,43 +120,18 @@ class EvoSampler(BaseSampler):
         Raises:
             SpaceExhausted: every feasible configuration was proposed already.
         """
-        rng = np.random.default_rng(trial_seed(self._seed, trial.number))
+        if self._told_to is not study:
+            self._told_to, self._generation, self._logs = study, None, None
         self._pool.rejections.clear()
-        told = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number and t.params]
-        rows = self._genome.rows(t.params for t in told)
-        taken = self._genome.keys(rows)
-        scored = [(t.value, i) for i, t in enumerate(told) if t.state is TrialState.COMPLETE and t.value is not None]
-        elites = rows[[i for _, i in sorted(scored)[:ELITES]]]
-        row, operator = self._breed(rng, trial.number, elites, taken)
-        storage = study._storage
-        storage.set_trial_system_attr(trial._trial_id, PROPOSAL_ATTR, {"operator": operator})
+        seen = self._ledger.read(study, trial.number)
+        rng = np.random.default_rng(trial_seed(self._seed, trial.number))
+        # Matrices this small lose more to threads than they gain, and one thread always rounds alike.
+        with self._threads.limit(limits=1):
+            row, info = self._propose(seen, trial.number, rng)
+        study._storage.set_trial_system_attr(trial._trial_id, PROPOSAL_ATTR, dict(info))
         if self._pool.rejections:
-            storage.set_trial_system_attr(trial._trial_id, REJECTIONS_ATTR, dict(self._pool.rejections))
+            study._storage.set_trial_system_attr(trial._trial_id, REJECTIONS_ATTR, dict(self._pool.rejections))
         return dict(self._genome.config(row))
-
-    def _breed(self, rng: np.random.Generator, number: int, elites: Rows, taken: Keys) -> tuple[Rows, str]:
-        if number == 0:
-            default = self._pool.admissible(self._genome.rows([self._genome.space.default()]), taken)
-            if len(default):
-                return default[0], "default"
-        if number >= FIRST_GENERATION and len(elites):
-            children = self._pool.admissible(self._children(rng, elites, 32), taken)
-            if len(children):
-                return children[0], "mutation"
-        drawn = self._pool.draw(rng, 1, taken)
-        if not len(drawn):
-            drawn = self._pool.first_left(taken)
-        if not len(drawn):
-            raise SpaceExhausted
-        return drawn[0], "random"
-
-    def _children(self, rng: np.random.Generator, elites: Rows, count: int) -> Rows:
-        genes = len(self._genome)
-        one, two = (elites[rng.integers(len(elites), size=count)] for _ in range(2))
-        children = np.where(rng.random((count, genes)) < 0.5, one, two)
-        drawn = rng.integers(0, self._genome.sizes, size=(count, genes))
-        changed = rng.random((count, genes)) < 1.5 / genes
-        return self._genome.canonical(np.where(changed, drawn, children).astype(np.int16))
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -104,3 +142,135 @@ class EvoSampler(BaseSampler):
             ValueError: the objective asked for a gene that the space does not have.
         """
         raise ValueError(f"{param_name} is no gene of this sampler's space")
+
+    def _propose(self, seen: Observations, number: int, rng: np.random.Generator) -> tuple[Rows, Mapping[str, Any]]:
+        start = boundary(number, growth=32, most=GENERATION)
+        if number >= self._first and seen.before(start, start - self._window).timed.sum() >= LEAST_TIMES:
+            generation = self._generation_at(start, seen)
+            self._catch_up(generation, seen)
+            free = ~np.isin(self._genome.keys(generation.candidates.rows), seen.keys)
+            if free.any():
+                return self._select(generation, seen, number, free, rng)
+        first = _first.propose(self._pool, seen, self._prior, rng)
+        if first is None:
+            raise SpaceExhausted
+        return first[0][0], {"operator": first[1]}
+
+    def _generation_at(self, start: int, seen: Observations) -> _Generation:
+        if self._generation is not None and self._generation.start == start:
+            return self._generation
+        then = seen.before(start, start - self._window)
+        rng = np.random.default_rng([self._seed, start])
+        candidates = breed(
+            self._pool,
+            then,
+            elites_of(self._genome, then),
+            rng,
+            CANDIDATES if start < LATE else CANDIDATES_LATE,
+        )
+        fresh = Twins(self._genome, then.rows, then.fingerprints).fresh(candidates.rows, then.rows)
+        if fresh.any():
+            candidates = candidates.take(fresh)
+        kept = representative(then.values, ~then.finished, MODEL_ROWS)
+        ensemble = Ensemble(
+            self._features,
+            self._logs_at(boundary(start, growth=16), seen),
+            then.rows[kept],
+            candidates.rows,
+            rng,
+            room=GENERATION,
+        )
+        worth = Validity(self._genome, then)(candidates.rows)
+        if self._prior is not None:
+            worth = worth * self._prior.preference(candidates.rows, int(then.finished.sum()))
+        self._generation = _Generation(start, then.numbers[kept], candidates, ensemble, worth)
+        return self._generation
+
+    def _logs_at(self, number: int, seen: Observations) -> Floats:
+        if self._logs is None or self._logs[0] != number:
+            then = seen.before(number, number - self._window)
+            self._logs = number, fit(self._features, then.rows, then.values, then.failed)
+        return self._logs[1]
+
+    def _catch_up(self, generation: _Generation, seen: Observations) -> None:
+        """Condition the model on the rows proposed since the generation began."""
+        known = generation.selected[-1] if len(generation.selected) else -1
+        later = seen.numbers > max(int(known), generation.start - 1)
+        if later.any():
+            generation.ensemble.add(seen.rows[later])
+            generation.selected = np.append(generation.selected, seen.numbers[later])
+
+    def _select(
+        self,
+        generation: _Generation,
+        seen: Observations,
+        number: int,
+        free: npt.NDArray[np.bool_],
+        rng: np.random.Generator,
+    ) -> tuple[Rows, Mapping[str, Any]]:
+        at = np.searchsorted(seen.numbers, generation.selected)
+        forecast = generation.ensemble.forecast(seen.values[at], seen.failed[at])
+        score = np.where(free, np.log(forecast.improvement + 1e-300) + np.log(generation.worth + 1e-9), -np.inf)
+        turn = self._niche_turn(generation, seen, number, free) or self._restart_turn(generation, seen, number, free)
+        if turn is not None:
+            reason, among = turn
+            own = -forecast.optimism + np.log(generation.worth + 1e-9) if reason == "restart" else score
+            score = np.where(among, own, -np.inf)
+        chosen = int(np.argmax(score))
+        made = generation.candidates
+        info: dict[str, Any] = {
+            "operator": OPERATORS[made.operators[chosen]],
+            "parents": [int(n) for n in made.parents[chosen] if n >= 0],
+            "predicted_us": round(float(np.exp(np.clip(forecast.log_time[chosen], -50, 50))), 4),
+        }
+        if turn is not None:
+            info["turn"] = turn[0]
+        return made.rows[chosen], info
+
+    def _niche_turn(
+        self, generation: _Generation, seen: Observations, number: int, free: npt.NDArray[np.bool_]
+    ) -> tuple[str, npt.NDArray[np.bool_]] | None:
+        """Return the candidates with the outer gene's value that had fewest trials, when it is its turn."""
+        outer = [i for i, gene in enumerate(self._genome.genes) if gene.layer == "mutation" and len(gene.values) > 1]
+        if not outer or number % NICHE_TURN:
+            return None
+        rows = generation.candidates.rows
+        tried = [(int((seen.rows[:, i] == v).sum()), i, v) for i in outer for v in range(int(self._genome.sizes[i]))]
+        for _, index, value in sorted(tried):
+            among = free & (rows[:, index] == value)
+            if among.any():
+                gene = self._genome.genes[index]
+                return f"niche {gene.name}={gene.values[value]}", among
+        return None
+
+    def _restart_turn(
+        self, generation: _Generation, seen: Observations, number: int, free: npt.NDArray[np.bool_]
+    ) -> tuple[str, npt.NDArray[np.bool_]] | None:
+        """Return the candidates far from the best trial, when the study is stuck and it is their turn."""
+        if number % RESTART_TURN or not seen.timed.any():
+            return None
+        best = int(np.nanargmin(seen.values))
+        latest = int(seen.numbers[seen.finished][-1])
+        if latest - int(seen.numbers[best]) < max(PATIENCE, latest // 5):
+            return None
+        apart = (generation.candidates.rows != seen.rows[best]).sum(axis=1)
+        among = free & (apart >= min(len(self._genome) / 2, apart[free].max()))
+        return ("restart", among) if among.any() else None
+
+
+def boundary(number: int, growth: int, most: int | None = None) -> int:
+    """Return the last fixed trial number up to `number`, in steps that grow with the study.
+
+    Args:
+        number: a trial number.
+        growth: a step is this part of the trials before it, at least 1.
+        most: longest step.
+    """
+    at = 0
+    while True:
+        step = max(1, at // growth)
+        if most is not None and step >= most:
+            return at + (number - at) // most * most
+        if at + step > number:
+            return at
+        at += step

@@ -1,0 +1,159 @@
+"""Candidates of a generation: children of the elites, and immigrants, in shares that follow what each operator earned.
+
+The population is the elites: the best overall, and in each niche (a value of an outer gene) the best of that niche, so
+that a code choice is not lost while its parameters are not tuned yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from evokern.samplers.evo._genome import Genome, Keys, Rows
+from evokern.samplers.evo._observations import Observations
+from evokern.samplers.evo._pool import Pool
+
+OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant")
+"""Change of one gene, of a few genes, a mix of two elites, a draw from the whole space."""
+BEST = 6
+"""Elites taken from the whole population."""
+MEMORY = 96
+"""Latest trials from which an operator's credit is counted."""
+LEAST_SHARE = 0.1
+"""Share of the candidates that an operator keeps however little it earned."""
+GOOD = 0.1
+"""A proposal earns credit when it lands among this share of the best trials told so far."""
+
+
+@dataclass(frozen=True)
+class Elites:
+    """The population that breeds."""
+
+    rows: Rows
+    """Configurations, best first, then the niches' champions."""
+    numbers: npt.NDArray[np.intp]
+    """Their trial numbers."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a generation may propose."""
+
+    rows: Rows
+    """Distinct feasible configurations that were not proposed before."""
+    operators: npt.NDArray[np.intp]
+    """Position in `OPERATORS` of the operator that made each."""
+    parents: npt.NDArray[np.intp]
+    """Trial numbers of the parents, shape (n, 2); -1 for none."""
+
+    def take(self, kept: npt.NDArray[np.bool_]) -> Candidates:
+        """Return some of the candidates."""
+        return Candidates(self.rows[kept], self.operators[kept], self.parents[kept])
+
+
+def elites_of(genome: Genome, seen: Observations) -> Elites:
+    """Return the best trials and each niche's champion."""
+    order = np.argsort(np.where(seen.timed, seen.values, np.inf), kind="stable")[: int(seen.timed.sum())]
+    chosen = list(order[:BEST])
+    for index, gene in enumerate(genome.genes):
+        if gene.layer != "mutation":
+            continue
+        for value in range(len(gene.values)):
+            niche = order[seen.rows[order, index] == value]
+            chosen.extend(niche[:1])
+    picked = np.array(list(dict.fromkeys(int(i) for i in chosen)), dtype=np.intp)
+    return Elites(seen.rows[picked], seen.numbers[picked])
+
+
+def shares(seen: Observations) -> Mapping[str, float]:
+    """Return each operator's share of the candidates: what its latest proposals earned, with a floor."""
+    made, earned = dict.fromkeys(OPERATORS, 2.0), dict.fromkeys(OPERATORS, 1.0)
+    threshold = np.quantile(seen.values[seen.timed], GOOD) if seen.timed.any() else np.inf
+    for index in np.flatnonzero(seen.finished)[-MEMORY:]:
+        operator = seen.proposals[index].get("operator")
+        if operator in made:
+            made[operator] += 1.0
+            earned[operator] += float(seen.values[index] <= threshold)
+    rates = {name: earned[name] / made[name] for name in OPERATORS}
+    spare, total = 1.0 - LEAST_SHARE * len(OPERATORS), sum(rates.values())
+    return {name: LEAST_SHARE + spare * rate / total for name, rate in rates.items()}
+
+
+def breed(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generator, count: int) -> Candidates:
+    """Return about `count` candidates, none of them proposed before.
+
+    Args:
+        pool: feasibility.
+        seen: trials so far.
+        elites: who breeds.
+        rng: source of randomness.
+        count: how many candidates to make in all.
+    """
+    if pool.everything is not None and len(pool.everything) - len(seen) <= count:
+        return _label(pool.draw(rng, count, seen.keys), elites)
+    wanted = {name: int(count * share) for name, share in shares(seen).items()}
+    made = [
+        _near(pool, elites, rng, wanted["neighbour"], 1),
+        _crossed(pool, elites, rng, wanted["crossover"]),
+        _near(pool, elites, rng, wanted["mutation"], 2),
+        _immigrants(pool, seen.keys, rng, wanted["immigrant"]),
+    ]
+    rows = np.concatenate([m.rows for m in made])
+    everyone = Candidates(rows, np.concatenate([m.operators for m in made]), np.concatenate([m.parents for m in made]))
+    _, first = np.unique(pool.genome.keys(rows), return_index=True)
+    everyone = everyone.take(np.isin(np.arange(len(rows)), first))
+    everyone = everyone.take(~np.isin(pool.genome.keys(everyone.rows), seen.keys))
+    return everyone.take(pool.feasible(everyone.rows))
+
+
+def _label(rows: Rows, elites: Elites) -> Candidates:
+    """Name the operator that would have made each row of a list that holds everything left."""
+    distance = (rows[:, None] != elites.rows[None]).sum(axis=2)
+    nearest = distance.argmin(axis=1)
+    apart = distance[np.arange(len(rows)), nearest]
+    operators = np.select([apart <= 1, apart <= 2], [0, 1], 3)
+    parents = np.full((len(rows), 2), -1, dtype=np.intp)
+    parents[:, 0] = np.where(operators == 3, -1, elites.numbers[nearest])
+    return Candidates(rows, operators, parents)
+
+
+def _near(pool: Pool, elites: Elites, rng: np.random.Generator, count: int, genes: int) -> Candidates:
+    """Return rows that differ from an elite in one gene (`genes` = 1) or in two and sometimes three."""
+    rows, parents = [], []
+    for row, number in zip(elites.rows, elites.numbers, strict=True):
+        made = pool.around(row, rng, max(count // len(elites.rows), 8), genes)
+        rows.append(made)
+        parents.append(np.full(len(made), number))
+    return _made(np.concatenate(rows), np.concatenate(parents), None, genes - 1, rng, count)
+
+
+def _crossed(pool: Pool, elites: Elites, rng: np.random.Generator, count: int) -> Candidates:
+    """Return mixes of two elites, gene by gene; one gene in twelve is drawn anew."""
+    genome, n = pool.genome, len(elites.rows)
+    one, two = rng.integers(n, size=count), rng.integers(n, size=count)
+    child = np.where(rng.random((count, len(genome))) < 0.5, elites.rows[one], elites.rows[two])
+    fresh = rng.random((count, len(genome))) < 1.0 / 12.0
+    child = genome.canonical(np.where(fresh, genome.draw(rng, count), child).astype(np.int16))
+    return _made(child, elites.numbers[one], elites.numbers[two], 2, rng, count)
+
+
+def _immigrants(pool: Pool, taken: Keys, rng: np.random.Generator, count: int) -> Candidates:
+    rows = pool.strangers(rng, count, taken)
+    return _made(rows, np.full(len(rows), -1), None, 3, rng, count)
+
+
+def _made(
+    rows: Rows,
+    one: npt.NDArray[np.intp],
+    two: npt.NDArray[np.intp] | None,
+    operator: int,
+    rng: np.random.Generator,
+    count: int,
+) -> Candidates:
+    kept = np.sort(rng.permutation(len(rows))[:count])
+    parents = np.stack([one, np.full(len(rows), -1) if two is None else two], axis=1).astype(np.intp)
+    return Candidates(rows[kept], np.full(len(kept), operator, dtype=np.intp), parents[kept])

@@ -1,0 +1,56 @@
+"""The first generation: what a prior praises, the default candidate, then rows that show values not yet shown."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.samplers.evo._features import Floats
+from evokern.samplers.evo._genome import Genome, Rows
+from evokern.samplers.evo._observations import Observations
+from evokern.samplers.evo._pool import Pool
+from evokern.samplers.evo._prior import PriorModel
+
+LEAST = 6
+"""Trials of a first generation in a space without outer genes."""
+FROM_PRIOR = 8
+"""Trials that a prior fills at most."""
+DRAWN = 48
+"""Rows from which the one that shows most is taken."""
+
+
+def size(genome: Genome, prior: PriorModel | None) -> int:
+    """Return the trials of the first generation: enough for every value of every outer gene, and for the prior."""
+    outer = [len(gene.values) for gene in genome.genes if gene.layer == "mutation"]
+    return max([LEAST, *(1 + values for values in outer)]) + (0 if prior is None else FROM_PRIOR)
+
+
+def propose(
+    pool: Pool, seen: Observations, prior: PriorModel | None, rng: np.random.Generator
+) -> tuple[Rows, str] | None:
+    """Return a row, shape (1, genes), and its operator; None when nothing is left."""
+    genome = pool.genome
+    if prior is not None and sum(p.get("operator") == "prior" for p in seen.proposals) < FROM_PRIOR:
+        praised = pool.admissible(prior.best, seen.keys)
+        if len(praised):
+            return praised[:1], "prior"
+    default = pool.admissible(genome.rows([genome.space.default()]), seen.keys)
+    if len(default):
+        return default, "default"
+    drawn = pool.strangers(rng, DRAWN, seen.keys)
+    if not len(drawn):
+        drawn = pool.first_left(seen.keys)
+    if not len(drawn):
+        return None
+    return drawn[[int(np.argmax(novelty(genome, drawn, seen.rows)))]], "cover"
+
+
+def novelty(genome: Genome, rows: Rows, shown: Rows) -> Floats:
+    """Return how much each row shows that was not shown: outer genes first, then the share of each value so far."""
+    score = np.zeros(len(rows))
+    for index, gene in enumerate(genome.genes):
+        if len(gene.values) < 2:
+            continue
+        shows = np.bincount(shown[:, index], minlength=len(gene.values))
+        weight = 10.0 if gene.layer == "mutation" else 1.0
+        score += weight / (1.0 + shows[rows[:, index]])
+    return score

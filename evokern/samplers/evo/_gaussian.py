@@ -1,0 +1,157 @@
+"""Gaussian process regression: Matérn 5/2 over feature groups, length scales by maximum a posteriori, grown row by row.
+
+Formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 (algorithm 2.1), 4.2 and 5.4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.optimize import minimize
+
+from evokern.samplers.evo._features import Features, Floats
+
+LOG_NOISE = (-6.0, 2.0)
+"""Mean and standard deviation of the prior of log(noise variance / signal variance)."""
+LOG_WEIGHT = -1.0
+"""Prior mean of a group's log inverse squared length scale."""
+LOG_WEIGHT_PRODUCT = -3.0
+"""The same for a product of two genes: rarer, so flatter."""
+LOG_WEIGHT_SD = 1.5
+"""Prior standard deviation of both."""
+JITTER = 1e-6
+"""Added to the diagonal, in units of the signal variance."""
+
+
+def matern(squared: Floats) -> Floats:
+    """Return the Matérn 5/2 correlation at squared distances."""
+    scaled = np.sqrt(5.0 * np.maximum(squared, 0.0))
+    return (1.0 + scaled + scaled * scaled / 3.0) * np.exp(-scaled)
+
+
+def prior_weights(features: Features) -> Floats:
+    """Return the prior mean of the log weights, and of the log noise behind them."""
+    return np.append(np.where(features.product, LOG_WEIGHT_PRODUCT, LOG_WEIGHT), LOG_NOISE[0])
+
+
+def fit_weights(features: Features, columns: Floats, y: Floats, iterations: int = 15) -> Floats:
+    """Return log weights of the groups, and log noise, that are most probable given data.
+
+    Args:
+        features: which column belongs to which group.
+        columns: features of the data, shape (n, columns).
+        y: standardised targets, shape (n,).
+        iterations: of L-BFGS, from the prior mean, so that the answer depends on the data alone.
+    """
+    start = prior_weights(features)
+    spread = np.append(np.full(len(features.product), LOG_WEIGHT_SD), LOG_NOISE[1])
+    n, count = len(y), len(features.product)
+    distances = np.zeros((count, n, n))
+    for column, group in zip(columns.T, features.groups, strict=True):
+        difference = column[:, None] - column[None]
+        distances[group] += difference * difference
+    flat = distances.reshape(count, n * n)
+
+    def loss(logs: Floats) -> tuple[float, Floats]:
+        weights, noise = np.exp(logs[:-1]), np.exp(logs[-1])
+        scaled = np.sqrt(5.0 * (weights @ flat))
+        decay = np.exp(-scaled)
+        covariance = ((1.0 + scaled + scaled * scaled / 3.0) * decay).reshape(n, n)
+        covariance.flat[:: n + 1] += noise + JITTER
+        factor, failed = dpotrf(covariance, lower=1)
+        if failed:
+            return 1e10, np.zeros_like(logs)
+        lower, _ = dpotri(factor, lower=1)
+        inverse = np.tril(lower) + np.tril(lower, -1).T
+        alpha = inverse @ y
+        signal = max(float(y @ alpha) / n, 1e-12)
+        outer = 0.5 * (inverse - np.outer(alpha, alpha) / signal)
+        by_distance = -(5.0 / 6.0) * (1.0 + scaled) * decay
+        gradient = np.append((flat @ (outer.ravel() * by_distance)) * weights, np.trace(outer) * noise)
+        off = (logs - start) / spread
+        value = 0.5 * n * np.log(signal) + np.log(np.diag(factor)).sum() + 0.5 * off @ off
+        return float(value), gradient + off / spread
+
+    bounds = [(-9.0, 6.0)] * count + [(-12.0, -1.0)]
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
+    best: Floats = found.x
+    return best
+
+
+class Process:
+    """A posterior over fixed candidates, conditioned on rows that are added one by one.
+
+    Where the rows lie decides the variance; the targets come later, in `predict`, so that a pending row narrows the
+    variance around it before its result is known.
+    """
+
+    def __init__(self, features: Features, logs: Floats, rows: Floats, candidates: Floats, room: int) -> None:
+        scale = np.sqrt(np.exp(logs[:-1]))[features.groups]
+        self._noise = float(np.exp(logs[-1])) + JITTER
+        self._scale = scale
+        self._count = n = len(rows)
+        self._rows = np.zeros((n + room, len(scale)))
+        self._rows[:n] = rows * scale
+        self._candidates = candidates * scale
+        covariance = matern(_squared(self._rows[:n], self._rows[:n]))
+        covariance.flat[:: n + 1] += self._noise
+        self._factor = np.zeros((n + room, n + room))
+        self._factor[:n, :n] = np.linalg.cholesky(covariance)
+        self._cross = np.zeros((n + room, len(candidates)))
+        self._cross[:n] = matern(_squared(self._rows[:n], self._candidates))
+        self._solved = np.zeros_like(self._cross)
+        self._solved[:n] = _solve(self._factor[:n, :n], self._cross[:n])
+        self._explained = np.einsum("ij,ij->j", self._solved[:n], self._solved[:n])
+
+    def add(self, row: Floats) -> None:
+        """Condition on one more row, shape (columns,)."""
+        n = self._count
+        scaled = (row * self._scale)[None]
+        known = matern(_squared(self._rows[:n], scaled))[:, 0]
+        link = _solve(self._factor[:n, :n], known)
+        own = np.sqrt(max(1.0 + self._noise - float(link @ link), self._noise))
+        self._rows[n] = scaled
+        self._factor[n, :n], self._factor[n, n] = link, own
+        self._cross[n] = matern(_squared(scaled, self._candidates))[0]
+        self._solved[n] = (self._cross[n] - link @ self._solved[:n]) / own
+        self._explained = self._explained + self._solved[n] * self._solved[n]
+        self._count = n + 1
+
+    def predict(self, y: Floats, known: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation at every candidate.
+
+        Args:
+            y: targets of the rows in the order they were added, shape (n,); those not known are ignored.
+            known: which targets are known. The others are believed to be what the known ones predict, which leaves
+                the mean as it is and narrows the variance (the kriging believer of Ginsbourger et al. 2010).
+        """
+        n = self._count
+        if known.all():
+            half = _solve(self._factor[:n, :n], y)
+            weights = solve_triangular(self._factor[:n, :n], half, lower=True, trans=1, check_finite=False)
+            signal = float(half @ half) / max(n, 1)
+        else:
+            rows = self._rows[:n][known]
+            covariance = matern(_squared(rows, rows))
+            covariance.flat[:: len(rows) + 1] += self._noise
+            factor = np.linalg.cholesky(covariance)
+            half = _solve(factor, y[known])
+            weights = np.zeros(n)
+            weights[known] = solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
+            signal = float(half @ half) / max(len(rows), 1)
+        mean: Floats = weights @ self._cross[:n]
+        variance = np.maximum(1.0 - self._explained, 1e-10) * max(signal, 1e-12)
+        return mean, np.sqrt(variance)
+
+
+def _squared(one: Floats, other: Floats) -> Floats:
+    squared: Floats = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2.0 * (one @ other.T)
+    return np.maximum(squared, 0.0)
+
+
+def _solve(lower: Any, right: Any) -> Any:
+    return solve_triangular(lower, right, lower=True, check_finite=False)

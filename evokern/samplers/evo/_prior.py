@@ -1,0 +1,118 @@
+"""A warm start: what another study, another device or a time model says before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern.errors import StudyError
+from evokern.samplers.evo._features import Features, Floats
+from evokern.samplers.evo._gaussian import Process
+from evokern.samplers.evo._genome import Genome, Rows
+from evokern.samplers.evo._surrogate import ROWS, compress, fit, representative
+from evokern.space import Config, Space, Value
+
+STRENGTH = 10.0
+"""Trials after which the prior's word and the model's count alike (the exponent of Hvarfner et al. 2022, piBO)."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Configurations of this space with the log times that something else gave them."""
+
+    entries: tuple[tuple[Config, float], ...]
+    """Canonical configuration and its log(time), on any scale; each configuration once, best first."""
+    source: str
+    """Where they come from, for messages: `runs.db:attention-s128`, `sim:h200`."""
+    used: tuple[str, ...] = ()
+    """Genes that the source and this space share."""
+    ignored: tuple[str, ...] = ()
+    """Genes that only one of them has, with the reason: unknown here, or absent there and set to the default."""
+
+    def __post_init__(self) -> None:
+        if not self.entries:
+            raise StudyError(f"warm start from {self.source} has no usable trial; leave --warm-start away")
+
+    @classmethod
+    def from_trials(cls, space: Space, trials: Iterable[tuple[Mapping[str, Value], float]], source: str) -> Prior:
+        """Take over the trials of another study, gene by gene.
+
+        Args:
+            space: this study's space.
+            trials: configuration and log(time) of each measured trial.
+            source: where they come from.
+
+        Raises:
+            StudyError: no gene is shared, or no trial has values that this space knows.
+        """
+        known = [(dict(values), float(value)) for values, value in trials]
+        there = {name for values, _ in known for name in values}
+        here = [gene.name for gene in space.genes]
+        used = tuple(name for name in here if name in there)
+        if not used:
+            raise StudyError(f"warm start from {source} shares no gene with this kernel ({', '.join(here)})")
+        ignored = tuple(f"{name} (unknown here)" for name in sorted(there - set(here))) + tuple(
+            f"{name} (not there: {space.gene(name).default})" for name in here if name not in there
+        )
+        best: dict[Config, float] = {}
+        for values, value in known:
+            if all(values[name] in space.gene(name).values for name in used if name in values):
+                config = space.canonical({name: values.get(name, space.gene(name).default) for name in here})
+                best[config] = min(value, best.get(config, value))
+        ordered = sorted(best.items(), key=lambda entry: (entry[1], entry[0].key))
+        return cls(tuple(ordered), source, used, ignored)
+
+    @classmethod
+    def from_ranking(
+        cls,
+        space: Space,
+        predict: Callable[[Sequence[Config]], Sequence[float | None]],
+        source: str,
+        count: int = 256,
+        seed: int = 0,
+    ) -> Prior:
+        """Ask a time model about random feasible configurations.
+
+        Args:
+            space: genes with feasibility bound.
+            predict: log(time) of each configuration, None where the model has none.
+            source: where the predictions come from.
+            count: how many configurations to draw.
+            seed: of the draw.
+
+        Raises:
+            StudyError: the model predicts nothing.
+        """
+        from evokern.samplers.evo._pool import Pool
+
+        genome = Genome(space)
+        pool = Pool(genome, lambda config: "infeasible", seed)
+        rows = pool.draw(np.random.default_rng(seed), count, np.empty(0, dtype=np.int64))
+        configs = [genome.config(row) for row in rows]
+        said = [(config, value) for config, value in zip(configs, predict(configs), strict=True) if value is not None]
+        ordered = sorted(said, key=lambda entry: (entry[1], entry[0].key))
+        return cls(tuple(ordered), source, tuple(gene.name for gene in space.genes))
+
+
+class PriorModel:
+    """A prior, spread from its entries over the whole space."""
+
+    def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
+        rows = genome.rows(config for config, _ in prior.entries)
+        values = np.array([value for _, value in prior.entries])
+        self.best: Rows = rows
+        """The prior's configurations, best first."""
+        self._features = features
+        kept = representative(values, np.zeros(len(values), dtype=bool), ROWS)
+        self._rows, targets = rows[kept], compress(values[kept])
+        self._targets = (targets - targets.mean()) / (targets.std() + 1e-9)
+        self._logs = fit(features, self._rows, values[kept], np.zeros(len(kept), dtype=bool))
+
+    def preference(self, rows: Rows, told: int) -> Floats:
+        """Return the factor by which the acquisition of each row is multiplied after `told` results: it fades to 1."""
+        process = Process(self._features, self._logs, self._features(self._rows), self._features(rows), 0)
+        mean, _ = process.predict(self._targets, np.ones(len(self._targets), dtype=bool))
+        preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + told))
+        return preference
