@@ -84,7 +84,7 @@ def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
     headers = {
         path.name: path.read_text(encoding="utf-8")
         for path in kernel.files()
-        if path.suffix in (".cuh", ".h", ".hpp") and path.name != "reference.h"
+        if path.suffix in (".cu", ".cuh", ".h", ".hpp") and path.name not in ("reference.h", kernel.source)
     }
     return source, headers
 

@@ -10,10 +10,24 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli import search, show, export, check, sanitize, init, list_, doctor, cache  # isort: skip
+from evokern.cli import search, show, export, check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
-__all__ = ["app", "cache", "check", "doctor", "export", "init", "list_", "run", "sanitize", "search", "show"]
+__all__ = [
+    "app",
+    "cache",
+    "check",
+    "doctor",
+    "export",
+    "init",
+    "list_",
+    "profile",
+    "run",
+    "sanitize",
+    "search",
+    "selftest",
+    "show",
+]
 
 
 def _show_version(wanted: bool) -> None:

@@ -214,19 +214,24 @@ class GpuWorker:
             bench.poison()
             self._once(prepared)
         verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when="in the timed runs")
-        for share in (TOUCHED, 1.0):
-            bench.refresh(share)
-            if not verdict.passed:
-                return verdict
-            if in_place:
-                bench.poison()
-                self._once(prepared)
-            else:
-                clock.graph.replay()
-                finish(self._settings.timing.hang_s * clock.calls, self._settings.timing.hang_s)
-            when = "when the timed runs were repeated on other inputs"
+        bench.refresh()
+        if not verdict.passed:
+            return replace(verdict, evidence={**verdict.evidence, "check": "timed_runs"})
+        if in_place:
+            bench.poison()
+            self._once(prepared)
+        else:
+            clock.graph.replay()
+            finish(self._settings.timing.hang_s * clock.calls, self._settings.timing.hang_s)
+        when = "when the timed runs were repeated on other inputs"
+        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=when)
+        if verdict.passed:
+            bench.refresh(TOUCHED)
+            bench.poison()
+            self._once(prepared)
+            when = "when the timed calls were run once more on nearly the same inputs"
             verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=when)
-        return verdict
+        return verdict if verdict.passed else replace(verdict, evidence={**verdict.evidence, "check": "repeat"})
 
     def _once(self, prepared: Sequence[PreparedCall]) -> None:
         for call in prepared:
