@@ -337,7 +337,15 @@ class Baseline:
     name: str
     """Name shown beside the result."""
     run: Callable[[Problem, Inputs], Mapping[str, torch.Tensor]]
-    """Gets the problem and the inputs in their own dtypes, returns the outputs by name; captured in a CUDA graph."""
+    """Gets the problem and the inputs in their own dtypes (or what `prepare` made of them), returns the outputs by
+    name; captured in a CUDA graph."""
+    prepare: Callable[[Problem, Inputs], Inputs] | None = None
+    """Makes of the inputs what this one would be given in practice (another dtype, say): once for each input set,
+    before the graph is captured, so that it is not timed."""
+
+    def given(self, problem: Problem, inputs: Inputs) -> Inputs:
+        """Return what `run` gets for these inputs."""
+        return inputs if self.prepare is None else self.prepare(problem, inputs)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class BaselineRunner:
         """
         for call in calls:
             with torch.no_grad():
-                answer = self.baseline.run(self.problem, call.arguments)
+                answer = self.baseline.run(self.problem, self.baseline.given(self.problem, call.arguments))
             for name, value in answer.items():
                 if name not in call.arguments:
                     raise KernelError(f"baseline {self.baseline.name} returned {name!r}, which is no output")
@@ -41,10 +41,12 @@ class BaselineRunner:
 
 
 def runs_as(baseline: Baseline, problem: Problem, arguments: Mapping[str, torch.Tensor]) -> Callable[[], None]:
-    """Return a call that a clock can capture; its outputs live as long as the graph needs them."""
+    """Return a call that a clock can capture; inputs that it prepares, and its outputs, live as long as the graph."""
+    with torch.no_grad():
+        inputs = baseline.given(problem, arguments)
 
     def call() -> None:
         with torch.no_grad():
-            baseline.run(problem, arguments)
+            baseline.run(problem, inputs)
 
     return call

@@ -121,8 +121,13 @@ def compare_with_cpp(
 
 
 def reference_arguments(kernel: Kernel, problem: Problem) -> list[int]:
-    """Return the leading whole-number arguments of `reference`: every numeric field, in declared order."""
-    return [int(problem[field.name]) for field in kernel.fields if isinstance(problem[field.name], int)]
+    """Return the leading arguments of `reference`: numeric fields, and of a choice of words the position, in order."""
+    values = {field: problem[field.name] for field in kernel.fields}
+    return [
+        value if isinstance(value, int) else field.choices.index(value)
+        for field, value in values.items()
+        if isinstance(value, int) or len(field.choices) > 1
+    ]
 
 
 def _program(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> str:
@@ -159,4 +164,4 @@ def _run(command: list[str], what: str, folder: Path) -> None:
         raise KernelError(f"reference.h {what}{detail} (it must declare {_SIGNATURE})")
 
 
-_SIGNATURE = "`inline void reference(int per numeric field, const double* per input, double* per output)`"
+_SIGNATURE = "`inline void reference(int per field, const double* per input, double* per output)`"

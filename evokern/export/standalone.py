@@ -98,7 +98,7 @@ def standalone(
         make_inputs=_make_inputs(traces.tensors, by_role["input"]),
         make_outputs=_make_outputs(traces.tensors, by_role),
         make_workspaces=_make_workspaces(traces.tensors, by_role["workspace"]),
-        check=_check(traces, by_role, limits),
+        check=_check(_reference_fields(kernel, problem, traces), traces, by_role, limits),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -218,12 +218,22 @@ def _make_workspaces(tensors: Mapping[str, Tensor], names: list[str]) -> str:
     return "\n".join(f"  workspaces.push_back(make_poisoned(evokern::{name}_bytes(shape)));" for name in names)
 
 
-def _check(traces: Traces, by_role: Mapping[str, list[str]], limits: Mapping[str, Tolerance]) -> str:
+def _reference_fields(kernel: Kernel, problem: Problem, traces: Traces) -> list[str]:
+    """The problem's fields as the reference takes them: numbers from the shape, a choice of words as its position."""
+    arguments = []
+    for entry in kernel.fields:
+        if entry.name in traces.fields:
+            arguments.append(f"static_cast<int>(shape.{entry.name.lower()})")
+        elif len(entry.choices) > 1:
+            arguments.append(f"{entry.choices.index(problem[entry.name])}")
+    return arguments
+
+
+def _check(fields: list[str], traces: Traces, by_role: Mapping[str, list[str]], limits: Mapping[str, Tolerance]) -> str:
     """The call of the reference and the comparison of every output."""
     outputs = by_role["output"]
     lines = [f"  std::vector<double> wanted_{name}({elements(traces.tensors[name])});" for name in outputs]
-    arguments = [f"static_cast<int>(shape.{name.lower()})" for name in traces.fields]
-    arguments += [f"inputs[0][{index}].values.data()" for index in range(len(by_role["input"]))]
+    arguments = [*fields, *(f"inputs[0][{index}].values.data()" for index in range(len(by_role["input"])))]
     arguments += [f"wanted_{name}.data()" for name in outputs]
     lines += [f"  ::reference({', '.join(arguments)});", "  double worst = 0;"]
     for index, name in enumerate(outputs):
