@@ -268,7 +268,7 @@ def _contents(argument: Argument, rng: np.random.Generator) -> Any:
     if argument.role == "out":
         return np.full(argument.bytes, _UNWRITTEN, np.uint8)
     if argument.role == "zero":
-        return np.zeros(argument.bytes, np.uint8)
+        return _encoded(np.zeros(argument.elements), argument.dtype)
     whole = argument.dtype in _INTEGERS
     if argument.low is None or argument.high is None:
         values = rng.integers(0, 128, argument.elements) if whole else rng.standard_normal(argument.elements)

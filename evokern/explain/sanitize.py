@@ -133,16 +133,26 @@ def run_launch(
         UsageError: the grid is larger than can be run here, or the arguments do not match.
         SourceError: the kernel uses what the simulator does not execute.
     """
-    if launch.blocks > MOST_BLOCKS and blocks is None:
-        raise UsageError(
-            f"a grid of {launch.blocks:,} blocks is more than the simulator runs ({MOST_BLOCKS:,}): give a smaller "
-            "grid or smaller shapes, a defect shows there as well"
-        )
+    if blocks is None:
+        refuse_huge(launch)
     result = simt.launch(
         module, symbol, launch.grid, launch.block, args, memory=memory, dynamic_shared=launch.shared_bytes,
         source=source, count=False, instruction_limit=limit, blocks=blocks,
     )  # fmt: skip
     return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
+
+
+def refuse_huge(launch: Launch) -> None:
+    """Refuse a grid that cannot be run here.
+
+    Raises:
+        UsageError: it has more than `MOST_BLOCKS` blocks.
+    """
+    if launch.blocks > MOST_BLOCKS:
+        raise UsageError(
+            f"a grid of {launch.blocks:,} blocks is more than the simulator runs ({MOST_BLOCKS:,}): give a smaller "
+            "grid or smaller shapes, a defect shows there as well"
+        )
 
 
 def _readable(finding: Finding, limit: int) -> Finding:

@@ -15,7 +15,7 @@ from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, Entry, EntryPoint, read
 from evokern.errors import SourceError, UsageError
 from evokern.explain.arguments import Argument, match, names, place
-from evokern.explain.sanitize import INSTRUCTION_LIMIT, SanitizedRun, SanitizeReport, described, run_launch
+from evokern.explain.sanitize import INSTRUCTION_LIMIT, SanitizedRun, SanitizeReport, described, refuse_huge, run_launch
 from evokern.kernel import Launch
 from evokern.profiles import Profile
 
@@ -139,6 +139,7 @@ def _launch(wanted: FileLaunch, entry: Entry, compiled: simt.Entry, chip: Profil
     for what, number, limit, who in _limits(launch, compiled, chip):
         if number > limit:
             raise UsageError(f"{entry.qualified}: {number} {what}, at most {limit} are possible ({who})")
+    refuse_huge(launch)
     if compiled.reqntid and compiled.reqntid != launch.block:
         raise UsageError(f"{entry.qualified} runs in blocks of {compiled.reqntid} only, not {launch.block}")
     return launch
