@@ -30,7 +30,10 @@ def _invoke(*arguments: str) -> tuple[int, str]:
 
 def test_all_commands_are_there() -> None:
     """The commands that the README promises exist, and no others."""
-    assert COMMANDS == ["cache", "check", "doctor", "export", "init", "list", "resume", "search", "show"]
+    assert COMMANDS == [
+        *("cache", "check", "doctor", "export", "init", "list", "profile", "resume", "sanitize", "search"),
+        *("selftest", "show"),
+    ]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
