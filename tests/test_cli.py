@@ -178,7 +178,7 @@ def test_times_are_written_for_people() -> None:
 
 def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands, studies and kernels are completed."""
-    words = {"evokern se": "search", "evokern search attention-s5": "attention-s512", "evokern check rms": "rmsnorm"}
+    words = {"evokern sea": "search", "evokern search attention-s5": "attention-s512", "evokern check rms": "rmsnorm"}
     for typed, expected in words.items():
         asked = {"_EVOKERN_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
         code = "import sys; sys.argv[0] = 'evokern'; from evokern.cli import main; main()"
