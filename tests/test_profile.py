@@ -1,0 +1,233 @@
+"""`evokern profile`: counters per source line, what bounds a candidate, and which candidate is meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.device._base import Answer, Request, StartReport, Task
+from evokern.device.table import measured
+from evokern.profiles import CHIPS
+from evokern.search import search
+
+TILE = """#pragma once
+__device__ inline void put(float* tile, float value) {
+  tile[threadIdx.x * STRIDE] = value;
+}
+"""
+SOURCE = """#include "tile.cuh"
+extern "C" __global__ void columns(const float* x, float* y) {
+  __shared__ float tile[32 * 32];
+  const int i = blockIdx.x * 32 + threadIdx.x;
+  put(tile, x[i]);
+  __syncthreads();
+  if (threadIdx.x < SHARE) y[i] = tile[threadIdx.x * STRIDE];
+}
+"""
+DECLARATION = """
+from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, Workload
+
+kernel = Kernel(
+    name="columns",
+    genes=(Parameter("STRIDE", (1, 2, 32), default=1), Parameter("SHARE", (16, 32), default=32)),
+    fields=(ProblemField("N"),),
+    launches=lambda c, p: [Launch("columns", grid=p.N // 32, block=32, args=("x", "y"))],
+    workload=Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
+        reference=lambda p, t: {"y": t["x"]},
+        tolerance={"y": Tolerance(0, 0)},
+        flops=lambda p: p.N,
+        bytes=lambda p: 8 * p.N,
+        small_problems=("64",),
+    ),
+)
+"""
+
+
+class PretendedH200:
+    """Answers at once; a stride of 2 is the fastest."""
+
+    identity, predicted, window = "NVIDIA H200", False, 2
+    profile = CHIPS["h200"]
+
+    def __init__(self) -> None:
+        self._ready: list[Answer] = []
+
+    def start(self, task: Task) -> StartReport:
+        return StartReport()
+
+    def submit(self, request: Request) -> None:
+        self._ready.append(Answer(request.number, measured(1.0 + abs(request.config.STRIDE - 2), f"{request.number}")))
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def busy_s(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a kernel whose counters can be worked out by hand, and a study of it."""
+    folder = tmp_path / "kernels" / "columns"
+    folder.mkdir(parents=True)
+    (tmp_path / "studies").mkdir()
+    (folder / "kernel.py").write_text(DECLARATION)
+    (folder / "kernel.cu").write_text(SOURCE)
+    (folder / "tile.cuh").write_text(TILE)
+    (tmp_path / "studies" / "mine.toml").write_text('kernel = "columns"\nproblems = ["4096", "64"]\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def _profile(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["profile", *arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def _refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["profile", *arguments])
+    assert (2, "") == (result.exit_code, result.stdout), result.output
+    return result.stderr
+
+
+def _line(found: dict[str, Any], file: str, text: str) -> dict[str, Any]:
+    return next(line for line in found["launches"][0]["lines"] if (line["file"], line["source"]) == (file, text))
+
+
+@pytest.mark.parametrize(("stride", "wavefronts"), [(1, 1), (2, 2), (32, 32)])
+def test_counters_are_those_of_the_line(here: Path, stride: int, wavefronts: int) -> None:
+    """A line's wavefronts and sectors, scaled to the grid, are what its accesses need; a header's line is its own."""
+    found = _profile("columns", "--device", "sim:l4", "--problem", "4096", "--set", f"STRIDE={stride}")
+    launch = found["launches"][0]
+    assert 6 == len(launch["sampled_blocks"])
+    store = _line(found, "tile.cuh", "tile[threadIdx.x * STRIDE] = value;")
+    assert (3, 128 * wavefronts, 128) == (store["line"], store["shared_wavefronts"], store["ideal_wavefronts"])
+    load = _line(found, "", "put(tile, x[i]);")
+    assert (128 * 4, 128 * 4) == (load["global_sectors"], load["ideal_sectors"])
+    assert sum(line["warp_instructions"] for line in launch["lines"]) == sum(
+        count for line in launch["lines"] for count in line["pipes"].values()
+    )
+
+
+def test_divergence_is_counted_at_its_line(here: Path) -> None:
+    """Instructions that half of a warp runs while the other half is elsewhere count as divergent."""
+    whole = _profile("columns", "--device", "sim:l4", "--problem", "64")
+    half = _profile("columns", "--device", "sim:l4", "--problem", "64", "--set", "SHARE=16")
+    store = "if (threadIdx.x < SHARE) y[i] = tile[threadIdx.x * STRIDE];"
+    assert 0 == _line(whole, "", store)["divergent"]
+    assert _line(half, "", store)["divergent"] >= 2
+
+
+def test_the_bound_is_the_largest_term(here: Path) -> None:
+    """32-way bank conflicts cost the lines that have them; the predicted time contains each term."""
+    plain = _profile("columns", "--device", "sim:l4", "--problem", "1048576")
+    conflicts = _profile("columns", "--device", "sim:l4", "--problem", "1048576", "--set", "STRIDE=32")
+    assert (True, "shared-memory-bound", "shared") == (
+        conflicts["predicted"],
+        conflicts["cause"],
+        conflicts["bound"],
+    )
+    assert max(conflicts["terms_us"], key=conflicts["terms_us"].get) == "shared"
+    assert conflicts["time_us"] >= max(conflicts["terms_us"].values())
+    assert conflicts["time_us"] > plain["time_us"]
+    assert {"tile.cuh", ""} == {line["file"] for line in conflicts["launches"][0]["lines"][:2]}
+    assert ["shared", "shared"] == [line["resource"] for line in conflicts["launches"][0]["lines"][:2]]
+
+
+def test_the_text_shows_lines_terms_and_resources(here: Path) -> None:
+    """A person sees the time as predicted, what bounds it, registers, occupancy, waits, and lines with their text."""
+    result = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "4096", "--top", "2"])
+    lines = result.stdout.splitlines()
+    assert (0, "the default candidate of columns at 4096 on sim:l4") == (result.exit_code, lines[0])
+    assert lines[1].startswith("predicted time ")
+    for part in ("registers", "occupancy", "waits", "counted    6 of 128 blocks, scaled to all", "(--top N, --json)"):
+        assert part in result.stdout
+    rows = [line for line in lines if "kernel.cu:" in line or "tile.cuh:" in line]
+    assert 2 == len(rows)
+
+
+def test_wrong_results_are_told(here: Path) -> None:
+    """Counters of a candidate that leaves work out are shown with a word about it."""
+    source = here / "kernels" / "columns" / "kernel.cu"
+    source.write_text(SOURCE.replace("tile[threadIdx.x * STRIDE];", "1 + tile[threadIdx.x * STRIDE];"))
+    result = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "64"])
+    assert "its results are wrong: " in result.stdout
+    assert _profile("columns", "--problem", "64")["fault"]
+
+
+def test_candidates_of_a_database(here: Path) -> None:
+    """The champion by default, a trial by number, the study's problem, the chip that the study ran on."""
+    from evokern.discovery import find_study
+
+    search(find_study("mine"), db=here / "evokern.db", device=PretendedH200(), trials=6)
+    champion = _profile()
+    assert ("sim:h200", "4096", 2) == (champion["device"], champion["problem"], champion["config"]["STRIDE"])
+    assert "(the champion)" in champion["title"]
+    trial = _profile("mine", "--trial", "0", "--device", "sim:l4", "--problem", "64")
+    assert ("sim:l4", "64") == (trial["device"], trial["problem"])
+    assert trial["title"].startswith("trial 0 of mine")
+    changed = _profile("mine", "--set", "STRIDE=32")
+    assert 32 == changed["config"]["STRIDE"]
+    assert "the study ran on NVIDIA H200" in CliRunner().invoke(app, ["profile"]).stderr
+
+
+def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
+    """Where the kernel's folder changed since, the copy in the database is profiled, once it is trusted."""
+    from evokern.discovery import find_study
+
+    search(find_study("mine"), db=here / "evokern.db", device=PretendedH200(), trials=2)
+    source = here / "kernels" / "columns" / "kernel.cu"
+    source.write_text(SOURCE.replace("put(tile, x[i]);", "put(tile, x[i]);  // changed"))
+    assert "the code of kernel columns changed" in _refused("--trial", "0")
+    found = _profile("--trial", "0", "--trust")
+    assert "put(tile, x[i]);" in {line["source"] for line in found["launches"][0]["lines"]}
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ([], "there is no database evokern.db"),
+        (["mine", "--trial", "3"], "there is no database evokern.db"),
+        (["mien"], "there is no study or kernel 'mien'; known: mine"),
+        (["columns", "--trial", "1", "--set", "STRIDE=1"], "leave one out"),
+        (["columns", "--set", "STRIDE=3"], "STRIDE cannot be '3'"),
+        (["columns", "--problem", "0"], "N=0 is out of range"),
+        (["columns", "--device", "cuda:0"], "device 'cuda:0' is not simulated"),
+        (["columns", "--device", "sim:l5"], "did you mean 'l4'?"),
+    ],
+)
+def test_mistakes_are_told_with_the_remedy(here: Path, command: list[str], told: str) -> None:
+    """Each mistake ends with exit code 2 and names the value and what to do."""
+    assert told in _refused(*command)
+
+
+def test_a_study_of_a_gpu_asks_for_a_chip(here: Path) -> None:
+    """A study file for a GPU is profiled on the chip that is named, and no other is assumed."""
+    path = here / "studies" / "mine.toml"
+    path.write_text(path.read_text() + 'device = "cuda:0"\n')
+    assert "counters by line come from sim:CHIP" in _refused("mine")
+
+
+def test_a_candidate_that_fails_is_no_profile(here: Path) -> None:
+    """A candidate that crashes is refused with the line, and where to look."""
+    source = here / "kernels" / "columns" / "kernel.cu"
+    source.write_text(SOURCE.replace("y[i] =", "y[i + 100000000] ="))
+    told = _refused("columns", "--problem", "64")
+    assert "out of bounds at line 7" in told
+    assert "`evokern sanitize` tells more" in told
