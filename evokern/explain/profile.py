@@ -3,7 +3,8 @@
 The records say nothing about where counters come from. `profile_simulated` fills them from the simulated device:
 sampled blocks of the problem itself are executed, their mean stands for the grid, and the time model turns the sums
 into predicted times. A line's own time is what the same model gives for its instructions alone on the busiest SM, on
-the resource they load most; lines overlap, so that these times need not add up to the launch's.
+the resource they load most (of L2 and DRAM its share by sectors); lines overlap, so that these times need not add up to
+the launch's.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ def profile_simulated(subject: Subject) -> CandidateProfile:
                 terms_us=prediction.terms_us,
                 bound=prediction.bound,
                 waits_clocks=predicted.waits[number],
-                lines=tuple(sorted(_lines(counters, launch, chip, texts), key=lambda line: -line.time_us)),
+                lines=tuple(
+                    sorted(_lines(counters, launch, chip, texts, prediction.terms_us), key=lambda line: -line.time_us)
+                ),
             )
         )
     total = predicted.total
@@ -200,35 +203,44 @@ def _built(subject: Subject) -> tuple[Built, Rendered]:
     return replace(built, programs=(lined,)), rendered
 
 
-def _lines(counters: Counters, launch: Launch, chip: Profile, texts: Mapping[str, str]) -> Iterator[LineProfile]:
+def _lines(
+    counters: Counters, launch: Launch, chip: Profile, texts: Mapping[str, str], terms_us: Mapping[str, float]
+) -> Iterator[LineProfile]:
     """Yield every line that issued something, scaled from the sampled blocks to the grid."""
     split = {name: text.splitlines() for name, text in texts.items()}
     share = math.ceil(launch.blocks / chip.sms)
     scale = launch.blocks / max(len(counters.blocks) * counters.launches, 1)
+    moved = _sectors(counters)
     for (file, line), numbers in _places(counters).items():
         mine = _only(counters, numbers)
         if not mine.total_warp_instructions:
             continue
-        clocks = timemodel.block_clocks(mine, chip)
-        resource = max(clocks, key=clocks.__getitem__)
+        times = {name: value * share / chip.clock_mhz for name, value in timemodel.block_clocks(mine, chip).items()}
+        sectors = _sectors(mine)
+        # What lies behind L1 is shared by all SMs: a line has its part of the launch's term.
+        times |= {name: terms_us.get(name, 0.0) * sectors / max(moved, 1) for name in ("l2", "dram")}
+        resource = max(times, key=times.__getitem__)
         own = split.get(file, [])
-        sectors = mine.load_sectors.sum() + mine.store_sectors.sum()
         ideal = mine.ideal_load_sectors.sum() + mine.ideal_store_sectors.sum()
         yield LineProfile(
             file=file,
             line=line,
             source=own[line - 1].strip() if 0 < line <= len(own) else "",
-            time_us=clocks[resource] * share / chip.clock_mhz,
+            time_us=times[resource],
             resource=resource,
             warp_instructions=round(mine.total_warp_instructions * scale),
             thread_instructions=round(int(mine.thread_instructions.sum()) * scale),
             divergent=round(int(mine.divergent.sum()) * scale),
             shared_wavefronts=round(int(mine.shared_wavefronts.sum()) * scale),
             ideal_wavefronts=round(int(mine.ideal_wavefronts.sum()) * scale),
-            global_sectors=round(int(sectors) * scale),
+            global_sectors=round(sectors * scale),
             ideal_sectors=round(int(ideal) * scale),
             pipes={name: round(count * scale) for name, count in mine.by_pipe().items() if count},
         )
+
+
+def _sectors(counters: Counters) -> int:
+    return int(counters.load_sectors.sum() + counters.store_sectors.sum())
 
 
 def _places(counters: Counters) -> dict[tuple[str, int], list[int]]:
