@@ -10,13 +10,14 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli import search, show, export, check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
+from evokern.cli import search, show, export, compare, check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
 __all__ = [
     "app",
     "cache",
     "check",
+    "compare",
     "doctor",
     "export",
     "init",

@@ -156,7 +156,7 @@ def interval(differences: Sequence[float], tail: float) -> tuple[float, float]:
 def _independence(values: Sequence[float]) -> float:
     """Return how much an independent value's worth each of these is: 1 where neighbours are not correlated.
 
-    For a first-order autoregressive process with correlation r it is (1 - r) / (1 + r) (Bartlett, J. R. Statist. Soc. 98
+    For a first-order autoregressive process with correlation r it is (1 - r) / (1 + r) (Bartlett, J. R. Stat. Soc. 98
     (1935), 536). The estimate of r is too small in short series, by about (1 + 3 r) / n (Kendall, Biometrika 41 (1954),
     403), which is added.
     """
