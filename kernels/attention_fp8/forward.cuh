@@ -1,0 +1,461 @@
+// Attention of one block of query rows on tensor cores (compute capability 8.0 and above).
+//
+// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own
+// keys through its own shared memory and meets on its own named barrier; partial outputs are merged at the end. Scores
+// never leave registers: the accumulators of Q K^T become, after the exponential, the A fragments of P V.
+#pragma once
+
+constexpr int THREADS = threads(CHOICE);
+constexpr int SPLIT_THREADS = 32 * WARPS_M;
+constexpr int MT = row_tiles(CHOICE);  // 16-row tiles of a warp: each fragment of K or V feeds all of them
+constexpr int TILE_BYTES = tile_bytes(CHOICE);
+constexpr int SPLIT_BYTES = split_bytes(CHOICE);
+constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
+constexpr int BUFFERS = buffers(CHOICE);
+constexpr int STEP_KEYS = step_keys(CHOICE);
+constexpr int AHEAD = groups_ahead(CHOICE);
+constexpr int UNROLL_STEPS = UNROLL;      // #pragma unroll reads constants, not macros
+constexpr int KEY_CHUNKS = BLOCK_N / 16;  // 16 keys: the depth of one P V mma
+constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
+constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
+constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
+constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1;
+
+// Integer scores start from this float's bits: they stay below 2^22, so that the sum read as a float is 12582912 plus
+// the score, exactly, without a conversion. Softmax ignores what is added to a whole row.
+constexpr float FIRST_SCORE = MMA == MMA_INT8 ? 12582912.f : 0.f;
+// A power of two, so that its product with the scale is exact and a row that is masked throughout gives 2^0, not NaN.
+constexpr float MASKED_SCORE = -1152921504606846976.f;
+// Below this scale all keys weigh the same within 1e-4, and masked ones would begin to weigh something (2^-40).
+constexpr float LEAST_SCALE = 9.0949470177e-13f;
+// How far (in powers of two) a score may exceed its row's reference before the lazy rescale acts. P then stays below
+// 2^8; exponents in fp16 lose a bit of precision with each power, so that they get less.
+constexpr float LAZY_THRESHOLD = EXP == EXP_F16X2 ? 1.f : 8.f;
+constexpr Pair ONES = 0x3C003C00u;  // 1.0, 1.0
+// What each output has too much of, in units of UNIT: see ABOVE_BYTE in fragments.cuh.
+constexpr float OUTPUT_OFFSET = FOLDED ? 1152.f : 0.f;
+
+using Scores = Fragment[MT][BLOCK_N / 8];
+using Probabilities = Pair[MT][4];  // A fragments of one chunk of 16 keys
+
+/// One head: pointers to its first row, what turns raw scores into exponents of 2, what one unit of V stands for.
+struct Head {
+  const Byte *q, *k, *v;
+  Half* o;
+  float score_scale, v_scale;
+};
+
+/// Which rows, keys and fragment elements belong to this thread.
+struct Place {
+  u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
+  __device__ __forceinline__ Place() {
+    thread = threadIdx.x;
+    lane = thread % 32;
+    warp_m = thread / 32 % WARPS_M;
+    split = thread / SPLIT_THREADS;
+  }
+  __device__ __forceinline__ int row(int m, int half) const {  // row of accumulator elements 2 * half, 2 * half + 1
+    return (warp_m * MT + m) * 16 + half * 8 + lane / 4;
+  }
+};
+
+/// Meets the warps that read the same keys. Named barrier 0 is __syncthreads().
+__device__ __forceinline__ void sync_split(int split) {
+  if constexpr (KEY_SPLITS == 1) __syncthreads();
+  else if constexpr (WARPS_M == 1) __syncwarp();
+  else sync_named<SPLIT_THREADS>(1 + split);
+}
+
+// ---- K and V on their way into shared memory
+
+/// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}: what the loop needs next when
+/// the scores of step g are computed while the output of step g - 1 is accumulated.
+struct KeyStream {
+  const Byte *k, *v;
+  u32 memory;
+  u32 thread, split;
+  int steps, length;
+
+  __device__ __forceinline__ int slot(int step) const {
+    return resident(CHOICE) ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
+  }
+  __device__ __forceinline__ u32 k_tile(int step) const { return memory + slot(step) * TILE_BYTES; }
+  __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + slot(step)) * TILE_BYTES; }
+  __device__ __forceinline__ int first_key(int step) const {
+    return step * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
+  }
+  __device__ __forceinline__ void load(u32 tile, const Byte* tensor, int first) const {
+    load_tile<BLOCK_N, SPLIT_THREADS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
+  }
+  __device__ __forceinline__ void load_group(int group) const {
+    if (group >= 1 && group <= steps) load(v_tile(group - 1), v, first_key(group - 1));
+    if (group < steps) load(k_tile(group), k, first_key(group));
+  }
+
+  /// Starts the first groups; what was copied before this call arrives with the first of them.
+  __device__ __forceinline__ void start() const {
+#pragma unroll
+    for (int group = 0; group < at_least(AHEAD, 1); ++group) {
+      load_group(group);
+      commit_copies();
+    }
+  }
+  /// Waits for K of step 0 and for whatever every warp copied before start().
+  __device__ __forceinline__ void arrive_first() const {
+    wait_copies<at_least(AHEAD, 1) - 1>();
+    __syncthreads();
+  }
+  /// After the scores of `step`: starts the group that this step's reads have made room for.
+  __device__ __forceinline__ void advance(int step) const {
+    if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
+    load_group(step + at_least(AHEAD, 1));
+    commit_copies();  // past the end too: the count of pending groups stays a constant
+  }
+  /// Waits until V of `step` and K of the next one are there for all warps of the split.
+  __device__ __forceinline__ void arrive() const {
+    wait_copies<at_least(AHEAD - 1, 0)>();
+    sync_split(split);
+  }
+  /// Splits with fewer steps than the longest meet their barrier as often: race checkers count barriers by warp.
+  __device__ __forceinline__ void sit_out(int longest) const {
+    if constexpr (IDLE_SPLITS) {
+      for (int step = steps; step < longest; ++step) {
+        if constexpr (AHEAD == 0) sync_split(split);
+        sync_split(split);
+      }
+    }
+  }
+};
+
+// ---- the steps of the algorithm, on one warp's fragments
+
+/// Q of this warp as A fragments: those of each mma of each block of 32 columns.
+struct Query {
+  u32 fragment[MT][D / 32][MMA_OF_32][4];
+
+  __device__ __forceinline__ void read(u32 tile, const Place& at) {
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int block = 0; block < D / 32; ++block) {
+        const Rows32 rows = read_rows(tile + (at.warp_m * MT + m) * 16 * ROW_BYTES, block, at.lane);
+#pragma unroll
+        for (int i = 0; i < MMA_OF_32; ++i)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) fragment[m][block][i][r] = without_bias(rows.v[i][r % 2][r / 2]);
+      }
+  }
+  /// The zero point may stay in one factor of a product; this is the other one.
+  static __device__ __forceinline__ u32 without_bias(u32 x) {
+    if constexpr (MMA == MMA_INT8) return x ^ 0x80808080u;  // u - 128 as a signed byte
+    else if constexpr (FOLDED) return add_pair(x, MINUS_1152);
+    else return x;
+  }
+};
+
+/// Running softmax of this warp's rows: output, row sums, and the reference that exponents are taken against (log2).
+struct Rows {
+  Fragment output[MT][D / 8];
+  Fragment sum[MT];  // elements 0 and 2 count
+  float reference[MT][2];
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      fill(sum[m], 0.f);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) fill(output[m][n], 0.f);
+    }
+  }
+  /// A split without keys: finite, and of weight 0 in the merge.
+  __device__ __forceinline__ void stand_aside() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      sum[m].v[0] = sum[m].v[2] = 1.f;
+      reference[m][0] = reference[m][1] = MASKED_SCORE;
+    }
+  }
+};
+
+__device__ __forceinline__ void multiply(Fragment& c, const u32 (&a)[4], const u32 (&b)[2]) {
+  if constexpr (MMA == MMA_FP16) mma_fp16(c, a, b[0], b[1]);
+  else if constexpr (MMA == MMA_E4M3) mma_e4m3(c, a, b[0], b[1]);
+  else mma_int8(c, a, b[0], b[1]);
+}
+
+/// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
+__device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, u32 k_tile, int n, const Place& at) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m) fill(s[m][2 * n], FIRST_SCORE), fill(s[m][2 * n + 1], FIRST_SCORE);
+#pragma unroll
+  for (int block = 0; block < D / 32; ++block) {
+    const Rows32 keys = read_rows(k_tile + n * 16 * ROW_BYTES, block, at.lane);
+#pragma unroll
+    for (int i = 0; i < MMA_OF_32; ++i)
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        multiply(s[m][2 * n], q.fragment[m][block][i], keys.v[i][0]);
+        multiply(s[m][2 * n + 1], q.fragment[m][block][i], keys.v[i][1]);
+      }
+  }
+}
+
+/// output += P V over 16 keys. The row sums come from the same tensor cores and the same rounded P, multiplied by ones:
+/// an offset common to all of V then cancels exactly.
+__device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n, const Place& at) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m) mma_fp16(rows.sum[m], p[m], ONES, ONES);
+#pragma unroll
+  for (int block = 0; block < D / 32; ++block) {
+    const Columns32 columns = read_columns(v_tile + n * 16 * ROW_BYTES, block, at.lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int m = 0; m < MT; ++m) mma_fp16(rows.output[m][4 * block + i], p[m], columns.v[i][0], columns.v[i][1]);
+  }
+}
+
+/// P of 16 keys: 2^(score * scale - reference), as A fragments.
+__device__ __forceinline__ void exponentiate(Probabilities& p, const Scores& s, int n, const Rows& rows, float scale) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // i: rows g and g + 8 of keys 0 to 7, then of keys 8 to 15
+      const Fragment& f = s[m][2 * n + i / 2];
+      const float reference = rows.reference[m][i % 2];
+      const float x = fmaf(f.v[i % 2 * 2], scale, -reference), y = fmaf(f.v[i % 2 * 2 + 1], scale, -reference);
+      p[m][i] = EXP == EXP_F16X2 ? exp2_pair(pack(x, y)) : pack(exp2_fast(x), exp2_fast(y));
+    }
+}
+
+/// Hides keys past the end and, when causal, keys after the row; only tiles on such an edge pay for it.
+__device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_row, int length, const Place& at) {
+  if constexpr (EDGES) {
+    const bool cut = KEY_TAIL && first_key + BLOCK_N > length;
+    const bool diagonal = CAUSAL && first_key + BLOCK_N - 1 > first_row + static_cast<int>(at.warp_m * MT * 16);
+    if (!cut && !diagonal) return;
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int n = 0; n < BLOCK_N / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = first_key + n * 8 + static_cast<int>(2 * (at.lane % 4)) + i % 2;
+          const bool hidden = (KEY_TAIL && key >= length) || (CAUSAL && key > first_row + at.row(m, i / 2));
+          s[m][n].v[i] = hidden ? MASKED_SCORE : s[m][n].v[i];
+        }
+  }
+}
+
+/// The largest of this thread's scores in each of its two rows.
+__device__ __forceinline__ void own_max(float (&top)[2], const Fragment (&s)[BLOCK_N / 8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    top[half] = fmaxf(s[0].v[2 * half], s[0].v[2 * half + 1]);
+#pragma unroll
+    for (int n = 1; n < BLOCK_N / 8; ++n)
+      top[half] = fmaxf(top[half], fmaxf(s[n].v[2 * half], s[n].v[2 * half + 1]));
+  }
+}
+
+/// Sets the references to the row maxima of the first scores.
+__device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, float scale) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+    float top[2];
+    own_max(top, s[m]);
+    rows.reference[m][0] = quad_max(top[0]) * scale;
+    rows.reference[m][1] = quad_max(top[1]) * scale;
+  }
+}
+
+__device__ __forceinline__ void scale_row(Fragment& f, int half, float factor) {
+  f.v[2 * half] *= factor;
+  f.v[2 * half + 1] *= factor;
+}
+
+/// Raises the references to the new scores as RESCALE says, and scales what was summed so far.
+__device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
+  float top[MT][2];
+  bool outgrown = RESCALE == RESCALE_ALWAYS;
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+    own_max(top[m], s[m]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // The lazy test needs no shuffle: a thread votes on its own scores, and the vote covers the row.
+      if constexpr (RESCALE != RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
+      const float growth = fmaf(top[m][half], scale, -rows.reference[m][half]);
+      outgrown |= growth > (RESCALE == RESCALE_LAZY ? LAZY_THRESHOLD : 0.f);
+    }
+  }
+  if constexpr (RESCALE != RESCALE_ALWAYS) {
+    if (!__any_sync(~0u, outgrown)) return;
+  }
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (RESCALE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
+      const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
+      const float factor = exp2_fast(rows.reference[m][half] - raised);
+      rows.reference[m][half] = raised;
+      scale_row(rows.sum[m], half, factor);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) scale_row(rows.output[m][n], half, factor);
+    }
+}
+
+// ---- from fragments to global memory
+
+/// No split of the keys: each thread stores what it holds, one run of columns at a time.
+__device__ __forceinline__ void store_output(Half* o, const Rows& rows, int rows_left, float v_scale, const Place& at) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.row(m, half);
+      if (ROW_TAIL && row >= rows_left) continue;
+      const float factor = reciprocal(rows.sum[m].v[2 * half]) * v_scale;
+#pragma unroll
+      for (int run = 0; run < Values::RUNS; ++run) {
+        Pair pairs[Values::PAIRS];
+        Values::take(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET * v_scale);
+        store_global(o + row * D + Values::column(run, at.lane), pairs);
+      }
+    }
+}
+
+/// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
+__device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u32 exchange, const Place& at) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.row(m, half);
+      const float sum = rows.sum[m].v[2 * half];
+      if (at.lane % 4 == 0)
+        store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
+      const float factor = reciprocal(sum);  // normalised, a partial output fits fp16 as well as the inputs do
+#pragma unroll
+      for (int run = 0; run < Values::RUNS; ++run) {
+        Pair pairs[Values::PAIRS];
+        Values::take(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET);
+        store_shared(partial + row * PARTIAL_ROW_BYTES + 2 * Values::column(run, at.lane), pairs);
+      }
+    }
+}
+
+/// Adds the splits' partial outputs, each weighted by its share of the row's sum; 8 columns a thread.
+__device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left, float v_scale,
+                                               const Place& at) {
+  constexpr int PER_ROW = D / 8, TASKS = BLOCK_M * PER_ROW;
+#pragma unroll
+  for (int i = 0; i < ceil_div(TASKS, THREADS); ++i) {
+    const int task = i * THREADS + at.thread, row = task / PER_ROW, part = task % PER_ROW;
+    if (TASKS % THREADS != 0 && task >= TASKS) break;
+    if (ROW_TAIL && row >= rows_left) continue;
+    float reference[KEY_SPLITS], weight[KEY_SPLITS], top = 0.f, total = 0.f, sum[8] = {};
+#pragma unroll
+    for (int s = 0; s < KEY_SPLITS; ++s) {
+      load_shared_floats(exchange + (s * BLOCK_M + row) * 8, reference[s], weight[s]);
+      top = s == 0 ? reference[s] : fmaxf(top, reference[s]);
+    }
+#pragma unroll
+    for (int s = 0; s < KEY_SPLITS; ++s) {
+      weight[s] *= exp2_fast(reference[s] - top);
+      total += weight[s];
+      const Chunk c = load_shared_chunk(memory + s * SPLIT_BYTES + row * PARTIAL_ROW_BYTES + part * 16);
+#pragma unroll
+      for (int x = 0; x < 8; ++x)
+        sum[x] = fmaf(weight[s], x % 2 ? high_half(c.v[x / 2]) : low_half(c.v[x / 2]), sum[x]);
+    }
+    const float factor = reciprocal(total) * v_scale;
+    Pair result[4];
+#pragma unroll
+    for (int x = 0; x < 4; ++x) result[x] = pack(sum[2 * x] * factor, sum[2 * x + 1] * factor);
+    store_global(o + row * D + part * 8, result);
+  }
+}
+
+// ---- the algorithm
+
+/// One split's keys: scores, softmax against the running reference, output.
+__device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, Rows& rows, int first_row, float scale,
+                                        const Place& at) {
+  Scores s;
+#pragma unroll
+  for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, keys.k_tile(0), n, at);
+  keys.advance(0);
+  mask_edges(s, keys.first_key(0), first_row, keys.length, at);
+  begin_reference(rows, s, scale);
+#pragma unroll UNROLL_STEPS
+  for (int step = 0; step + 1 < keys.steps; ++step) {
+    keys.arrive();
+#pragma unroll
+    for (int n = 0; n < KEY_CHUNKS; ++n) {
+      Probabilities p;
+      exponentiate(p, s, n, rows, scale);
+      // Scores that have become P make room for those of the next step: exponentials run beside both products.
+      if constexpr (LOOP_ORDER == LOOP_ORDER_QK_FIRST) multiply_qk(s, q, keys.k_tile(step + 1), n, at);
+      multiply_pv(rows, p, keys.v_tile(step), n, at);
+    }
+    if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
+#pragma unroll
+      for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, keys.k_tile(step + 1), n, at);
+    }
+    keys.advance(step + 1);
+    mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
+    update_reference(rows, s, scale);
+  }
+  keys.arrive();
+#pragma unroll
+  for (int n = 0; n < KEY_CHUNKS; ++n) {
+    Probabilities p;
+    exponentiate(p, s, n, rows, scale);
+    multiply_pv(rows, p, keys.v_tile(keys.steps - 1), n, at);
+  }
+}
+
+/// Steps of a split: its share of the keys that the block's last row may see.
+__device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
+  if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
+  const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
+  return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
+}
+
+/// Attention of rows [m_block * BLOCK_M, ...) of one head.
+__device__ __forceinline__ void attend(const Head& head, unsigned char* shared, int m_block, int length) {
+  const Place at;
+  const u32 memory = shared_address(shared);
+  const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
+  const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
+  const int steps = steps_of(at.split, first_row, length);
+  const KeyStream keys{head.k, head.v, splits + at.split * SPLIT_BYTES, at.thread % SPLIT_THREADS, at.split, steps,
+                       length};
+
+  load_tile<BLOCK_M, THREADS, ROW_TAIL>(memory, head.q + first_row * D, rows_left, at.thread);
+  keys.start();
+  keys.arrive_first();
+
+  Rows rows;
+  rows.reset();
+  if (!IDLE_SPLITS || steps > 0) {
+    Query q;
+    q.read(memory, at);
+    consume(keys, q, rows, first_row, fmaxf(head.score_scale * (MMA == MMA_FP16 ? UNIT * UNIT : 1.f), LEAST_SCALE), at);
+  } else {
+    rows.stand_aside();
+  }
+  keys.sit_out(steps_of(0, first_row, length));
+
+  Half* const o = head.o + first_row * D;
+  if constexpr (KEY_SPLITS == 1) {
+    store_output(o, rows, rows_left, head.v_scale * UNIT, at);
+  } else {
+    sync_split(at.split);  // this split's keys are no longer read
+    publish_partial(rows, keys.memory, exchange, at);
+    __syncthreads();
+    merge_partials(o, splits, exchange, rows_left, head.v_scale * UNIT, at);
+  }
+}

@@ -1,0 +1,225 @@
+// From bytes in global memory to operands of the tensor cores: loading, conversion, reading fragments.
+//
+// Two facts make operands from bytes cheap. A product of matrices does not care in which order its depth is walked, as
+// long as both factors agree: a thread that reads 4 consecutive bytes of a row takes them as depths (2t, 2t + 1) and
+// (2t + 8, 2t + 9) of a 16-deep mma, for Q and for K alike. And ldmatrix.trans moves 16-bit units: over bytes it hands a
+// thread columns 2g and 2g + 1 of V, which become column g of two mma, one for even and one for odd columns.
+#pragma once
+
+/// Where a 16-byte chunk of a row stands within the row: swizzled so that 8 rows of one chunk lie in 8 different groups
+/// of banks. A line of 128 bytes holds two rows of 64 bytes.
+__device__ __forceinline__ int placed_chunk(int row, int chunk) {
+  constexpr int SPAN = at_most(D * element_bytes(CHOICE) / 16, 8), ROWS_OF_LINE = 8 / SPAN;
+  return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row / ROWS_OF_LINE % SPAN) : chunk;
+}
+__device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
+  return row * ROW_BYTES + placed_chunk(row, chunk) * 16;
+}
+
+// ---- 8 bits to fp16
+
+// A biased byte u becomes the half 1024 + u by putting 0x64 above it. Subtracting 1152 gives u - 128; where the zero
+// point is folded, nobody subtracts: in K it adds the same to every score of a row, which softmax ignores, and in V it
+// adds 1152 to every output, which is taken off at the end. All of this is exact.
+constexpr u32 ABOVE_BYTE = 0x64646464u;
+constexpr Pair MINUS_1152 = 0xE480E480u;
+
+// Before compute capability 8.9 an E4M3 number's bits are moved to where a half has them. Exponents are then taken as
+// biased by 15 instead of 7: values come out in units of 2^-8, subnormal ones too, and exactly.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+constexpr bool CONVERTS_E4M3 = true;
+#else
+constexpr bool CONVERTS_E4M3 = false;
+#endif
+constexpr float UNIT = BIASED || CONVERTS_E4M3 ? 1.f : 256.f;  // what a 1 in fp16 stands for
+
+/// Bytes 1 and 3 of a word, E4M3, as halves in units of 2^-8.
+__device__ __forceinline__ Pair moved_e4m3(u32 word) {
+  return (word & 0x80008000u) | ((word & 0x7F007F00u) >> 1);
+}
+/// The four bytes of a word as halves: bytes 0 and 1, bytes 2 and 3.
+__device__ __forceinline__ void widen(u32 word, Pair& low, Pair& high) {
+  if constexpr (BIASED) {
+    low = pick_bytes(word, ABOVE_BYTE, 0x4140);
+    high = pick_bytes(word, ABOVE_BYTE, 0x4342);
+    if constexpr (!FOLDED) low = add_pair(low, MINUS_1152), high = add_pair(high, MINUS_1152);
+  } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    halves_of_e4m3(word, low, high);
+#else
+    low = moved_e4m3(pick_bytes(word, 0, 0x1404));
+    high = moved_e4m3(pick_bytes(word, 0, 0x3424));
+#endif
+  }
+}
+/// The same for bytes 0 and 2, bytes 1 and 3.
+__device__ __forceinline__ void widen_alternate(u32 word, Pair& even, Pair& odd) {
+  if constexpr (BIASED) {
+    even = pick_bytes(word, ABOVE_BYTE, 0x4240);
+    odd = pick_bytes(word, ABOVE_BYTE, 0x4341);
+    if constexpr (!FOLDED) even = add_pair(even, MINUS_1152), odd = add_pair(odd, MINUS_1152);
+  } else if constexpr (CONVERTS_E4M3) {
+    widen(pick_bytes(word, 0, 0x3120), even, odd);
+  } else {
+    even = moved_e4m3(word << 8);
+    odd = moved_e4m3(word);
+  }
+}
+
+// ---- global to shared memory
+
+/// Stores 16 elements, still in 8 bits, at a 16-byte chunk of a row; dequantised, they take two chunks.
+__device__ __forceinline__ void store_elements(u32 row_start, int row, int chunk, const Chunk& bytes) {
+  if constexpr (DEQUANTISE == DEQUANTISE_IN_REGISTERS) {
+    store_shared_chunk(row_start + placed_chunk(row, chunk) * 16, bytes);
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Chunk wide;
+      widen(bytes.v[2 * half], wide.v[0], wide.v[1]);
+      widen(bytes.v[2 * half + 1], wide.v[2], wide.v[3]);
+      store_shared_chunk(row_start + placed_chunk(row, 2 * chunk + half) * 16, wide);
+    }
+  }
+}
+__device__ __forceinline__ void store_element(u32 row_start, int row, int column, Byte byte) {
+  constexpr int OF_CHUNK = 16 / element_bytes(CHOICE);
+  const u32 to = row_start + placed_chunk(row, column / OF_CHUNK) * 16 + column % OF_CHUNK * element_bytes(CHOICE);
+  if constexpr (DEQUANTISE == DEQUANTISE_IN_REGISTERS) {
+    store_shared_byte(to, byte);
+  } else {
+    Pair low, high;
+    widen(byte, low, high);
+    store_shared_half(to, low);
+  }
+}
+
+/// Copies ROWS rows, from the one at `source` on, into a tile of shared memory. Only `rows_left` rows (negative: past
+/// the end) are there; those beyond repeat the last one, so that what is masked later is finite.
+template <int ROWS, int THREADS, bool BOUNDED>
+__device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows_left, u32 thread) {
+  const int last = rows_left - 1;
+  if constexpr (KV_LOAD == KV_LOAD_SCALAR) {
+#pragma unroll 4
+    for (u32 index = thread; index < ROWS * D; index += THREADS) {
+      const int row = index / D, column = index % D;
+      store_element(tile + row * ROW_BYTES, row, column, source[(BOUNDED ? min(row, last) : row) * D + column]);
+    }
+  } else {
+    constexpr int PER_ROW = D / 16, ROWS_AT_ONCE = THREADS / PER_ROW;
+    const int chunk = thread % PER_ROW, first = thread / PER_ROW;
+    const Byte* const from = source + chunk * 16;
+    const Byte* own = from + first * D;
+    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) keep_as_base(own);  // further rows are constant offsets, not new sums
+    // Loads into registers are kept few at a time; asynchronous copies hold none.
+    constexpr int AT_A_TIME = KV_LOAD == KV_LOAD_CP_ASYNC ? 16 : 4;
+#pragma unroll AT_A_TIME
+    for (int i = 0; i < ceil_div(ROWS, ROWS_AT_ONCE); ++i) {
+      const int row = first + i * ROWS_AT_ONCE;
+      if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) break;
+      const Byte* const data = BOUNDED ? from + min(row, last) * D : own + i * ROWS_AT_ONCE * D;
+      const u32 row_start = tile + row * ROW_BYTES;
+      if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(row_start + placed_chunk(row, chunk) * 16, data);
+      else store_elements(row_start, row, chunk, *reinterpret_cast<const Chunk*>(data));
+    }
+  }
+}
+
+// ---- shared memory to operands
+
+/// Word t of chunks `chunk` and `chunk` + 1 (second index) of rows g and g + 8 (first index) of a tile.
+__device__ __forceinline__ void read_words(u32 (&w)[2][2], u32 rows, int chunk, u32 lane) {
+  if constexpr (FRAGMENT_LOAD == FRAGMENT_LOAD_LDMATRIX) {
+    u32 r[4];
+    load_matrices(r, rows + chunk_offset(lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2));
+    w[0][0] = r[0], w[0][1] = r[1], w[1][0] = r[2], w[1][1] = r[3];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      w[i / 2][i % 2] = load_shared_word(rows + chunk_offset(i / 2 * 8 + lane / 4, chunk + i % 2) + lane % 4 * 4);
+  }
+}
+
+/// 16 rows of Q or K, 32 columns deep: for each mma, registers of rows g and g + 8, for both halves of its depth.
+constexpr int MMA_OF_32 = MMA == MMA_FP16 ? 2 : 1;  // mma that 32 columns take
+struct Rows32 {
+  u32 v[MMA_OF_32][2][2];
+};
+__device__ __forceinline__ Rows32 read_rows(u32 rows, int column_block, u32 lane) {
+  Rows32 result;
+  if constexpr (DEQUANTISE == DEQUANTISE_ON_LOAD) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) read_words(result.v[i], rows, 4 * column_block + 2 * i, lane);
+  } else if constexpr (MMA == MMA_FP16) {
+    u32 w[2][2];
+    read_words(w, rows, 2 * column_block, lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) widen(w[i / 2][i % 2], result.v[i % 2][i / 2][0], result.v[i % 2][i / 2][1]);
+  } else {
+    read_words(result.v[0], rows, 2 * column_block, lane);
+  }
+  return result;
+}
+
+/// 16 keys of V, 32 columns wide: for each of 4 mma, keys 0 to 7 and 8 to 15. See Values for which columns they are.
+struct Columns32 {
+  Pair v[4][2];
+};
+__device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u32 lane) {
+  constexpr bool WIDE = DEQUANTISE == DEQUANTISE_ON_LOAD;
+  Columns32 result;
+  if constexpr (FRAGMENT_LOAD == FRAGMENT_LOAD_LDMATRIX) {
+#pragma unroll
+    for (int part = 0; part < (WIDE ? 2 : 1); ++part) {
+      const int chunk = (WIDE ? 4 : 2) * column_block + 2 * part + lane / 16;
+      u32 r[4];  // keys 0 to 7 and 8 to 15 of one chunk, then of the next
+      load_matrices_transposed(r, rows + chunk_offset(lane % 16, chunk));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (WIDE) result.v[2 * part + i / 2][i % 2] = r[i];
+        else widen_alternate(r[i], result.v[i / 2 * 2][i % 2], result.v[i / 2 * 2 + 1][i % 2]);
+      }
+    }
+  } else {
+    const int key = lane % 4 * 2, word = lane / 4;  // a word of two keys that follow each other: transposed by bytes
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int part = 0; part < (WIDE ? 2 : 1); ++part) {
+        const int chunk = (WIDE ? 4 : 2) * column_block + 2 * part + word / 4;
+        u32 w[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          w[i] = load_shared_word(rows + chunk_offset(half * 8 + key + i, chunk) + word % 4 * 4);
+        if constexpr (WIDE) {
+          result.v[2 * part][half] = pick_bytes(w[0], w[1], 0x5410);
+          result.v[2 * part + 1][half] = pick_bytes(w[0], w[1], 0x7632);
+        } else {
+          widen(pick_bytes(w[0], w[1], 0x5140), result.v[0][half], result.v[1][half]);
+          widen(pick_bytes(w[0], w[1], 0x7362), result.v[2][half], result.v[3][half]);
+        }
+      }
+  }
+  return result;
+}
+
+/// Which columns the accumulators of P V hold. A thread has runs of RUN consecutive columns: run r starts at column
+/// 4 * RUN * r + RUN * t, and its x-th column is element x / (RUN / 2) of a row's two, in mma r * RUN / 2 + x % (RUN / 2).
+struct Values {
+  static constexpr int RUN = columns_of_thread(CHOICE), RUNS = D / (4 * RUN), PAIRS = RUN / 2;
+  static __device__ __forceinline__ int column(int run, u32 lane) { return 4 * RUN * run + RUN * (lane % 4); }
+  /// The columns of one run and row as fp16: value * factor + shift.
+  static __device__ __forceinline__ void take(Pair (&pairs)[PAIRS], const Fragment (&f)[D / 8], int run, int half,
+                                              float factor, float shift) {
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) {
+      float x[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int at = 2 * i + j;
+        x[j] = fmaf(f[run * PAIRS + at % PAIRS].v[2 * half + at / PAIRS], factor, shift);
+      }
+      pairs[i] = pack(x[0], x[1]);
+    }
+  }
+};

@@ -1,0 +1,80 @@
+// FlashAttention forward on 8-bit inputs: O = softmax(Q K^T |q_scale k_scale| / sqrt(D)) V |v_scale| for each head.
+//
+// Q, K, V: 8 bits an element, [batch, heads, S, HEAD_DIM], contiguous: E4M3, or a byte u that stands for u - 128.
+// q_scale, k_scale, v_scale: float, [batch * heads]; a scale is a magnitude, its sign is ignored. O: fp16, like Q.
+// S is any length from 1: tails are masked. CAUSAL hides keys after the row. Softmax is taken in base 2 against a
+// running reference per row. fragments.cuh turns bytes into operands of the tensor cores, forward.cuh is the algorithm,
+// choice.h holds rules and sizes.
+//
+// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time; BIASED 1 for
+// biased bytes, 0 for E4M3.
+// Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
+//   DEQUANTISE    bytes become fp16 on their way into shared memory, or in registers after a fragment is read
+//   MMA           who multiplies Q K^T (in registers): fp16 after conversion, or the 8-bit types as they are. P V is
+//                 always fp16: P in 8 bits would cost more accuracy than the tolerance leaves
+//   ZERO_POINT    (BIASED) 128 subtracted from each element, or folded into softmax and the end result
+//   KV_LOAD       how tiles reach shared memory: byte by byte, 16-byte vectors, cp.async
+//   STATIC_SEQ    reaches the source as SEQ_LEN
+//   SMEM_LAYOUT   chunks of a row XOR-swizzled by the row, or rows padded by ROW_PAD bytes. 16-byte accesses on a
+//                 stride that is no multiple of 16 are misaligned: only byte stores and word loads may have one
+//   FRAGMENT_LOAD ldmatrix, or 32-bit words
+//   EXP           exponentials one by one in fp32, or two at a time in fp16
+//   RESCALE       rescale the output always, when a row's maximum changed, or when it grew by more than a threshold
+//   LOOP_ORDER    plain, or Q K^T of the next step issued beside P V of this one
+//   GRID_ORDER    which index runs fastest over the grid: row blocks or heads
+//   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
+//   KEY_SPLITS    warps along the keys, each with a part of every step; their partial outputs are merged in fp16
+//   STAGES        buffers for K and for V (never more than steps)
+//   UNROLL        steps unrolled;  MIN_BLOCKS blocks per SM that bound the registers
+
+#if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN) || !defined(BIASED)
+#error "define the problem: HEAD_DIM, CAUSAL, SEQ_LEN and BIASED"
+#endif
+#if !defined(DEQUANTISE) || !defined(MMA) || !defined(ZERO_POINT) || !defined(KV_LOAD) || !defined(SMEM_LAYOUT)
+#error "define DEQUANTISE, MMA, ZERO_POINT, KV_LOAD and SMEM_LAYOUT"
+#endif
+#if !defined(ROW_PAD) || !defined(FRAGMENT_LOAD) || !defined(EXP) || !defined(RESCALE) || !defined(LOOP_ORDER)
+#error "define ROW_PAD, FRAGMENT_LOAD, EXP, RESCALE and LOOP_ORDER"
+#endif
+#if !defined(GRID_ORDER) || !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS) || !defined(BLOCK_N)
+#error "define GRID_ORDER, BLOCK_M, WARPS_M, KEY_SPLITS and BLOCK_N"
+#endif
+#if !defined(STAGES) || !defined(UNROLL) || !defined(MIN_BLOCKS)
+#error "define STAGES, UNROLL and MIN_BLOCKS"
+#endif
+
+#include "choice.h"
+#include "ptx.cuh"
+
+constexpr Choice CHOICE = {
+    HEAD_DIM, CAUSAL, SEQ_LEN, BIASED,
+    DEQUANTISE, MMA, ZERO_POINT, KV_LOAD, SMEM_LAYOUT, FRAGMENT_LOAD, LOOP_ORDER,
+    ROW_PAD, BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N, STAGES, MIN_BLOCKS};
+constexpr int D = HEAD_DIM;
+constexpr int ROW_BYTES = row_bytes(CHOICE);
+constexpr bool FOLDED = BIASED && ZERO_POINT == ZERO_POINT_FOLDED;
+
+static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
+static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
+static_assert(async_copies_raw_bytes(CHOICE), "cp.async copies bytes and cannot convert them on the way");
+static_assert(mma_takes_the_dtype(CHOICE), "8-bit tensor cores multiply the type that the inputs have");
+static_assert(registers_hold_fragments(CHOICE), "output, scores and Q live in registers at once");
+static_assert(ROW_BYTES % 16 == 0 || (KV_LOAD == KV_LOAD_SCALAR && FRAGMENT_LOAD == FRAGMENT_LOAD_WORDS),
+              "16-byte accesses need rows of shared memory at multiples of 16 bytes");
+
+#include "fragments.cuh"
+#include "forward.cuh"
+
+extern "C" __global__ void __launch_bounds__(threads(CHOICE), MIN_BLOCKS)
+attention_fp8(const Byte* q, const Byte* k, const Byte* v, const float* q_scale, const float* k_scale,
+              const float* v_scale, Half* o, int seq_len, float scale_log2e) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
+  const int head = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.y : blockIdx.x;
+  const int index = GRID_ORDER == GRID_ORDER_ROWS_FAST ? blockIdx.x : blockIdx.y;
+  const int row_block = CAUSAL ? ceil_div(length, BLOCK_M) - 1 - index : index;  // causal: the longest go first
+  const size_t offset = static_cast<size_t>(head) * length * D;
+  const float score_scale = scale_log2e * fabsf(q_scale[head]) * fabsf(k_scale[head]);
+  attend({q + offset, k + offset, v + offset, o + offset, score_scale, fabsf(v_scale[head])}, memory, row_block,
+         length);
+}
