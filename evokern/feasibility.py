@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from evokern.errors import KernelError, SpaceError, nearest
 from evokern.kernel import Kernel, Launch, Need, Problem
@@ -91,16 +92,57 @@ def feasible_space(
     Raises:
         SpaceError: a narrowed gene or value does not exist.
     """
-    space = narrowed(kernel.space, genes or {})
-    memory: dict[Config, bool] = {}
+    return replace(narrowed(kernel.space, genes or {}), feasible=_Feasible(kernel, problems, chip))
 
-    def feasible(config: Config) -> bool:
-        known = memory.get(config)
+
+class _Values(dict[str, Value]):
+    """A configuration for the kernel's functions, quicker to read than `Config`: samplers ask thousands of times."""
+
+    __slots__ = ()
+    __getattr__ = dict.__getitem__
+
+
+class _Feasible:
+    """Whether `check` finds nothing: the same answer, remembered, the constraints that turn most away asked first."""
+
+    def __init__(self, kernel: Kernel, problems: Sequence[Problem], chip: Profile) -> None:
+        self._kernel, self._problems, self._chip = kernel, tuple(problems), chip
+        self._memory: dict[Config, bool] = {}
+        self._demanding = any(gene.min_compute_capability for gene in kernel.genes)
+        self._conditions: list[list[Any]] = [
+            [0, constraint.holds, (problem, chip)[: constraint.arity - 1]]
+            for problem in problems
+            for constraint in kernel.constraints
+        ]
+        self._turned_away = 0
+
+    def __call__(self, config: Config) -> bool:
+        known = self._memory.get(config)
         if known is None:
-            known = memory[config] = check(kernel, config, problems, chip) is None
+            known = self._memory[config] = self._holds(config)
         return known
 
-    return replace(space, feasible=feasible)
+    def _holds(self, config: Config) -> bool:
+        try:
+            if self._violates(_Values(config.__getstate__())):
+                return False
+        except Exception:  # whatever a kernel's function raises: `check` says it with the constraint's name
+            return check(self._kernel, config, self._problems, self._chip) is None
+        if self._demanding and _check_compute_capability(self._kernel, config, self._chip):
+            return False
+        needs = (need for p in self._problems for _, need, _ in _chip_needs(self._kernel, config, p, self._chip))
+        return all(need.holds for need in needs)
+
+    def _violates(self, values: _Values) -> bool:
+        for condition in self._conditions:
+            answer = condition[1](values, *condition[2])
+            if not (answer.holds if isinstance(answer, Need) else answer):
+                condition[0] += 1
+                self._turned_away += 1
+                if self._turned_away % 512 == 0:
+                    self._conditions.sort(key=lambda entry: -entry[0])
+                return True
+        return False
 
 
 def narrowed(space: Space, genes: Mapping[str, Sequence[Value]]) -> Space:

@@ -288,6 +288,11 @@ class Constraint:
             raise KernelError(f"constraint {self.name} takes {arity} arguments; use (config[, problem[, chip]])")
         object.__setattr__(self, "_arity", arity)
 
+    @property
+    def arity(self) -> int:
+        """How many of (config, problem, chip) the function takes."""
+        return self._arity  # type: ignore[attr-defined,no-any-return]
+
     def evaluate(self, config: Config, problem: Problem, chip: object) -> Need:
         """Return what is needed and available; a plain boolean becomes 1 or 0 needed of 0.
 
@@ -295,7 +300,7 @@ class Constraint:
             KernelError: the constraint's own function raised.
         """
         try:
-            answer = self.holds(*(config, problem, chip)[: self._arity])  # type: ignore[attr-defined]
+            answer = self.holds(*(config, problem, chip)[: self.arity])
         except SpaceError:
             raise
         except Exception as error:

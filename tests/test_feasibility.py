@@ -174,3 +174,21 @@ def test_grid_lists_each_distinct_configuration_once() -> None:
 def test_need_holds_up_to_what_is_available() -> None:
     """Equal is enough."""
     assert (Need(4, 4).holds, Need(5, 4).holds) == (True, False)
+
+
+@given(st.integers(0, 2**32))
+def test_the_quick_answer_is_the_explained_one(seed: int) -> None:
+    """What samplers ask in bulk agrees with `check`, which names the constraint."""
+    kernel = _kernel()
+    problems = [kernel.problem({"N": 192}), kernel.problem({"N": 96})]
+    space = feasible_space(kernel, problems, chip("l4"))
+    config = space.draw(random.Random(seed))
+    assert space.feasible(config) == (check(kernel, config, problems, chip("l4")) is None)
+
+
+def test_a_constraint_that_raises_is_named_in_the_quick_answer_too() -> None:
+    """Samplers learn of a broken constraint by its name."""
+    broken = _kernel(constraints=(Constraint("bad", lambda c: 1 // 0 == 0, "never"),))
+    space = feasible_space(broken, [broken.problem({"N": 192})], chip("l4"))
+    with pytest.raises(KernelError, match="constraint bad raised ZeroDivisionError"):
+        space.feasible(space.default())
