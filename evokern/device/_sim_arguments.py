@@ -28,8 +28,14 @@ def launch_arguments(launch: Launch, buffers: Mapping[str, simt.Buffer]) -> list
     return [buffers[item] if isinstance(item, str) else scalar(item) for item in launch.args]
 
 
-def upload(call: Call, memory: simt.Memory) -> dict[str, simt.Buffer]:
-    """Copy a call's buffers into the machine's memory; inputs are read-only, poison counts as never written."""
+def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buffer]:
+    """Copy a call's buffers into the machine's memory; inputs are read-only, poison counts as never written.
+
+    Args:
+        call: the buffers.
+        memory: the machine's memory.
+        lead: bytes from a multiple of the usual alignment to the start of each.
+    """
     buffers: dict[str, simt.Buffer] = {}
     for name, tensor in call.arguments.items():
         data: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
@@ -39,6 +45,7 @@ def upload(call: Call, memory: simt.Memory) -> dict[str, simt.Buffer]:
             np.zeros_like(data) if zeroed else data,
             writable=role != "input",
             initialised=zeroed or role in ("input", "inout"),
+            lead=lead,
         )
     return buffers
 

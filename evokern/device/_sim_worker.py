@@ -28,7 +28,7 @@ from evokern.errors import KernelError
 from evokern.feasibility import launches_of
 from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
-from evokern.kernel import Problem
+from evokern.kernel import Launch, Problem, Tensor
 from evokern.profiles import Profile
 from evokern.render import render
 from evokern.roofline import Floor, below, floor
@@ -175,27 +175,22 @@ class SimWorker:
         module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
         runner = SimRunner(module, program.lowered, self._settings, rendered.source, problem)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
-        verdict = gate.check(runner, launches, tensors)
-        if not verdict.passed or not (first := runner.state()):
-            return verdict
-        # Only what a module keeps in its own variables can make one call depend on those before it.
-        gate.again(runner, launches, tensors)
-        counting = sorted({name for (_, name), data in runner.state().items() if first.get((_, name)) != data})
-        if counting:
-            message = (
-                f"{', '.join(counting)} differs after the same call on the same inputs: the kernel counts launches. "
-                "A call must not depend on those before it; use a workspace with initial='zero'"
-            )
-            return Verdict(False, {"check": "state", "message": message, "problem": str(problem)}, verdict.report)
-        return gate.repeat(runner, launches, tensors)
+        return checked(gate, runner, launches, tensors)
 
 
 class SimRunner:
     """Runs a candidate's calls on the PTX machine, all of them side by side."""
 
     def __init__(
-        self, module: simt.Module, lowered: Mapping[str, str], settings: SimSettings, source: str, problem: Problem
+        self,
+        module: simt.Module,
+        lowered: Mapping[str, str],
+        settings: SimSettings,
+        source: str,
+        problem: Problem,
+        lead: int = 0,
     ) -> None:
+        self._lead = lead
         self._module, self._lowered, self._settings = module, lowered, settings
         self._source, self._problem = source, problem
         self._memory = simt.Memory()
@@ -210,7 +205,7 @@ class SimRunner:
         limit = self._settings.simulation.instruction_limit
         if len(self._buffers) != len(calls):
             self._memory = simt.Memory()
-            self._buffers = [upload(call, self._memory) for call in calls]
+            self._buffers = [upload(call, self._memory, self._lead) for call in calls]
         else:
             for call, named in zip(calls, self._buffers, strict=True):
                 refill(call, named)
@@ -244,3 +239,23 @@ class SimRunner:
                 if buffer.writable and not began[name].pointers and data != (began[name].data or bytes(len(data))):
                     found[number, name] = data
         return found
+
+
+def checked(gate: Gate, runner: SimRunner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:
+    """Check a candidate, and where its module keeps state between calls that no call depends on those before it.
+
+    Raises:
+        RunFailed: the sanitizer found a defect, or a launch did not end.
+    """
+    verdict = gate.check(runner, launches, tensors)
+    if not verdict.passed or not (first := runner.state()):
+        return verdict
+    gate.again(runner, launches, tensors)
+    counting = sorted({name for (_, name), data in runner.state().items() if first.get((_, name)) != data})
+    if counting:
+        message = (
+            f"{', '.join(counting)} differs after the same call on the same inputs: the kernel counts launches. "
+            "A call must not depend on those before it; use a workspace with initial='zero'"
+        )
+        return Verdict(False, {"check": "state", "message": message, "problem": str(gate.problem)}, verdict.report)
+    return gate.repeat(runner, launches, tensors)

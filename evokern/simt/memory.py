@@ -91,7 +91,14 @@ class Memory:
         self.module_data: dict[Any, dict[str, Buffer]] = {}
 
     def allocate(
-        self, name: str, data: Array, *, writable: bool = True, initialised: bool = True, space: str = "global"
+        self,
+        name: str,
+        data: Array,
+        *,
+        writable: bool = True,
+        initialised: bool = True,
+        space: str = "global",
+        lead: int = 0,
     ) -> Buffer:
         """Copy an array into device memory.
 
@@ -102,6 +109,7 @@ class Memory:
             writable: False for an input.
             initialised: False when the kernel has to write before it reads.
             space: ``global``, ``const`` or ``param``, for messages.
+            lead: bytes from a multiple of the usual alignment to its start, as for a view into a larger allocation.
 
         Returns:
             The allocation.
@@ -117,7 +125,7 @@ class Memory:
                 f"allocation {name!r} of {raw.size} bytes passes the simulator's {MEMORY_LIMIT >> 30} GiB: "
                 "use a smaller problem"
             )
-        start = -(-self._end // ALIGNMENT) * ALIGNMENT
+        start = -(-self._end // ALIGNMENT) * ALIGNMENT + lead
         buffer = Buffer(name, GLOBAL_BASE + start, raw.size, writable, initialised, data.dtype, data.shape, self, space)
         self.buffers.append(buffer)
         self._starts.append(start)
