@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evokern.device.table import Table, TableDevice, measured, read_table
+from evokern.device.recorded import read_recording
+from evokern.device.table import Table, TableDevice, measured
 from evokern.profiles import chip
 from evokern.samplers import History, make_sampler
 from evokern.search._loop import Earlier, Limits, Loop, Nowhere
@@ -21,7 +22,7 @@ DATA = Path(__file__).parent / "data"
 @cache
 def small_table() -> Table:
     """The made-up recording: 4,320 configurations, half of them infeasible."""
-    return read_table(DATA / "table_small.json.gz")
+    return read_recording(DATA / "table_small.json.gz")
 
 
 @cache

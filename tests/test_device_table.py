@@ -13,7 +13,8 @@ from engine_helpers import DATA, small_table, study, tiny_table
 
 from evokern.device import Request, Task
 from evokern.device._open import open_device
-from evokern.device.table import Table, TableDevice, measured, read_table
+from evokern.device.recorded import read_recording
+from evokern.device.table import Table, TableDevice, measured
 from evokern.errors import DeviceError
 from evokern.profiles import CHIPS
 from evokern.trial import Outcome
@@ -93,7 +94,7 @@ def test_names_mean_devices() -> None:
         (lambda table: table | {"rows": [[9] * 8 + ["measured", 1.0, "a"]]}, "malformed"),
         (lambda table: {"format": table["format"]}, "malformed"),
         (lambda table: table | {"chip": "voodoo2"}, "voodoo2"),
-        (lambda table: [1, 2], "unknown format 'list'"),
+        (lambda table: [1, 2], r"unknown format \(it has list\)"),
     ],
 )
 def test_unusable_recordings_are_said_to_be_so(change: object, message: str, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_unusable_recordings_are_said_to_be_so(change: object, message: str, tmp
     path = tmp_path / "table.json"
     path.write_text(json.dumps(change(make_table_small.table())))  # type: ignore[operator]
     with pytest.raises(DeviceError, match=message):
-        read_table(path)
+        read_recording(path)
 
 
 def test_truncated_and_missing_files_are_said_to_be_so(tmp_path: Path) -> None:
@@ -110,9 +111,9 @@ def test_truncated_and_missing_files_are_said_to_be_so(tmp_path: Path) -> None:
     path = tmp_path / "half.json.gz"
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DeviceError, match="truncated"):
-        read_table(path)
+        read_recording(path)
     with pytest.raises(DeviceError, match="cannot read"):
-        read_table(tmp_path / "none.json.gz")
+        read_recording(tmp_path / "none.json.gz")
 
 
 def test_a_table_refuses_what_it_does_not_have() -> None:

@@ -37,6 +37,7 @@ ROOMS = (
     "samplers",
     "store",
     "search",
+    "replay",
     "diagnosis",
     "explain",
     "exploits",

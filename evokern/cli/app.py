@@ -10,7 +10,8 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli import search, show, export, compare, check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
+from evokern.cli import search, show, export, compare, replay  # isort: skip
+from evokern.cli import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "init",
     "list_",
     "profile",
+    "replay",
     "run",
     "sanitize",
     "search",

@@ -25,11 +25,12 @@ def open_device(name: str) -> Device:
     kind, _, rest = name.strip().partition(":")
     match kind.lower():
         case "replay":
-            from evokern.device.table import TableDevice, read_table
+            from evokern.device.recorded import read_recording
+            from evokern.device.table import TableDevice
 
             if not rest:
                 raise DeviceError("device 'replay' lacks its file; write replay:FILE")
-            return TableDevice(read_table(rest))
+            return TableDevice(read_recording(rest))
         case "sim":
             from evokern.device.simulated import SimulatedDevice
 

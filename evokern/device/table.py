@@ -1,8 +1,8 @@
 """The recorded device: answers come from a table, so that a search needs neither a GPU nor a compiler.
 
-A `Table` is a space with an answer for each configuration. The small ones that test the engine are JSON
-(`read_table`); recordings of other tools become the same `Table` elsewhere. Worker threads and random delays stand in
-for a real device's disorder; the answers do not depend on them.
+A `Table` is a space with an answer for each configuration. The small ones that test the engine are JSON (`table_of`);
+recordings of other tools become the same `Table` in `evokern.device.recorded`. Worker threads and random delays stand
+in for a real device's disorder; the answers do not depend on them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.device._base import Answer, BaselineResult, Request, StartReport, Task
-from evokern.errors import DeviceError, EvokernError
+from evokern.errors import DeviceError
 from evokern.feasibility import Violation
 from evokern.kernel import Kernel, Problem, ProblemField, Workload
 from evokern.profiles import Profile, chip
@@ -47,7 +47,10 @@ class Table:
     baseline_us: float | None = None
     """Time of what the user would run instead, in µs."""
     seconds: Mapping[Config, float] = field(default_factory=dict)
-    """Configuration → seconds that its evaluation took when it was recorded, where that is known."""
+    """Configuration → seconds that its compile, check and benchmark took when it was recorded, where that is known."""
+
+    predicted: bool = False
+    """Whether the recorded times are predictions of a simulated device."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
@@ -65,6 +68,17 @@ class Table:
             runs = frozenset(config for config, a in answers.items() if a.outcome is not Outcome.INFEASIBLE)
             return Space(self.genes, feasible=runs.__contains__)
         return Space(self.genes, table=tuple(answers))
+
+    @property
+    def optimum_us(self) -> float | None:
+        """Least recorded time, in µs; None where nothing ran."""
+        ran = (a.time_us for a in self.answers.values() if a.outcome is Outcome.MEASURED and a.time_us is not None)
+        return min(ran, default=None)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is known how long evaluations took, so that a simulated clock can tell the time."""
+        return any(self.seconds.values())
 
     def violation(self, config: Config) -> Violation | None:
         """Return why a configuration could not run, or None where it could."""
@@ -96,38 +110,35 @@ class Table:
         return state.hexdigest()
 
 
-def read_table(path: str | Path) -> Table:
-    """Read a table file of ours, plain or gzip.
+def load_recording(path: str | Path) -> Any:
+    """Return the JSON of a recording, plain or gzip.
 
-    The file is one JSON object: `format`, `name`, `chip`, `baseline_us`, `genes` (name, values, default, layer, when),
+    Raises:
+        DeviceError: the file is missing, truncated, or no JSON.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except OSError as error:
+        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}") from error
+    except (EOFError, ValueError, zlib.error) as error:
+        raise DeviceError(f"recording {path} is truncated or no JSON: {error}") from error
+
+
+def table_of(table: Mapping[str, Any]) -> Table:
+    """Return the table that the JSON of a table file of ours holds.
+
+    It is one object: `format`, `name`, `chip`, `baseline_us`, `genes` (name, values, default, layer, when),
     `constraints` (name → reason), and `rows`: one list per configuration with the index of each gene's value, the
     outcome, and for `measured` time in µs and fingerprint, for `infeasible` constraint, needed and available, else the
     evidence's text.
 
     Raises:
-        DeviceError: the file is missing, truncated, or not of this format.
+        DeviceError: it is of another version of the format.
     """
-    path = Path(path)
-    try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        table = json.loads(text)
-    except OSError as error:
-        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}") from error
-    except (EOFError, ValueError, zlib.error) as error:
-        raise DeviceError(f"recording {path} is truncated or no JSON: {error}") from error
-    if not isinstance(table, dict) or table.get("format") != FORMAT:
-        found = table.get("format") if isinstance(table, dict) else type(table).__name__
-        raise DeviceError(f"recording {path} is of the unknown format {found!r}; known: {FORMAT}")
-    try:
-        return _table_of(table)
-    except EvokernError:
-        raise
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise DeviceError(f"recording {path} is malformed: {type(error).__name__}: {error}") from error
-
-
-def _table_of(table: Mapping[str, Any]) -> Table:
+    if table["format"] != FORMAT:
+        raise DeviceError(f"it is of the unknown format {table['format']!r}; known: {FORMAT}")
     genes = tuple(
         Gene(g["name"], tuple(g["values"]), g["default"], "", g.get("when", {}), {}, g.get("layer", "parameter"))
         for g in table["genes"]
@@ -200,6 +211,8 @@ class TableDevice:
         self._races = race
         self._race = 0.0
         self._busy = 0.0
+        self._simulated_s = 0.0
+        self._costs: dict[int, float] = {}
         self._closing = False
 
     @property
@@ -209,8 +222,8 @@ class TableDevice:
 
     @property
     def predicted(self) -> bool:
-        """Recorded times were measured."""
-        return False
+        """Whether the recorded times are predictions."""
+        return self.table.predicted
 
     @property
     def profile(self) -> Profile:
@@ -239,6 +252,7 @@ class TableDevice:
         """Accept one candidate; returns at once."""
         # Duplicates and races are decided here, in the order of the requests, so that threads cannot change them.
         answer = self._told_twice(request, self._raced(request, self._recorded(request.config)))
+        self._costs[request.number] = self.table.seconds.get(request.config, 0.0)
         delay = self._delays.expovariate(1 / self._delay_s) if self._delay_s else 0.0
         self._requests.put((request, answer, delay))
 
@@ -274,7 +288,12 @@ class TableDevice:
             while True:
                 ready.append(self._answers.get_nowait())
         except queue.Empty:
+            self._simulated_s += sum(self._costs.pop(answer.number) for answer in ready)
             return ready
+
+    def clock(self) -> float:
+        """Return the seconds that what was answered so far took when it was recorded: one candidate at a time."""
+        return self._simulated_s
 
     def busy_s(self) -> float:
         """Return the seconds of delay served so far, over all workers."""

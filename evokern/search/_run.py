@@ -23,7 +23,7 @@ from evokern.search._loop import Earlier, Limits, Loop
 from evokern.search._report import Reporter
 from evokern.search._stop import Stop, stoppable
 from evokern.space import Config
-from evokern.store import Proposed, StudyRecord, open_readonly
+from evokern.store import Proposed, StudyRecord, database_of, open_readonly, read_study_table
 from evokern.store._writer import Session, Store
 from evokern.study import Study
 from evokern.trial import Trial
@@ -69,7 +69,8 @@ class Wanted:
 
 def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> SearchResult:
     """Search or resume a subject, and close its device: see `evokern.search.search`."""
-    began = time.monotonic()
+    clock = clock_of(subject)
+    began = clock()
     name = subject.study.name
     with ExitStack() as stack:
         stack.callback(subject.device.close)
@@ -86,9 +87,9 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> 
                 end = "interrupted"
             except BaseException:
                 with suppress(StoreError):  # what went wrong first is what the user must hear
-                    session.ended(time.monotonic() - began, "failed")
+                    session.ended(clock() - began, "failed")
                 raise
-            session.ended(time.monotonic() - began, end)
+            session.ended(clock() - began, end)
     with open_readonly(db) as reader:
         return SearchResult(record.name, db, end, reader.best(record), reader.summary(record))
 
@@ -110,6 +111,7 @@ def _one_session(
         Limits(record.window, record.budget_s, record.trials_limit),
         violation_of(subject),
         before_s=session.before_s,
+        clock=clock_of(subject),
         began=began,
     )
     session.adopt(earlier, loop.restore([_earlier(entry) for entry in earlier]))
@@ -128,6 +130,12 @@ def _one_session(
     return end
 
 
+def clock_of(subject: Subject) -> Callable[[], float]:
+    """Return the clock of a search: a recording that knows how long things took is searched in its own time."""
+    device = subject.device
+    return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
+
+
 def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel | None, *, trust: bool) -> Subject:
     """Find study, device, kernel and space.
 
@@ -138,7 +146,7 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
     chosen = found.device if device is None else device
     if isinstance(chosen, str):
         found = replace(found, device=chosen)
-        opened = open_device(chosen)
+        opened = _open(chosen)
     else:
         opened = chosen
     try:
@@ -155,6 +163,13 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
     except BaseException:
         opened.close()
         raise
+
+
+def _open(name: str) -> Device:
+    """Return the device that a name means; `replay:runs.db:study` is a study of a database."""
+    kind, _, source = name.strip().partition(":")
+    database = database_of(source) if kind.lower() == "replay" else None
+    return TableDevice(read_study_table(*database)) if database else open_device(name)
 
 
 def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.store._reader import Reader, fastest_baseline, open_readonly
 from evokern.store._records import Proposed, SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
+from evokern.store._table import database_of, read_study_table, study_table
 
 if TYPE_CHECKING:
     from evokern.store._writer import Session, Store
@@ -32,8 +33,11 @@ __all__ = [
     "Store",
     "StudyRecord",
     "TrialRecord",
+    "database_of",
     "dumps",
     "fastest_baseline",
     "interval_us",
     "open_readonly",
+    "read_study_table",
+    "study_table",
 ]

@@ -1,0 +1,71 @@
+"""A recorded study as a table, so that other samplers, or the same one again, can be searched over it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from evokern.device.recorded import chip_of_model
+from evokern.device.table import Table
+from evokern.errors import StudyError
+from evokern.space import Config
+from evokern.store._reader import Reader, open_readonly
+from evokern.store._records import StudyRecord
+from evokern.trial import Evaluation, Outcome
+
+_MAGIC = b"SQLite format 3\x00"
+
+
+def database_of(source: str | Path) -> tuple[Path, str | None] | None:
+    """Return the database and the study that `runs.db:study` or `runs.db` names; None where it is no database.
+
+    Args:
+        source: what a user gave as a recording.
+    """
+    text = str(source)
+    head, colon, study = text.rpartition(":")
+    for path, name in ((Path(text), None), (Path(head), study or None)):
+        if (name is None or colon) and path.is_file():
+            with path.open("rb") as file:
+                return (path, name) if file.read(len(_MAGIC)) == _MAGIC else None
+    return None
+
+
+def read_study_table(path: Path, study: str | None) -> Table:
+    """Return a study of a database as a table.
+
+    Args:
+        path: the database.
+        study: the study's name; None takes the one searched last.
+
+    Raises:
+        StoreError: the database cannot be read.
+        StudyError: there is no such study, or it measured nothing.
+    """
+    with open_readonly(path) as reader:
+        return study_table(reader, reader.study(study))
+
+
+def study_table(reader: Reader, record: StudyRecord) -> Table:
+    """Return a recorded study as a table: what it did not try is not feasible, what was infeasible is left out.
+
+    Raises:
+        StudyError: it measured nothing.
+    """
+    answers: dict[Config, Evaluation] = {}
+    for trial in reader.trials(record):
+        if trial.outcome is not Outcome.INFEASIBLE:
+            answers.setdefault(trial.config, _first_hand(trial.evaluation))
+    if not any(answer.outcome is Outcome.MEASURED for answer in answers.values()):
+        raise StudyError(f"study {record.name} of {reader.path} has no measured trial to replay; search it further")
+    baseline = reader.baseline(record)
+    seconds = {config: answer.compile_s + answer.device_s for config, answer in answers.items()}
+    chip, baseline_us = chip_of_model(record.device), baseline[1] if baseline else None
+    return Table(record.name, record.genes, answers, chip, baseline_us, seconds, record.predicted)
+
+
+def _first_hand(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
+    evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
+    known = evaluation.outcome is Outcome.DUPLICATE
+    return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence)
