@@ -1,0 +1,112 @@
+"""The same random candidates through the live device's gate and through the simulated one's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from parity_candidates import FOLDERS
+
+from evokern.device._base import Request, Task
+from evokern.device._open import open_device
+from evokern.device._sim_worker import SimSettings, SimWorker
+from evokern.discovery import load_kernel
+from evokern.feasibility import feasible_space
+from evokern.gate import RunFailed
+from evokern.profiles import CHIPS, Profile, chip
+from evokern.space import Config
+from evokern.study import GateSettings, SimulationSettings, Study, TimingSettings
+from evokern.trial import Evaluation, Outcome
+
+PASSED = frozenset({Outcome.MEASURED, Outcome.SLOW, Outcome.DUPLICATE})
+"""Outcomes of candidates that the gate let through."""
+BRIEF = TimingSettings(race=0, min_samples=3, max_samples=3, sample_us=50.0, warmup_us=50.0)
+"""As little timing as the live device does; racing is off, so that slow candidates are checked too."""
+
+
+def on_the_gpu(task: Task, configs: Sequence[Config], limit_s: float = 240) -> list[Evaluation]:
+    """Evaluate candidates on the first GPU."""
+    device = open_device("cuda:0")
+    try:
+        device.start(task)
+        for number, config in enumerate(configs):
+            device.submit(Request(number, config))
+        found: dict[int, Evaluation] = {}
+        end = time.monotonic() + limit_s
+        while len(found) < len(configs) and time.monotonic() < end:
+            found |= {answer.number: answer.evaluation for answer in device.poll(1.0)}
+    finally:
+        device.close()
+    return [found[number] for number in range(len(configs))]
+
+
+@lru_cache(maxsize=4)
+def _worker(kernel: str, problem: str, name: str) -> SimWorker:
+    folder, profile = FOLDERS[kernel], chip(name)
+    loaded = load_kernel(folder)
+    problems, default = (loaded.problem(problem),), loaded.space.default()
+    return SimWorker(
+        SimSettings(folder, problems, profile, GateSettings(), TimingSettings(), SimulationSettings(), default)
+    )
+
+
+def simulated_gate(kernel: str, problem: str, name: str, config: Config) -> str:
+    """Run the simulated device's gate alone on one candidate; return what is wrong with it, or nothing."""
+    worker = _worker(kernel, problem, name)
+    for small in worker._gate_problems(config):
+        try:
+            verdict = worker._check(config, small)
+        except RunFailed as failed:
+            return str(failed)
+        if not verdict.passed:
+            return str(verdict.evidence["message"])
+    return ""
+
+
+def drawn(task: Task, profile: Profile, count: int, seed: int) -> list[Config]:
+    """Return distinct random candidates that are feasible on a chip."""
+    space = feasible_space(task.kernel, task.problems, profile)
+    rng = random.Random(seed)
+    found: dict[Config, None] = {}
+    while len(found) < count:
+        config = space.draw(rng)
+        if space.feasible(config):
+            found[config] = None
+    return list(found)
+
+
+def compared(kernel: str, problem: str, count: int, seed: int) -> list[dict[str, Any]]:
+    """Return, for each of `count` random candidates, what both gates said of it: nothing where it passed.
+
+    Raises:
+        LookupError: there is no data sheet of this GPU, so nothing simulates it.
+    """
+    loaded = load_kernel(FOLDERS[kernel])
+    study = replace(Study("parity", str(FOLDERS[kernel]), (problem,)), timing=BRIEF)
+    task = Task(loaded, (loaded.problem(problem),), study)
+    device = open_device("cuda:0")
+    model, profile = device.identity, device.profile
+    device.close()
+    name = next((name for name, known in CHIPS.items() if known.model == model), None)
+    if name is None:
+        raise LookupError(f"no data sheet of {model}")
+    configs = drawn(task, profile, count, seed)
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        simulated = [pool.submit(simulated_gate, kernel, problem, name, config) for config in configs]
+        measured = on_the_gpu(task, configs)
+        return [
+            {
+                "config": dict(config),
+                "gpu": "" if gpu.outcome in PASSED else f"{gpu.outcome}: {gpu.reason}",
+                "simulated": sim.result(),
+            }
+            for config, gpu, sim in zip(configs, measured, simulated, strict=True)
+        ]
