@@ -69,7 +69,7 @@ HOST_DEVICE constexpr int shared_bytes(Choice c) {
 /// Registers that a thread holds at once: output, scores, Q, references and sums; operands of K and V, addresses.
 HOST_DEVICE constexpr int least_registers(Choice c) {
   const int query = c.head_dim / (c.mma == MMA_FP16 ? 4 : 8);
-  return row_tiles(c) * (c.head_dim / 2 + c.block_n / 2 + query + 6) + 24;
+  return row_tiles(c) * (c.head_dim / 2 + c.block_n / 2 + query + 6) + 40;
 }
 HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 / (threads(c) * c.min_blocks) / 8 * 8); }
 

@@ -96,7 +96,7 @@ def shared_bytes(c, p):
 def held_registers(c, p):
     """Compare the registers that fragments fill with those that launch bounds leave."""
     query = p.D // (4 if c["MMA"] == "fp16" else 8)
-    needed = row_tiles(c) * (p.D // 2 + c.BLOCK_N // 2 + query + 6) + 24
+    needed = row_tiles(c) * (p.D // 2 + c.BLOCK_N // 2 + query + 6) + 40
     return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
@@ -119,7 +119,7 @@ CONSTRAINTS = (
     Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or Need(c.UNROLL, total_steps(c, p), "steps"),
                "unrolling past the last step changes nothing", wasteful=True),
     Constraint("unrolled_code_stays_small",
-               lambda c, p: Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 512, "units"),
+               lambda c, p: Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 256, "units"),
                "unrolled fragments beyond this outgrow the instruction cache and compile for seconds", wasteful=True),
     Constraint("registers_hold_fragments", held_registers,
                "output, scores and Q live in registers at once, and spilled ones cost more than they save"),
