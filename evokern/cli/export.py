@@ -1,7 +1,10 @@
-"""`evokern export [STUDY] -o best.cu`: a result as a program of its own."""
+"""`evokern export [STUDY] -o best.cu`: a result as a program of its own, or a study in a format that others read."""
 
 from __future__ import annotations
 
+import gzip
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,19 +17,31 @@ from evokern.cli._text import microseconds
 from evokern.errors import UsageError
 
 
+class Format(StrEnum):
+    """What `export` writes."""
+
+    CU = "cu"
+    T4 = "t4"
+
+
 @command(
     "export",
     examples="""
     evokern export -o best.cu
     evokern export attention-s512 --trial 42 -o trial42.cu --db runs.db
+    evokern export attention-s512 --format t4 -o study.json
     """,
 )
 def export(
     output: Output,
     study: StudyArgument = None,
-    file: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout.")] = Path(
-        "best.cu"
-    ),
+    file: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout. Default: best.cu."),
+    ] = None,
+    format_: Annotated[
+        Format, typer.Option("--format", help="cu: one trial as a program. t4: every trial, for other auto-tuners.")
+    ] = Format.CU,
     trial: TrialOption = None,
     problem: Annotated[
         int, typer.Option("--problem", metavar="N", min=0, help="Which of the study's problems, counted from 0.")
@@ -34,24 +49,28 @@ def export(
     trust: TrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Write the champion, or another trial, as one .cu that builds with nvcc alone.
+    """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as a T4 file.
 
-    It holds the specialised kernel, a launcher with shape and alignment checks, and a main that checks its answers
-    against the reference and times itself.
+    The .cu holds the specialised kernel, a launcher with shape and alignment checks, and a main that checks its answers
+    against the reference and times itself. The T4 file holds every trial; `evokern replay` reads it, and so do other
+    auto-tuners (a name that ends in .gz is compressed).
     """
     from evokern.export import export_trial
     from evokern.store import open_readonly
 
+    if format_ is Format.T4:
+        if trial is not None or problem:
+            raise UsageError("--format t4 writes every trial and problem; leave --trial and --problem away")
+        _study(output, study, file or Path("study.json"), db)
+        return
+    file = file or Path("best.cu")
     name = "best.cu" if str(file) == "-" else file.name
     with open_readonly(db) as reader:
         made = export_trial(reader, study, trial, problem=problem, file_name=name, trust=trust)
     if str(file) == "-":
         print(made.text, end="")
         return
-    try:
-        file.write_text(made.text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; name another file with -o") from error
+    _write(file, made.text.encode())
     if output.json:
         facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted}
         output.emit({"file": str(file), **facts})
@@ -60,3 +79,29 @@ def export(
     build = next(line.removeprefix("//").strip() for line in made.text.splitlines() if "nvcc " in line)
     output.say(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}")
     output.say(f"build and run: {build} && ./{file.stem}")
+
+
+def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
+    from evokern.export.t4 import t4
+    from evokern.store import dumps, open_readonly
+
+    with open_readonly(db) as reader:
+        record = reader.study(study)
+        made = t4(reader, record)
+    text = dumps(made).encode()
+    if str(file) == "-":
+        sys.stdout.write(text.decode() + "\n")
+        return
+    _write(file, gzip.compress(text, mtime=0) if file.suffix == ".gz" else text)
+    if output.json:
+        output.emit({"file": str(file), "study": record.name, "trials": len(made["results"])})
+        return
+    output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
+    output.say(f"evokern replay {file}   compares samplers on it")
+
+
+def _write(file: Path, content: bytes) -> None:
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; name another file with -o") from error

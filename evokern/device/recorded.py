@@ -132,6 +132,13 @@ def chip_of_model(model: str) -> Profile:
     return alike if alike.model == model else replace(alike, name=model or "unknown", model=model or "unknown")
 
 
+def first_hand(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
+    evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
+    known = evaluation.outcome is Outcome.DUPLICATE
+    return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence)
+
+
 def _from_kernel_tuner(name: str, content: Mapping[str, Any]) -> Table:
     declared = content["tune_params"]
     names = tuple(content.get("tune_params_keys") or declared)
@@ -225,10 +232,11 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
         return None
     said = result.get("evokern")
     if said:
-        outcome, fingerprint = Outcome(said["outcome"]), said.get("fingerprint")
-        time_us = _t4_time_us(where, measurements, times, unit_s) if invalidity == "correct" else None
-        answer = measured(time_us, fingerprint) if outcome is Outcome.MEASURED and time_us else None
-        answer = answer or Evaluation(outcome, time_us, fingerprint=fingerprint, evidence=said.get("evidence") or {})
+        time_us = _t4_time_us(where, measurements, times, unit_s) or None if invalidity == "correct" else None
+        timings = measured(time_us).timings if time_us else ()
+        evidence = said.get("evidence") or {}
+        fingerprint, outcome = said.get("fingerprint"), Outcome(said["outcome"])
+        answer = first_hand(Evaluation(outcome, time_us, timings, fingerprint=fingerprint, evidence=evidence))
     elif invalidity == "correct":
         answer = measured(_t4_time_us(where, measurements, times, unit_s))
     elif invalidity in _INVALID:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from evokern.device.recorded import chip_of_model
+from evokern.device.recorded import chip_of_model, first_hand
 from evokern.device.table import Table
 from evokern.errors import StudyError
 from evokern.space import Config
@@ -55,17 +54,10 @@ def study_table(reader: Reader, record: StudyRecord) -> Table:
     answers: dict[Config, Evaluation] = {}
     for trial in reader.trials(record):
         if trial.outcome is not Outcome.INFEASIBLE:
-            answers.setdefault(trial.config, _first_hand(trial.evaluation))
+            answers.setdefault(trial.config, first_hand(trial.evaluation))
     if not any(answer.outcome is Outcome.MEASURED for answer in answers.values()):
         raise StudyError(f"study {record.name} of {reader.path} has no measured trial to replay; search it further")
     baseline = reader.baseline(record)
     seconds = {config: answer.compile_s + answer.device_s for config, answer in answers.items()}
     chip, baseline_us = chip_of_model(record.device), baseline[1] if baseline else None
     return Table(record.name, record.genes, answers, chip, baseline_us, seconds, record.predicted)
-
-
-def _first_hand(evaluation: Evaluation) -> Evaluation:
-    """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
-    evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
-    known = evaluation.outcome is Outcome.DUPLICATE
-    return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence)
