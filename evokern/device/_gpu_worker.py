@@ -13,9 +13,11 @@ import torch
 from cuda.bindings import driver
 
 from evokern.compile.build import tensors_of
+from evokern.compile.records import Built
 from evokern.device._base import BaselineResult
 from evokern.device._baselines import BaselineRunner, runs_as
 from evokern.device._cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
+from evokern.device._gpu_rounds import Round, play_round
 from evokern.device._graph_clock import GraphClock
 from evokern.device._jobs import Evaluate, GpuSettings, Prove
 from evokern.device._nvml import Monitor
@@ -68,11 +70,15 @@ class GpuWorker:
             "monitor": self._monitor.problem,
         }
 
-    def handle(self, job: Prove | Evaluate) -> Evaluation | tuple[BaselineResult, ...]:
+    def handle(
+        self, job: Prove | Evaluate | Round
+    ) -> Evaluation | tuple[BaselineResult, ...] | tuple[tuple[float, ...], ...]:
         """Do one job while holding the GPU."""
         with self._my_turn():
             if isinstance(job, Prove):
                 return self._prove()
+            if isinstance(job, Round):
+                return play_round(self, job)
             began = time.perf_counter()
             evaluation, healthy = self._evaluate(job)
             evaluation = replace(evaluation, device_s=time.perf_counter() - began)
@@ -110,10 +116,10 @@ class GpuWorker:
     def _workload(self, config: Config, problem: Problem) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
         return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
 
-    def _timed_bench(self, gate: Gate, tensors: dict[str, Tensor]) -> Bench:
+    def _timed_bench(self, gate: Gate, tensors: dict[str, Tensor], *, fresh: bool = False) -> Bench:
         sets = self._settings.timing.rotate_sets if self._settings.timing.cache == "rotate" else 1
         kinds: list[InputSet] = ["normal"] * sets
-        bench = gate.bench(tensors, kinds, runs=1)
+        bench = gate.bench(tensors, kinds, runs=1, fresh=fresh)
         if not bench.refreshes:
             bench.refresh()
         return bench
@@ -121,6 +127,35 @@ class GpuWorker:
     def _clock(self, sequence: Sequence[Callable[[], None]]) -> GraphClock:
         timing = self._settings.timing
         return GraphClock(sequence, timing, self._monitor, self._flush, timing.hang_s)
+
+    # ---- what a round of a playoff needs
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The study's problems."""
+        return tuple(self._gates)
+
+    def load(self, built: Built) -> Candidate:
+        """Load a candidate's programs anew."""
+        return Candidate(built)
+
+    def clock(self, sequence: Sequence[Callable[[], None]]) -> GraphClock:
+        """Return a clock over a sequence of calls."""
+        return self._clock(sequence)
+
+    def sequence(
+        self, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None, baseline: str
+    ) -> tuple[Bench, list[Callable[[], None]]]:
+        """Return fresh buffers with new inputs, and a candidate's or baseline's calls on them, one per input set."""
+        tensors, launches = self._workload(config, problem)
+        bench = self._timed_bench(self._gates[problem], tensors, fresh=True)
+        bench.poison()
+        prepared = calls(bench, launches)
+        if built is None or candidate is None:
+            chosen = next(b for b in self._kernel.workload.baselines if b.name == baseline)
+            return bench, [runs_as(chosen, problem, call.arguments) for call in prepared]
+        program = built.build(problem).program
+        return bench, [candidate.prepare(program, call).enqueue for call in prepared]
 
     # ---- candidates
 

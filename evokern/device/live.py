@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 from evokern.compile.cache import default_directory
 from evokern.compile.headers import cuda_major
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.compile.records import Built
 from evokern.device._base import Answer, BaselineResult, Request, StartReport, Task
 from evokern.device._first import first_candidate, require_built
 from evokern.device._gpu_lock import GpuLock
 from evokern.device._gpu_profile import LiveGpu, live_gpu
+from evokern.device._gpu_rounds import Entrant, Round
 from evokern.device._jobs import Evaluate, GpuSettings, Prove
 from evokern.device._nvml import Monitor
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
@@ -153,6 +155,39 @@ class LiveDevice:
     def busy_s(self) -> float:
         """Return the seconds since `start` in which a candidate, its gate or its timing held the GPU."""
         return self._pipeline.busy_s() if self._pipeline else 0.0
+
+    def rounds(
+        self, task: Task, candidates: Sequence[Config | str]
+    ) -> Callable[[Sequence[int], int], Sequence[Sequence[float]]]:
+        """Return what plays a round of a playoff between candidates; nothing can be submitted after.
+
+        Args:
+            task: what the device was started with.
+            candidates: configurations, and names of baselines.
+
+        Raises:
+            DeviceError: a candidate does not compile any more.
+        """
+        self._running().close()
+        self._pipeline = None
+        executors, compilers = self._pools
+        first = first_candidate(task, limits_for(self._gpu.profile, task.study.limits))
+        entrants = []
+        for candidate in candidates:
+            if isinstance(candidate, str):
+                entrants.append(Entrant(first, None, candidate))
+                continue
+            built = run_alone(compilers, candidate, COMPILE_DEADLINE_S, "compile of an elite")
+            if not isinstance(built, Built):
+                raise DeviceError(f"an elite does not compile any more: {built.reason}")
+            entrants.append(Entrant(candidate, built))
+
+        def play(alive: Sequence[int], samples: int) -> Sequence[Sequence[float]]:
+            job = Round(tuple(entrants[index] for index in alive), samples)
+            taken: Sequence[Sequence[float]] = run_alone(executors, job, _START_DEADLINE_S, "a round of the playoff")
+            return taken
+
+        return play
 
     def close(self) -> None:
         """Stop every worker; safe to call twice."""

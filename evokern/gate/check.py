@@ -91,12 +91,14 @@ class Gate:
         self.generator.manual_seed(random.SystemRandom().getrandbits(62) if seed is None else seed)
         self._benches: dict[tuple[Any, ...], Bench] = {}
 
-    def bench(self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int) -> Bench:
-        """Return buffers for these tensors, the same ones as before where nothing changed."""
+    def bench(
+        self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int, *, fresh: bool = False
+    ) -> Bench:
+        """Return buffers for these tensors, the same ones as before where nothing changed, or new ones if `fresh`."""
         key = (tuple(tensors.items()), tuple(kinds), runs)
-        bench = self._benches.pop(key, None)
+        bench = None if fresh else self._benches.pop(key, None)
         if bench is None:
-            while len(self._benches) >= _BENCHES_KEPT:
+            while not fresh and len(self._benches) >= _BENCHES_KEPT:
                 self._benches.pop(next(iter(self._benches)))
             bench = Bench(
                 self.kernel,
@@ -108,7 +110,8 @@ class Gate:
                 guard_bytes=self.settings.guard_bytes,
                 generator=self.generator,
             )
-        self._benches[key] = bench
+        if not fresh:
+            self._benches[key] = bench
         return bench
 
     def check(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, fastest_baseline, open_readonly
 from evokern.store._records import Proposed, SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
 from evokern.store._table import database_of, read_study_table, study_table
@@ -26,6 +27,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "ProofRecord",
     "Proposed",
     "Reader",
     "Session",
@@ -33,6 +35,7 @@ __all__ = [
     "Store",
     "StudyRecord",
     "TrialRecord",
+    "add_proof",
     "database_of",
     "dumps",
     "fastest_baseline",

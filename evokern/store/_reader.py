@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -14,6 +15,7 @@ from sqlite_utils import Database
 from evokern.device._base import BaselineResult
 from evokern.errors import StoreError, StudyError, nearest
 from evokern.store._files import connect_readonly, explained
+from evokern.store._proofs import ProofRecord
 from evokern.store._records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
 from evokern.store._schema import refuse_newer
 from evokern.trial import Outcome, Trial
@@ -123,11 +125,29 @@ class Reader:
         return TrialRecord(trial_of(row, samples), row["uuid"], row["kernel_digest"], rejections)
 
     def best(self, study: StudyRecord) -> Trial | None:
-        """Return the champion: the measured trial with the least time, or None."""
+        """Return the champion, or None: the playoff's where the fastest trial took part in one, else the fastest trial.
+
+        A champion of a playoff carries the playoff's time, not that of its luckiest samples.
+        """
         sql = "SELECT number FROM evokern_trials WHERE study = ? AND outcome = ? ORDER BY time_us, number LIMIT 1"
         with explained(self.path):
             row = self._db.execute(sql, [study.uuid, Outcome.MEASURED.value]).fetchone()
-        return self.trial(study, row[0]).trial if row else None
+        if not row:
+            return None
+        for proof in reversed(self.proofs(study, "verify")):
+            played = proof.result.get("playoff")
+            trials = [one for one in (played or {}).get("finalists", ()) if str(one["name"]).startswith("trial ")]
+            if row[0] in [int(one["name"].split()[1]) for one in trials]:
+                return _decided(self.trial(study, int(trials[0]["name"].split()[1])).trial, trials[0])
+        return self.trial(study, row[0]).trial
+
+    def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
+        """Return what `verify` or `ablate` found of a study, the first one first; older files hold none."""
+        with explained(self.path):
+            if not self._db["evokern_proofs"].exists():
+                return []
+            rows = self._db["evokern_proofs"].rows_where("study = ? AND kind = ?", [study.uuid, kind], "rowid")
+            return [ProofRecord.of(row) for row in rows]
 
     def rejections(self, study: StudyRecord) -> dict[str, int]:
         """Return how many proposals each constraint turned away before they became trials, most first."""
@@ -173,6 +193,19 @@ class Reader:
             "baseline": {"name": baseline[0], "time_us": baseline[1]} if baseline else None,
             "best": _best_table(best, baseline[1] if baseline else None) if best else None,
         }
+
+
+def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:
+    """Return a trial with the time that a playoff gave it."""
+    evaluation = trial.evaluation
+    timings = evaluation.timings
+    if len(timings) == 1:
+        low, high = finalist["ci95_us"]
+        timings = (replace(timings[0], median_us=finalist["time_us"], ci95_us=(low, high)),)
+    evidence = {**evaluation.evidence, "search_time_us": evaluation.time_us, "time_from": "playoff"}
+    return replace(
+        trial, evaluation=replace(evaluation, time_us=finalist["time_us"], timings=timings, evidence=evidence)
+    )
 
 
 def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:

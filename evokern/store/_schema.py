@@ -114,6 +114,15 @@ def m001_first_tables(db: Database) -> None:
     db.create_table("evokern_sources", {"digest": str, "file": str, "text": str}, pk=("digest", "file"), strict=True)
 
 
+@migrations()
+def m002_proofs(db: Database) -> None:
+    """What verification and ablation found of a study's trials."""
+    columns = {"uuid": str, "study": str, "kind": str, "trial": int, "created": str, "result": str}  # result: JSON
+    db.create_table(
+        "evokern_proofs", columns, pk="uuid", not_null={"study", "kind", "trial", "created", "result"}, strict=True
+    ).create_index(["study", "kind"])
+
+
 def known_migrations() -> set[str]:
     """Return the names of the migrations that this version knows."""
     return {migration.name for migration in migrations._migrations}

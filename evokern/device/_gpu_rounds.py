@@ -1,0 +1,109 @@
+"""One round of a playoff on the GPU: everything loaded anew, new inputs, samples of all candidates in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evokern.compile.records import Built
+from evokern.errors import DeviceError
+from evokern.gate.bench import Bench
+from evokern.gate.check import RunFailed, judge
+from evokern.kernel import Problem
+from evokern.space import Config
+from evokern.stats import geometric_mean
+
+if TYPE_CHECKING:
+    from evokern.device._gpu_worker import GpuWorker
+    from evokern.device._graph_clock import GraphClock
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A candidate of a playoff."""
+
+    config: Config
+    """Its configuration; for a baseline the one whose buffers it uses."""
+    built: Built | None
+    """Its programs; None for a baseline."""
+    baseline: str = ""
+    """Name of a baseline."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Measure these candidates in turn."""
+
+    entrants: tuple[Entrant, ...]
+    """Who takes part."""
+    samples: int
+    """Samples of each."""
+
+
+@dataclass(frozen=True)
+class _Course:
+    """One candidate at one problem, ready to be timed."""
+
+    clock: GraphClock
+    bench: Bench
+    problem: Problem
+    name: str
+
+
+def play_round(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
+    """Load, warm up and sample every candidate in turn.
+
+    Returns:
+        Samples of each entrant in µs a call, over several problems their geometric mean; samples at one position were
+        taken one after the other.
+
+    Raises:
+        DeviceError: a candidate's timed runs left wrong results, or it crashed or hung.
+    """
+    try:
+        return _play(worker, job)
+    except RunFailed as failed:
+        raise DeviceError(f"a candidate failed in the playoff: {failed.outcome.value}, {failed.evidence}") from failed
+
+
+def _play(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
+    loaded = [worker.load(one.built) if one.built else None for one in job.entrants]
+    rows = []
+    for entrant, candidate in zip(job.entrants, loaded, strict=True):
+        row = []
+        for problem in worker.problems:
+            bench, sequence = worker.sequence(entrant.config, problem, entrant.built, candidate, entrant.baseline)
+            clock = worker.clock(sequence)
+            row.append(_Course(clock, bench, problem, entrant.baseline or "a candidate"))
+        rows.append(row)
+    taken: list[list[float]] = [[] for _ in rows]
+    for turn in range(job.samples):
+        order = range(len(rows)) if turn % 2 == 0 else range(len(rows) - 1, -1, -1)
+        for index in order:
+            taken[index].append(geometric_mean([_one(course.clock) for course in rows[index]]))
+    for entrant, row in zip(job.entrants, rows, strict=True):
+        if not entrant.baseline:
+            _require_right(row)
+    for candidate in loaded:
+        if candidate is not None:
+            candidate.unload()
+    return tuple(tuple(samples) for samples in taken)
+
+
+def _one(clock: GraphClock) -> float:
+    while True:
+        samples = clock.take(1)
+        if samples:
+            return samples[0]
+
+
+def _require_right(row: Sequence[_Course]) -> None:
+    for course in row:
+        if any(tensor.role == "inout" for tensor in course.bench.tensors.values()):
+            continue  # timed calls worked on their own results, which cannot be compared
+        verdict = judge(
+            course.bench, course.bench.verify(), deterministic=False, problem=course.problem, when="in the playoff"
+        )
+        if not verdict.passed:
+            raise DeviceError(f"{course.name} was wrong in the playoff: {verdict.evidence['message']}")

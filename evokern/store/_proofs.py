@@ -1,0 +1,62 @@
+"""What verification and ablation found, kept with the study: for the report, and for the champion's time in `show`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from evokern.store._files import Lock, check_place, connect, explained
+from evokern.store._records import Row, StudyRecord, dumps
+from evokern.store._schema import migrations, refuse_newer
+
+
+@dataclass(frozen=True)
+class ProofRecord:
+    """One verification or ablation."""
+
+    kind: str
+    """`verify` or `ablate`."""
+    trial: int
+    """The trial it is about."""
+    created: str
+    """When, in ISO 8601."""
+    result: Mapping[str, Any]
+    """What the command's `--json` prints."""
+
+    @classmethod
+    def of(cls, row: Row) -> ProofRecord:
+        """Return the record that a row holds."""
+        return cls(row["kind"], row["trial"], row["created"], json.loads(row["result"]))
+
+
+def add_proof(path: Path, study: StudyRecord, kind: str, trial: int, result: Mapping[str, Any]) -> None:
+    """Keep a result with its study.
+
+    Raises:
+        StoreError: the database cannot be written, or a search has it.
+    """
+    check_place(path)
+    lock = Lock(path)
+    try:
+        with explained(path):
+            connection = connect(path)
+            try:
+                database = Database(connection)
+                refuse_newer(database, path)
+                migrations.apply(database)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                row = (str(uuid.uuid4()), study.uuid, kind, trial, now, dumps(result))
+                with database.atomic():
+                    connection.execute("INSERT INTO evokern_proofs VALUES (?, ?, ?, ?, ?, ?)", row)
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+    finally:
+        lock.release()
