@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.samplers.evo._genome import Genome, Keys, Rows
-from evokern.samplers.evo._observations import Observations
+from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
 
-OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant")
-"""Change of one gene, of a few genes, a mix of two elites, a draw from the whole space."""
+BRED: Final = OPERATORS[:4]
+"""Operators that share the candidates: neighbour, mutation, crossover, immigrant."""
 BEST = 6
 """Elites taken from the whole population."""
 MEMORY = 96
@@ -71,15 +71,14 @@ def elites_of(genome: Genome, seen: Observations) -> Elites:
 
 def shares(seen: Observations) -> Mapping[str, float]:
     """Return each operator's share of the candidates: what its latest proposals earned, with a floor."""
-    made, earned = dict.fromkeys(OPERATORS, 2.0), dict.fromkeys(OPERATORS, 1.0)
-    threshold = np.quantile(seen.values[seen.timed], GOOD) if seen.timed.any() else np.inf
-    for index in np.flatnonzero(seen.finished)[-MEMORY:]:
-        operator = seen.proposals[index].get("operator")
-        if operator in made:
-            made[operator] += 1.0
-            earned[operator] += float(seen.values[index] <= threshold)
-    rates = {name: earned[name] / made[name] for name in OPERATORS}
-    spare, total = 1.0 - LEAST_SHARE * len(OPERATORS), sum(rates.values())
+    latest = np.flatnonzero(seen.finished)[-MEMORY:]
+    threshold = np.quantile(seen.values[seen.timed], GOOD) if seen.timed.any() else -np.inf
+    good = seen.values[latest] <= threshold
+    rates = {}
+    for code, name in enumerate(BRED):
+        own = seen.operators[latest] == code
+        rates[name] = (1.0 + float((own & good).sum())) / (2.0 + float(own.sum()))
+    spare, total = 1.0 - LEAST_SHARE * len(BRED), sum(rates.values())
     return {name: LEAST_SHARE + spare * rate / total for name, rate in rates.items()}
 
 

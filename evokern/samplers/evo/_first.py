@@ -6,7 +6,7 @@ import numpy as np
 
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._genome import Genome, Rows
-from evokern.samplers.evo._observations import Observations
+from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
 
@@ -29,7 +29,7 @@ def propose(
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator; None when nothing is left."""
     genome = pool.genome
-    if prior is not None and sum(p.get("operator") == "prior" for p in seen.proposals) < FROM_PRIOR:
+    if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < FROM_PRIOR:
         praised = pool.admissible(prior.best, seen.keys)
         if len(praised):
             return praised[:1], "prior"

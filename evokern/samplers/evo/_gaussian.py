@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg.lapack import dpotrf, dpotri, dtrtrs
 from scipy.optimize import minimize
 
 from evokern.samplers.evo._features import Features, Floats
@@ -121,31 +119,20 @@ class Process:
         self._explained = self._explained + self._solved[n] * self._solved[n]
         self._count = n + 1
 
-    def predict(self, y: Floats, known: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    def predict(self, y: Floats) -> tuple[Floats, Floats]:
         """Return mean and standard deviation at every candidate.
 
         Args:
-            y: targets of the rows in the order they were added, shape (n,); those not known are ignored.
-            known: which targets are known. The others are believed to be what the known ones predict, which leaves
-                the mean as it is and narrows the variance (the kriging believer of Ginsbourger et al. 2010).
+            y: targets of the first rows that were added, shape (k,). The rows after them are pending: believed to be
+                what the model says of them, which leaves the mean as it is and narrows the variance (the kriging
+                believer of Ginsbourger et al. 2010).
         """
-        n = self._count
-        if known.all():
-            half = _solve(self._factor[:n, :n], y)
-            weights = solve_triangular(self._factor[:n, :n], half, lower=True, trans=1, check_finite=False)
-            signal = float(half @ half) / max(n, 1)
-        else:
-            rows = self._rows[:n][known]
-            covariance = matern(_squared(rows, rows))
-            covariance.flat[:: len(rows) + 1] += self._noise
-            factor = np.linalg.cholesky(covariance)
-            half = _solve(factor, y[known])
-            weights = np.zeros(n)
-            weights[known] = solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
-            signal = float(half @ half) / max(len(rows), 1)
-        mean: Floats = weights @ self._cross[:n]
-        variance = np.maximum(1.0 - self._explained, 1e-10) * max(signal, 1e-12)
-        return mean, np.sqrt(variance)
+        known = self._factor[: len(y), : len(y)]
+        half = _solve(known, y)
+        weights = _solve(known, half, transposed=True)
+        mean: Floats = weights @ self._cross[: len(y)]
+        signal = max(float(half @ half) / max(len(y), 1), 1e-12)
+        return mean, np.sqrt(np.maximum(1.0 - self._explained, 1e-10) * signal)
 
 
 def _squared(one: Floats, other: Floats) -> Floats:
@@ -153,5 +140,6 @@ def _squared(one: Floats, other: Floats) -> Floats:
     return np.maximum(squared, 0.0)
 
 
-def _solve(lower: Any, right: Any) -> Any:
-    return solve_triangular(lower, right, lower=True, check_finite=False)
+def _solve(lower: Any, right: Any, *, transposed: bool = False) -> Any:
+    # LAPACK itself: at these sizes SciPy's checks cost more than the solution.
+    return dtrtrs(lower, right, lower=1, trans=int(transposed))[0]

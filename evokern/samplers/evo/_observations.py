@@ -1,14 +1,13 @@
 """What the sampler sees of a study, as arrays: rows, values, failures, what is pending.
 
-Reading a finished trial again would cost more than the model, so rows and results are remembered by trial number; a
-study's finished trials never change.
+Reading a finished trial again would cost more than the model, so the leading run of finished trials is kept as arrays;
+a study's finished trials never change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,10 @@ from optuna.trial import FrozenTrial, TrialState
 from evokern.samplers._base import PROPOSAL_ATTR
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._genome import Genome, Keys, Rows
+
+OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover")
+"""What makes a proposal: change of one gene, of a few, a mix of two elites, a draw from the whole space; or, in the
+first generation, a warm start, the default candidate, values not yet shown."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,10 @@ class Observations:
     """log(time) where one was seen, else NaN."""
     finished: npt.NDArray[np.bool_]
     """Whether the result is visible; the others are pending."""
-    fingerprints: tuple[str | None, ...]
-    """Identity of machine code and launch, where known."""
-    proposals: tuple[Mapping[str, Any], ...]
-    """What the sampler left with each trial."""
+    prints: npt.NDArray[np.int64]
+    """A number per distinct fingerprint; -1 where none is known."""
+    operators: npt.NDArray[np.int8]
+    """Position in `OPERATORS`; -1 where another sampler proposed."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -62,18 +65,9 @@ class Observations:
             self.keys[there],
             np.where(told, self.values[there], np.nan),
             self.finished[there] & told,
-            tuple(self.fingerprints[i] if told[at] else None for at, i in enumerate(np.flatnonzero(there))),
-            tuple(self.proposals[i] for i in np.flatnonzero(there)),
+            np.where(told, self.prints[there], -1),
+            self.operators[there],
         )
-
-
-@dataclass(frozen=True)
-class _Seen:
-    row: list[int]
-    finished: bool
-    value: float
-    fingerprint: str | None
-    proposal: Mapping[str, Any]
 
 
 class Ledger:
@@ -82,41 +76,52 @@ class Ledger:
     def __init__(self, genome: Genome) -> None:
         self._genome = genome
         self._study: tuple[int, int] | None = None
-        self._seen: dict[int, _Seen] = {}
+        self._codes: dict[str, int] = {}
+        self._done = self._arrays([])
+        self._read = 0
 
     def read(self, study: Study, number: int) -> Observations:
         """Return every trial of a study before trial `number` that has its parameters."""
         identity = (id(study._storage), study._study_id)
         if identity != self._study:
-            self._study, self._seen = identity, {}
-        entries: list[tuple[int, _Seen]] = []
-        for trial in study.get_trials(deepcopy=False):
-            if trial.number == number or not trial.params:
-                continue
-            seen = self._seen.get(trial.number)
-            if seen is None or not seen.finished:
-                seen = self._seen[trial.number] = self._look(trial, seen)
-            entries.append((trial.number, seen))
-        rows = np.array([seen.row for _, seen in entries], dtype=np.int16).reshape(-1, len(self._genome))
+            self._study, self._codes, self._done, self._read = identity, {}, self._arrays([]), 0
+        trials = study.get_trials(deepcopy=False)
+        end = self._read
+        while end < len(trials) and trials[end].state.is_finished():
+            end += 1
+        if end > self._read:
+            fresh = [trial for trial in trials[self._read : end] if trial.params]
+            self._done = _joined(self._done, self._arrays(fresh))
+            self._read = end
+        rest = [trial for trial in trials[end:] if trial.params and trial.number != number]
+        return _joined(self._done, self._arrays(rest))
+
+    def _arrays(self, trials: list[FrozenTrial]) -> Observations:
+        rows = self._genome.rows(trial.params for trial in trials)
         return Observations(
-            np.array([n for n, _ in entries], dtype=np.intp),
+            np.array([trial.number for trial in trials], dtype=np.intp),
             rows,
             self._genome.keys(rows),
-            np.array([seen.value for _, seen in entries], dtype=float),
-            np.array([seen.finished for _, seen in entries], dtype=bool),
-            tuple(seen.fingerprint for _, seen in entries),
-            tuple(seen.proposal for _, seen in entries),
+            np.array([_value(trial) for trial in trials], dtype=float),
+            np.array([trial.state.is_finished() for trial in trials], dtype=bool),
+            np.array([self._code(trial.user_attrs.get("fingerprint")) for trial in trials], dtype=np.int64),
+            np.array([_operator(trial.system_attrs.get(PROPOSAL_ATTR, {})) for trial in trials], dtype=np.int8),
         )
 
-    def _look(self, trial: FrozenTrial, before: _Seen | None) -> _Seen:
-        row = before.row if before else self._genome.row(trial.params)
-        return _Seen(
-            row,
-            trial.state.is_finished(),
-            _value(trial),
-            trial.user_attrs.get("fingerprint"),
-            trial.system_attrs.get(PROPOSAL_ATTR, {}),
-        )
+    def _code(self, fingerprint: str | None) -> int:
+        return -1 if fingerprint is None else self._codes.setdefault(fingerprint, len(self._codes))
+
+
+def _joined(one: Observations, other: Observations) -> Observations:
+    def both(name: str) -> Any:
+        return np.concatenate([getattr(one, name), getattr(other, name)])
+
+    return Observations(*(both(name) for name in Observations.__dataclass_fields__))
+
+
+def _operator(proposal: dict[str, Any]) -> int:
+    name = proposal.get("operator")
+    return OPERATORS.index(name) if name in OPERATORS else -1
 
 
 def _value(trial: FrozenTrial) -> float:

@@ -11,11 +11,13 @@ from evokern.errors import StudyError
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process
 from evokern.samplers.evo._genome import Genome, Rows
-from evokern.samplers.evo._surrogate import ROWS, compress, fit, representative
+from evokern.samplers.evo._surrogate import compress, fit, representative
 from evokern.space import Config, Space, Value
 
 STRENGTH = 10.0
 """Trials after which the prior's word and the model's count alike (the exponent of Hvarfner et al. 2022, piBO)."""
+ENTRIES = 192
+"""Most entries from which the prior's model is made: the best half of them, and the rest spread over all."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class PriorModel:
         self.best: Rows = rows
         """The prior's configurations, best first."""
         self._features = features
-        kept = representative(values, np.zeros(len(values), dtype=bool), ROWS)
+        kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
         self._rows, targets = rows[kept], compress(values[kept])
         self._targets = (targets - targets.mean()) / (targets.std() + 1e-9)
         self._logs = fit(features, self._rows, values[kept], np.zeros(len(kept), dtype=bool))
@@ -113,6 +115,6 @@ class PriorModel:
     def preference(self, rows: Rows, told: int) -> Floats:
         """Return the factor by which the acquisition of each row is multiplied after `told` results: it fades to 1."""
         process = Process(self._features, self._logs, self._features(self._rows), self._features(rows), 0)
-        mean, _ = process.predict(self._targets, np.ones(len(self._targets), dtype=bool))
+        mean, _ = process.predict(self._targets)
         preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + told))
         return preference

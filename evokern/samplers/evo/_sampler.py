@@ -29,22 +29,21 @@ from evokern.samplers._base import (
     trial_seed,
 )
 from evokern.samplers.evo import _first
-from evokern.samplers.evo._breeding import OPERATORS, Candidates, breed, elites_of
+from evokern.samplers.evo._breeding import Candidates, breed, elites_of
 from evokern.samplers.evo._features import Floats, features_of
-from evokern.samplers.evo._genome import Genome, Rows
-from evokern.samplers.evo._observations import Ledger, Observations
+from evokern.samplers.evo._genome import Genome, Keys, Rows
+from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import Prior, PriorModel
-from evokern.samplers.evo._surrogate import ROWS as MODEL_ROWS
 from evokern.samplers.evo._surrogate import Ensemble, fit, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.samplers.evo._validity import Validity
 from evokern.space import Space
 
-CANDIDATES = 1_200
-"""Candidates of a generation in a young study."""
-CANDIDATES_LATE = 600
-"""Candidates from trial `LATE` on: the model is local by then, and a proposal must stay cheap."""
+CANDIDATES = (1_200, 400)
+"""Candidates of a generation in a young study, and from trial `LATE` on: a proposal must stay cheap."""
+MODEL_ROWS = (256, 128)
+"""Most trials that condition the model: the best half of them, and the rest spread over all."""
 LATE = 256
 """Trial from which a generation has its full length."""
 GENERATION = 8
@@ -73,6 +72,10 @@ class _Generation:
     """The model."""
     worth: Floats
     """Factor of each candidate: probability to be valid, and what the prior thinks of it."""
+    keys: Keys
+    """Keys of the candidates."""
+    free: npt.NDArray[np.bool_]
+    """Which candidates were not proposed yet."""
 
 
 class EvoSampler(BaseSampler):
@@ -148,9 +151,8 @@ class EvoSampler(BaseSampler):
         if number >= self._first and seen.before(start, start - self._window).timed.sum() >= LEAST_TIMES:
             generation = self._generation_at(start, seen)
             self._catch_up(generation, seen)
-            free = ~np.isin(self._genome.keys(generation.candidates.rows), seen.keys)
-            if free.any():
-                return self._select(generation, seen, number, free, rng)
+            if generation.free.any():
+                return self._select(generation, seen, number)
         first = _first.propose(self._pool, seen, self._prior, rng)
         if first is None:
             raise SpaceExhausted
@@ -161,29 +163,20 @@ class EvoSampler(BaseSampler):
             return self._generation
         then = seen.before(start, start - self._window)
         rng = np.random.default_rng([self._seed, start])
-        candidates = breed(
-            self._pool,
-            then,
-            elites_of(self._genome, then),
-            rng,
-            CANDIDATES if start < LATE else CANDIDATES_LATE,
-        )
-        fresh = Twins(self._genome, then.rows, then.fingerprints).fresh(candidates.rows, then.rows)
+        late = int(start >= LATE)
+        candidates = breed(self._pool, then, elites_of(self._genome, then), rng, CANDIDATES[late])
+        fresh = Twins(self._genome, then.rows, then.prints).fresh(candidates.rows, then.rows)
         if fresh.any():
             candidates = candidates.take(fresh)
-        kept = representative(then.values, ~then.finished, MODEL_ROWS)
-        ensemble = Ensemble(
-            self._features,
-            self._logs_at(boundary(start, growth=16), seen),
-            then.rows[kept],
-            candidates.rows,
-            rng,
-            room=GENERATION,
-        )
+        kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
+        logs = self._logs_at(boundary(start, growth=16), seen)
+        ensemble = Ensemble(self._features, logs, then.rows[kept], candidates.rows, rng, room=GENERATION)
         worth = Validity(self._genome, then)(candidates.rows)
         if self._prior is not None:
             worth = worth * self._prior.preference(candidates.rows, int(then.finished.sum()))
-        self._generation = _Generation(start, then.numbers[kept], candidates, ensemble, worth)
+        keys = self._genome.keys(candidates.rows)
+        free = np.ones(len(keys), dtype=bool)
+        self._generation = _Generation(start, then.numbers[kept], candidates, ensemble, worth, keys, free)
         return self._generation
 
     def _logs_at(self, number: int, seen: Observations) -> Floats:
@@ -199,17 +192,17 @@ class EvoSampler(BaseSampler):
         if later.any():
             generation.ensemble.add(seen.rows[later])
             generation.selected = np.append(generation.selected, seen.numbers[later])
+            generation.free &= ~np.isin(generation.keys, seen.keys[later])
 
     def _select(
         self,
         generation: _Generation,
         seen: Observations,
         number: int,
-        free: npt.NDArray[np.bool_],
-        rng: np.random.Generator,
     ) -> tuple[Rows, Mapping[str, Any]]:
+        free = generation.free
         at = np.searchsorted(seen.numbers, generation.selected)
-        forecast = generation.ensemble.forecast(seen.values[at], seen.failed[at])
+        forecast = generation.ensemble.forecast(seen.values[at], seen.finished[at])
         score = np.where(free, np.log(forecast.improvement + 1e-300) + np.log(generation.worth + 1e-9), -np.inf)
         turn = self._niche_turn(generation, seen, number, free) or self._restart_turn(generation, seen, number, free)
         if turn is not None:

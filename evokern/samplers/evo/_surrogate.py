@@ -21,8 +21,6 @@ MEMBERS = 4
 """Gaussian processes in the ensemble."""
 SCATTER = 0.7
 """Standard deviation of the members' log weights around the fit."""
-ROWS = 192
-"""Most trials that condition the model: the best half of them, and the rest spread over all."""
 ROWS_FIT = 96
 """Most trials from which the length scales are fitted."""
 
@@ -104,22 +102,21 @@ class Ensemble:
             for member in self._members:
                 member.add(row)
 
-    def forecast(self, values: Floats, failed: npt.NDArray[np.bool_]) -> Forecast:
+    def forecast(self, values: Floats, finished: npt.NDArray[np.bool_]) -> Forecast:
         """Return what the ensemble says of its candidates.
 
         Args:
             values: log times of the rows in the order they were taken in, NaN where there is none.
-            failed: which of the rows failed; the rest without a time is pending.
+            finished: which of the rows have a result. Rows after the first that has none count as pending.
         """
-        known = ~np.isnan(values) | failed
+        known = len(finished) if finished.all() else int(np.argmin(finished))
         improvement, optimism, log_time = (np.zeros(self._count) for _ in range(3))
         for index, member in enumerate(self._members):
-            raw = _targets(values[known], slow_tail=index % 2 == 1)
+            raw = _targets(values[:known], slow_tail=index % 2 == 1)
             centre, spread = float(raw.mean()), float(raw.std()) + 1e-9
-            y = np.zeros(len(values))
-            y[known] = (raw - centre) / spread
-            mean, sd = member.predict(y, known)
-            improvement += _expected_improvement(float(y[known].min()), mean, sd) / MEMBERS
+            y = (raw - centre) / spread
+            mean, sd = member.predict(y)
+            improvement += _expected_improvement(float(y.min()), mean, sd) / MEMBERS
             optimism += (mean - 2.0 * sd) / MEMBERS
             if index % 2 == 1:
                 log_time += (mean * spread + centre) / (MEMBERS // 2)

@@ -33,15 +33,13 @@ class DeadGene:
 class Twins:
     """Knows dead genes and folds rows that differ in nothing else onto each other."""
 
-    def __init__(self, genome: Genome, rows: Rows, fingerprints: tuple[str | None, ...]) -> None:
+    def __init__(self, genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> None:
         self._genome = genome
-        known = np.array([fingerprint is not None for fingerprint in fingerprints], dtype=bool)
-        codes = {text: i for i, text in enumerate(sorted({text for text in fingerprints if text is not None}))}
-        prints = np.array([codes[text] for text in fingerprints if text is not None], dtype=np.int64)
+        known = prints >= 0
         self.dead: tuple[DeadGene, ...] = ()
         """Dead genes, those that are dead always first."""
-        if len(codes) < len(prints):
-            self.dead = tuple(_dead_genes(genome, rows[known], prints))
+        if len(np.unique(prints[known])) < known.sum():
+            self.dead = tuple(_dead_genes(genome, rows[known], prints[known]))
 
     def fold(self, rows: Rows) -> Rows:
         """Return rows with every dead gene set to its default."""
