@@ -1,8 +1,8 @@
 // From bytes in global memory to operands of the tensor cores: loading, conversion, reading fragments.
 //
 // Two facts make operands from bytes cheap. A product of matrices does not care in which order its depth is walked, as
-// long as both factors agree: a thread that reads 4 consecutive bytes of a row takes them as depths (2t, 2t + 1) and
-// (2t + 8, 2t + 9) of a 16-deep mma, for Q and for K alike. And ldmatrix.trans moves 16-bit units: over bytes it hands a
+// long as both factors agree: a thread that reads 4 consecutive bytes of a row takes two of them as depths (2t, 2t + 1)
+// of a 16-deep mma and two as (2t + 8, 2t + 9), for Q and for K alike. And ldmatrix.trans moves 16-bit units: over bytes it hands a
 // thread columns 2g and 2g + 1 of V, which become column g of two mma, one for even and one for odd columns.
 #pragma once
 
@@ -24,14 +24,10 @@ __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
 constexpr u32 ABOVE_BYTE = 0x64646464u;
 constexpr Pair MINUS_1152 = 0xE480E480u;
 
-// Before compute capability 8.9 an E4M3 number's bits are moved to where a half has them. Exponents are then taken as
-// biased by 15 instead of 7: values come out in units of 2^-8, subnormal ones too, and exactly.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-constexpr bool CONVERTS_E4M3 = true;
-#else
-constexpr bool CONVERTS_E4M3 = false;
-#endif
-constexpr float UNIT = BIASED || CONVERTS_E4M3 ? 1.f : 256.f;  // what a 1 in fp16 stands for
+// Where an E4M3 number's bits are moved to where a half has them, exponents are taken as biased by 15 instead of 7:
+// values come out in units of 2^-8, subnormal ones too, and exactly.
+constexpr bool MOVES_BITS = !BIASED && E4M3_TO_FP16 == E4M3_TO_FP16_BITS;
+constexpr float UNIT = MOVES_BITS ? 256.f : 1.f;  // what a 1 in fp16 stands for
 
 /// Bytes 1 and 3 of a word, E4M3, as halves in units of 2^-8.
 __device__ __forceinline__ Pair moved_e4m3(u32 word) {
@@ -43,13 +39,11 @@ __device__ __forceinline__ void widen(u32 word, Pair& low, Pair& high) {
     low = pick_bytes(word, ABOVE_BYTE, 0x4140);
     high = pick_bytes(word, ABOVE_BYTE, 0x4342);
     if constexpr (!FOLDED) low = add_pair(low, MINUS_1152), high = add_pair(high, MINUS_1152);
-  } else {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    halves_of_e4m3(word, low, high);
-#else
+  } else if constexpr (MOVES_BITS) {
     low = moved_e4m3(pick_bytes(word, 0, 0x1404));
     high = moved_e4m3(pick_bytes(word, 0, 0x3424));
-#endif
+  } else {
+    halves_of_e4m3(word, low, high);
   }
 }
 /// The same for bytes 0 and 2, bytes 1 and 3.
@@ -58,11 +52,11 @@ __device__ __forceinline__ void widen_alternate(u32 word, Pair& even, Pair& odd)
     even = pick_bytes(word, ABOVE_BYTE, 0x4240);
     odd = pick_bytes(word, ABOVE_BYTE, 0x4341);
     if constexpr (!FOLDED) even = add_pair(even, MINUS_1152), odd = add_pair(odd, MINUS_1152);
-  } else if constexpr (CONVERTS_E4M3) {
-    widen(pick_bytes(word, 0, 0x3120), even, odd);
-  } else {
+  } else if constexpr (MOVES_BITS) {
     even = moved_e4m3(word << 8);
     odd = moved_e4m3(word);
+  } else {
+    widen(pick_bytes(word, 0, 0x3120), even, odd);
   }
 }
 
@@ -154,7 +148,11 @@ __device__ __forceinline__ Rows32 read_rows(u32 rows, int column_block, u32 lane
     u32 w[2][2];
     read_words(w, rows, 2 * column_block, lane);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) widen(w[i / 2][i % 2], result.v[i % 2][i / 2][0], result.v[i % 2][i / 2][1]);
+    for (int i = 0; i < 4; ++i) {
+      Pair(&pairs)[2] = result.v[i % 2][i / 2];  // whichever pairs of bytes are cheaper
+      if constexpr (MOVES_BITS) widen_alternate(w[i / 2][i % 2], pairs[0], pairs[1]);
+      else widen(w[i / 2][i % 2], pairs[0], pairs[1]);
+    }
   } else {
     read_words(result.v[0], rows, 2 * column_block, lane);
   }

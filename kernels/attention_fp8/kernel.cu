@@ -12,6 +12,7 @@
 //   DEQUANTISE    bytes become fp16 on their way into shared memory, or in registers after a fragment is read
 //   MMA           who multiplies Q K^T (in registers): fp16 after conversion, or the 8-bit types as they are. P V is
 //                 always fp16: P in 8 bits would cost more accuracy than the tolerance leaves
+//   E4M3_TO_FP16  (E4M3) conversion by the cvt instruction, or by moving bits
 //   ZERO_POINT    (BIASED) 128 subtracted from each element, or folded into softmax and the end result
 //   KV_LOAD       how tiles reach shared memory: byte by byte, 16-byte vectors, cp.async
 //   STATIC_SEQ    reaches the source as SEQ_LEN
@@ -33,14 +34,14 @@
 #if !defined(DEQUANTISE) || !defined(MMA) || !defined(ZERO_POINT) || !defined(KV_LOAD) || !defined(SMEM_LAYOUT)
 #error "define DEQUANTISE, MMA, ZERO_POINT, KV_LOAD and SMEM_LAYOUT"
 #endif
-#if !defined(ROW_PAD) || !defined(FRAGMENT_LOAD) || !defined(EXP) || !defined(RESCALE) || !defined(LOOP_ORDER)
-#error "define ROW_PAD, FRAGMENT_LOAD, EXP, RESCALE and LOOP_ORDER"
+#if !defined(E4M3_TO_FP16) || !defined(ROW_PAD) || !defined(FRAGMENT_LOAD) || !defined(EXP) || !defined(RESCALE)
+#error "define E4M3_TO_FP16, ROW_PAD, FRAGMENT_LOAD, EXP and RESCALE"
 #endif
-#if !defined(GRID_ORDER) || !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS) || !defined(BLOCK_N)
-#error "define GRID_ORDER, BLOCK_M, WARPS_M, KEY_SPLITS and BLOCK_N"
+#if !defined(LOOP_ORDER) || !defined(GRID_ORDER) || !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS)
+#error "define LOOP_ORDER, GRID_ORDER, BLOCK_M, WARPS_M and KEY_SPLITS"
 #endif
-#if !defined(STAGES) || !defined(UNROLL) || !defined(MIN_BLOCKS)
-#error "define STAGES, UNROLL and MIN_BLOCKS"
+#if !defined(BLOCK_N) || !defined(STAGES) || !defined(UNROLL) || !defined(MIN_BLOCKS)
+#error "define BLOCK_N, STAGES, UNROLL and MIN_BLOCKS"
 #endif
 
 #include "choice.h"

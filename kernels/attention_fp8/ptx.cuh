@@ -50,13 +50,11 @@ __device__ __forceinline__ float reciprocal(float x) {
 }
 /// Bytes of a and b (0 to 3 and 4 to 7) picked by the selector's digits, the lowest first.
 __device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-/// The E4M3 numbers in bytes 0 and 1, and those in bytes 2 and 3, as halves; exact.
+/// The E4M3 numbers in bytes 0 and 1, and those in bytes 2 and 3, as halves; exact. Compute capability 8.9 and above.
 __device__ __forceinline__ void halves_of_e4m3(u32 word, Pair& low, Pair& high) {
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
       : "=r"(low), "=r"(high) : "r"(word));
 }
-#endif
 
 // ---- memory. Vector stores are spelled out: nvcc 13.0 splits *(uint4*)p = make_uint4(...) into 4-byte stores.
 
