@@ -46,8 +46,8 @@ class Complaint:
 
 
 _FIRST = re.compile(
-    r"=========\s+(Invalid|Out-of-range|Misaligned|Error: Race|Warning: Race|Error: Potential|Warning: Potential|Barrier error"
-    r"|Uninitialized|Device|Trap|Program hit|Error:|Warning:|Stack|Unspecified|Illegal|Out of memory|Address)(.*)"
+    r"=========\s+(Invalid|Out-of-range|Misaligned|Barrier error|Uninitialized|Device|Trap|Program hit|Error:|Warning:"
+    r"|Stack|Unspecified|Illegal|Out of memory|Address)(.*)"
 )
 _PLACE = re.compile(r" in (?:.*/)?([\w.]+\.cuh?):(\d+)")
 
@@ -97,7 +97,9 @@ def defect_job(name: str, source: str, defect: Defect, fixed: bool, architecture
 # ------------------------------------------------------------------------------------------------------ Nsight Compute
 
 
-def measured(jobs: Sequence[Job], metrics: Sequence[str], folder: Path, timeout: float = 120) -> list[Mapping[str, float]]:
+def measured(
+    jobs: Sequence[Job], metrics: Sequence[str], folder: Path, timeout: float = 120
+) -> list[Mapping[str, float]]:
     """Run jobs under Nsight Compute; return the metrics of each launch, in order.
 
     Raises:
@@ -105,7 +107,17 @@ def measured(jobs: Sequence[Job], metrics: Sequence[str], folder: Path, timeout:
     """
     program = find_tool("ncu")
     assert program is not None
-    options = ("--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics))
+    options = (
+        "--clock-control",
+        "none",
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--metrics",
+        ",".join(metrics),
+    )
     _, text = launch_all(jobs, folder, program, *options, timeout=timeout)
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)

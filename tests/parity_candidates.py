@@ -78,7 +78,14 @@ class Candidate:
     def _argument(self, item: str | Scalar) -> Any:
         if isinstance(item, str):
             return self.tensors[item]
-        kinds = {"i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64, "f32": np.float32, "f64": np.float64}
+        kinds = {
+            "i32": np.int32,
+            "u32": np.uint32,
+            "i64": np.int64,
+            "u64": np.uint64,
+            "f32": np.float32,
+            "f64": np.float64,
+        }
         return kinds[item.dtype](item.value)
 
     def simulate(self, *, count: bool = False) -> tuple[simt.LaunchResult, dict[str, Array]]:

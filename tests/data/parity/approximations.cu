@@ -2,7 +2,7 @@
 #define ROW(...) { __VA_ARGS__; out[row++ * count + i] = r; }
 #define BEGIN int i = blockIdx.x * blockDim.x + threadIdx.x, count = gridDim.x * blockDim.x, row = 0
 
-// launch: grid=16 block=256
+// launch: grid=24 block=256
 // args: out=f32 a=f32:1 b=f32:0
 // same: bound f32
 #define ONE(op) ROW(unsigned r; asm volatile(op " %0, %1;" : "=r"(r) : "r"(x)))

@@ -3,7 +3,7 @@
 #define PUT(old, now) { out[(2 * row) * count + i] = old; out[(2 * row + 1) * count + i] = now; row++; }
 #define SHARED(pointer) ((unsigned)__cvta_generic_to_shared((const void*)(pointer)))
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=u32*2 a=u32:0 b=u32:1 c=u32:2 m=u32:zero
 // same: bitwise
 #define GLOBAL(op) { m[i] = x; unsigned r; asm volatile(op " %0, [%1], %2;" : "=r"(r) : "l"(m + i), "r"(y) : "memory"); PUT(r, m[i]) }
@@ -24,7 +24,7 @@ extern "C" __global__ void words(unsigned* out, const unsigned* a, const unsigne
   LOCAL("atom.shared.inc.u32") LOCAL("atom.shared.dec.u32") SWAPS("atom.shared.cas.b32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=f32*2 a=f32:0 b=f32:1 m=u32:zero
 // same: bitwise
 extern "C" __global__ void singles(unsigned* out, const unsigned* a, const unsigned* b, volatile unsigned* m) {
@@ -35,7 +35,7 @@ extern "C" __global__ void singles(unsigned* out, const unsigned* a, const unsig
   GLOBAL("atom.global.add.f32") RED("red.global.add.f32") LOCAL("atom.shared.add.f32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=f16*4 a=f16:0*2 b=f16:1*2 m=u32:zero
 // same: bitwise
 extern "C" __global__ void halves(unsigned* out, const unsigned* a, const unsigned* b, volatile unsigned* m) {
@@ -46,7 +46,7 @@ extern "C" __global__ void halves(unsigned* out, const unsigned* a, const unsign
   GLOBAL("atom.global.add.noftz.f16x2") RED("red.global.add.noftz.f16x2") LOCAL("atom.shared.add.noftz.f16x2")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=bf16*4 a=bf16:0*2 b=bf16:1*2 m=u32:zero
 // same: bitwise
 extern "C" __global__ void brains(unsigned* out, const unsigned* a, const unsigned* b, volatile unsigned* m) {
@@ -55,7 +55,7 @@ extern "C" __global__ void brains(unsigned* out, const unsigned* a, const unsign
   GLOBAL("atom.global.add.noftz.bf16x2") RED("red.global.add.noftz.bf16x2")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=u64*2 a=u64:0 b=u64:1 c=u64:2 m=u64:zero
 // same: bitwise
 #define LONG(op) { m[i] = x; unsigned long long r; asm volatile(op " %0, [%1], %2;" : "=l"(r) : "l"(m + i), "l"(y) : "memory"); PUT(r, m[i]) }
@@ -67,7 +67,7 @@ extern "C" __global__ void longs(unsigned long long* out, const unsigned long lo
   LONG("atom.global.exch.b64") SWAPL("atom.global.cas.b64")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=f64*2 a=f64:0 b=f64:1 m=u64:zero
 // same: numbers
 extern "C" __global__ void doubles(unsigned long long* out, const unsigned long long* a, const unsigned long long* b, volatile unsigned long long* m) {

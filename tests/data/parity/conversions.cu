@@ -30,7 +30,7 @@ extern "C" __global__ void of_f32(unsigned long long* out, const unsigned* a) {
   R("rna.tf32.f32") R("rn.tf32.f32") R("rz.tf32.f32") R("rn.relu.tf32.f32") R("rna.satfinite.tf32.f32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=u32 a=f32:0 b=f32:1
 // same: bitwise
 #define PACK(op) ROW(unsigned r; asm volatile("cvt." op " %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y)))

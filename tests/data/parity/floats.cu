@@ -2,7 +2,7 @@
 #define ROW(...) { __VA_ARGS__; out[row++ * count + i] = r; }
 #define BEGIN int i = blockIdx.x * blockDim.x + threadIdx.x, count = gridDim.x * blockDim.x, row = 0
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=f32 a=f32:0 b=f32:1 c=f32:2
 // same: bitwise
 #define ONE(op) ROW(unsigned r; asm volatile(op " %0, %1;" : "=r"(r) : "r"(x)))
@@ -22,7 +22,7 @@ extern "C" __global__ void singles(unsigned* out, const unsigned* a, const unsig
   ONE("abs.f32") ONE("neg.f32") ONE("abs.ftz.f32") ONE("neg.ftz.f32") THREE("slct.f32.f32") THREE("slct.ftz.u32.f32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=f64 a=f64:0 b=f64:1 c=f64:2
 // same: numbers
 #define ONE64(op) ROW(unsigned long long r; asm volatile(op " %0, %1;" : "=l"(r) : "l"(x)))
@@ -38,7 +38,7 @@ extern "C" __global__ void doubles(unsigned long long* out, const unsigned long 
   TWO64("min.f64") TWO64("max.f64") TWO64("copysign.f64") ONE64("abs.f64") ONE64("neg.f64")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=u32 a=f32:0 b=f32:1 c=u32:2 d=f64:0 e=f64:1
 // same: bitwise
 #define COMPARE(op) \
@@ -63,7 +63,7 @@ extern "C" __global__ void comparisons(unsigned* out, const unsigned* a, const u
   TEST("testp.subnormal.f32") TWO("set.lt.u32.f32") TWO("set.geu.f32.f32") TWO("set.gt.u32.s32") TWO("set.lt.ftz.f32.f32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=24 block=256
 // args: out=f64 a=f64:0
 // same: bitwise
 extern "C" __global__ void gross(unsigned long long* out, const unsigned long long* a) {

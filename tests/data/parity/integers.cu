@@ -3,7 +3,7 @@
 #define ROW(...) { __VA_ARGS__; out[row++ * count + i] = r; }
 #define BEGIN int i = blockIdx.x * blockDim.x + threadIdx.x, count = gridDim.x * blockDim.x, row = 0
 
-// launch: grid=8 block=256
+// launch: grid=12 block=256
 // args: out=u32 a=u32:0 b=u32:1 c=u32:2
 // same: bitwise
 #define ONE(op) ROW(unsigned r; asm volatile(op " %0, %1;" : "=r"(r) : "r"(x)))
@@ -31,7 +31,7 @@ extern "C" __global__ void words(unsigned* out, const unsigned* a, const unsigne
   THREE("vmin4.s32.s32.s32") THREE("vmax2.u32.u32.u32") THREE("vadd2.s32.s32.s32.sat") THREE("vavrg2.s32.s32.s32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=12 block=256
 // args: out=u32 a=u32:0 b=u32:1 c=u32:2
 // same: bitwise
 extern "C" __global__ void bits(unsigned* out, const unsigned* a, const unsigned* b, const unsigned* c) {
@@ -50,7 +50,7 @@ extern "C" __global__ void bits(unsigned* out, const unsigned* a, const unsigned
   NTH("fns.b32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=12 block=256
 // args: out=u64 a=u64:0 b=u64:1 c=u64:2
 // same: bitwise
 extern "C" __global__ void longs(unsigned long long* out, const unsigned long long* a, const unsigned long long* b, const unsigned long long* c) {
@@ -75,7 +75,7 @@ extern "C" __global__ void longs(unsigned long long* out, const unsigned long lo
   WIDEADD("mad.wide.u32")
 }
 
-// launch: grid=8 block=256
+// launch: grid=12 block=256
 // args: out=u32 a=u16:0 b=u16:1 c=u16:2
 // same: bitwise
 extern "C" __global__ void shorts(unsigned* out, const unsigned short* a, const unsigned short* b, const unsigned short* c) {
