@@ -38,7 +38,7 @@ GENES = (
     Mutation("FRAGMENT_LOAD", ("ldmatrix", "words"), doc="fragments read by ldmatrix, or by 32-bit loads"),
     Mutation("EXP", ("fp32", "f16x2"), doc="exponentials one by one in fp32, or in pairs in fp16"),
     Mutation("RESCALE", ("lazy", "on_change", "always"), doc="when the output is rescaled to a new row maximum"),
-    Mutation("LOOP_ORDER", ("qk_first", "plain"), doc="scores of the next step beside the output of this one, or after"),
+    Mutation("LOOP_ORDER", ("qk_first", "plain"), doc="scores of the next step beside the output of this, or after"),
     Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="which index runs fastest over the grid"),
     Parameter("BLOCK_M", (16, 32, 64, 128), default=64, doc="query rows of a block"),
     Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows"),
