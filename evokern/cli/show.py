@@ -12,6 +12,7 @@ from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
 from evokern.cli._text import changed, counts, duration, microseconds, table
+from evokern.errors import UsageError
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     evokern show
     evokern show attention-s512 --top 20 --db runs.db
     evokern show --trial 42
+    evokern show --genes
     evokern show --json
     """,
 )
@@ -32,6 +34,9 @@ def show(
     study: StudyArgument = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=0, help="How many of the fastest trials to list.")] = 10,
     trial: TrialOption = None,
+    genes: Annotated[
+        bool, typer.Option("--genes", help="Show what the search learned: decisive, locked and dead genes.")
+    ] = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Show what a study found: outcomes, rejections, baseline, the fastest trials, or everything about one trial.
@@ -42,13 +47,49 @@ def show(
 
     with open_readonly(db) as reader:
         record = reader.study(study)
+        if trial is not None and genes:
+            raise UsageError("--genes is about the whole study; leave --trial away")
         if trial is not None:
             _one(output, reader, record, reader.trial(record, trial))
+        elif genes:
+            _genes(output, reader, record)
         elif output.json:
             output.emit(reader.summary(record))
         else:
             for line in _overview(reader, record, top, db):
                 print(line)
+
+
+def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
+    from evokern.explain.gene_report import genes_report
+
+    found = genes_report(reader, record)
+    if output.json:
+        output.emit(found.as_dict())
+        return
+    kind = "predicted" if found.predicted else "measured"
+    known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
+    print(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{known}")
+    titles = (
+        ("decisive", "decisive genes"),
+        ("locked", "locked genes"),
+        ("barred", "barred values"),
+        ("dead", "dead genes"),
+    )
+    for key, title in titles:
+        for index, finding in enumerate(found.having(key)):  # type: ignore[arg-type]
+            if not index:
+                print(title)
+            share = found.share(finding.gene) if key == "decisive" else ""
+            print(f"  {finding.text}{'; ' if share else ''}{share}")
+    for index, failing in enumerate(found.combinations):
+        if not index:
+            print("barred combinations")
+        print(f"  {failing.text}")
+    if found.quiet:
+        print(f"nothing stands out: {', '.join(found.quiet)}")
+    if found.single:
+        print(f"one value in this study: {', '.join(found.single)}")
 
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
