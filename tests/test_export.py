@@ -25,7 +25,12 @@ from evokern.profiles import CHIPS
 ROOT = Path(__file__).resolve().parent.parent
 FAKE = ROOT / "tests" / "data" / "fake_cuda"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHIPPED = {"attention": "2,8,512,64", "matmul": "4096,4096,4096", "rmsnorm": "8192,8192"}
+SHIPPED = {
+    "attention": "2,8,512,64",
+    "attention_fp8": "2,8,512,64,dtype=u8",
+    "matmul": "4096,4096,4096",
+    "rmsnorm": "8192,8192",
+}
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
 needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")

@@ -182,8 +182,8 @@ def _conversions(tensors: Mapping[str, Tensor]) -> str:
         if dtype in _CONVERSIONS:
             into, out = _CONVERSIONS[dtype]
             kind = _HOST_TYPES[dtype]
-            lines.append(f"template <> {kind} from_double<{kind}>(double value) {{ return {into}; }}")
-            lines.append(f"template <> double to_double<{kind}>({kind} value) {{ return {out}; }}")
+            lines.append(f"template <> [[maybe_unused]] {kind} from_double<{kind}>(double value) {{ return {into}; }}")
+            lines.append(f"template <> [[maybe_unused]] double to_double<{kind}>({kind} value) {{ return {out}; }}")
     return "\n".join(lines)
 
 
