@@ -31,7 +31,7 @@ def _invoke(*arguments: str) -> tuple[int, str]:
 def test_all_commands_are_there() -> None:
     """The commands that the README promises exist, and no others."""
     assert COMMANDS == [
-        *("cache", "check", "compare", "doctor", "export", "init", "list", "profile", "resume", "sanitize", "search"),
+        *("ablate", "cache", "check", "compare", "doctor", "export", "init", "list", "profile", "resume", "sanitize", "search"),
         *("selftest", "show"),
     ]
 

@@ -193,6 +193,26 @@ def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
     return board.result()
 
 
+@dataclass(frozen=True)
+class Effect:
+    """One candidate's time beside that of candidate 0."""
+
+    time_us: float
+    """Median over all its samples, µs."""
+    ratio: float
+    """Its time over candidate 0's."""
+    ratio_ci95: tuple[float, float]
+    """95 % interval of the ratio by bootstrap over rounds."""
+
+
+def effects(measure: Measure, count: int, *, rounds: int = 8, samples: int = 7) -> list[Effect]:
+    """Measure candidates in a fixed number of rounds, the playoff's way, and compare each with candidate 0."""
+    board = _Board(count, Rules(looks=(rounds,), samples=samples))
+    for _ in range(rounds):
+        board.record(measure(range(count), samples))
+    return [board.effect(index) for index in range(count)]
+
+
 class _Board:
     """Samples of every candidate by round, and who is still in."""
 
@@ -236,6 +256,13 @@ class _Board:
             statistics.median(math.log(b / a) for a, b in zip(mine, other, strict=True))
             for mine, other in zip(self._taken[ours], self._taken[theirs], strict=False)
         ]
+
+    def effect(self, index: int) -> Effect:
+        """Compare a candidate with candidate 0."""
+        differences = self._differences(0, index)
+        low, high = _bootstrap(differences)
+        middle = statistics.median(sample for taken in self._taken[index] for sample in taken)
+        return Effect(middle, math.exp(math.fsum(differences) / len(differences)), (math.exp(low), math.exp(high)))
 
     def result(self) -> Playoff:
         champion = self.leader()
