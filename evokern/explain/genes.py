@@ -72,7 +72,8 @@ def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[Finding, ..
     effects = [effect for effect in _effects(genome, ran, rows) if effect.gene not in silent]
     dead += [effect for effect in effects if effect.kind == "dead"]
     decisive = sorted((e for e in effects if e.kind == "decisive"), key=lambda e: -e.effect)
-    return (*dead, *_locked_and_barred(genes, ran), *decisive)
+    stuck = sorted(_locked_and_barred(genes, ran), key=lambda finding: finding.kind != "locked")
+    return (*dead, *stuck, *decisive)
 
 
 def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[Finding]:

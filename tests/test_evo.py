@@ -1,0 +1,355 @@
+"""What `evo` promises beyond the laws of every sampler (those are in test_samplers)."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evokern.errors import StudyError
+from evokern.samplers import History, NativeSampler, make_sampler
+from evokern.samplers._base import Proposal, Result
+from evokern.samplers.evo import EvoSampler, Prior
+from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
+from evokern.samplers.evo._features import features_of
+from evokern.samplers.evo._gaussian import Process, prior_weights
+from evokern.samplers.evo._genome import Genome
+from evokern.samplers.evo._observations import Ledger
+from evokern.samplers.evo._sampler import boundary
+from evokern.samplers.evo._surrogate import compress, representative
+from evokern.samplers.evo._twins import Twins
+from evokern.space import Config, Gene, Mutation, Parameter, Space
+from evokern.trial import Outcome
+
+Answer = Callable[[Config], tuple[Outcome, float | None, str | None]]
+
+GENES: tuple[Gene, ...] = (
+    Mutation("LOAD", ("scalar", "vector", "async")),
+    Mutation("LAYOUT", ("plain", "swizzle")),
+    Parameter("TILE_M", (16, 32, 64, 128), default=32),
+    Parameter("TILE_N", (16, 32, 64, 128), default=32),
+    Parameter("WARPS", (1, 2, 4, 8), default=4),
+    Parameter("STAGES", (1, 2, 3), when={"LOAD": ("async",)}),
+    Parameter("UNROLL", (1, 2, 4, 8)),
+)
+
+
+def kernel_space() -> Space:
+    return Space(GENES, feasible=lambda c: c.TILE_M * c.TILE_N >= 128 * c.WARPS and c.TILE_M * c.STAGES <= 256)
+
+
+def log_time(c: Config) -> float:
+    cost = {"scalar": 1.0, "vector": 0.3, "async": 0.0}[str(c["LOAD"])] + 0.5 * (c["LAYOUT"] == "plain")
+    cost += 0.2 * abs(math.log2(c.TILE_M / 64)) + 0.15 * abs(math.log2(c.TILE_N / 32))
+    return cost + 0.2 * abs(math.log2(c.TILE_M * c.TILE_N / c.WARPS / 512)) + 0.1 * (c.STAGES == 1)
+
+
+def measured(c: Config) -> tuple[Outcome, float | None, str | None]:
+    return Outcome.MEASURED, log_time(c), None
+
+
+def search(
+    space: Space,
+    answer: Answer,
+    trials: int,
+    *,
+    window: int = 8,
+    seed: int = 1,
+    prior: Prior | None = None,
+    restart_at: tuple[int, ...] = (),
+) -> tuple[list[Proposal], History]:
+    """Search, beginning anew from what is recorded before each trial in `restart_at`."""
+
+    def fresh() -> NativeSampler:
+        return NativeSampler(EvoSampler(space, seed, window, prior=prior))
+
+    sampler, history, proposals = fresh(), History(space), []
+
+    def tell(number: int) -> None:
+        config = history.pending[number]
+        outcome, value, fingerprint = answer(config)
+        history.tell(Result(number, config, outcome, value, fingerprint))
+
+    for number in range(trials):
+        if number in restart_at:
+            sampler, history = fresh(), History(space)
+            for earlier, proposal in enumerate(proposals):
+                history.restore(earlier, proposal)
+                if earlier - window >= 0:
+                    tell(earlier - window)
+        if number - window >= 0:
+            tell(number - window)
+        proposal = sampler.propose(history, number)
+        if proposal is None:
+            break
+        proposals.append(proposal)
+    return proposals, history
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Space:
+    """A small space with a conditional gene and an arbitrary feasible part."""
+    genes: list[Gene] = [Mutation("CHOICE", ("a", "b", "c")[: draw(st.integers(1, 3))])]
+    for index in range(draw(st.integers(1, 3))):
+        when = {"CHOICE": ("a",)} if draw(st.booleans()) else None
+        genes.append(Parameter(f"P{index}", [2**i for i in range(draw(st.integers(1, 4)))], when=when))
+    modulus, rest = draw(st.integers(2, 5)), draw(st.integers(0, 4))
+    return Space(tuple(genes), feasible=lambda c: hash(tuple(map(str, c.values()))) % modulus != rest)
+
+
+@settings(max_examples=15, deadline=None)
+@given(spaces(), st.integers(1, 9), st.integers(0, 99))
+def test_every_feasible_candidate_is_proposed_exactly_once(space: Space, window: int, seed: int) -> None:
+    """A search that goes on to the end proposes the feasible set, each candidate once, and nothing else."""
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        value = float(len(str(c)))
+        return (Outcome.CRASHED, None, None) if value % 5 == 0 else (Outcome.MEASURED, value, None)
+
+    proposals, _ = search(space, answer, 1000, window=window, seed=seed)
+    proposed = [proposal.config for proposal in proposals]
+    assert sorted(c.key for c in space.grid() if space.feasible(c)) == sorted(c.key for c in proposed)
+
+
+def test_interrupted_and_uninterrupted_searches_propose_the_same() -> None:
+    """What a process remembers changes nothing: restarts inside and at the ends of generations leave no trace."""
+    plain, _ = search(kernel_space(), measured, 140, window=8)
+    broken, _ = search(kernel_space(), measured, 140, window=8, restart_at=(3, 17, 64, 71, 99, 131))
+    assert [(p.config, p.info) for p in plain] == [(p.config, p.info) for p in broken]
+
+
+def test_finds_the_best_of_a_small_kernel_early() -> None:
+    """On a smooth space with a few thousand candidates the optimum takes well under a hundred trials."""
+    best = min(log_time(c) for c in kernel_space().grid() if kernel_space().feasible(c))
+    for seed in range(2):
+        proposals, _ = search(kernel_space(), measured, 90, window=1, seed=seed)
+        assert min(log_time(p.config) for p in proposals) == pytest.approx(best)
+
+
+def test_the_first_generation_shows_every_code_choice() -> None:
+    """The default candidate comes first, and each value of each mutation is among the first trials."""
+    proposals, _ = search(kernel_space(), measured, 6, window=32)
+    assert proposals[0].config == kernel_space().default()
+    assert proposals[0].info["operator"] == "default"
+    for gene in kernel_space().mutations:
+        assert set(gene.values) == {p.config[gene.name] for p in proposals}
+
+
+def test_no_code_choice_is_lost() -> None:
+    """Every value of every outer gene keeps getting trials, however bad it looks."""
+    proposals, _ = search(kernel_space(), measured, 120, window=8)
+    for gene in kernel_space().mutations:
+        for value in gene.values:
+            assert any(p.config[gene.name] == value for p in proposals[60:]), (gene.name, value)
+
+
+def test_a_window_of_trials_does_not_herd() -> None:
+    """Trials in flight together are not neighbours of one point: several genes differ on average."""
+    proposals, _ = search(kernel_space(), measured, 96, window=32)
+    flight = [list(p.config.values()) for p in proposals[64:96]]
+    apart = [sum(a != b for a, b in zip(x, y, strict=True)) for i, x in enumerate(flight) for y in flight[:i]]
+    assert sum(apart) / len(apart) >= 2.0
+
+
+@pytest.mark.parametrize("pattern", ["one gene", "two genes", "a product"])
+def test_crashing_regions_are_avoided(pattern: str) -> None:
+    """With about 30 % of the space crashing in a pattern, at most 10 % of the trials after the first 100 crash."""
+
+    def crashes(c: Config) -> bool:
+        if pattern == "one gene":
+            return c.UNROLL == 8 or (c["LOAD"] == "async" and c.STAGES == 1)
+        if pattern == "two genes":
+            return (c.WARPS >= 4) and c["LOAD"] != "vector"
+        return c.TILE_M * c.UNROLL >= 256
+
+    feasible = [c for c in kernel_space().grid() if kernel_space().feasible(c)]
+    assert 0.2 <= sum(map(crashes, feasible)) / len(feasible) <= 0.45
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        return (Outcome.CRASHED, None, None) if crashes(c) else measured(c)
+
+    late = [p.config for seed in range(2) for p in search(kernel_space(), answer, 180, seed=seed)[0][100:]]
+    assert sum(map(crashes, late)) / len(late) <= 0.10
+
+
+def test_dead_genes_are_not_varied() -> None:
+    """Once a gene is known to change no machine code, none is proposed that differs from a told one in it only."""
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        return Outcome.MEASURED, log_time(c), c.replace(UNROLL=1).key
+
+    proposals, history = search(kernel_space(), answer, 160, window=1)
+    folded = [p.config.replace(UNROLL=1).key for p in proposals]
+    repeats = [index for index, key in enumerate(folded) if key in folded[:index]]
+    assert not [index for index in repeats if index > 100]
+    seen = Ledger(Genome(kernel_space())).read(history.view, 10_000)
+    (dead,) = [d for d in Twins(Genome(kernel_space()), seen.rows, seen.prints).dead if d.beside is None]
+    assert GENES[dead.gene].name == "UNROLL"
+
+
+def test_a_gene_dead_beside_a_value_is_recognised() -> None:
+    """A gene may matter in one context and not in another; only the dead context folds."""
+    genome = Genome(Space((Parameter("A", (1, 2)), Parameter("B", (1, 2, 3)))))
+    rows = genome.rows(genome.space.grid())
+    prints = np.array([0, 0, 0, 1, 2, 3])
+    twins = Twins(genome, rows, prints)
+    assert [(d.gene, d.beside) for d in twins.dead] == [(1, (0, 0))]
+    assert twins.fresh(rows[[1, 4]], rows[[0, 3]]).tolist() == [False, True]
+
+
+def test_each_trial_says_where_it_comes_from() -> None:
+    """Operator, parents (earlier trials) and prediction are recorded, so that credit can be shown."""
+    proposals, _ = search(kernel_space(), measured, 60, window=1)
+    for number, proposal in enumerate(proposals[20:], 20):
+        assert proposal.info["operator"] in BRED
+        assert proposal.info["predicted_us"] > 0
+        assert all(parent < number for parent in proposal.info["parents"])
+    errors = [abs(math.log(p.info["predicted_us"]) - log_time(p.config)) for p in proposals[30:]]
+    assert sorted(errors)[len(errors) // 2] < 0.15
+
+
+def test_operators_earn_their_share() -> None:
+    """An operator whose proposals land among the best gets more candidates; none falls below the floor."""
+    _, history = search(kernel_space(), measured, 80, window=1)
+    seen = Ledger(Genome(kernel_space())).read(history.view, 10_000)
+    parts = shares(seen)
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert min(parts.values()) >= LEAST_SHARE
+    assert len(set(parts.values())) > 1
+
+
+def test_a_good_prior_is_tried_first_and_a_wrong_one_is_overcome() -> None:
+    """A warm start saves trials when it is right; when it praises the slowest, the optimum is still found."""
+    space = kernel_space()
+    feasible = [c for c in space.grid() if space.feasible(c)]
+    best = min(map(log_time, feasible))
+    good = Prior.from_trials(space, [(c, log_time(c) + 1.0) for c in feasible[::7]], "runs.db:other")
+    proposals, _ = search(space, measured, 40, window=1, prior=good)
+    assert proposals[0].config == good.entries[0][0]
+    assert proposals[0].info["operator"] == "prior"
+    assert min(log_time(p.config) for p in proposals) == pytest.approx(best, abs=0.05)
+    wrong = Prior.from_trials(space, [(c, -log_time(c)) for c in feasible[::7]], "runs.db:other")
+    proposals, _ = search(space, measured, 160, window=1, prior=wrong)
+    assert min(log_time(p.config) for p in proposals) == pytest.approx(best, abs=0.05)
+
+
+def test_a_prior_takes_the_genes_that_are_shared_and_names_the_others() -> None:
+    """Unknown genes are left out, absent ones stand at their default, trials with unknown values are passed over."""
+    trials = [({"TILE_M": 64, "OLD": 3}, 1.0), ({"TILE_M": 48, "OLD": 3}, 0.5)]
+    prior = Prior.from_trials(kernel_space(), trials, "runs.db:other")
+    assert prior.used == ("TILE_M",)
+    assert prior.ignored[:2] == ("OLD (unknown here)", "LOAD (not there: scalar)")
+    assert [config for config, _ in prior.entries] == [kernel_space().default().replace(TILE_M=64)]
+    with pytest.raises(StudyError, match="shares no gene"):
+        Prior.from_trials(kernel_space(), [({"OLD": 3}, 1.0)], "runs.db:other")
+    with pytest.raises(StudyError, match="no usable trial"):
+        Prior.from_trials(kernel_space(), [({"TILE_M": 48}, 1.0)], "runs.db:other")
+
+
+def test_a_ranking_becomes_a_prior() -> None:
+    """A time model is asked about feasible configurations; those it cannot predict are left out."""
+    space = kernel_space()
+    prior = Prior.from_ranking(space, lambda cs: [None if c.WARPS == 8 else log_time(c) for c in cs], "sim:l4", 64)
+    values = [value for _, value in prior.entries]
+    assert values == sorted(values)
+    assert all(space.feasible(c) and c.WARPS != 8 for c, _ in prior.entries)
+
+
+@pytest.mark.parametrize(("told", "milliseconds"), [(1000, 3.0), (5000, 8.0)])
+def test_a_proposal_stays_cheap(told: int, milliseconds: float) -> None:
+    """12 genes, window 8: the mean over some windows stays within five times what an idle machine needs at most."""
+    genes = (*(Mutation(f"M{i}", ("a", "b", "c")) for i in range(3)),)
+    genes = (*genes, *(Parameter(f"P{i}", (1, 2, 4, 8, 16)) for i in range(9)))
+    space = Space(genes, feasible=lambda c: c.P0 * c.P1 <= 64)
+    sampler, history, draws = make_sampler("evo", space, {}, 1, 8), History(space), random.Random(0)
+
+    def tell(number: int) -> None:
+        config = history.pending[number]
+        history.tell(Result(number, config, Outcome.MEASURED, math.log(9 + abs(config.P1 - 4) + config.P2)))
+
+    number = 0
+    while number < told:
+        config = space.sample(draws)
+        if config is None or config in history.seen:
+            continue
+        history.begin(number)
+        history.commit(number, config)
+        if number >= 8:
+            tell(number - 8)
+        number += 1
+    spent = 0.0
+    for step in range(40):
+        tell(number - 8)
+        begun = time.process_time()
+        assert sampler.propose(history, number) is not None
+        spent += (time.process_time() - begun) * (step >= 8)
+        number += 1
+    assert 1000 * spent / 32 <= 5 * milliseconds
+
+
+def test_pending_rows_narrow_the_variance_and_leave_the_mean() -> None:
+    """A row without a result tells where not to look again, not what is there; its result changes the mean."""
+    genome = Genome(kernel_space())
+    features, rng = features_of(genome), np.random.default_rng(3)
+    rows, targets = genome.draw(rng, 24), genome.draw(rng, 50)
+    y = rng.standard_normal(24)
+    process = Process(features, prior_weights(features), features(rows[:20]), features(targets), room=4)
+    mean, sd = process.predict(y[:20])
+    for row in features(rows[20:]):
+        process.add(row)
+    pending_mean, pending_sd = process.predict(y[:20])
+    assert pending_mean == pytest.approx(mean)
+    assert (pending_sd <= sd + 1e-9).all()
+    assert pending_sd.sum() < sd.sum()
+    whole = Process(features, prior_weights(features), features(rows), features(targets), room=0)
+    assert process.predict(y)[0] == pytest.approx(whole.predict(y)[0])
+    assert process.predict(y)[1] == pytest.approx(whole.predict(y)[1])
+
+
+def test_features_tell_names_ranks_and_products_apart() -> None:
+    """Mutations are names; numbers also have a rank, a magnitude where it differs, and pairs have a product."""
+    genome = Genome(Space((Mutation("A", ("x", "y", "z")), Parameter("B", (16, 48, 64)), Parameter("C", (1, 2, 4)))))
+    features = features_of(genome)
+    rows = genome.rows(genome.space.grid())
+    columns = features(rows)
+    assert columns.min() >= 0.0
+    assert columns.max() <= 1.0
+    # A: names. B: names, rank, magnitude, powers of two. C: names, rank (its magnitude is the same). B times C.
+    assert features.product.tolist() == [False] * 7 + [True]
+    assert len(np.unique(columns, axis=0)) == len(rows)
+
+
+@given(st.lists(st.integers(-500, 1500), min_size=3, max_size=40, unique=True))
+def test_compression_keeps_the_order(values: list[int]) -> None:
+    """The slow tail comes closer, and nothing changes places."""
+    given_values = np.array(values) / 100.0
+    assert np.argmin(compress(given_values)) == np.argmin(given_values)
+    assert (np.diff(compress(np.sort(given_values))) >= 0).all()
+
+
+@given(st.integers(0, 4000), st.sampled_from([16, 32]), st.sampled_from([None, 8]))
+def test_boundaries_are_fixed_points(number: int, growth: int, most: int | None) -> None:
+    """A boundary is its own boundary and never after its trial: state tied to it is shared by the trials after it."""
+    at = boundary(number, growth, most)
+    assert at <= number
+    assert boundary(at, growth, most) == at
+    assert most is None or number - at < most
+
+
+@given(st.lists(st.one_of(st.just(math.nan), st.floats(0, 9)), min_size=1, max_size=60), st.integers(2, 40))
+def test_the_selection_keeps_the_best_and_the_pending(values: list[float], most: int) -> None:
+    """However long a study is, the model knows its best trials and everything in flight."""
+    seen = np.array(values)
+    must = np.zeros(len(seen), dtype=bool)
+    must[-1] = True
+    kept = representative(seen, must, most)
+    assert len(kept) <= max(most, most // 2 + 1)
+    assert len(seen) - 1 in kept
+    if not np.isnan(seen).all():
+        assert int(np.nanargmin(seen)) in kept
