@@ -114,7 +114,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows
       const Byte* const data = BOUNDED ? from + min(row, last) * D : own + i * ROWS_AT_ONCE * D;
       const u32 row_start = tile + row * ROW_BYTES;
       if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(row_start + placed_chunk(row, chunk) * 16, data);
-      else store_elements(row_start, row, chunk, *reinterpret_cast<const Chunk*>(data));
+      else store_elements(row_start, row, chunk, load_global_chunk(data));
     }
   }
 }

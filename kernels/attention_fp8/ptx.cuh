@@ -56,12 +56,18 @@ __device__ __forceinline__ void halves_of_e4m3(u32 word, Pair& low, Pair& high) 
       : "=r"(low), "=r"(high) : "r"(word));
 }
 
-// ---- memory. Vector stores are spelled out: nvcc 13.0 splits *(uint4*)p = make_uint4(...) into 4-byte stores.
+// ---- memory. Vector accesses are spelled out: nvcc 13.0 splits copies of 16-byte structures into 4-byte ones.
 
 /// Hides how a pointer came about: the compiler would otherwise merge offsets into it and add in 64 bits each time.
 __device__ __forceinline__ void keep_as_base(const Byte*& pointer) { asm("" : "+l"(pointer)); }
 __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+__device__ __forceinline__ Chunk load_global_chunk(const Byte* pointer) {
+  Chunk c;
+  asm("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"
+      : "=r"(c.v[0]), "=r"(c.v[1]), "=r"(c.v[2]), "=r"(c.v[3]) : "l"(pointer));
+  return c;
 }
 __device__ __forceinline__ u32 load_shared_word(u32 address) {
   u32 word;
