@@ -95,17 +95,25 @@ def breed(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generat
     if pool.everything is not None and len(pool.everything) - len(seen) <= count:
         return _label(pool.draw(rng, count, seen.keys), elites)
     wanted = {name: int(count * share) for name, share in shares(seen).items()}
-    made = [
+    children = _distinct(
+        pool,
+        seen.keys,
         _near(pool, elites, rng, wanted["neighbour"], 1),
         _crossed(pool, elites, rng, wanted["crossover"]),
         _near(pool, elites, rng, wanted["mutation"], 2),
-        _immigrants(pool, seen.keys, rng, wanted["immigrant"]),
-    ]
+    )
+    # What the elites do not fill goes to immigrants, beyond their share.
+    immigrants = _immigrants(pool, seen.keys, rng, max(wanted["immigrant"], count - len(children.rows)))
+    return _distinct(pool, seen.keys, children, immigrants)
+
+
+def _distinct(pool: Pool, taken: Keys, *made: Candidates) -> Candidates:
+    """Return each feasible candidate once, under the operator that made it first."""
     rows = np.concatenate([m.rows for m in made])
     everyone = Candidates(rows, np.concatenate([m.operators for m in made]), np.concatenate([m.parents for m in made]))
     _, first = np.unique(pool.genome.keys(rows), return_index=True)
     everyone = everyone.take(np.isin(np.arange(len(rows)), first))
-    everyone = everyone.take(~np.isin(pool.genome.keys(everyone.rows), seen.keys))
+    everyone = everyone.take(~np.isin(pool.genome.keys(everyone.rows), taken))
     return everyone.take(pool.feasible(everyone.rows))
 
 

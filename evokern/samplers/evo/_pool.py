@@ -16,6 +16,8 @@ CHUNK = 48
 """Rows by which the reservoir of a space that is not enumerated grows."""
 MOST_CHUNKS = 24
 """Chunks at which the reservoir stops growing."""
+REMEMBERED = 64
+"""Rows whose distances to a whole list are kept."""
 
 
 class Pool:
@@ -37,16 +39,19 @@ class Pool:
         elif space.size <= ENUMERABLE:
             self.everything = genome.rows(config for config in space.grid() if space.feasible(config))
         if self.everything is not None:
-            self._keys: Keys = np.sort(genome.keys(self.everything))
+            self._columns = np.ascontiguousarray(self.everything.T)
+            self._keys: Keys = genome.keys(self.everything)
+            self._sorted: Keys = np.sort(self._keys)
+            self._distances: dict[bytes, npt.NDArray[np.uint8]] = {}
 
     def feasible(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Tell for each canonical row whether it is feasible; count the constraints that turn rows away."""
         keys = self.genome.keys(rows)
         if self.everything is not None:
-            if not len(self._keys):
+            if not len(self._sorted):
                 return np.zeros(len(rows), dtype=bool)
-            at = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
-            verdict: npt.NDArray[np.bool_] = self._keys[at] == keys
+            at = np.searchsorted(self._sorted, keys).clip(max=len(self._sorted) - 1)
+            verdict: npt.NDArray[np.bool_] = self._sorted[at] == keys
             return verdict
         return np.array([self._check(int(key), row) for key, row in zip(keys, rows, strict=True)], dtype=bool)
 
@@ -69,8 +74,9 @@ class Pool:
             rounds: batches of draws before giving up.
         """
         if self.everything is not None:
-            free = self.everything[~np.isin(self.genome.keys(self.everything), taken)]
-            return free[rng.permutation(len(free))[:count]]
+            total = len(self.everything)
+            picked = rng.choice(total, size=min(total, count + len(taken)), replace=False)
+            return self.everything[picked[~np.isin(self._keys[picked], taken)][:count]]
         found = np.empty((0, len(self.genome)), dtype=np.int16)
         for _ in range(rounds):
             drawn = self.admissible(self.genome.draw(rng, 4 * count), taken)
@@ -85,7 +91,7 @@ class Pool:
         Where the space is a list, they come from it: those at Hamming distance one, or two.
         """
         if self.everything is not None:
-            near: Rows = self.everything[(self.everything != row).sum(axis=1) == genes]
+            near: Rows = self.everything[self._distance(row) == genes]
             return near
         genome = self.genome
         if genes == 1:
@@ -100,6 +106,18 @@ class Pool:
             changes = rng.random(count) < share
             near[np.flatnonzero(changes), gene[changes]] = value[changes]
         return genome.canonical(near)
+
+    def _distance(self, row: Rows) -> npt.NDArray[np.uint8]:
+        """Return the Hamming distance of every row of the list to one row; elites are asked about again and again."""
+        known = self._distances.get(row.tobytes())
+        if known is None:
+            known = np.zeros(self._columns.shape[1], dtype=np.uint8)
+            for column, value in zip(self._columns, row, strict=True):
+                known += column != value
+            if len(self._distances) >= REMEMBERED:
+                self._distances.clear()
+            self._distances[row.tobytes()] = known
+        return known
 
     def strangers(self, rng: np.random.Generator, count: int, taken: Keys) -> Rows:
         """Return up to `count` feasible rows from anywhere, not among `taken`.
