@@ -31,7 +31,21 @@ def _invoke(*arguments: str) -> tuple[int, str]:
 def test_all_commands_are_there() -> None:
     """The commands that the README promises exist, and no others."""
     assert COMMANDS == [
-        *("ablate", "cache", "check", "compare", "doctor", "export", "init", "list", "profile", "resume", "sanitize", "search"),
+        *(
+            "ablate",
+            "cache",
+            "check",
+            "compare",
+            "doctor",
+            "export",
+            "init",
+            "list",
+            "profile",
+            "replay",
+            "resume",
+            "sanitize",
+            "search",
+        ),
         *("selftest", "show"),
     ]
 

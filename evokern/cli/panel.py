@@ -32,6 +32,8 @@ class Watcher:
         self._live: Live | None = None
         self._drawn = float("-inf")
         self._best: int | None = None
+        self._opened = False
+        self._noted = 0
 
     def __enter__(self) -> Watcher:
         return self
@@ -46,11 +48,13 @@ class Watcher:
         if progress.event == "trial" and progress.last_trial is not None:
             trial = progress.last_trial
             LOGGER.debug("trial %d %s: %s", trial.number, trial.outcome.value, trial.evaluation.reason)
-        if progress.event == "opening":
+        if progress.event == "opening" and not self._opened:
             self._output.remark(_opening(progress))
-        elif progress.event == "start":
-            for note in progress.notes:
-                self._output.remark(f"note: {note}")
+            self._opened = True
+        for note in progress.notes[self._noted :]:
+            self._output.remark(f"note: {note}")
+        self._noted = max(self._noted, len(progress.notes))
+        if progress.event == "start":
             self._output.remark(_start(progress))
         elif progress.event == "end":
             self._close()

@@ -43,6 +43,7 @@ def _complete_samplers(incomplete: str) -> list[str]:
     evokern search
     evokern search attention-s512 --budget 2h --seed 7 --db runs.db
     evokern search --trials 200 --sampler tpe --device cuda:0
+    evokern search attention-s512 --warm-start runs.db:attention-s128
     evokern search attention-s512 --fresh
     """,
 )
@@ -67,6 +68,14 @@ def search(
         int | None,
         typer.Option(
             "--window", metavar="W", help="Trials in flight: proposal n sees the results up to n - W; fixed per study."
+        ),
+    ] = None,
+    warm_start: Annotated[
+        str | None,
+        typer.Option(
+            "--warm-start",
+            metavar="DB:STUDY|sim",
+            help="Begin with what another study found, or with the time model's ranking for this GPU (sim).",
         ),
     ] = None,
     fresh: Annotated[
@@ -94,6 +103,7 @@ def search(
             sampler=sampler,
             seed=seed,
             window=window,
+            warm_start=warm_start,
             fresh=fresh,
             go_on=go_on,
             trust=trust,

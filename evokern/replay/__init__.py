@@ -143,13 +143,13 @@ def replay(
     """
     from evokern.replay._repeat import run_all
     from evokern.replay._score import random_fractions, score
-    from evokern.replay._source import read_source
+    from evokern.store import open_recording
     from evokern.study import parse_duration
 
     settings = Settings(str(source), trials, window, None if budget is None else parse_duration(budget))
     if repeats < 1 or jobs < 1:
         raise UsageError(f"repeats = {repeats}, jobs = {jobs}; give at least 1 of each")
-    table = read_source(settings.source)
+    table = open_recording(settings.source)
     optimum = table.optimum_us
     assert optimum is not None  # a recording without a time is refused when it is read
     if settings.budget_s is not None and not table.timed:

@@ -10,10 +10,10 @@ from evokern.device.table import Table, TableDevice, problem_of
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.replay import OnRepeat, Repeat, Settings
-from evokern.replay._source import read_source
 from evokern.samplers import History, make_sampler
 from evokern.search._loop import Limits, Loop, Nowhere
 from evokern.space import Config
+from evokern.store import open_recording
 from evokern.study import Study
 from evokern.trial import Outcome, Trial
 from evokern.workers import WorkerPool, WorkerSpec, wait
@@ -73,7 +73,7 @@ class Repeats:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._table = read_source(settings.source)
+        self._table = open_recording(settings.source)
         self.greeting: None = None
 
     def handle(self, job: tuple[str, int]) -> Repeat:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evokern.errors import StudyError, nearest
 from evokern.samplers._base import (
@@ -28,12 +28,23 @@ from evokern.samplers._base import (
 )
 from evokern.space import Space
 
+if TYPE_CHECKING:
+    from evokern.samplers.evo import Prior
+
 NAMES = ("evo", "tpe", "nsga2", "gp", "random", "grid")
 """Every sampler."""
+WARM = ("evo",)
+"""Samplers that can use a warm start."""
 
 
 def make_sampler(
-    name: str, space: Space, options: Mapping[str, Any], seed: int, window: int, explain: Explain | None = None
+    name: str,
+    space: Space,
+    options: Mapping[str, Any],
+    seed: int,
+    window: int,
+    explain: Explain | None = None,
+    prior: Prior | None = None,
 ) -> Sampler:
     """Build a sampler.
 
@@ -44,6 +55,7 @@ def make_sampler(
         seed: the study's seed.
         window: the study's window: trials in flight.
         explain: names the constraint that turns an infeasible configuration away.
+        prior: a warm start; samplers that are not in `WARM` leave it aside.
 
     Raises:
         StudyError: there is no such sampler, or it does not take one of the options.
@@ -52,7 +64,8 @@ def make_sampler(
     if name == "evo":
         from evokern.samplers.evo import EvoSampler
 
-        return NativeSampler(_build(name, EvoSampler, options, space=space, seed=seed, window=window, explain=named))
+        given = {"space": space, "seed": seed, "window": window, "explain": named, "prior": prior}
+        return NativeSampler(_build(name, EvoSampler, options, **given))
     if name == "grid":
         from evokern.samplers._grid import GridSampler
 
@@ -87,6 +100,7 @@ __all__ = [
     "NAMES",
     "PROPOSAL_ATTR",
     "REJECTIONS_ATTR",
+    "WARM",
     "Explain",
     "History",
     "NativeSampler",

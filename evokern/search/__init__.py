@@ -120,6 +120,7 @@ def search(
     sampler: str | None = None,
     seed: int | None = None,
     window: int | None = None,
+    warm_start: str | None = None,
     fresh: bool = False,
     go_on: bool = False,
     trust: bool = False,
@@ -140,6 +141,8 @@ def search(
         sampler: evo, tpe, nsga2, gp, random or grid.
         seed: seed of the proposals.
         window: trials in flight; proposal n sees the results up to n - window.
+        warm_start: what a new study begins with: another study (`runs.db:attention-s128`), a recording, or `sim`, the
+            ranking of the time model for the GPU. It is kept with the study.
         fresh: rename an earlier study of this name and begin anew.
         go_on: continue although the study's file or the kernel's code changed.
         trust: remember that the kernel folder's code may run.
@@ -160,6 +163,7 @@ def search(
         extend_s=None if extend is None else parse_duration(extend),
         trials=trials,
         overrides=Overrides(sampler, seed, window),
+        warm_start=warm_start,
         fresh=fresh,
         go_on=go_on,
     )

@@ -206,6 +206,13 @@ class Loop:
             self._prefix += 1
         return [self._results[number] for number in range(self._prefix)]
 
+    def annotate(self, trials: Sequence[Trial]) -> None:
+        """Take in evidence that came after trials were recorded, for whoever watches; samplers see none of it."""
+        changed = {trial.number: trial for trial in trials}
+        self.failures = deque((changed.get(trial.number, trial) for trial in self.failures), self.failures.maxlen)
+        if self.last is not None:
+            self.last = changed.get(self.last.number, self.last)
+
     def run(self, after_event: AfterEvent = lambda event: None) -> EndReason:
         """Search until the budget, the trials or the space are used up, or until a stop is requested.
 

@@ -33,6 +33,11 @@ class Reporter:
         )
         self._loop: Loop | None = None
 
+    def note(self, text: str) -> None:
+        """Something that the user should know happened before the device opens."""
+        self._still = replace(self._still, notes=(*self._still.notes, text))
+        self._call(self._still)
+
     def opening(self, loop: Loop) -> None:
         """The device is about to open; what earlier sessions found is known."""
         self._loop = loop
@@ -40,7 +45,9 @@ class Reporter:
 
     def start(self, report: StartReport) -> None:
         """The loop is about to run."""
-        self._still = replace(self._still, baseline=fastest_baseline(report.baselines), notes=report.notes)
+        self._still = replace(
+            self._still, baseline=fastest_baseline(report.baselines), notes=(*self._still.notes, *report.notes)
+        )
         self.event("start")
 
     def event(self, name: Literal["start", "trial", "idle"]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evokern.device import Device, Task
 from evokern.device._open import open_device
@@ -18,15 +19,20 @@ from evokern.kernel import Kernel
 from evokern.profiles import limits_for
 from evokern.samplers import History, Proposal, Sampler, make_sampler
 from evokern.search import EndReason, OnProgress, SearchResult
+from evokern.search._diagnose import run_diagnosed
 from evokern.search._identity import Overrides, Subject, agree, problems_of
 from evokern.search._loop import Earlier, Limits, Loop
 from evokern.search._report import Reporter
 from evokern.search._stop import Stop, stoppable
+from evokern.search._warm import offered, warm_start
 from evokern.space import Config
-from evokern.store import Proposed, StudyRecord, database_of, open_readonly, read_study_table
+from evokern.store import Proposed, StudyRecord, database_of, open_readonly, open_recording
 from evokern.store._writer import Session, Store
 from evokern.study import Study
 from evokern.trial import Trial
+
+if TYPE_CHECKING:
+    from evokern.samplers.evo import Prior
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class Wanted:
     """Total number of evaluated trials."""
     overrides: Overrides = field(default_factory=Overrides)
     """What is said over the study's file."""
+    warm_start: str | None = None
+    """Where a new study's prior comes from."""
     fresh: bool = False
     """Set an earlier study of this name aside."""
     go_on: bool = False
@@ -75,14 +83,18 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> 
     with ExitStack() as stack:
         stack.callback(subject.device.close)
         store = stack.enter_context(Store(db))
-        aside = store.set_aside(name) if wanted.fresh and store.study(name) else ""
+        old = store.study(name)
+        begins = wanted.fresh or old is None or not store.has_trials(old)
+        offer = offered(subject, wanted.warm_start) if begins else None
+        aside = store.set_aside(name) if wanted.fresh and old else ""
         record = begin(store, subject, wanted)
         session = store.session(record, subject.space)
         earlier = session.proposed()
         reporter = Reporter(on_progress, subject, record, sum(entry.evaluation is not None for entry in earlier), aside)
         with stoppable() as stop:
             try:
-                end = _one_session(subject, session, earlier, reporter, stop, began)
+                prior = warm_start(store, record, subject, wanted.warm_start, offer, reporter.note)
+                end = _one_session(subject, session, earlier, reporter, stop, began, prior)
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -101,11 +113,12 @@ def _one_session(
     reporter: Reporter,
     stop: Stop,
     began: float,
+    prior: Prior | None,
 ) -> EndReason:
     record = session.study
     loop = Loop(
         History(subject.space),
-        sampler_of(record, subject),
+        sampler_of(record, subject, prior),
         subject.device,
         session,
         Limits(record.window, record.budget_s, record.trials_limit),
@@ -123,7 +136,8 @@ def _one_session(
         reporter.start(report)
         stop.loop = loop
         try:
-            end = loop.run(reporter.event)
+            trials = [trial for entry in earlier if (trial := _earlier(entry).trial) is not None]
+            end = run_diagnosed(loop, subject, session, trials, reporter.event)
         finally:
             stop.loop = None
     reporter.end(loop, end)
@@ -168,8 +182,8 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
 def _open(name: str) -> Device:
     """Return the device that a name means; `replay:runs.db:study` is a study of a database."""
     kind, _, source = name.strip().partition(":")
-    database = database_of(source) if kind.lower() == "replay" else None
-    return TableDevice(read_study_table(*database)) if database else open_device(name)
+    recorded = kind.lower() == "replay" and database_of(source) is not None
+    return TableDevice(open_recording(source)) if recorded else open_device(name)
 
 
 def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
@@ -196,7 +210,7 @@ def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
     return record
 
 
-def sampler_of(record: StudyRecord, subject: Subject) -> Sampler:
+def sampler_of(record: StudyRecord, subject: Subject, prior: Prior | None = None) -> Sampler:
     """Build a study's sampler."""
     violation = violation_of(subject)
 
@@ -205,7 +219,7 @@ def sampler_of(record: StudyRecord, subject: Subject) -> Sampler:
         return found.constraint if found else "infeasible"
 
     return make_sampler(
-        record.sampler, subject.space, record.sampler_options, record.seed, record.window, explain=explain
+        record.sampler, subject.space, record.sampler_options, record.seed, record.window, explain, prior
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, fastest_baseline, open_readonly
 from evokern.store._records import Proposed, SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
-from evokern.store._table import database_of, read_study_table, study_table
+from evokern.store._table import database_of, open_recording, study_table
 
 if TYPE_CHECKING:
     from evokern.store._writer import Session, Store
@@ -41,6 +41,6 @@ __all__ = [
     "fastest_baseline",
     "interval_us",
     "open_readonly",
-    "read_study_table",
+    "open_recording",
     "study_table",
 ]

@@ -123,6 +123,24 @@ def m002_proofs(db: Database) -> None:
     ).create_index(["study", "kind"])
 
 
+@migrations()
+def m002_priors(db: Database) -> None:
+    """The warm start that a study began with."""
+    db.create_table(
+        "evokern_priors",
+        {
+            "study": str,
+            "source": str,  # what `--warm-start` named
+            "used": str,  # JSON: genes that source and study share
+            "ignored": str,  # JSON: genes that only one of them has
+            "entries": str,  # JSON: list of index of each gene's value, log(time)
+        },
+        pk="study",
+        not_null={"source", "used", "ignored", "entries"},
+        strict=True,
+    )
+
+
 def known_migrations() -> set[str]:
     """Return the names of the migrations that this version knows."""
     return {migration.name for migration in migrations._migrations}

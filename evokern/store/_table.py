@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evokern.device.recorded import chip_of_model, first_hand
+from evokern.device.recorded import chip_of_model, first_hand, read_recording
 from evokern.device.table import Table
 from evokern.errors import StudyError
 from evokern.space import Config
@@ -28,6 +28,19 @@ def database_of(source: str | Path) -> tuple[Path, str | None] | None:
             with path.open("rb") as file:
                 return (path, name) if file.read(len(_MAGIC)) == _MAGIC else None
     return None
+
+
+def open_recording(source: str) -> Table:
+    """Return what a user names as a recording, as a table.
+
+    Args:
+        source: a file that `evokern.device.recorded` reads, or a study of a database, `runs.db:study`.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    database = database_of(source)
+    return read_study_table(*database) if database else read_recording(source)
 
 
 def read_study_table(path: Path, study: str | None) -> Table:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlite_utils import Database
 
@@ -30,6 +30,9 @@ from evokern.store._optuna import OptunaStudy, close_storage, open_storage, quie
 from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
 from evokern.store._schema import migrations, refuse_newer
 from evokern.trial import Trial
+
+if TYPE_CHECKING:
+    from evokern.samplers.evo import Prior
 
 CHECKED_BYTES = 512 * 2**20
 """Files up to this size are checked for corruption on opening (about a second for the largest)."""
@@ -136,6 +139,32 @@ class Store:
         with explained(self.path):
             rows = self.db.execute("SELECT file, text FROM evokern_sources WHERE digest = ?", [digest])
             return dict(rows.fetchall())
+
+    def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
+        """Keep the warm start that a study begins with."""
+        places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
+        entries = [
+            [[place[value] for place, value in zip(places, config.values(), strict=True)], log]
+            for config, log in prior.entries
+        ]
+        row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
+        with explained(self.path), self.db.atomic():
+            self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
+            _insert(self.db, "evokern_priors", row | {"entries": dumps(entries)})
+
+    def prior(self, record: StudyRecord) -> Prior | None:
+        """Return the warm start that a study began with, None where it began without."""
+        with explained(self.path):
+            row = next(iter(self.db["evokern_priors"].rows_where("study = ?", [record.uuid])), None)
+        if row is None:
+            return None
+        from evokern.samplers.evo import Prior
+
+        entries = tuple(
+            (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
+            for indices, log in json.loads(row["entries"])
+        )
+        return Prior(entries, row["source"], tuple(json.loads(row["used"])), tuple(json.loads(row["ignored"])))
 
     def set_aside(self, name: str) -> str:
         """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
@@ -266,6 +295,17 @@ class Session:
             _update(self._db, "evokern_trials", self._trials[trial.number], values)
             self._db.conn.executemany("INSERT OR REPLACE INTO evokern_samples VALUES (?, ?, ?)", samples)
             self._elapsed(elapsed_s)
+
+    def annotate(self, trials: Sequence[Trial]) -> None:
+        """Write evidence that came after trials were recorded; in our rows only, since it changes no result.
+
+        Args:
+            trials: recorded trials with all their evidence.
+        """
+        with explained(self._store.path), self._db.atomic():
+            for trial in trials:
+                values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
+                _update(self._db, "evokern_trials", self._trials[trial.number], values)
 
     def tell(self, result: Result) -> None:
         """Tell Optuna's tables of a trial that is recorded."""

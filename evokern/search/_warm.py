@@ -1,0 +1,127 @@
+"""Warm starts: what another study, a recording or the time model says of this study's candidates before any trial.
+
+A warm start is fixed when a study begins and kept with it, so that an interrupted search goes on as it would have,
+whatever became of the database that it came from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from evokern.device.table import Table
+from evokern.errors import StudyError
+from evokern.samplers import WARM
+from evokern.samplers._base import objective
+from evokern.search._identity import Subject
+from evokern.space import Config, Space
+from evokern.store import StudyRecord, open_recording
+from evokern.store._writer import Store
+
+if TYPE_CHECKING:
+    from evokern.samplers.evo import Prior
+
+SIMULATED = "sim"
+"""The warm start that asks the time model for the chip that is searched on."""
+RANKED = 192
+"""Random feasible candidates that the time model ranks."""
+
+Said = Callable[[str], None]
+"""Called with a sentence on what is being done."""
+
+
+def offered(subject: Subject, source: str | None) -> Prior | None:
+    """Return what a source says, before anything is begun for it; None without one, and for `sim`, which takes time.
+
+    Args:
+        subject: what is searched.
+        source: `runs.db:study`, a recording, `sim`, or None for none.
+
+    Raises:
+        UsageError: the source cannot be read, tells nothing of these genes, or does not fit the device.
+    """
+    if source is None:
+        return None
+    if source != SIMULATED:
+        return recorded_prior(subject.space, source)
+    if subject.table is not None or subject.device.predicted:
+        where = subject.device.identity
+        raise StudyError(f"--warm-start sim is for a GPU, and {where} has no time of its own; leave it away")
+    return None
+
+
+def warm_start(
+    store: Store, record: StudyRecord, subject: Subject, source: str | None, offer: Prior | None, say: Said
+) -> Prior | None:
+    """Return the prior of a study: the one it began with, or on a new study the one asked for.
+
+    Args:
+        store: the open database, which keeps it.
+        record: the study.
+        subject: what is searched.
+        source: as `offered`.
+        offer: what `offered` returned.
+        say: told what is being done and what came of it.
+
+    Raises:
+        StudyError: the study began with another warm start.
+    """
+    kept = store.prior(record)
+    if source is None or (kept is not None and kept.source == source):
+        return kept
+    if store.has_trials(record):
+        was = f"from {kept.source}" if kept else "without a warm start"
+        raise StudyError(
+            f"study {record.name} began {was}, and its trials depend on it: leave --warm-start {source} away, or "
+            f"`--fresh` begins anew and keeps the old study as {record.name}.1"
+        )
+    if record.sampler not in WARM:
+        say(f"sampler {record.sampler} cannot use a warm start and begins cold; {', '.join(WARM)} can")
+        return None
+    prior = offer or _ranked(subject, record, say)
+    store.keep_prior(record, prior)
+    say(told(prior))
+    return prior
+
+
+def recorded_prior(space: Space, source: str) -> Prior:
+    """Return what a recorded study or space says of the candidates of this one.
+
+    Args:
+        space: this study's genes with feasibility bound.
+        source: `runs.db:study` or a recording's file.
+
+    Raises:
+        UsageError: it cannot be read, shares no gene, or has no trial with values that are known here.
+    """
+    from evokern.samplers.evo import Prior
+
+    return Prior.from_trials(space, _timed(open_recording(source)), source)
+
+
+def _timed(table: Table) -> list[tuple[Config, float]]:
+    found = ((config, objective(answer)) for config, answer in table.answers.items())
+    return [(config, value) for config, value in found if value is not None]
+
+
+def told(prior: Prior) -> str:
+    """Return what a prior consists of, in a sentence: genes used, genes ignored."""
+    ignored = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
+    return (
+        f"warm start from {prior.source}: {len(prior.entries)} candidates; genes used: {', '.join(prior.used)}{ignored}"
+    )
+
+
+def _ranked(subject: Subject, record: StudyRecord, say: Said) -> Prior:
+    from evokern.device._sim_ranking import Ranking
+    from evokern.samplers.evo import Prior
+
+    device = subject.device
+
+    def predict(configs: Sequence[Config]) -> list[float | None]:
+        say(f"warm start: predicting {len(configs)} candidates for {device.profile.model}")
+        with Ranking(subject.kernel, subject.problems, subject.study, device.profile) as ranking:
+            return [None if time is None else math.log(time) for time in ranking.predict(configs)]
+
+    return Prior.from_ranking(subject.space, predict, SIMULATED, RANKED, record.seed)
