@@ -1,25 +1,10 @@
 // Attention of one block of query rows on tensor cores (compute capability 8.0 and above).
 //
-// The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own
-// keys through its own shared memory and meets on its own named barrier; partial outputs are merged at the end. Scores
+// Each split of the warps takes its own keys (stream.cuh); partial outputs are merged at the end (output.cuh). Scores
 // never leave registers: the accumulators of Q K^T become, after the exponential, the A fragments of P V.
 #pragma once
 
-constexpr int THREADS = threads(CHOICE);
-constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int MT = row_tiles(CHOICE);  // 16-row tiles of a warp: each fragment of K or V feeds all of them
-constexpr int TILE_BYTES = tile_bytes(CHOICE);
-constexpr int SPLIT_BYTES = split_bytes(CHOICE);
-constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
-constexpr int BUFFERS = buffers(CHOICE);
-constexpr int STEP_KEYS = step_keys(CHOICE);
-constexpr int AHEAD = groups_ahead(CHOICE);
-constexpr int UNROLL_STEPS = UNROLL;      // #pragma unroll reads constants, not macros
-constexpr int KEY_CHUNKS = BLOCK_N / 16;  // 16 keys: the depth of one P V mma
-constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
-constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
-constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
-constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1;
+#include "stream.cuh"
 
 // Integer scores start from this float's bits: they stay below 2^22, so that the sum read as a float is 12582912 plus
 // the score, exactly, without a conversion. Softmax ignores what is added to a whole row.
@@ -43,88 +28,6 @@ struct Head {
   const Byte *q, *k, *v;
   Half* o;
   float score_scale, v_scale;
-};
-
-/// Which rows, keys and fragment elements belong to this thread.
-struct Place {
-  u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
-  __device__ __forceinline__ Place() {
-    thread = threadIdx.x;
-    lane = thread % 32;
-    warp_m = thread / 32 % WARPS_M;
-    split = thread / SPLIT_THREADS;
-  }
-  __device__ __forceinline__ int row(int m, int half) const {  // row of accumulator elements 2 * half, 2 * half + 1
-    return (warp_m * MT + m) * 16 + half * 8 + lane / 4;
-  }
-};
-
-/// Meets the warps that read the same keys. Named barrier 0 is __syncthreads().
-__device__ __forceinline__ void sync_split(int split) {
-  if constexpr (KEY_SPLITS == 1) __syncthreads();
-  else if constexpr (WARPS_M == 1) __syncwarp();
-  else sync_named<SPLIT_THREADS>(1 + split);
-}
-
-// ---- K and V on their way into shared memory
-
-/// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}: what the loop needs next when
-/// the scores of step g are computed while the output of step g - 1 is accumulated.
-struct KeyStream {
-  const Byte *k, *v;
-  u32 memory;
-  u32 thread, split;
-  int steps, length;
-
-  __device__ __forceinline__ int slot(int step) const {
-    return resident(CHOICE) ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
-  }
-  __device__ __forceinline__ u32 k_tile(int step) const { return memory + slot(step) * TILE_BYTES; }
-  __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + slot(step)) * TILE_BYTES; }
-  __device__ __forceinline__ int first_key(int step) const {
-    return step * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
-  }
-  __device__ __forceinline__ void load(u32 tile, const Byte* tensor, int first) const {
-    load_tile<BLOCK_N, SPLIT_THREADS, KEY_TAIL>(tile, tensor + first * D, length - first, thread);
-  }
-  __device__ __forceinline__ void load_group(int group) const {
-    if (group >= 1 && group <= steps) load(v_tile(group - 1), v, first_key(group - 1));
-    if (group < steps) load(k_tile(group), k, first_key(group));
-  }
-
-  /// Starts the first groups; what was copied before this call arrives with the first of them.
-  __device__ __forceinline__ void start() const {
-#pragma unroll
-    for (int group = 0; group < at_least(AHEAD, 1); ++group) {
-      load_group(group);
-      commit_copies();
-    }
-  }
-  /// Waits for K of step 0 and for whatever every warp copied before start().
-  __device__ __forceinline__ void arrive_first() const {
-    wait_copies<at_least(AHEAD, 1) - 1>();
-    __syncthreads();
-  }
-  /// After the scores of `step`: starts the group that this step's reads have made room for.
-  __device__ __forceinline__ void advance(int step) const {
-    if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
-    load_group(step + at_least(AHEAD, 1));
-    commit_copies();  // past the end too: the count of pending groups stays a constant
-  }
-  /// Waits until V of `step` and K of the next one are there for all warps of the split.
-  __device__ __forceinline__ void arrive() const {
-    wait_copies<at_least(AHEAD - 1, 0)>();
-    sync_split(split);
-  }
-  /// Splits with fewer steps than the longest meet their barrier as often: race checkers count barriers by warp.
-  __device__ __forceinline__ void sit_out(int longest) const {
-    if constexpr (IDLE_SPLITS) {
-      for (int step = steps; step < longest; ++step) {
-        if constexpr (AHEAD == 0) sync_split(split);
-        sync_split(split);
-      }
-    }
-  }
 };
 
 // ---- the steps of the algorithm, on one warp's fragments
@@ -306,77 +209,7 @@ __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, fl
     }
 }
 
-// ---- from fragments to global memory
-
-/// No split of the keys: each thread stores what it holds, one run of columns at a time.
-__device__ __forceinline__ void store_output(Half* o, const Rows& rows, int rows_left, float v_scale, const Place& at) {
-#pragma unroll
-  for (int m = 0; m < MT; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = at.row(m, half);
-      if (ROW_TAIL && row >= rows_left) continue;
-      const float factor = reciprocal(rows.sum[m].v[2 * half]) * v_scale;
-#pragma unroll
-      for (int run = 0; run < Values::RUNS; ++run) {
-        Pair pairs[Values::PAIRS];
-        Values::take(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET * v_scale);
-        store_global(o + row * D + Values::column(run, at.lane), pairs);
-      }
-    }
-}
-
-/// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
-__device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u32 exchange, const Place& at) {
-#pragma unroll
-  for (int m = 0; m < MT; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = at.row(m, half);
-      const float sum = rows.sum[m].v[2 * half];
-      if (at.lane % 4 == 0)
-        store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
-      const float factor = reciprocal(sum);  // normalised, a partial output fits fp16 as well as the inputs do
-#pragma unroll
-      for (int run = 0; run < Values::RUNS; ++run) {
-        Pair pairs[Values::PAIRS];
-        Values::take(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET);
-        store_shared(partial + row * PARTIAL_ROW_BYTES + 2 * Values::column(run, at.lane), pairs);
-      }
-    }
-}
-
-/// Adds the splits' partial outputs, each weighted by its share of the row's sum; 8 columns a thread.
-__device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left, float v_scale,
-                                               const Place& at) {
-  constexpr int PER_ROW = D / 8, TASKS = BLOCK_M * PER_ROW;
-#pragma unroll
-  for (int i = 0; i < ceil_div(TASKS, THREADS); ++i) {
-    const int task = i * THREADS + at.thread, row = task / PER_ROW, part = task % PER_ROW;
-    if (TASKS % THREADS != 0 && task >= TASKS) break;
-    if (ROW_TAIL && row >= rows_left) continue;
-    float reference[KEY_SPLITS], weight[KEY_SPLITS], top = 0.f, total = 0.f, sum[8] = {};
-#pragma unroll
-    for (int s = 0; s < KEY_SPLITS; ++s) {
-      load_shared_floats(exchange + (s * BLOCK_M + row) * 8, reference[s], weight[s]);
-      top = s == 0 ? reference[s] : fmaxf(top, reference[s]);
-    }
-#pragma unroll
-    for (int s = 0; s < KEY_SPLITS; ++s) {
-      weight[s] *= exp2_fast(reference[s] - top);
-      total += weight[s];
-      const Chunk c = load_shared_chunk(memory + s * SPLIT_BYTES + row * PARTIAL_ROW_BYTES + part * 16);
-#pragma unroll
-      for (int x = 0; x < 8; ++x)
-        sum[x] = fmaf(weight[s], x % 2 ? high_half(c.v[x / 2]) : low_half(c.v[x / 2]), sum[x]);
-    }
-    const float factor = reciprocal(total) * v_scale;
-    Pair result[4];
-#pragma unroll
-    for (int x = 0; x < 4; ++x) result[x] = pack(sum[2 * x] * factor, sum[2 * x + 1] * factor);
-    store_global(o + row * D + part * 8, result);
-  }
-}
+#include "output.cuh"
 
 // ---- the algorithm
 

@@ -3,8 +3,8 @@
 // Q, K, V: 8 bits an element, [batch, heads, S, HEAD_DIM], contiguous: E4M3, or a byte u that stands for u - 128.
 // q_scale, k_scale, v_scale: float, [batch * heads]; a scale is a magnitude, its sign is ignored. O: fp16, like Q.
 // S is any length from 1: tails are masked. CAUSAL hides keys after the row. Softmax is taken in base 2 against a
-// running reference per row. fragments.cuh turns bytes into operands of the tensor cores, forward.cuh is the algorithm,
-// choice.h holds rules and sizes.
+// running reference per row. fragments.cuh turns bytes into operands of the tensor cores, stream.cuh brings K and V,
+// forward.cuh is the algorithm, output.cuh merges and stores, choice.h holds rules and sizes.
 //
 // Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time; BIASED 1 for
 // biased bytes, 0 for E4M3.

@@ -118,7 +118,7 @@ CONSTRAINTS = (
                "E4M3 has no zero point to take off", wasteful=True),
     Constraint("ring_within_steps", lambda c, p: Need(c.STAGES, max(total_steps(c, p) + 1, 2), "buffers"),
                "buffers beyond the number of steps are never filled", wasteful=True),
-    Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL <= 2 or (c.STATIC_SEQ == 1 and not p.causal),
+    Constraint("unroll_needs_known_steps", lambda c, p: c.UNROLL == 1 or (c.STATIC_SEQ == 1 and not p.causal),
                "a loop of unknown length unrolls into code that mostly waits in the instruction cache", wasteful=True),
     Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or Need(c.UNROLL, total_steps(c, p), "steps"),
                "unrolling past the last step changes nothing", wasteful=True),
