@@ -135,7 +135,7 @@ class Evaluation:
             case Outcome.CRASHED:
                 return str(e.get("diagnosis") or e["error"])
             case Outcome.HUNG:
-                return str(e.get("message") or f"still running after {e['limit_s']:g} s")
+                return str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
             case Outcome.COMPILE_ERROR:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case _:

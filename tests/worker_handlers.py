@@ -97,3 +97,22 @@ class Executor:
             case "wrong":
                 return Evaluation(Outcome.WRONG, evidence={"check": "tolerance"}, device_s=0.1)
         return Evaluation(Outcome.MEASURED, 10.0 + number, device_s=0.1)
+
+
+class Diagnostician:
+    """Diagnoses by hearsay: says of a candidate what its own genes say, and notes every job in a file."""
+
+    def __init__(self, settings: Any) -> None:
+        self._notes = Path(os.environ["DIAGNOSED"])
+        if self._notes.name == "broken":
+            raise KernelError("no kernel here\nnot at all")
+        self.greeting: dict[str, Any] = {}
+
+    def handle(self, job: Any) -> dict[str, Any]:
+        with self._notes.open("a", encoding="utf-8") as file:
+            file.write(f"{job.config['FAULT']} {job.config['VARIANT']} {'hung' if job.hung else 'crashed'}\n")
+        if self._notes.name == "slow":
+            time.sleep(60)
+        if self._notes.name == "deadly":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"diagnosis": f"{job.config['FAULT']} at line 7", "finding": {"kind": job.config["FAULT"], "line": 7}}

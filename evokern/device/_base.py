@@ -97,6 +97,10 @@ class Device(Protocol):
     def window(self) -> int:
         """Default number of trials in flight for a new study."""
 
+    @property
+    def diagnoses(self) -> bool:
+        """Whether a crash or a hang says so little here that the simulated device is asked for its cause."""
+
     def start(self, task: Task) -> StartReport:
         """Open workers, prove the gate's power, measure the baselines.
 

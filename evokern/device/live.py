@@ -74,6 +74,11 @@ class LiveDevice:
         """Default number of trials in flight for a new study."""
         return 32
 
+    @property
+    def diagnoses(self) -> bool:
+        """A GPU names an error, and neither line nor access."""
+        return True
+
     def start(self, task: Task) -> StartReport:
         """Open compile pool and GPU worker side by side, prove the gate's power, measure the baselines.
 

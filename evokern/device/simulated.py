@@ -33,6 +33,8 @@ class SimulatedDevice:
     """Times come from a model."""
     window = WINDOW
     """Default trials in flight."""
+    diagnoses = False
+    """Every failure comes with its finding already."""
 
     def __init__(self, name: str, cores: int | None = None) -> None:
         """Make a device.

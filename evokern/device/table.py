@@ -235,6 +235,11 @@ class TableDevice:
         """Default number of trials in flight for a new study."""
         return self._window
 
+    @property
+    def diagnoses(self) -> bool:
+        """There is no kernel to look at."""
+        return False
+
     def start(self, task: Task) -> StartReport:
         """Start the worker threads."""
         self._claimed = dict(task.known)

@@ -1,4 +1,4 @@
-"""Why a candidate crashes on a GPU: the same launch on the simulated device, where every access is checked.
+"""Why a candidate crashes or hangs on a GPU: the same launch on the simulated device, where every access is checked.
 
 A GPU says "misaligned address" and no more. The small problems of the kernel are run whole with every check on; where
 they are clean, a sample of the blocks of the problem itself follows, of which only what would end a launch counts,
@@ -7,6 +7,8 @@ since the other blocks' work is missing.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +16,14 @@ from evokern import simt
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import CompileFailure
 from evokern.device._sim_problems import gate_problems
+from evokern.discovery import load_kernel
 from evokern.errors import UsageError
 from evokern.explain.sanitize import draw_buffers, run_launch, sanitize_kernel
 from evokern.feasibility import launches_of
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
 from evokern.render import render
+from evokern.search._diagnose import DiagnosisSettings, Failure
 from evokern.simt import Finding
 from evokern.simt.findings import FATAL
 from evokern.simt.timemodel import sample_blocks
@@ -45,35 +49,71 @@ class Diagnosis:
     """Whether it is a defect that ends a launch on a GPU; otherwise it may only be related."""
 
 
+class DiagnosisWorker:
+    """Diagnoses candidates of a study in a process of its own, whenever nothing else wants the CPU."""
+
+    def __init__(self, settings: DiagnosisSettings) -> None:
+        os.nice(19)
+        import torch  # imported after the line above, and kept to one core: both before the kernel's own import of it
+
+        torch.set_num_threads(1)
+        self._settings = settings
+        self._kernel = load_kernel(settings.folder)
+        self.greeting: dict[str, Any] = {}
+
+    def handle(self, job: Failure) -> Mapping[str, Any]:
+        """Return the evidence that belongs on the candidate's record."""
+        settings = self._settings
+        found: Diagnosis | None = None
+        for problem in settings.problems:
+            here = diagnose(self._kernel, job.config, problem, settings.profile, hung=job.hung)
+            found = here if found is None or (here is not None and here.certain) else found
+            if found is not None and found.certain:
+                break
+        if found is None:
+            return {"undiagnosed": "the simulated device finds nothing wrong with it, or cannot run it"}
+        text = found.sentence if found.certain else f"perhaps {found.sentence}"
+        return {"diagnosis": text, "finding": found.finding, "finding_problem": found.problem}
+
+
 def diagnose(
-    kernel: Kernel, config: Config, problem: Problem, profile: Profile, limit: int = INSTRUCTION_LIMIT
+    kernel: Kernel,
+    config: Config,
+    problem: Problem,
+    profile: Profile,
+    limit: int = INSTRUCTION_LIMIT,
+    *,
+    hung: bool = False,
 ) -> Diagnosis | None:
-    """Return what a candidate that crashed does wrong, None where the simulator finds nothing or cannot run it.
+    """Return what a candidate that failed does wrong, None where the simulator finds nothing or cannot run it.
 
     Args:
         kernel: the kernel.
         config: the candidate.
-        problem: the problem at which it crashed.
+        problem: the problem at which it failed.
         profile: the chip.
         limit: warp instructions of a launch after which the search for a cause is given up.
+        hung: it never ended, so a launch that does not end here either is an answer; otherwise it crashed.
     """
+    # Where a crash is looked for, a limit that was hit says nothing.
+    ignored = () if hung else ("instruction_limit",)
+    ends = FATAL.difference(ignored)
     seen: list[tuple[Finding, Problem]] = []
     for small in gate_problems(kernel, config, [problem], profile):
         try:
             found = sanitize_kernel(kernel, config, [small], profile, limit).findings
         except UsageError:  # an instruction that the simulator does not execute, a compile that fails
             return None
-        seen += [(finding, small) for finding in found]
-        if any(finding.kind in FATAL for finding in found):
+        seen += [(finding, small) for finding in found if finding.kind not in ignored]
+        if any(finding.kind in ends for finding in found):
             break
-    if not any(finding.kind in FATAL for finding, _ in seen):
-        seen += [(finding, problem) for finding in _sampled(kernel, config, problem, profile, limit)]
-    # A limit that was hit says nothing about a crash.
-    seen = [(finding, where) for finding, where in seen if finding.kind != "instruction_limit"]
+    if not any(finding.kind in ends for finding, _ in seen):
+        sampled = _sampled(kernel, config, problem, profile, limit)
+        seen += [(finding, problem) for finding in sampled if finding.kind in ends]
     if not seen:
         return None
-    finding, where = next(((f, p) for f, p in seen if f.kind in FATAL), seen[0])
-    return Diagnosis(sentence(finding), finding.as_dict(), str(where), finding.kind in FATAL)
+    finding, where = next(((f, p) for f, p in seen if f.kind in ends), seen[0])
+    return Diagnosis(sentence(finding), finding.as_dict(), str(where), finding.kind in ends)
 
 
 def sentence(finding: Finding) -> str:
@@ -88,7 +128,7 @@ def sentence(finding: Finding) -> str:
 
 
 def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile, limit: int) -> list[Finding]:
-    """Run a sample of the blocks of the first launch of the problem itself; return what would end the launch."""
+    """Run a sample of the blocks of the first launch of the problem itself; return the findings."""
     from evokern.compile.build import tensors_of
     from evokern.device._sim_arguments import launch_arguments
 
@@ -107,4 +147,4 @@ def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile,
         result = run_launch(module, program.lowered[launch.entry], launch, args, memory, rendered.source, limit, blocks)
     except UsageError:
         return []
-    return [finding for finding in result.findings if finding.kind in FATAL]
+    return list(result.findings)
