@@ -10,7 +10,7 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli import search, show, export, verify, ablate, compare, replay  # isort: skip
+from evokern.cli import search, show, export, verify, ablate, compare, report, replay  # isort: skip
 from evokern.cli import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
@@ -26,6 +26,7 @@ __all__ = [
     "list_",
     "profile",
     "replay",
+    "report",
     "run",
     "sanitize",
     "search",

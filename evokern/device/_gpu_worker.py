@@ -219,7 +219,13 @@ class GpuWorker:
             if impossible:
                 fault = {"check": "floor", "message": impossible, "problem": str(problem)}
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
-        evidence: dict[str, Any] = {"floor_us": [limit.time_us for limit in floors], "floor_bound": floors[0].bound}
+        workload = self._kernel.workload
+        evidence: dict[str, Any] = {
+            "floor_us": [limit.time_us for limit in floors],
+            "floor_bound": floors[0].bound,
+            "flops": [workload.flops(problem) for problem in self._gates],
+            "bytes": [workload.bytes(problem) for problem in self._gates],
+        }
         if measurement.lost:
             evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
             return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)

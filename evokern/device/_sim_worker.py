@@ -153,6 +153,8 @@ class SimWorker:
             "bound": predictions[0].total.cause,
             "floor_us": [limit.time_us for limit in floors],
             "floor_bound": floors[0].bound,
+            "flops": [self._kernel.workload.flops(problem) for problem in self._settings.problems],
+            "bytes": [self._kernel.workload.bytes(problem) for problem in self._settings.problems],
         }
         return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=report)
 

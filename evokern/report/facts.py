@@ -1,0 +1,205 @@
+"""What a report shows, gathered from the database alone: no kernel folder is imported."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evokern.errors import EvokernError, StudyError
+from evokern.explain.stored import chip_of
+from evokern.profiles import Profile
+from evokern.space import Value
+from evokern.stats import geometric_mean, median
+from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord
+from evokern.trial import Outcome, Timing, Trial
+
+GOOD = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
+"""Outcomes of candidates that work."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything about one study."""
+
+    record: StudyRecord
+    """The study."""
+    trials: tuple[Trial, ...]
+    """Every recorded trial, without samples."""
+    best: Trial
+    """The champion with its samples, at the playoff's time where there was one."""
+    best_digest: str
+    """Identity of the kernel's code that the champion ran."""
+    sources: Mapping[str, str]
+    """That code, file → text."""
+    sessions: tuple[SessionRecord, ...]
+    """The study's sessions."""
+    baseline: tuple[str, float] | None
+    """Name and time in µs of the fastest baseline."""
+    baseline_timing: Timing | None
+    """Its samples at the first problem."""
+    rejections: Mapping[str, int]
+    """Constraint → proposals turned away before they became trials."""
+    proof: ProofRecord | None
+    """The latest verification."""
+    ablation: ProofRecord | None
+    """The latest ablation."""
+    controls: Mapping[str, tuple[Trial, ...]]
+    """Other studies of the same kernel, problems and device, label → trials: what another sampler found."""
+    chip: Profile | None
+    """The chip's peak rates, where it is known."""
+
+    @property
+    def unit(self) -> str:
+        """µs, or predicted µs."""
+        return "predicted µs" if self.record.predicted else "µs"
+
+    @property
+    def measured(self) -> list[Trial]:
+        """Trials with a time of their own."""
+        return [t for t in self.trials if t.outcome is Outcome.MEASURED and t.evaluation.time_us is not None]
+
+
+def gather(reader: Reader, name: str | None) -> Facts:
+    """Read a study.
+
+    Raises:
+        StudyError: there is no such study, or none of its trials was measured.
+    """
+    record = reader.study(name)
+    trials = tuple(reader.trials(record))
+    best = reader.best(record)
+    if best is None:
+        counts = Counter(t.outcome.value for t in trials)
+        ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()) or "none yet"
+        raise StudyError(
+            f"study {record.name} has no measured trial, so there is no champion to report on (trials: {ended}); "
+            f"`evokern show {record.name}` tells what there is"
+        )
+    digest = reader.trial(record, best.number).kernel_digest
+    sessions = tuple(reader.sessions(record))
+    baseline = reader.baseline(record)
+    verified, ablated = reader.proofs(record, "verify"), reader.proofs(record, "ablate")
+    return Facts(
+        record,
+        trials,
+        best,
+        digest,
+        reader.source(digest),
+        sessions,
+        baseline,
+        _baseline_timing(sessions, baseline[0] if baseline else None),
+        reader.rejections(record),
+        verified[-1] if verified else None,
+        ablated[-1] if ablated else None,
+        _controls(reader, record),
+        _chip(record, sessions),
+    )
+
+
+def _baseline_timing(sessions: Sequence[SessionRecord], name: str | None) -> Timing | None:
+    for session in reversed(sessions):
+        for baseline in session.baselines:
+            if baseline.name == name and baseline.timings:
+                return baseline.timings[0]
+    return None
+
+
+def _controls(reader: Reader, record: StudyRecord) -> dict[str, tuple[Trial, ...]]:
+    same = [
+        other
+        for other in reader.studies()
+        if other.uuid != record.uuid
+        and (other.kernel, other.problems, other.device) == (record.kernel, record.problems, record.device)
+    ]
+    return {f"{other.name} ({other.sampler})": tuple(reader.trials(other)) for other in same[:3]}
+
+
+def _chip(record: StudyRecord, sessions: Sequence[SessionRecord]) -> Profile | None:
+    try:
+        return chip_of(record.device, sessions)
+    except EvokernError:
+        return None
+
+
+def progress(trials: Sequence[Trial]) -> list[tuple[int, float, float]]:
+    """Return each new best: place among the evaluated trials, study time in s, time in µs."""
+    found: list[tuple[int, float, float]] = []
+    evaluated = 0
+    for trial in trials:
+        evaluated += trial.outcome.evaluated
+        time_us = trial.evaluation.time_us
+        if trial.outcome is Outcome.MEASURED and time_us and (not found or time_us < found[-1][2]):
+            found.append((evaluated, trial.seconds, time_us))
+    return found
+
+
+@dataclass(frozen=True)
+class ValueFacts:
+    """One value of one gene."""
+
+    value: Value
+    """The value."""
+    tried: int
+    """Trials that had it."""
+    worked: int
+    """Those that were right and ran."""
+    best_us: float | None
+    """Fastest of them, µs."""
+    middle_us: float | None
+    """Median of the measured ones, µs."""
+
+
+def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
+    """Return, for every gene, what became of the trials with each of its values."""
+    found: dict[str, list[ValueFacts]] = {}
+    for gene in facts.record.genes:
+        by_value: dict[Any, list[Trial]] = defaultdict(list)
+        for trial in facts.trials:
+            by_value[trial.config.get(gene.name)].append(trial)
+        row = []
+        for value in gene.values:
+            mine = by_value.get(value, [])
+            times = [t.evaluation.time_us for t in mine if t.outcome is Outcome.MEASURED and t.evaluation.time_us]
+            worked = sum(t.outcome in GOOD for t in mine)
+            row.append(ValueFacts(value, len(mine), worked, min(times, default=None), median(times) if times else None))
+        found[gene.name] = row
+    return found
+
+
+def spread(values: Sequence[ValueFacts]) -> float:
+    """Return how much a gene seems to matter: worst over best of its values' best times."""
+    times = [one.best_us for one in values if one.best_us]
+    return max(times) / min(times) if len(times) > 1 else 1.0
+
+
+def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:
+    """Return the fastest time of each pair of two genes' values, µs."""
+    found: dict[tuple[Value, Value], float] = {}
+    for trial in facts.measured:
+        key = (trial.config[one], trial.config[two])
+        time_us = trial.evaluation.time_us or 0.0
+        found[key] = min(found.get(key, time_us), time_us)
+    return found
+
+
+def reasons(facts: Facts, most: int = 12) -> list[tuple[str, str, int]]:
+    """Return the commonest reasons of failure: outcome, reason without its numbers, count."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for trial in facts.trials:
+        if trial.outcome in GOOD:
+            continue
+        text = re.sub(r"\[[\d, ]+\]", "[…]", trial.evaluation.reason)
+        text = re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
+        counts[trial.outcome.value, text[:160]] += 1
+    return [(outcome, reason, count) for (outcome, reason), count in counts.most_common(most)]
+
+
+def floor_of(facts: Facts) -> tuple[float, str] | None:
+    """Return the champion's floor from theoretical peaks in µs, and what sets it."""
+    evidence = facts.best.evaluation.evidence
+    if "floor_us" not in evidence:
+        return None
+    return geometric_mean([float(one) for one in evidence["floor_us"]]), str(evidence["floor_bound"])
