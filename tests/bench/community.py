@@ -1,7 +1,7 @@
 """The community's score of tuners over spaces: 0 is random search, 1 the optimum at once.
 
-The functions of PyPI's `autotuning_methodology` read the spaces, make the random baseline, and turn runs into a score. Runs that ended at
-the optimum are continued at the optimum, because its curves read only what was evaluated.
+PyPI's `autotuning_methodology` reads the spaces, makes the random baseline, and turns runs into a score. Runs that
+ended at the optimum are continued at the optimum, because its curves read only what was evaluated.
 """
 
 from __future__ import annotations
