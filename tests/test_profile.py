@@ -54,7 +54,7 @@ kernel = Kernel(
 class PretendedH200:
     """Answers at once; a stride of 2 is the fastest."""
 
-    identity, predicted, window = "NVIDIA H200", False, 2
+    identity, predicted, window, diagnoses = "NVIDIA H200", False, 2, False
     profile = CHIPS["h200"]
 
     def __init__(self) -> None:

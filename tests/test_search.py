@@ -307,7 +307,7 @@ class FakeDevice:
         self._faults = faults
         self._ready: list[Answer] = []
 
-    identity, predicted, window = "NVIDIA H200", False, 4
+    identity, predicted, window, diagnoses = "NVIDIA H200", False, 4, False
     profile: Profile = CHIPS["h200"]
 
     def start(self, task: Task) -> StartReport:
