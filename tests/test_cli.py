@@ -42,11 +42,12 @@ def test_all_commands_are_there() -> None:
             "list",
             "profile",
             "replay",
+            "report",
             "resume",
             "sanitize",
             "search",
         ),
-        *("selftest", "show"),
+        *("selftest", "show", "verify"),
     ]
 
 

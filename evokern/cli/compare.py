@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,9 +82,25 @@ def _found(output: Output, old: str, new: str, threshold: float, level: float, s
     reason = "--stored was given" if stored else why_not(one.device)
     if reason is None:
         output.remark("running both in turn on this machine")
-        return compare_paired(one, two, pair(one, two, trust=trust, level=level), threshold=threshold)
+        with TemporaryDirectory(prefix="evokern-") as scratch:
+            programs = [_program(text, Path(scratch) / f"{n}.cu", trust) for n, text in enumerate((old, new))]
+            return compare_paired(one, two, pair(programs, level=level), threshold=threshold)
     output.remark(f"not run side by side: {reason}")
     return compare(one, two, threshold=threshold, level=level)
+
+
+def _program(text: str, target: Path, trust: bool) -> Path:
+    """Return an exported program; a study's champion is exported into the target."""
+    from evokern.explain.sides import split
+    from evokern.export import export_trial
+    from evokern.store import open_readonly
+
+    path, study = split(text)
+    if path.suffix == ".cu":
+        return path
+    with open_readonly(path) as reader:
+        target.write_text(export_trial(reader, study, None, trust=trust).text, encoding="utf-8")
+    return target
 
 
 def _lines(found: Comparison) -> list[str]:

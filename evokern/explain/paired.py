@@ -7,12 +7,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from evokern.errors import UsageError
-from evokern.explain.compare import Side
 from evokern.explain.playoff import Playoff, Rules, play
-from evokern.explain.sides import split
 
 RULES = Rules(samples=1)
 """A run of a program is one round: it makes its own context, buffers and inputs, and tells its samples' median."""
@@ -42,35 +41,19 @@ def why_not(device: str) -> str | None:
     return None
 
 
-def program(side: Side, folder: Path, *, trust: bool) -> Path:
-    """Return a side's exported program; a study's champion is exported into the folder.
+def pair(sources: Sequence[Path], *, level: float = 0.01) -> Playoff:
+    """Build exported programs and run them in turn.
 
-    Raises:
-        UsageError: it cannot be exported.
-    """
-    path, study = split(side.label)
-    if path.suffix == ".cu":
-        return path
-    from evokern.export import export_trial
-    from evokern.store import open_readonly
-
-    with open_readonly(path) as reader:
-        made = export_trial(reader, study, None, trust=trust)
-    target = folder / f"{len(list(folder.iterdir()))}.cu"
-    target.write_text(made.text, encoding="utf-8")
-    return target
-
-
-def pair(old: Side, new: Side, *, trust: bool = False, level: float = 0.01, margin: float = 0.01) -> Playoff:
-    """Build both programs and run them in turn.
+    Args:
+        sources: the programs.
+        level: probability that equals are called different.
 
     Raises:
         UsageError: one does not build, or does not pass its own check.
     """
     with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
-        folder = Path(scratch)
-        binaries = [build(program(side, folder, trust=trust), folder / f"side{n}") for n, side in enumerate((old, new))]
-        return pair_programs(binaries, run, Rules(level=level, margin=margin, looks=RULES.looks, samples=RULES.samples))
+        binaries = [build(source, Path(scratch) / f"side{n}") for n, source in enumerate(sources)]
+        return pair_programs(binaries, run, replace(RULES, level=level))
 
 
 def pair_programs(binaries: Sequence[Path], run: Run, rules: Rules = RULES) -> Playoff:

@@ -38,13 +38,15 @@ def headline(facts: Facts) -> str:
     spent = sum(session.elapsed_s for session in facts.sessions)
     price = facts.record.settings.get("cost_per_hour")
     cost = f", {price * spent / 3600:.2f} spent" if isinstance(price, int | float) else ""
-    tiles.append(
-        (str(len(facts.trials)), "trials", f"in {spent / 60:.1f} min over {len(facts.sessions)} sessions{cost}")
-    )
+    tiles.append((str(len(facts.trials)), "trials", f"in {spent / 60:.1f} min, {_sessions(len(facts.sessions))}{cost}"))
     told = "".join(
         f"<li><b>{escape(a)}</b><span>{escape(b)}</span><small>{escape(c)}</small></li>" for a, b, c in tiles
     )
     return f'<ul class="tiles">{told}</ul>'
+
+
+def _sessions(count: int) -> str:
+    return "one session" if count == 1 else f"{count} sessions"
 
 
 def proof(facts: Facts) -> str:

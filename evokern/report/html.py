@@ -15,7 +15,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: int = 0) 
         return "".join(f"<{tag}{' class=n' if n >= first else ''}>{cell}</{tag}>" for n, cell in enumerate(row))
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
+    top = f"<thead><tr>{cells(head, 'th')}</tr></thead>"
+    return f'<div class="wide" tabindex="0"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
 def missing(text: str) -> str:

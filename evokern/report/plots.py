@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 64, 28, 12, 44
 
 
 @dataclass(frozen=True)

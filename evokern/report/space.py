@@ -109,7 +109,7 @@ def matrix(facts: Facts) -> str:
     return (
         "<p>A cell: the value, how many of the trials with it worked, and how much slower than the champion the best "
         "of them is. The darker, the better; ★ marks the champion's choice.</p>"
-        f'<div class="wide"><table class="matrix"><tbody>{"".join(rows)}</tbody></table></div>'
+        f'<div class="wide" tabindex="0"><table class="matrix"><tbody>{"".join(rows)}</tbody></table></div>'
     )
 
 
@@ -170,6 +170,6 @@ def _interaction(facts: Facts, shown: Sequence[str], best: float) -> str:
     head = "".join(f"<th>{escape(str(value))}</th>" for value in across)
     return (
         f"<h3>{escape(one)} (down) and {escape(two)} (across) together</h3>"
-        f'<div class="wide"><table class="matrix"><thead><tr><th></th>{head}</tr></thead>'
+        f'<div class="wide" tabindex="0"><table class="matrix"><thead><tr><th></th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
