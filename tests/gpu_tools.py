@@ -46,8 +46,7 @@ class Complaint:
 
 
 _FIRST = re.compile(
-    r"=========\s+(Invalid|Out-of-range|Misaligned|Barrier error|Uninitialized|Device|Trap|Program hit|Error:|Warning:"
-    r"|Stack|Unspecified|Illegal|Out of memory|Address)(.*)"
+    r"========= (?!COMPUTE-SANITIZER|\w+ SUMMARY|Program hit|Target application|Error: process|This tool)(\S.*)"
 )
 _PLACE = re.compile(r" in (?:.*/)?([\w.]+\.cuh?):(\d+)")
 
@@ -59,8 +58,8 @@ def complaints(text: str) -> list[Complaint]:
         if not line.startswith("========="):
             continue
         first = _FIRST.match(line)
-        if first is not None and not re.match(r"=========\s+(ERROR SUMMARY|RACECHECK SUMMARY|Program hit)", line):
-            found.append((line.lstrip("= "), []))
+        if first is not None:
+            found.append((first[1], []))
         if found:
             found[-1][1].extend((match[1], int(match[2])) for match in _PLACE.finditer(line))
     return [Complaint(text, tuple(dict.fromkeys(places))) for text, places in found]
@@ -70,7 +69,7 @@ def sanitize(tool: str, jobs: Sequence[Job], folder: Path, timeout: float = 120)
     """Run jobs under one tool of compute-sanitizer; return what it complains about and its whole output."""
     program = find_tool("compute-sanitizer")
     assert program is not None
-    options = ("--tool", tool, "--print-limit", "50", "--report-api-errors", "no", "--target-processes", "all")
+    options = ("--tool", tool, "--print-limit", "20", "--report-api-errors", "no", "--show-backtrace", "no")
     extra = ("--racecheck-report", "all") if tool == "racecheck" else ()
     _, text = launch_all(jobs, folder, program, *options, *extra, timeout=timeout)
     return complaints(text), text

@@ -31,6 +31,10 @@ BRIEF = TimingSettings(race=0, min_samples=3, max_samples=3, sample_us=50.0, war
 """As little timing as the live device does; racing is off, so that slow candidates are checked too."""
 
 
+BORDERLINE = 4.0
+"""Error over tolerance up to which a wrong candidate is one that rounds just too often."""
+
+
 def on_the_gpu(task: Task, configs: Sequence[Config], limit_s: float = 240) -> list[Evaluation]:
     """Evaluate candidates on the first GPU."""
     device = open_device("cuda:0")
@@ -105,6 +109,7 @@ def compared(kernel: str, problem: str, count: int, seed: int) -> list[dict[str,
         return [
             {
                 "config": dict(config),
+                "borderline": float(gpu.evidence.get("over", "inf")) <= BORDERLINE,
                 "gpu": "" if gpu.outcome in PASSED else f"{gpu.outcome}: {gpu.reason}",
                 "simulated": sim.result(),
             }

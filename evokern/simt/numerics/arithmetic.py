@@ -9,7 +9,7 @@ Sources: PTX ISA 8.5, sections 9.7.3.3 `add` to 9.7.3.15 `sqrt`; NaN results of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -110,6 +110,42 @@ def f32_operation(name: str, rounding: str) -> Callable[..., Array]:
         "sqrt": lambda a: round_to_f32(np.sqrt(_double(a)), rounding),
     }
     return directed[name]
+
+
+_UNROUNDED: Mapping[str, Callable[..., Array]] = {
+    "mul": lambda a, b: a * b,
+    "fma": lambda a, b, c: sum_to_odd(a * b, c),
+    "div": lambda a, b: a / b,
+    "div.full": lambda a, b: a / b,
+    "rcp": lambda a: 1.0 / a,
+}
+"""What results were before rounding, from float64 operands: on the same side of 2^-126 as the exact value. Sums are
+exact where they are small."""
+
+
+def flush_f32(name: str, operands: Sequence[Array], result: Array) -> Array:
+    """Replace tiny f32 results by zero of the same sign: those below the smallest normal number before rounding.
+
+    A product just below 2^-126 that would round to it is flushed too: an NVIDIA H200 gives zero there.
+
+    Args:
+        name: the operation.
+        operands: float32, flushed.
+        result: float32, rounded as if without `.ftz`.
+    """
+    magnitude = np.abs(result)
+    small = magnitude <= _TINY_F32
+    if not np.count_nonzero(small):
+        return result
+    least = magnitude == _TINY_F32
+    if np.count_nonzero(least):
+        small[least] = False
+        exact = _UNROUNDED.get(name)
+        if exact is not None:
+            wide = exact(*[np.broadcast_to(operand, result.shape)[least].astype(np.float64) for operand in operands])
+            small[least] = np.abs(wide) < _TINY_F32
+    flushed: Array = np.where(small, np.copysign(np.float32(0), result), result)
+    return flushed
 
 
 def f64_operation(name: str, rounding: str) -> Callable[..., Array]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from evokern.errors import InternalError, nearest
 from evokern.simt.numerics.approximation import F32_APPROXIMATIONS, gross_f64
-from evokern.simt.numerics.arithmetic import f32_operation, f64_operation
+from evokern.simt.numerics.arithmetic import f32_operation, f64_operation, flush_f32
 from evokern.simt.numerics.encoding import canonical, flush, saturate
 from evokern.simt.numerics.formats import Array
 from evokern.simt.numerics.halves import half_function, half_operation, packed, select_extreme
@@ -70,7 +70,7 @@ def bind(
     if kind == "f64":
         return _bind_f64(name, rounding, approx)
     core = _f32_core(name, rounding, approx)
-    return _dress_f32(core, ftz=ftz, sat=sat)
+    return _dress_f32(core, name, ftz=ftz, sat=sat)
 
 
 def _known(name: str, names: tuple[str, ...], kind: str) -> None:
@@ -107,7 +107,7 @@ def _f32_core(name: str, rounding: str, approx: bool) -> Callable[..., Array]:
     return f32_operation(name, rounding)
 
 
-def _dress_f32(core: Callable[..., Array], *, ftz: bool, sat: bool) -> Callable[..., Array]:
+def _dress_f32(core: Callable[..., Array], name: str, *, ftz: bool, sat: bool) -> Callable[..., Array]:
     """Put operand and result rules around an f32 operation."""
 
     def apply(*operands: Array) -> Array:
@@ -116,7 +116,7 @@ def _dress_f32(core: Callable[..., Array], *, ftz: bool, sat: bool) -> Callable[
             values = [flush(value) for value in values]
         result: Array = core(*values)
         if ftz:
-            result = flush(result)
+            result = flush_f32(name, values, result)
         if sat:
             return saturate(result)
         return canonical("f32", result, result)

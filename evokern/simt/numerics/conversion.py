@@ -79,8 +79,9 @@ def convert(
     direction = rounding if rounding is not None and rounding not in INTEGER_ROUNDINGS else "rn"
     if to == "f64":
         return numbers.astype(np.float64)
-    result = encode(to, numbers, direction, satfinite=satfinite, relu=relu)
-    return flush(result) if ftz and to == "f32" else result
+    if ftz and to == "f32":
+        numbers = flush(numbers)
+    return encode(to, numbers, direction, satfinite=satfinite, relu=relu)
 
 
 def convert_pair(

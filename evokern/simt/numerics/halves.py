@@ -76,8 +76,8 @@ def half_operation(name: str, kind: str, *, ftz: bool, sat: bool, relu: bool) ->
         result = operation(*values)
         if sat:
             result = saturate(result)
-        if ftz:
-            return encode(kind, flush(decode(kind, encode(kind, result, relu=relu)), smallest))
+        if ftz:  # what is tiny before it is rounded, as for f32
+            result = flush(result, smallest)
         return encode(kind, result, relu=relu)
 
     return apply

@@ -91,6 +91,8 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     if name in ("exch", "cas"):
         typed = f"u{8 * TYPE_BYTES[kind]}"
     update = update_of(name, kind)
+    flushes = name == "add" and kind == "f32"  # in global memory alone (PTX ISA 9.7.13.5, "Notes")
+    in_memory = numerics.bind("add", "f32", ftz=True) if flushes else update
     size = TYPE_BYTES[kind]
     columns = [operand.items if isinstance(operand, Vector) else (operand,) for operand in values]
     sources = [[b.src(items[place], typed) for items in columns] for place in range(count)]
@@ -103,12 +105,17 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     sites = [Site() for _ in range(count)]
     dtype = np.dtype(sources[0][0].dtype)
 
-    def apply(active: Active, memory: Array, index: Array, place: int) -> None:
+    def apply(active: Active, memory: Array, index: Array, place: int, step: Update) -> None:
         operands = [np.broadcast_to(active.pick(source), (active.count,)) for source in sources[place]]
-        if quick:
+        if quick and step is update:
             _AT[name].at(memory, index, operands[0])
             return
-        old = _rounds(memory, index, operands, update)
+        if quick:  # sums in between stay as they are: their order is undefined
+            memory[index] = numerics.flush(memory[index])
+            np.add.at(memory, index, numerics.flush(operands[0]))
+            memory[index] = numerics.flush(memory[index])
+            return
+        old = _rounds(memory, index, operands, step)
         if outs and outs[place] is not None:
             active.put(outs[place], old)  # type: ignore[arg-type]
 
@@ -121,7 +128,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
                 machine.shared.shadow.atomic(sound, index, size, number)
             if machine.events is not None:
                 machine.events.shared(number, sound, index, size)
-            apply(sound, machine.shared.view(size).view(dtype), index, place)
+            apply(sound, machine.shared.view(size).view(dtype), index, place, update)
 
     def in_global(active: Active, address: Array, extra: int) -> None:
         for place in range(count):
@@ -133,7 +140,7 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
             machine.globals.note_atomic(sound, index, size, number, sites[place], releases=releases)
             if machine.events is not None:
                 machine.events.sectors(number, sound, index, size, write=True)
-            apply(sound, machine.globals.view(size).view(dtype), index, place)
+            apply(sound, machine.globals.view(size).view(dtype), index, place, in_memory)
 
     parts: dict[str, Access] = {"shared": in_shared, "global": in_global, "local": in_global}
     work = by_window(machine, parts) if space == "generic" else parts[space]

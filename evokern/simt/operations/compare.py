@@ -25,7 +25,8 @@ _COMBINE: dict[str, Any] = {"and": np.logical_and, "or": np.logical_or, "xor": n
 def _floats(kind: str, row: Array, ftz: bool) -> Array:
     if kind in ("f32", "f64"):
         return numerics.flush(row) if ftz else row
-    return numerics.decode(kind, row)
+    values = numerics.decode(kind, row)
+    return numerics.flush(values, numerics.FORMATS[kind].smallest_normal) if ftz else values
 
 
 def comparison(word: str, kind: str, ftz: bool) -> Any:

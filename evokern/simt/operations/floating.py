@@ -90,14 +90,18 @@ def sign(i: Instruction, b: Binder) -> Action:
 
 @operation("abs neg", "9.7.4.6-7", family="half", pipe="fp16")
 def half_sign(i: Instruction, b: Binder) -> Action:
-    """Absolute value and negation of halves."""
+    """Absolute value and negation of halves: the sign bit alone, unless ``.ftz`` flushes."""
     kind = kind_of(i)
     bits = "u32" if kind.endswith("x2") else "u16"
     mask = {"u32": 0x7FFF7FFF, "u16": 0x7FFF}[bits]
     x, out = b.src(i.operands[1], bits), b.dst(i.operands[0], bits)
-    if i.opcode == "abs":
-        return partial(np.bitwise_and, x, np.array([mask], x.dtype), out)
-    return partial(np.bitwise_xor, x, np.array([~mask & (0xFFFFFFFF if bits == "u32" else 0xFFFF)], x.dtype), out)
+    function = np.bitwise_and if i.opcode == "abs" else np.bitwise_xor
+    pattern = np.array([mask if i.opcode == "abs" else mask ^ (0xFFFFFFFF if bits == "u32" else 0xFFFF)], x.dtype)
+    if i.has("ftz"):
+        one = np.array([0x3C003C00 if bits == "u32" else 0x3C00], x.dtype)
+        flushed = numerics.bind("mul", kind, ftz=True)
+        return assign(out, lambda: function(flushed(x, one).view(x.dtype), pattern))
+    return partial(function, x, pattern, out)
 
 
 @operation("min max", "9.7.3.11-12", family="float", pipe="fp32")
@@ -141,7 +145,7 @@ def testp(i: Instruction, b: Binder) -> Action:
         "infinite": np.isinf,
         "number": lambda v: ~np.isnan(v),
         "notanumber": np.isnan,
-        "normal": lambda v: np.isfinite(v) & (np.abs(v) >= tiny),
+        "normal": lambda v: np.isfinite(v) & ((np.abs(v) >= tiny) | (v == 0)),
         "subnormal": lambda v: (np.abs(v) < tiny) & (v != 0),
     }
     return assign(b.dst(i.operands[0], "pred"), tests[i.modifiers[0]], x)

@@ -212,7 +212,7 @@ def sad(i: Instruction, b: Binder) -> Action:
 
 @operation("div rem", "9.7.1.8-9", family="integer")
 def div(i: Instruction, b: Binder) -> Action:
-    """Quotient towards zero and its remainder; a zero divisor gives all ones and the dividend, as the chips do."""
+    """Quotient towards zero and its remainder; with a zero divisor both are all ones, as an NVIDIA H200 gives."""
     out, (x, y) = _each(i, b, kind_of(i))
     divide = i.opcode == "div"
 
@@ -221,7 +221,7 @@ def div(i: Instruction, b: Binder) -> Action:
         result = np.floor_divide(x - rest, y) if divide else rest
         zero = y == 0
         if zero.any():
-            result = np.where(zero, ~np.zeros_like(result) if divide else x, result)
+            result = np.where(zero, ~np.zeros_like(result), result)
         out[...] = result
 
     return run

@@ -14,7 +14,7 @@ from evokern.simt.syntax import Instruction
 _FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "vadd": lambda x, y: x + y,
     "vsub": lambda x, y: x - y,
-    "vavrg": lambda x, y: (x + y + 1) >> 1,
+    "vavrg": lambda x, y: (x + y + (x + y >= 0)) >> 1,
     "vabsdiff": lambda x, y: np.abs(x - y),
     "vmin": np.minimum,
     "vmax": np.maximum,

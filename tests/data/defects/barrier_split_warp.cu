@@ -8,7 +8,7 @@ extern "C" __global__ void kernel(float* out, const float* in) {
   int t = threadIdx.x;
   float sum;
 #ifdef FIXED
-  int odd = (t / 32) & 1;
+  int odd = blockIdx.x & 1;
 #else
   int odd = t & 1;
 #endif

@@ -1,7 +1,7 @@
 // Half a warp waits for the other half, which never comes.
 // launch: grid=1,1,1 block=32,1,1 shared=0
 // args: out=f32[32] in=f32[32]r
-// expect: barrier_divergence synccheck
+// expect: barrier_divergence
 // Build with -DFIXED for the clean twin.
 extern "C" __global__ void kernel(float* out, const float* in) {
   int t = threadIdx.x;

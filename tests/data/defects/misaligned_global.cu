@@ -10,5 +10,5 @@ extern "C" __global__ void kernel(float* out, const float* in) {
   const float* start = in + 1;
 #endif
   float4 v = *(const float4*)(start + threadIdx.x * 4);  // BUG
-  out[threadIdx.x] = v.x + v.w;
+  out[threadIdx.x] = v.x + v.y + v.z + v.w;
 }

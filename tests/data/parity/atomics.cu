@@ -25,8 +25,8 @@ extern "C" __global__ void words(unsigned* out, const unsigned* a, const unsigne
 }
 
 // launch: grid=24 block=256
-// args: out=f32*2 a=f32:0 b=f32:1 m=u32:zero
-// same: bitwise
+// args: out=f32*2 a=f32:0 b=f32:1 m=f32:zero
+// same: numbers
 extern "C" __global__ void singles(unsigned* out, const unsigned* a, const unsigned* b, volatile unsigned* m) {
   __shared__ volatile unsigned s[256];
   BEGIN;
@@ -36,8 +36,8 @@ extern "C" __global__ void singles(unsigned* out, const unsigned* a, const unsig
 }
 
 // launch: grid=24 block=256
-// args: out=f16*4 a=f16:0*2 b=f16:1*2 m=u32:zero
-// same: bitwise
+// args: out=f16*4 a=f16:0*2 b=f16:1*2 m=f16:zero*2
+// same: numbers
 extern "C" __global__ void halves(unsigned* out, const unsigned* a, const unsigned* b, volatile unsigned* m) {
   __shared__ volatile unsigned s[256];
   BEGIN;
@@ -47,8 +47,8 @@ extern "C" __global__ void halves(unsigned* out, const unsigned* a, const unsign
 }
 
 // launch: grid=24 block=256
-// args: out=bf16*4 a=bf16:0*2 b=bf16:1*2 m=u32:zero
-// same: bitwise
+// args: out=bf16*4 a=bf16:0*2 b=bf16:1*2 m=bf16:zero*2
+// same: numbers
 extern "C" __global__ void brains(unsigned* out, const unsigned* a, const unsigned* b, volatile unsigned* m) {
   BEGIN;
   unsigned x = a[i], y = b[i];
@@ -68,7 +68,7 @@ extern "C" __global__ void longs(unsigned long long* out, const unsigned long lo
 }
 
 // launch: grid=24 block=256
-// args: out=f64*2 a=f64:0 b=f64:1 m=u64:zero
+// args: out=f64*2 a=f64:0 b=f64:1 m=f64:zero
 // same: numbers
 extern "C" __global__ void doubles(unsigned long long* out, const unsigned long long* a, const unsigned long long* b, volatile unsigned long long* m) {
   BEGIN;

@@ -4,7 +4,7 @@
 
 // launch: grid=24 block=256
 // args: out=f32 a=f32:0 b=f32:1 c=f32:2
-// same: bitwise
+// same: numbers
 #define ONE(op) ROW(unsigned r; asm volatile(op " %0, %1;" : "=r"(r) : "r"(x)))
 #define TWO(op) ROW(unsigned r; asm volatile(op " %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y)))
 #define THREE(op) ROW(unsigned r; asm volatile(op " %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(z)))
@@ -65,7 +65,7 @@ extern "C" __global__ void comparisons(unsigned* out, const unsigned* a, const u
 
 // launch: grid=24 block=256
 // args: out=f64 a=f64:0
-// same: bitwise
+// same: relative 1e-6
 extern "C" __global__ void gross(unsigned long long* out, const unsigned long long* a) {
   BEGIN;
   unsigned long long x = a[i];

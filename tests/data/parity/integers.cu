@@ -56,14 +56,14 @@ extern "C" __global__ void bits(unsigned* out, const unsigned* a, const unsigned
 extern "C" __global__ void longs(unsigned long long* out, const unsigned long long* a, const unsigned long long* b, const unsigned long long* c) {
   BEGIN;
   unsigned long long x = a[i], y = b[i], z = c[i];
-  unsigned low = (unsigned)x, other = (unsigned)y, place = (unsigned)z;
+  unsigned low = (unsigned)x, other = (unsigned)y, place = (unsigned)z, from = other & 255, length = place & 255;  // all that the ISA defines
 #define ONE64(op) ROW(unsigned long long r; asm volatile(op " %0, %1;" : "=l"(r) : "l"(x)))
 #define TWO64(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2;" : "=l"(r) : "l"(x), "l"(y)))
 #define THREE64(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2, %3;" : "=l"(r) : "l"(x), "l"(y), "l"(z)))
 #define SHIFT64(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2;" : "=l"(r) : "l"(x), "r"(place)))
 #define SMALL64(op) ROW(unsigned r; asm volatile(op " %0, %1;" : "=r"(r) : "l"(x)))
-#define FIELD64(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2, %3;" : "=l"(r) : "l"(x), "r"(other), "r"(place)))
-#define INSERT64(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2, %3, %4;" : "=l"(r) : "l"(x), "l"(y), "r"(other), "r"(place)))
+#define FIELD64(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2, %3;" : "=l"(r) : "l"(x), "r"(from), "r"(length)))
+#define INSERT64(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2, %3, %4;" : "=l"(r) : "l"(x), "l"(y), "r"(from), "r"(length)))
 #define WIDE(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2;" : "=l"(r) : "r"(low), "r"(other)))
 #define WIDEADD(op) ROW(unsigned long long r; asm volatile(op " %0, %1, %2, %3;" : "=l"(r) : "r"(low), "r"(other), "l"(z)))
   TWO64("add.s64") TWO64("sub.u64") TWO64("mul.lo.u64") TWO64("mul.hi.s64") TWO64("mul.hi.u64") TWO64("div.s64") TWO64("div.u64")
