@@ -1,5 +1,6 @@
 # make search   search for the fastest variant of the default study
 # make test     lint, types, tests
+# make bench-sampler SPACES=FOLDER ARGS='--repeats 20'   samplers on recorded spaces (tests/bench/README.md)
 # By hand: make setup CUDA=12|13|none TORCH=2.13.0 PYTHON=python3.12 SYSTEM=1 (the README says when)
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -10,7 +11,7 @@ WORKERS ?= 2
 # only what is given on make's own command line: an environment may well hold a CUDA of its own
 SETTINGS := $(foreach s,CUDA TORCH SYSTEM EXTRAS PIP_ARGS,$(if $(findstring command,$(origin $(s))),'$(s)=$($(s))'))
 
-.PHONY: setup search test lint clean
+.PHONY: setup search test lint bench-sampler clean
 
 setup:
 	@$(PYTHON) .ci/setup.py $(SETTINGS)
@@ -25,6 +26,12 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench-sampler: setup
+	@test -d "$(SPACES)" || { echo "SPACES=FOLDER with recorded spaces is missing; tests/bench/README.md says where they come from"; exit 2; }
+	@$(BIN)/python -c 'import autotuning_methodology, kernel_tuner' 2>/dev/null || $(BIN)/python -m pip install --quiet \
+		$(addprefix --constraint ,$(wildcard .venv/constraints.txt)) --editable '.[bench]'
+	$(BIN)/python tests/bench/samplers.py "$(SPACES)" $(ARGS)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

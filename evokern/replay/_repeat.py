@@ -28,6 +28,8 @@ class Curve(Nowhere):
     def __init__(self) -> None:
         self.best_us: list[float | None] = []
         """Least time, in µs, after each evaluation."""
+        self.configs: list[Config] = []
+        """What was evaluated, in order."""
 
     def record(self, trial: Trial, elapsed_s: float) -> None:
         """Keep the best so far; what was infeasible or had known machine code was no evaluation."""
@@ -35,16 +37,24 @@ class Curve(Nowhere):
             return
         best = self.best_us[-1] if self.best_us else None
         found = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED else None
+        self.configs.append(trial.config)
         self.best_us.append(best if found is None else found if best is None else min(best, found))
 
 
-def one_repeat(table: Table, settings: Settings, sampler: str, seed: int) -> Repeat:
+def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve: Curve | None = None) -> Repeat:
     """Search a recording once.
+
+    Args:
+        table: the recording.
+        settings: what every repeat shares.
+        sampler: who proposes.
+        seed: of the proposals.
+        curve: an empty recorder, for whoever wants to see every evaluation.
 
     Raises:
         StudyError: there is no such sampler.
     """
-    space, device, curve = table.space(), TableDevice(table), Curve()
+    space, device, curve = table.space(), TableDevice(table), curve or Curve()
 
     def explain(config: Config) -> str:
         violation = table.violation(config)

@@ -1,98 +1,114 @@
-"""The community's score of tuners over spaces: 0 is random search, 1 the optimum at once.
+"""The community's score, by its own code (`autotuning_methodology`).
 
-PyPI's `autotuning_methodology` reads the spaces, makes the random baseline, and turns runs into a score. Runs that
-ended at the optimum are continued at the optimum, because its curves read only what was evaluated.
+Each search runs in recorded seconds, up to the time in which random search gets 95 % of the way from the median to the
+optimum; 0 is random search, 1 the optimum at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import math
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recorded import TIMES, Recorded
 
-from tests.bench.records import Recording, Run
+from evokern.space import Config
 
 CUTOFF = (0.01, 0.95)
-"""Start and end of the scored time: parts of the gap from median to optimum that random search has closed."""
-RESOLUTION = 1000
-"""Points in time."""
-CONFIDENCE = 0.95
-"""Of the package's intervals."""
-TIMES = ("compilation", "search_algorithm")
-"""Times that are counted: evaluation as recorded, and the tuner's own."""
+"""Where the community's curve begins and ends, as parts of the way from the median to the optimum."""
+STEPS = 1000
+"""Moments at which a curve is read."""
+SPARE = 1.3
+"""More evaluations than random search's mean time allows: a sampler that prefers quick candidates makes more."""
+
+
+class Budget:
+    """What a space's recording says of random search, and the time that searches get."""
+
+    def __init__(self, space: Recorded) -> None:
+        from autotuning_methodology.searchspace_statistics import SearchspaceStatistics
+
+        results = [space.t4(config) for config in space.table.answers]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{space.name}.json"
+            content = {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": results}
+            path.write_text(json.dumps(content), encoding="utf-8")
+            with _silent():
+                self.statistics = SearchspaceStatistics(
+                    space.name, "recorded", True, list(TIMES), ["time"], path, False
+                )
+                ends = self.statistics.cutoff_point_fevals_time_start_end(*CUTOFF)
+        self.start_s, self.end_s = float(ends[2]), float(ends[3])
+        self.evaluations = math.ceil(SPARE * ends[1])
+        """Evaluations that are enough for the time."""
 
 
 def scores(
-    recordings: Sequence[Recording], runs: Mapping[tuple[str, str], Sequence[Run]]
-) -> dict[str, tuple[float, dict[str, float]]]:
-    """Return each tuner's score over all spaces, and on each of them.
+    spaces: Sequence[Recorded], budgets: Sequence[Budget], runs: Mapping[str, Sequence[Sequence[Sequence[Config]]]]
+) -> dict[str, tuple[float, list[float]]]:
+    """Return each contender's score over all spaces, and its score on each.
 
     Args:
-        recordings: the spaces.
-        runs: (tuner, space) → its repeats.
+        spaces: the spaces.
+        budgets: their budgets.
+        runs: contender → for each space the searches, each the configurations in the order of evaluation.
     """
+    from autotuning_methodology.baseline import RandomSearchCalculatedBaseline
     from autotuning_methodology.report_experiments import get_strategies_aggregated_performance
 
-    tuners = list(dict.fromkeys(tuner for tuner, _ in runs))
-    with tempfile.TemporaryDirectory() as folder:
-        data = [_aggregation(recording, tuners, runs, Path(folder)) for recording in recordings]
-        per_space = [get_strategies_aggregated_performance([entry], CONFIDENCE)[0] for entry in data]
-    found = {}
-    for index, tuner in enumerate(tuners):
-        own = {r.name: float(np.mean(curves[index])) for r, curves in zip(recordings, per_space, strict=True)}
-        found[tuner] = (float(np.mean(list(own.values()))), own)
+    found: dict[str, tuple[float, list[float]]] = {}
+    for contender, searches in runs.items():
+        parts = []
+        for space, budget, repeats in zip(spaces, budgets, searches, strict=True):
+            moments = np.linspace(budget.start_s, budget.end_s, STEPS)
+            with _silent():
+                curve = _curve(space, contender, repeats)
+                entry = (RandomSearchCalculatedBaseline(budget.statistics), [curve], budget.statistics, moments, None)
+                performance, _, _, _ = get_strategies_aggregated_performance([entry], 0.95)
+            parts.append(float(np.mean(performance[0])))
+        found[contender] = (sum(parts) / len(parts), parts)
     return found
 
 
-def _aggregation(
-    recording: Recording, tuners: Sequence[str], runs: Mapping[tuple[str, str], Sequence[Run]], folder: Path
-) -> tuple[Any, ...]:
-    from autotuning_methodology.baseline import RandomSearchCalculatedBaseline
+def _curve(space: Recorded, contender: str, repeats: Sequence[Sequence[Config]]) -> Any:
     from autotuning_methodology.caching import ResultsDescription
     from autotuning_methodology.curves import StochasticOptimizationAlgorithm
     from autotuning_methodology.runner import write_results
-    from autotuning_methodology.searchspace_statistics import SearchspaceStatistics
 
-    entries = [_entry(recording, position, 0.0) for position in range(len(recording.configs))]
-    whole = folder / f"{recording.name}.json"
-    whole.write_text(json.dumps({"schema_version": "1.0.0", "metadata": {"timeunit": "seconds"}, "results": entries}))
-    stats = SearchspaceStatistics(recording.name, "recorded", True, list(TIMES), ["time"], whole, full_validate=False)
-    first, last, start_s, end_s = stats.cutoff_point_fevals_time_start_end(*CUTOFF)
-    curves = []
-    for tuner in tuners:
-        described = ResultsDescription(
-            folder / tuner, recording.name, "recorded", tuner, tuner, True, list(TIMES), ["time"], True
+    with tempfile.TemporaryDirectory() as folder:
+        description = ResultsDescription(
+            Path(folder),
+            space.name,
+            "recorded",
+            contender.replace(":", "_"),
+            contender,
+            True,
+            list(TIMES),
+            ["time"],
+            True,
         )
-        repeats = [_repeat(recording, run, end_s) for run in runs[tuner, recording.name]]
-        write_results(repeats, described)
-        curves.append(StochasticOptimizationAlgorithm(described))
-    time_range = np.linspace(start_s, end_s, RESOLUTION)
-    return RandomSearchCalculatedBaseline(stats), curves, stats, time_range, np.arange(first, last + 1)
+        write_results([[_seconds(space.t4(config)) for config in configs] for configs in repeats], description)
+        return StochasticOptimizationAlgorithm(description)
 
 
-def _repeat(recording: Recording, run: Run, end_s: float) -> list[dict[str, Any]]:
-    own = run.own_s / max(len(run.evaluated), 1)
-    entries = [_entry(recording, position, own) for position in run.evaluated]
-    spent = sum(recording.costs[position] + own for position in run.evaluated)
-    if recording.optimum in run.evaluated:
-        while spent < 1.5 * end_s:
-            entries.append(_entry(recording, recording.optimum, own))
-            spent += recording.costs[recording.optimum] + own
-    return entries
+def _seconds(result: dict[str, Any]) -> dict[str, Any]:
+    times = {part: _each(value) for part, value in result["times"].items()}
+    return {**result, "times": times}
 
 
-def _entry(recording: Recording, position: int, own_s: float) -> dict[str, Any]:
-    time = recording.times[position]
-    failed = bool(np.isnan(time))
-    return {
-        "configuration": dict(recording.configs[position]),
-        "times": {"compilation": float(recording.costs[position]), "search_algorithm": own_s},
-        "invalidity": "runtime" if failed else "correct",
-        "correctness": int(not failed),
-        "measurements": [{"name": "time", "value": float("nan") if failed else float(time), "unit": "us"}],
-        "objectives": ["time"],
-    }
+def _each(value: Any) -> Any:
+    return [entry / 1000 for entry in value] if isinstance(value, list) else value / 1000
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,83 @@
+"""Who is compared: evokern's samplers, and Kernel Tuner's strategies in its simulation mode."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import random
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from recorded import Recorded, load
+
+from evokern.replay import Settings
+from evokern.replay._repeat import Curve, one_repeat
+from evokern.space import Config
+
+KERNEL_TUNER = "kernel_tuner:"
+"""What names of Kernel Tuner's strategies begin with."""
+
+
+def evaluated(path: Path, contender: str, seed: int, evaluations: int) -> list[Config]:
+    """Return the configurations that one search evaluates, in order.
+
+    Args:
+        path: the recorded space.
+        contender: a sampler's name, or `kernel_tuner:` and a strategy's.
+        seed: of the search.
+        evaluations: unique evaluations, failed ones included.
+    """
+    space = load(path)
+    if contender.startswith(KERNEL_TUNER):
+        return _kernel_tuner(space, contender.removeprefix(KERNEL_TUNER), seed, evaluations)
+    curve = Curve()
+    one_repeat(space.table, Settings(str(path), evaluations), contender, seed, curve)
+    return curve.configs[:evaluations]
+
+
+@cache
+def _cache_file(name: str) -> str:
+    folder = tempfile.mkdtemp(prefix="evokern-bench-")
+    return str(Path(folder) / f"{name}.json")
+
+
+def _kernel_tuner(space: Recorded, strategy: str, seed: int, evaluations: int) -> list[Config]:
+    import kernel_tuner
+
+    file = Path(_cache_file(space.name))
+    if not file.exists():
+        file.write_text(json.dumps(space.content), encoding="utf-8")
+    params = {gene.name: list(gene.values) for gene in space.table.genes}
+    members = {tuple(config.values()) for config in space.table.answers}
+
+    def allowed(chosen: Any) -> bool:
+        return tuple(chosen[name] for name in params) in members
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        results, _ = kernel_tuner.tune_kernel(
+            space.content["kernel_name"],
+            f'extern "C" __global__ void {space.content["kernel_name"]}(float* x) {{}}',
+            space.content["problem_size"],
+            [np.zeros(1, np.float32)],
+            params,
+            restrictions=allowed,
+            lang="CUDA",
+            cache=str(file),
+            simulation_mode=True,
+            quiet=True,
+            strategy=strategy,
+            strategy_options={"max_fevals": evaluations},
+            seed=seed,
+        )
+    order = dict.fromkeys(Config({name: result[name] for name in params}) for result in results)
+    return [config for config in order if config in space.table.answers][:evaluations]

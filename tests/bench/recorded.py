@@ -1,0 +1,76 @@
+"""A recorded space as each tool wants it: a table for evokern, a cache for Kernel Tuner, T4 for the score."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from evokern.device.recorded import read_recording, value_of
+from evokern.device.table import Table
+from evokern.space import Config
+
+TIMES = {
+    "compilation": "compile_time",
+    "runtimes": "times",
+    "framework": "framework_time",
+    "search_algorithm": "strategy_time",
+    "validation": "verification_time",
+}
+"""T4's parts of an evaluation's time → Kernel Tuner's, in ms: what the community's score counts."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recorded space."""
+
+    name: str
+    """Name of the file."""
+    content: dict[str, Any]
+    """The Kernel Tuner cache."""
+    table: Table
+    """The same for evokern; its clock counts what the community's score counts."""
+    keys: dict[Config, str]
+    """Configuration → key in the cache."""
+
+    def record(self, config: Config) -> dict[str, Any]:
+        """Return what the cache has of a configuration."""
+        found: dict[str, Any] = self.content["cache"][self.keys[config]]
+        return found
+
+    def t4(self, config: Config) -> dict[str, Any]:
+        """Return a configuration's result in T4."""
+        record = self.record(config)
+        ran = isinstance(record["time"], int | float)
+        return {
+            "configuration": {name: record[name] for name in self.content["tune_params_keys"]},
+            "objectives": ["time"],
+            "times": {part: record.get(key, [] if part == "runtimes" else 0.0) for part, key in TIMES.items()},
+            "invalidity": "correct" if ran else "runtime",
+            "correctness": 1,
+            "measurements": [{"name": "time", "value": record["time"], "unit": "ms"}],
+        }
+
+    def seconds(self, config: Config) -> float:
+        """Return what one evaluation took, in seconds, as the community's score counts it."""
+        parts = self.t4(config)["times"].values()
+        return sum(sum(part) if isinstance(part, list) else part for part in parts) / 1000
+
+
+@cache
+def load(path: Path) -> Recorded:
+    """Return a recorded space; each process reads it once."""
+    raw = path.read_bytes()
+    content = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    table = read_recording(path)
+    names = [gene.name for gene in table.genes]
+    plain = {
+        key: Config({name: value_of(record[name]) for name in names})
+        for key, record in content["cache"].items()
+        if record["time"] != "InvalidConfig"
+    }
+    found = Recorded(table.name, content, table, {config: key for key, config in plain.items()})
+    return replace(found, table=replace(table, seconds={config: found.seconds(config) for config in table.answers}))
