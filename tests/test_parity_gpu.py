@@ -135,9 +135,9 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Any:
             runs[f"own {tool}"] = pool.submit(sanitize, tool, jobs, folder / f"own-{tool}")
             runs[f"twins {tool}"] = pool.submit(sanitize, tool, twins, folder / f"twins-{tool}")
         for d in COVERED:
-            runs[d.name] = pool.submit(
-                sanitize, d.tool, [defect_job(d.name, d.source, d, False, chip)], folder / d.name
-            )
+            # racecheck sees a race in the order that a run happens to take, so it gets several
+            jobs = [defect_job(d.name, d.source, d, False, chip)] * (8 if d.tool == "racecheck" else 1)
+            runs[d.name] = pool.submit(sanitize, d.tool, jobs, folder / d.name)
         yield runs
 
 
@@ -149,7 +149,8 @@ def test_sanitizer_agrees_on_defects(defect: Defect, verdicts: Runs) -> None:
     simulated = defect.run().findings[0]
     assert found, text
     if defect.kind not in ("trap", "assert"):  # the tool names no line of an assert, and the next one of a trap
-        assert simulated.line in found[0].lines, text
+        named = {line for complaint in found for line in complaint.lines}
+        assert named & {simulated.line, simulated.other_line}, text
 
 
 @needs_sanitizer

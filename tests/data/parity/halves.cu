@@ -11,7 +11,7 @@
 #define COMPARE2(op) \
   ROW(unsigned r; asm volatile("{ .reg .pred p, q; " op " p|q, %1, %2; selp.u32 %0, 1, 0, p; @q add.u32 %0, %0, 2; }" : "=r"(r) : "r"(x), "r"(y)))
 
-// launch: grid=13 block=256
+// launch: grid=12 block=256
 // args: out=f16 a=f16:0 b=f16:1 c=f16:2
 // same: numbers
 extern "C" __global__ void f16(unsigned short* out, const unsigned short* a, const unsigned short* b, const unsigned short* c) {
@@ -25,7 +25,7 @@ extern "C" __global__ void f16(unsigned short* out, const unsigned short* a, con
   COMPARE("setp.nan.f16") TWO("set.lt.f16.f16") TWO("set.geu.ftz.f16.f16") TWO("set.gt.u16.f16")
 }
 
-// launch: grid=13 block=256
+// launch: grid=12 block=256
 // args: out=bf16 a=bf16:0 b=bf16:1 c=bf16:2
 // same: numbers
 extern "C" __global__ void bf16(unsigned short* out, const unsigned short* a, const unsigned short* b, const unsigned short* c) {
@@ -36,7 +36,7 @@ extern "C" __global__ void bf16(unsigned short* out, const unsigned short* a, co
   COMPARE("setp.ne.bf16") TWO("set.lt.bf16.bf16")
 }
 
-// launch: grid=13 block=256
+// launch: grid=12 block=256
 // args: out=f16*2 a=f16:0*2 b=f16:1*2 c=f16:2*2
 // same: numbers
 extern "C" __global__ void f16x2(unsigned* out, const unsigned* a, const unsigned* b, const unsigned* c) {
@@ -47,7 +47,7 @@ extern "C" __global__ void f16x2(unsigned* out, const unsigned* a, const unsigne
   COMPARE2("setp.gt.f16x2") COMPARE2("setp.neu.f16x2")
 }
 
-// launch: grid=13 block=256
+// launch: grid=12 block=256
 // args: out=bf16*2 a=bf16:0*2 b=bf16:1*2 c=bf16:2*2
 // same: numbers
 extern "C" __global__ void bf16x2(unsigned* out, const unsigned* a, const unsigned* b, const unsigned* c) {
