@@ -55,10 +55,16 @@ class OptunaSampler:
         if self._name == "gp":
             _one_torch_thread()
 
+        rng = random.Random(seed)
+        listed = self._name == "random" and self._guarded and history.space.table is not None
+
         def one_draw() -> Config:
+            if listed:
+                # The same distribution: a draw is repeated until it is feasible, and here that is a row of the table.
+                return history.space.draw(rng)
             return history.space.canonical(draw(sampler, history, trial))
 
-        guard = Guard(history, self._explain, random.Random(seed))
+        guard = Guard(history, self._explain, rng)
         config = guard.choose(one_draw, DRAWS[self._name]) if self._guarded else one_draw()
         if config is None:
             return None
