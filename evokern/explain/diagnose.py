@@ -25,6 +25,7 @@ from evokern.profiles import Profile
 from evokern.render import render
 from evokern.search._diagnose import DiagnosisSettings, Failure
 from evokern.simt import Finding
+from evokern.simt.endless import REPEATS
 from evokern.simt.findings import FATAL
 from evokern.simt.timemodel import sample_blocks
 from evokern.space import Config
@@ -108,12 +109,13 @@ def diagnose(
         if any(finding.kind in ends for finding in found):
             break
     if not any(finding.kind in ends for finding, _ in seen):
-        sampled = _sampled(kernel, config, problem, profile, limit)
-        seen += [(finding, problem) for finding in sampled if finding.kind in ends]
+        seen += [(finding, problem) for finding in _sampled(kernel, config, problem, profile, limit)]
     if not seen:
         return None
     finding, where = next(((f, p) for f, p in seen if f.kind in ends), seen[0])
-    return Diagnosis(sentence(finding), finding.as_dict(), str(where), finding.kind in ends)
+    # A launch may pass the limit because it is long.
+    certain = finding.kind in ends and (finding.kind != "instruction_limit" or REPEATS in finding.hint)
+    return Diagnosis(sentence(finding), finding.as_dict(), str(where), certain)
 
 
 def sentence(finding: Finding) -> str:
@@ -128,7 +130,10 @@ def sentence(finding: Finding) -> str:
 
 
 def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile, limit: int) -> list[Finding]:
-    """Run a sample of the blocks of the first launch of the problem itself; return the findings."""
+    """Run a sample of the blocks of the first launch of the problem itself; return what would end the launch.
+
+    That a block does not end where others are missing says nothing: it may wait for them.
+    """
     from evokern.compile.build import tensors_of
     from evokern.device._sim_arguments import launch_arguments
 
@@ -147,4 +152,4 @@ def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile,
         result = run_launch(module, program.lowered[launch.entry], launch, args, memory, rendered.source, limit, blocks)
     except UsageError:
         return []
-    return list(result.findings)
+    return [finding for finding in result.findings if finding.kind in FATAL - {"instruction_limit"}]

@@ -22,6 +22,7 @@ from evokern.kernel import Kernel, Launch, Problem
 from evokern.profiles import CHIPS, Profile
 from evokern.render import render
 from evokern.simt import Finding
+from evokern.simt.endless import REPEATS
 from evokern.space import Config
 
 INSTRUCTION_LIMIT = 20_000_000
@@ -158,7 +159,7 @@ def refuse_huge(launch: Launch) -> None:
 def _readable(finding: Finding, limit: int) -> Finding:
     """Return a finding with what a person has to know or would not call so."""
     hint = finding.hint
-    if finding.kind == "instruction_limit":
+    if finding.kind == "instruction_limit" and REPEATS not in hint:
         hint += f" (here: --limit, above {limit})"
     return replace(finding, hint=hint, allocation=variable_name(finding.allocation))
 

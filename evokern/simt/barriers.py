@@ -41,6 +41,13 @@ class Barriers:
         """New blocks."""
         self._ids.clear()
 
+    def state(self) -> dict[int, tuple[bytes, ...]]:
+        """Return what decides who goes on, by barrier id, for comparison."""
+        return {
+            identity: tuple(row.tobytes() for row in (one.waiting, one.arrived, one.follow, one.wanted))
+            for identity, one in self._ids.items()
+        }
+
     @property
     def pending(self) -> bool:
         """True while anybody waits."""

@@ -26,7 +26,7 @@ HINTS: dict[str, str] = {
     "global_race": "Two blocks use the same global memory unordered: use atomics or give each its own part.",
     "input_write": "This buffer is an input: the kernel writes to it, probably through a wrong pointer or index.",
     "inactive_shuffle": "A lane named in the mask, or read from, is absent: bring all named lanes to the same call.",
-    "instruction_limit": "The kernel does not end within the limit: check loop conditions, or raise the limit.",
+    "instruction_limit": "The kernel does not end: check the loop's condition, and who sets what it waits for.",
     "trap": "The kernel stopped itself with trap.",
     "assert": "A device assert failed.",
 }

@@ -19,6 +19,7 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.asynccopy import AsyncCopies
 from evokern.simt.barriers import Barriers
 from evokern.simt.counters import EventCounter, Tally
+from evokern.simt.endless import Endless
 from evokern.simt.fusion import GROUP_ELEMENTS, bind_group
 from evokern.simt.gates import Gates
 from evokern.simt.global_shadow import GlobalShadow
@@ -103,6 +104,8 @@ class Machine(Reporter):
         self.gates = Gates(self)
         self.copies = AsyncCopies(self)
         self.objects = BarrierObjects(self)
+        self.look_at = 0
+        self.endless = Endless(self)
         self._carry: Array | None = None
         self.depth = 0
         self.inside: dict[int, Array] = {}
@@ -237,6 +240,7 @@ class Machine(Reporter):
         self.gates.load()
         self.copies.load()
         self.objects.load()
+        self.endless.load()
         for inside in self.inside.values():
             inside.fill(False)
         if self.events is not None:
@@ -288,7 +292,6 @@ class Machine(Reporter):
         base = level * self.count
         self.depth = MAX_DEPTH - level
         index = key - base
-        limit = self.options.instruction_limit
         while True:
             bound = self.bound[index]
             self.at = bound
@@ -306,8 +309,8 @@ class Machine(Reporter):
             if not active.all and active.count != 32 * warps:
                 bound.partial += self._partial(active)
             self.issued += bound.size * (warps if warps > LEAST_WARPS else LEAST_WARPS)
-            if self.issued > limit:
-                self.stop_hung(bound)
+            if self.issued > self.look_at:
+                self.endless.look(bound, base + index, active, burst)
             self.clock += 50 if bound.polls else 1
             if (self.barriers.pending or self.gates.parked) and not bound.leaves:
                 self.barriers.note_work(active)
@@ -373,16 +376,9 @@ class Machine(Reporter):
         self.live_count -= count
         self.barriers.recheck()
 
-    def stop_hung(self, bound: Bound) -> None:
-        """End the launch at its instruction limit."""
-        lane = int(self.active.lanes[0])
-        self.report(
-            "instruction_limit",
-            bound.segment.base,
-            lane,
-            count=1,
-            detail=f"{self.options.instruction_limit} warp instructions were issued without an end",
-        )
+    def stop_hung(self, bound: Bound, detail: str) -> None:
+        """End a launch that does not end by itself."""
+        self.report("instruction_limit", bound.segment.base, int(self.active.lanes[0]), detail=detail)
         raise Stopped
 
 

@@ -49,6 +49,10 @@ class BarrierObjects:
         """New blocks."""
         self._objects.clear()
 
+    def state(self) -> dict[int, tuple[int, ...]]:
+        """Return every object's state by its place, for comparison."""
+        return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._objects.items()}
+
     def _locate(self, active: Active, address: Array, offset: int, number: int) -> tuple[Active | None, Array]:
         sound, index = self.machine.shared.locate(active, address, offset, 8, number)
         if sound is not None and self.machine.shared.shadow is not None:

@@ -1,0 +1,141 @@
+"""Loops that provably never end: the machine is deterministic, so a state that comes back comes back for ever.
+
+From an eighth of the instruction limit on, the state is kept at one moment of each eighth and compared whenever the
+same lanes are about to run the same segment again. What is compared is everything that decides what happens next:
+registers, memory that can be written, who waits where and for how long. What only findings and counters look at is left
+out. A program that reads a clock while it is watched, or counts, never looks the same twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+    from evokern.simt.settings import Bound
+
+REPEATS = "the state repeats: this loop never ends"
+"""What the finding says; without it, a kernel may only be long."""
+PARTS = 8
+"""Parts of the limit: in the first nothing is watched, in each other one state."""
+STATE_BYTES = 64 << 20
+"""Most bytes of a state that is kept; with more, only the limit ends a loop."""
+LOOKS = 4096
+"""Comparisons of one lane's registers in a part, which tell nearly every loop that goes on: about 20 ms."""
+COMPARISONS = 64
+"""Comparisons of the whole state in a part."""
+
+
+class Endless:
+    """Watches one batch."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.load()
+
+    def load(self) -> None:
+        """New blocks."""
+        self._part = self.machine.options.instruction_limit // PARTS or 1
+        self._next = self._part
+        self._looks = self._comparisons = 0
+        self._short: tuple[Any, ...] = ()
+        self._lane: list[Array] = []
+        self._state: list[Array] = []
+        self.machine.look_at = self._next
+
+    def look(self, bound: Bound, key: int, active: Active, burst: int) -> None:
+        """Look at the state before a segment runs; called for each one once `Machine.look_at` is passed.
+
+        Args:
+            bound: the segment.
+            key: its rank at its call depth.
+            active: the lanes about to run it.
+            burst: segments that they may still run out of order.
+
+        Raises:
+            Stopped: the limit is passed, or the state repeats.
+        """
+        machine = self.machine
+        limit = machine.options.instruction_limit
+        if machine.issued > limit:
+            machine.stop_hung(bound, f"{limit} warp instructions were issued without an end: raise the limit for more")
+        if machine.issued > self._next:
+            self._keep(key, active, burst)
+        elif self._looks and self._repeats(key, active, burst):
+            machine.stop_hung(bound, REPEATS + (", unless a block outside this batch ends it" * self._others(active)))
+
+    def _others(self, active: Active) -> bool:
+        """Say whether blocks of the launch run in another batch, or not at all."""
+        machine = self.machine
+        mine = machine.launch == machine.launch[active.lanes[0]]
+        here = int(np.count_nonzero(mine)) // machine.geometry.width
+        return here < int(np.prod(machine.geometry.grid))
+
+    def _keep(self, key: int, active: Active, burst: int) -> None:
+        self._next = self.machine.issued + self._part
+        self._state = self._contents()
+        self._looks = LOOKS if sum(array.nbytes for array in self._state) <= STATE_BYTES else 0
+        self._comparisons = COMPARISONS
+        if self._looks:
+            self._state = [array.copy() for array in self._state]
+            self._lane = [column.copy() for column in self._column(active)]
+            self._short = self._waits(key, active, burst)
+        self._rest()
+
+    def _repeats(self, key: int, active: Active, burst: int) -> bool:
+        if (key, burst, active.count) != self._short[:3]:
+            return False
+        self._looks -= 1
+        same = False
+        if all(map(np.array_equal, self._lane, self._column(active))):
+            self._comparisons -= 1
+            contents = self._contents()
+            same = (
+                len(contents) == len(self._state)
+                and all(map(np.array_equal, self._state, contents))
+                and self._waits(key, active, burst) == self._short
+            )
+        self._rest()
+        return same
+
+    def _rest(self) -> None:
+        """Stop looking until the next part, or go on at once."""
+        if not self._comparisons:
+            self._looks = 0
+        self.machine.look_at = 0 if self._looks else min(self._next, self.machine.options.instruction_limit)
+
+    def _column(self, active: Active) -> list[Array]:
+        lane = int(active.lanes[0])
+        return [rows[:, lane] for rows in self.machine.registers.bits.values()]
+
+    def _contents(self) -> list[Array]:
+        machine = self.machine
+        arrays = [*machine.registers.bits.values(), machine.live, machine.carry(), machine.shared.bytes]
+        arrays += [machine.local.bytes, machine.params.area, *machine.returns, *machine.inside.values()]
+        arena = machine.memory.arena
+        return arrays + [arena[b.offset : b.offset + b.size] for b in machine.memory.buffers if b.writable]
+
+    def _waits(self, key: int, active: Active, burst: int) -> tuple[Any, ...]:
+        """Return who is where: running, waiting for a turn (and how long), parked, at barriers, copying."""
+        machine = self.machine
+        clock, copies = machine.clock, machine.copies
+        committed = copies.committed if isinstance(copies.committed, int) else copies.committed.tobytes()
+        return (
+            key,
+            burst,
+            active.count,
+            active.mask.tobytes(),
+            machine.reads,
+            {waiting: group.mask.tobytes() for waiting, group in machine.groups.items()},
+            {waiting: clock - since for waiting, since in machine.waiting_since.items()},
+            {waiting: group.mask.tobytes() for waiting, group in machine.gates.parked.items()},
+            frozenset(machine.gates.forced),
+            machine.barriers.state(),
+            machine.objects.state(),
+            committed,
+            tuple(map(id, copies.pending)),
+        )
