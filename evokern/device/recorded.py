@@ -213,9 +213,11 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
 
 def _own_genes(own: Mapping[str, Any]) -> tuple[Gene, ...]:
     """Return the genes that an export of ours declares: T4 itself has no place for them."""
-    return tuple(
-        Gene(g["name"], tuple(g["values"]), g["default"], g["doc"], g["when"], {}, g["layer"]) for g in own["genes"]
-    )
+    found = []
+    for g in own["genes"]:
+        when = {name: tuple(values) for name, values in g["when"].items()}
+        found.append(Gene(g["name"], tuple(g["values"]), g["default"], g["doc"], when, {}, g["layer"]))
+    return tuple(found)
 
 
 def _in_order(values: list[Value]) -> list[Value]:
