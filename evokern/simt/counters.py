@@ -317,16 +317,27 @@ class EventCounter:
         """Count bytes of asynchronous copies."""
         self.tally.async_bytes += count
 
-    def shared(self, number: int, active: Active, index: Array, width: int) -> None:
-        """Count the wavefronts of a shared access; ``index`` in units of ``width``, one per active lane."""
+    def shared(self, number: int, active: Active, index: Array, width: int, *, copied: bool = False) -> None:
+        """Count the wavefronts of a shared access.
+
+        Args:
+            number: the instruction.
+            active: lanes that access.
+            index: where, in units of ``width``, one per active lane.
+            width: bytes a lane.
+            copied: whether an asynchronous copy writes.
+        """
         parts = max(width // 4, 1)
         word = index * parts if width >= 4 else index * width >> 2
         first = int(word[0])
         whole = active.count == self.machine.lanes
-        key = (parts, first & 31, (word - first).astype(np.int32).tobytes() + (b"" if whole else active.mask.tobytes()))
+        shape = (word - first).astype(np.int32).tobytes() + (b"" if whole else active.mask.tobytes())
+        key = (parts + 8 * copied, first & 31, shape)
         known = self.tally.patterns.get(key)
         if known is None:
             known = self._wavefronts(active, word, parts)
+            if copied and parts == 4:
+                known = max(known[0], _copied_wavefronts(active, word)), known[1]
             if len(self.tally.patterns) < _PATTERNS:
                 self.tally.patterns[key] = known
         self.tally.arrays["shared_wavefronts"][number] += known[0]
@@ -361,3 +372,18 @@ class EventCounter:
         arrays[f"ideal_{kind}_sectors"][number] += int(np.minimum(actual, -(-threads * width // SECTOR)).sum())
         block = self.machine.block_id[(distinct >> 36) * 32]
         self.tally.keep(kind, block << 36 | distinct & ((1 << 36) - 1))
+
+
+def _copied_wavefronts(active: Active, word: Array) -> int:
+    """Return how often 16-byte asynchronous copies write: a line of 128 bytes at a time.
+
+    What eight lanes copy takes one wavefront where it lies in one line; otherwise each half of them (64 bytes of the
+    source) takes one for every line that it touches. On an NVIDIA H200 rows of 128 bytes that start at all multiples
+    of 16 bytes take 10.5 wavefronts an instruction, which this gives, and rows at multiples of 128 bytes take 4.
+    """
+    line = word >> 5
+    eighth = np.unique(np.stack([active.lanes >> 2, line]), axis=1)
+    quarters, lines = np.unique(np.unique(np.stack([active.lanes >> 3, line]), axis=1)[0], return_counts=True)
+    whole = quarters[lines == 1]
+    split = ~np.isin(eighth[0] >> 1, whole)
+    return int(whole.size + np.count_nonzero(split))

@@ -112,7 +112,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
             active = sound
         active, data, origin = gather(active)
         if machine.events is not None:
-            machine.events.shared(number, active, index, width)
+            machine.events.shared(number, active, index, width, copied=True)
         machine.copies.issue(active, index, data, width, number, origin)
 
     return run
