@@ -85,7 +85,7 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> 
         store = stack.enter_context(Store(db))
         old = store.study(name)
         begins = wanted.fresh or old is None or not store.has_trials(old)
-        offer = offered(subject, wanted.warm_start) if begins else None
+        offer = offered(store, None if begins else old, subject, wanted.warm_start)
         aside = store.set_aside(name) if wanted.fresh and old else ""
         record = begin(store, subject, wanted)
         session = store.session(record, subject.space)

@@ -31,18 +31,30 @@ Said = Callable[[str], None]
 """Called with a sentence on what is being done."""
 
 
-def offered(subject: Subject, source: str | None) -> Prior | None:
-    """Return what a source says, before anything is begun for it; None without one, and for `sim`, which takes time.
+def offered(store: Store, going_on: StudyRecord | None, subject: Subject, source: str | None) -> Prior | None:
+    """Return what a source says, before anything is written; None without one, and for `sim`, which takes time.
 
     Args:
+        store: the open database.
+        going_on: a study with trials that is gone on with, None where one begins.
         subject: what is searched.
         source: `runs.db:study`, a recording, `sim`, or None for none.
 
     Raises:
+        StudyError: the study began with another warm start.
         UsageError: the source cannot be read, tells nothing of these genes, or does not fit the device.
     """
     if source is None:
         return None
+    if going_on is not None:
+        kept, name = store.prior(going_on), going_on.name
+        if kept is not None and kept.source == source:
+            return None
+        was = f"from {kept.source}" if kept else "without a warm start"
+        raise StudyError(
+            f"study {name} began {was}, and its trials depend on it: leave --warm-start {source} away, or "
+            f"`--fresh` begins anew and keeps the old study as {name}.1"
+        )
     if source != SIMULATED:
         return recorded_prior(subject.space, source)
     if subject.table is not None or subject.device.predicted:
@@ -63,19 +75,10 @@ def warm_start(
         source: as `offered`.
         offer: what `offered` returned.
         say: told what is being done and what came of it.
-
-    Raises:
-        StudyError: the study began with another warm start.
     """
     kept = store.prior(record)
     if source is None or (kept is not None and kept.source == source):
         return kept
-    if store.has_trials(record):
-        was = f"from {kept.source}" if kept else "without a warm start"
-        raise StudyError(
-            f"study {record.name} began {was}, and its trials depend on it: leave --warm-start {source} away, or "
-            f"`--fresh` begins anew and keeps the old study as {record.name}.1"
-        )
     if record.sampler not in WARM:
         say(f"sampler {record.sampler} cannot use a warm start and begins cold; {', '.join(WARM)} can")
         return None

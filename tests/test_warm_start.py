@@ -1,0 +1,150 @@
+"""Warm starts: common genes are used and named, the others reported, and a study keeps the one it began with."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_helpers import small_table, study
+from test_recorded import kernel_tuner_cache, write
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.device.table import Table, TableDevice
+from evokern.errors import DeviceError, StudyError
+from evokern.search import Progress, SearchResult, search
+from evokern.space import Config
+from evokern.store import open_readonly
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a study of the same kernel that found something good."""
+    path = tmp_path_factory.mktemp("other") / "runs.db"
+    search(study("other"), db=path, device=TableDevice(small_table()), trials=40, sampler="evo", seed=11)
+    return path
+
+
+def _search(db: Path, table: Table | None = None, **keywords: Any) -> tuple[SearchResult, list[Progress]]:
+    seen: list[Progress] = []
+    device = TableDevice(table or small_table())
+    found = search(study("small"), db=db, device=device, on_progress=seen.append, **{"trials": 12, **keywords})
+    return found, seen
+
+
+def _configs(db: Path) -> list[Config]:
+    with open_readonly(db) as reader:
+        return [trial.config for trial in reader.trials(reader.study("small"))]
+
+
+def _best(db: Path, name: str) -> Config:
+    with open_readonly(db) as reader:
+        best = reader.best(reader.study(name))
+    assert best is not None
+    return best.config
+
+
+def test_a_search_begins_with_what_another_found(tmp_path: Path, other: Path) -> None:
+    """The other study's champion is the first candidate; the note names how much was taken over."""
+    _, seen = _search(tmp_path / "a.db", warm_start=f"{other}:other")
+    assert _configs(tmp_path / "a.db")[0] == _best(other, "other")
+    notes = seen[-1].notes
+    assert len(notes) == 1
+    assert notes[0].startswith(f"warm start from {other}:other: ")
+    assert "genes used: LOADS, LAYOUT, SPLIT_KEYS, TILE_M, TILE_N, WARPS, STAGES, UNROLL" in notes[0]
+
+
+def test_an_interrupted_warm_start_goes_on_as_it_would_have(tmp_path: Path, other: Path) -> None:
+    """The prior is kept with the study: the source may be gone, and the sequence stays the same."""
+    source = tmp_path / "gone.db"
+    source.write_bytes(other.read_bytes())
+    _search(tmp_path / "whole.db", trials=20, warm_start=str(source))
+    _search(tmp_path / "parts.db", trials=9, warm_start=str(source))
+    source.unlink()
+    _search(tmp_path / "parts.db", trials=20)
+    assert _configs(tmp_path / "parts.db") == _configs(tmp_path / "whole.db")
+    _search(tmp_path / "parts.db", trials=21, warm_start=str(source))
+
+
+def test_a_study_keeps_the_warm_start_that_it_began_with(tmp_path: Path, other: Path) -> None:
+    """Another one would mean another sequence of candidates; nothing is changed by asking."""
+    db = tmp_path / "a.db"
+    _search(db)
+    before = db.read_bytes()
+    with pytest.raises(StudyError, match=r"began without a warm start.*--fresh.*small\.1"):
+        _search(db, warm_start=f"{other}:other", trials=20)
+    assert db.read_bytes() == before
+    _search(db, warm_start=f"{other}:other", fresh=True)
+    with pytest.raises(StudyError, match=r"began from .*:other, and its trials depend on it"):
+        _search(db, warm_start="sim")
+
+
+def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
+    """Common genes are used; those unknown here, and those not there, are reported."""
+    whole = small_table()
+    genes = tuple(replace(gene, name="STEPS") if gene.name == "UNROLL" else gene for gene in whole.genes)
+    answers = {
+        Config({("STEPS" if name == "UNROLL" else name): value for name, value in config.items()}): answer
+        for config, answer in whole.answers.items()
+    }
+    _, seen = _search(tmp_path / "a.db", Table("renamed", genes, answers, whole.profile), warm_start=f"{other}:other")
+    assert "genes used: LOADS, LAYOUT, SPLIT_KEYS, TILE_M, TILE_N, WARPS, STAGES; ignored:" in seen[-1].notes[0]
+    assert "UNROLL (unknown here)" in seen[-1].notes[0]
+    assert "STEPS (not there" in seen[-1].notes[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("none.db:small", DeviceError, "cannot read"),
+        ("{other}:othr", StudyError, "did you mean 'other'"),
+        ("{toy}", StudyError, "shares no gene with this kernel .LOADS, LAYOUT"),
+        ("sim", StudyError, "is for a GPU"),
+    ],
+)
+def test_a_source_that_says_nothing_loses_nothing(
+    source: str, error: type[Exception], message: str, tmp_path: Path, other: Path
+) -> None:
+    """An earlier study is not set aside for a warm start that cannot be used."""
+    db = tmp_path / "a.db"
+    _search(db)
+    toy = write(tmp_path / "toy.json", kernel_tuner_cache())
+    with pytest.raises(error, match=message):
+        _search(db, warm_start=source.format(other=other, toy=toy), fresh=True)
+    with open_readonly(db) as reader:
+        assert [record.name for record in reader.studies()] == ["small"]
+        assert len(list(reader.trials(reader.study("small")))) >= 12
+
+
+def test_a_sampler_that_cannot_use_it_says_so(tmp_path: Path, other: Path) -> None:
+    """In one line, and the search goes on without."""
+    found, seen = _search(tmp_path / "a.db", warm_start=f"{other}:other", sampler="tpe")
+    assert found.end == "trials"
+    assert seen[-1].notes == ("sampler tpe cannot use a warm start and begins cold; evo can",)
+
+
+def test_the_command_line_takes_a_warm_start(tmp_path: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evokern search STUDY --warm-start DB:STUDY` tells what was taken over."""
+    table = Path(__file__).parent / "data" / "table_small.json.gz"
+    (tmp_path / "small.toml").write_text(f'kernel = "x"\nproblems = ["x"]\ndevice = "replay:{table}"\n')
+    monkeypatch.chdir(tmp_path)
+    arguments = ["search", "./small.toml", "--trials", "9", "--warm-start", f"{other}:other", "--db", "a.db"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"note: warm start from {other}:other: " in result.stderr
+
+
+def test_a_database_from_before_warm_starts_is_brought_up_to_date(tmp_path: Path) -> None:
+    """A file without the table of priors is searched on, and gets it."""
+    db = tmp_path / "old.db"
+    _search(db, trials=6)
+    with sqlite3.connect(db) as connection:
+        connection.execute("DROP TABLE evokern_priors")
+        connection.execute("DELETE FROM _sqlite_migrations WHERE name = 'm002_priors'")
+    _search(db, trials=8)
+    with sqlite3.connect(db) as connection:
+        assert connection.execute("SELECT count(*) FROM evokern_priors").fetchone() == (0,)
