@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import math
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +12,21 @@ from typing import Any
 import pytest
 from engine_helpers import small_table, study
 from test_recorded import kernel_tuner_cache, write
+from test_search import FakeDevice
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.device.table import Table, TableDevice
+from evokern.device import Answer, Request
+from evokern.device._sim_ranking import Ranking
+from evokern.device.table import Table, TableDevice, measured
+from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, StudyError
+from evokern.profiles import CHIPS
 from evokern.search import Progress, SearchResult, search
 from evokern.space import Config
-from evokern.store import open_readonly
+from evokern.store import Store, open_readonly
+from evokern.study import Study
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +156,34 @@ def test_a_database_from_before_warm_starts_is_brought_up_to_date(tmp_path: Path
     _search(db, trials=8)
     with sqlite3.connect(db) as connection:
         assert connection.execute("SELECT count(*) FROM evokern_priors").fetchone() == (0,)
+
+
+class FakeGpu(FakeDevice):
+    """An H200 whose candidates all take as long as their blocks have warps."""
+
+    def submit(self, request: Request) -> None:
+        self.requests.append(request)
+        self._ready.append(Answer(request.number, measured(float(request.config.WARPS))))
+
+
+def test_the_time_model_ranks_candidates_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sim` compiles and predicts random feasible candidates for the chip at hand; the best one is tried first."""
+    monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "RANKED", 4)
+    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
+    kernel = Path(__file__).parent / "data" / "kernels" / "scale_rows"
+    scaled = Study(name="scaled", kernel=str(kernel), problems=("64,256",))
+    device, seen = FakeGpu(), list[Progress]()
+    db = tmp_path / "a.db"
+    search(scaled, db=db, device=device, trials=6, warm_start="sim", trust=True, on_progress=seen.append)
+    assert seen[-1].notes[0] == "warm start: predicting 4 candidates for NVIDIA H200"
+    assert seen[-1].notes[1].startswith("warm start from sim: 4 candidates; genes used: LOADS, REDUCE")
+    with Store(db) as store:
+        record = store.study("scaled")
+        assert record is not None
+        prior = store.prior(record)
+    assert prior is not None
+    assert device.requests[0].config == prior.entries[0][0]
+    logs = [log for _, log in prior.entries]
+    assert logs == sorted(logs)
+    with Ranking(load_kernel(kernel), (load_kernel(kernel).problem("64,256"),), scaled, CHIPS["h200"]) as ranking:
+        assert ranking.predict([prior.entries[0][0]]) == [pytest.approx(math.exp(logs[0]))]
