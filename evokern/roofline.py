@@ -1,16 +1,19 @@
 """Speed of light: the least time in which a chip could possibly do a workload.
 
-Two bounds, from peak rates that no program can exceed (`profiles.Profile`): the operations at the fastest pipe's rate,
-and the bytes at the bandwidth of the memory that must deliver them. Both are generous on purpose, since a time below
-them is not a win but proof of a fault: the fastest number format the inputs allow, every SM at its highest clock, as
-much of the working set in L2 as fits.
+Two bounds: the operations at the fastest pipe's rate, and the bytes at the bandwidth of the memory that must deliver
+them. They are computed at two kinds of rate. *Peak* rates come from data sheets (`profiles.Profile`), and no program
+can exceed them; the floor at peak rates is generous on purpose, since a time below it is not a win but proof of a
+fault: the fastest number format the inputs allow, every SM at its highest clock, as much of the working set in L2 as
+fits. *Measured* rates are what a copy and a matrix product reach on the GPU at hand: how near to them a kernel comes
+tells how much is left to gain. A time may pass that limit, and proves nothing by it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from evokern.kernel import Kernel, Problem, Tensor
 from evokern.profiles import Profile
@@ -20,6 +23,30 @@ L2_BYTES_PER_CLOCK = 64.0
 """Bytes a clock that one SM can take from L2 at most: the width of its port (`Profile.sources`, "64-byte port")."""
 EIGHT_BIT_GAIN = 2.0
 """Rate of 8-bit tensor instructions over 16-bit ones (white papers of Ampere, Ada and Hopper)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call must do at least."""
+
+    flops: float
+    """Operations, as the workload declares them."""
+    bytes: float
+    """Fewest bytes through device memory, as the workload declares them."""
+    dram_bytes: float
+    """Those of them that L2 cannot have kept from the call before."""
+    gain: float = 1.0
+    """Rate of the tensor cores on the narrowest inputs over that on 16-bit ones."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a chip computes and moves."""
+
+    matrix_flops_per_s: float
+    """16-bit matrix operations a second."""
+    dram_bytes_per_s: float
+    """Bytes a second through device memory, reads and writes together."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +65,128 @@ class Floor:
         return self.time_us / time_us
 
 
-def floor(
+def work(
     kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile
-) -> Floor:
-    """Return the least time of one call.
+) -> Work:
+    """Return what one call must do at least.
 
     Args:
         kernel: whose workload says operations and bytes.
         problem: at which problem.
         tensors: the workload's buffers.
         timing: how calls are timed: what L2 can still hold from the call before.
-        chip: peak rates.
+        chip: whose L2.
     """
-    clock = chip.clock_mhz
-    gain = EIGHT_BIT_GAIN if any(t.dtype in ("e4m3", "e5m2", "i8", "u8") for t in tensors.values()) else 1.0
-    rate = max(chip.tensor_peak_flops_per_clock * gain, chip.fp32_flops_per_clock)
     moved = kernel.workload.bytes(problem)
+    narrow = any(tensor.dtype in ("e4m3", "e5m2", "i8", "u8") for tensor in tensors.values())
+    return Work(
+        kernel.workload.flops(problem),
+        moved,
+        _from_dram(moved, tensors, timing, chip),
+        EIGHT_BIT_GAIN if narrow else 1.0,
+    )
+
+
+def peak_rates(chip: Profile) -> Rates:
+    """Return the rates that no program can exceed on a chip."""
+    rate = max(chip.tensor_peak_flops_per_clock, chip.fp32_flops_per_clock)
+    return Rates(rate * chip.sms * chip.clock_mhz * 1e6, chip.dram_bytes_per_s)
+
+
+def floor(task: Work, rates: Rates, chip: Profile) -> Floor:
+    """Return the least time of one call.
+
+    Args:
+        task: what it must do.
+        rates: how fast, at peak or as measured.
+        chip: whose L2 ports deliver what stays on the chip.
+    """
     parts = {
-        "operations": kernel.workload.flops(problem) / (rate * chip.sms * clock),
-        "l2": moved / (L2_BYTES_PER_CLOCK * chip.sms * clock),
-        "dram": _from_dram(moved, tensors, timing, chip) / chip.dram_bytes_per_s * 1e6,
+        "operations": task.flops / (rates.matrix_flops_per_s * task.gain) * 1e6,
+        "l2": task.bytes / (L2_BYTES_PER_CLOCK * chip.sms * chip.clock_mhz),
+        "dram": task.dram_bytes / rates.dram_bytes_per_s * 1e6,
     }
     bound = max(parts, key=lambda name: parts[name])
     return Floor(parts[bound], bound, parts)
+
+
+def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
+    """Return what a trial's evidence keeps of its work and its floors at peak rates, one entry for each problem."""
+    return {
+        "floor_us": [limit.time_us for limit in floors],
+        "floor_bound": floors[0].bound,
+        "floor_l2_us": [limit.parts_us["l2"] for limit in floors],
+        "flops": [task.flops for task in tasks],
+        "flops_gain": [task.gain for task in tasks],
+        "bytes": [task.bytes for task in tasks],
+        "dram_bytes": [task.dram_bytes for task in tasks],
+    }
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How near a time is to the limit of its chip."""
+
+    time_us: float
+    """The limit: over several problems the geometric mean, µs."""
+    share: float
+    """The limit over the time: 1 is the speed of light."""
+    bound: str
+    """What sets it: `operations`, `dram` or `l2`; over several problems what takes longest in all."""
+    rates: Rates | None
+    """Rates measured on the GPU; None where the limit is that of the peak rates."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object that `show --json` prints."""
+        rates = self.rates
+        return {
+            "time_us": self.time_us,
+            "share": self.share,
+            "bound": "compute" if self.bound == "operations" else "memory",
+            "resource": self.bound,
+            "measured": rates is not None,
+            "matrix_flops_per_s": rates.matrix_flops_per_s if rates else None,
+            "copy_bytes_per_s": rates.dram_bytes_per_s if rates else None,
+        }
+
+
+def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -> Limit | None:
+    """Return how near a recorded trial is to the limit of its chip.
+
+    Args:
+        evidence: the trial's.
+        time_us: its time, µs.
+        rates: as measured on its GPU; None takes the floor at peak rates that stands in the evidence.
+
+    Returns:
+        None where the evidence tells nothing of the work, or that there is none.
+    """
+    peak = [float(one) for one in evidence.get("floor_us", ())]
+    if not peak or min(peak) <= 0:
+        return None
+    if rates is None or "dram_bytes" not in evidence:
+        # Trials of earlier versions do not tell how much had to come from DRAM.
+        mean = _geometric(peak)
+        return Limit(mean, mean / time_us, str(evidence["floor_bound"]), None)
+    columns = zip(
+        *(evidence[name] for name in ("flops", "flops_gain", "dram_bytes", "floor_l2_us")),
+        strict=True,
+    )
+    parts = [
+        {
+            "operations": flops / (rates.matrix_flops_per_s * gain) * 1e6,
+            "l2": l2_us,
+            "dram": dram_bytes / rates.dram_bytes_per_s * 1e6,
+        }
+        for flops, gain, dram_bytes, l2_us in columns
+    ]
+    mean = _geometric([max(part.values()) for part in parts])
+    bound = max(parts[0], key=lambda name: sum(part[name] for part in parts))
+    return Limit(mean, mean / time_us, bound, rates)
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 def _from_dram(moved: float, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile) -> float:

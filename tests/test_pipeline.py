@@ -145,3 +145,11 @@ def test_jobs_before_the_search_answer_or_raise(server: ForkServer) -> None:
     with pytest.raises(KernelError):
         run_alone(pool, {"KIND": "unsound"}, 10.0, "test")
     pool.close()
+
+
+def test_a_job_alone_is_not_answered_by_what_a_pipeline_left_behind(server: ForkServer) -> None:
+    """Candidates still on the executor when a search ends do not pass for the answer of a later job."""
+    pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None), size=1, depth=2)
+    pool.submit(3, ("echo", "a candidate"), 10.0)
+    assert "the rates" == run_alone(pool, ("echo", "the rates"), 10.0, "rates")
+    pool.close()

@@ -17,18 +17,19 @@ from evokern.compile.records import Built
 from evokern.device._base import BaselineResult
 from evokern.device._baselines import BaselineRunner, runs_as
 from evokern.device._cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
+from evokern.device._gpu_rates import measure_rates
 from evokern.device._gpu_rounds import Round, play_round
 from evokern.device._graph_clock import GraphClock
-from evokern.device._jobs import Evaluate, GpuSettings, Prove
+from evokern.device._jobs import Evaluate, GpuSettings, MeasureRates, Prove
 from evokern.device._nvml import Monitor
 from evokern.discovery import load_kernel
-from evokern.errors import EvokernError
+from evokern.errors import DeviceError, EvokernError
 from evokern.feasibility import launches_of
 from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
 from evokern.gate.check import TOUCHED, RunFailed, calls, judge
 from evokern.kernel import Launch, Problem, Tensor
-from evokern.roofline import Floor, below, floor
+from evokern.roofline import Rates, Work, below, floor, peak_rates, recorded, work
 from evokern.space import Config
 from evokern.study import InputSet
 from evokern.timing import Measurement, measure
@@ -37,7 +38,7 @@ from evokern.worker_process import Retire
 
 
 class GpuWorker:
-    """Answers `Prove` and `Evaluate` jobs."""
+    """Answers `Prove`, `Evaluate`, `Round` and `MeasureRates` jobs."""
 
     def __init__(self, settings: GpuSettings) -> None:
         """Make the context, the gates and their buffers; load what the first candidate will need.
@@ -71,14 +72,16 @@ class GpuWorker:
         }
 
     def handle(
-        self, job: Prove | Evaluate | Round
-    ) -> Evaluation | tuple[BaselineResult, ...] | tuple[tuple[float, ...], ...]:
+        self, job: Prove | Evaluate | Round | MeasureRates
+    ) -> Evaluation | tuple[BaselineResult, ...] | tuple[tuple[float, ...], ...] | Rates:
         """Do one job while holding the GPU."""
         with self._my_turn():
             if isinstance(job, Prove):
                 return self._prove()
             if isinstance(job, Round):
                 return play_round(self, job)
+            if isinstance(job, MeasureRates):
+                return _rates()
             began = time.perf_counter()
             evaluation, healthy = self._evaluate(job)
             evaluation = replace(evaluation, device_s=time.perf_counter() - began)
@@ -209,7 +212,9 @@ class GpuWorker:
             resets.append(prepared)
         measurement = measure(clocks, self._settings.timing, job.elite_us)
         timings = self._timings(measurement, clocks)
-        floors = [self._floor(job.config, problem) for problem in self._gates]
+        tasks = [self._work(job.config, problem) for problem in self._gates]
+        chip = self._settings.profile
+        floors = [floor(task, peak_rates(chip), chip) for task in tasks]
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             verdict = self._check_timed(bench, clock, prepared, problem)
             if not verdict.passed:
@@ -219,21 +224,15 @@ class GpuWorker:
             if impossible:
                 fault = {"check": "floor", "message": impossible, "problem": str(problem)}
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
-        workload = self._kernel.workload
-        evidence: dict[str, Any] = {
-            "floor_us": [limit.time_us for limit in floors],
-            "floor_bound": floors[0].bound,
-            "flops": [workload.flops(problem) for problem in self._gates],
-            "bytes": [workload.bytes(problem) for problem in self._gates],
-        }
+        evidence = recorded(tasks, floors)
         if measurement.lost:
             evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
             return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
         return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
 
-    def _floor(self, config: Config, problem: Problem) -> Floor:
+    def _work(self, config: Config, problem: Problem) -> Work:
         tensors, _ = self._workload(config, problem)
-        return floor(self._kernel, problem, tensors, self._settings.timing, self._settings.profile)
+        return work(self._kernel, problem, tensors, self._settings.timing, self._settings.profile)
 
     def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
         tensors, launches = self._workload(job.config, problem)
@@ -333,6 +332,15 @@ class GpuWorker:
             if broken is not None:
                 raise
             return BaselineResult(baseline.name, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def _rates() -> Rates:
+    try:
+        return measure_rates()
+    except RunFailed as failed:
+        raise DeviceError(f"the GPU's own rates cannot be measured: {failed.evidence}") from failed
+    except torch.OutOfMemoryError as error:
+        raise DeviceError("the GPU's own rates cannot be measured: its memory is full") from error
 
 
 class _Nothing:

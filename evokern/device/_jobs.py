@@ -40,6 +40,11 @@ class Prove:
 
 
 @dataclass(frozen=True)
+class MeasureRates:
+    """Measure how fast the GPU copies and multiplies."""
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """Check and time one candidate."""
 

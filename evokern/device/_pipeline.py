@@ -22,6 +22,8 @@ from evokern.errors import EvokernError, InternalError
 from evokern.trial import Evaluation, Outcome
 from evokern.workers import Result, WorkerPool, wait
 
+_ALONE = -1
+"""Key of a job that no candidate's trial number can be."""
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
 _FAULTS_IN_A_ROW = 3
@@ -252,16 +254,25 @@ def duplicate_of(owner: int, evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, outcome=outcome, evidence={**evaluation.evidence, "duplicate_of": owner}, device_s=0.0)
 
 
-def run_alone(pool: WorkerPool, job: Any, deadline_s: float, what: str) -> Any:
-    """Run one job before a pipeline begins and return its answer.
+def run_alone(pool: WorkerPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
+    """Run one job before a pipeline begins, or after it was closed, and return its answer.
+
+    Args:
+        pool: who answers.
+        job: what to do.
+        deadline_s: seconds that the job may take.
+        what: its name, for messages.
+        patience_s: seconds that workers may take to start, and to end what they have.
 
     Raises:
         EvokernError: what the handler raised, or that its process died or overran.
     """
-    pool.submit(-1, job, deadline_s)
-    end = time.monotonic() + deadline_s + 200.0
+    pool.submit(_ALONE, job, deadline_s)
+    end = time.monotonic() + deadline_s + patience_s
     while time.monotonic() < end:
         for result in wait([pool], 1.0):
+            if result.key != _ALONE:
+                continue  # a candidate that a closed pipeline left behind
             if result.status == "done":
                 return result.value
             if result.status == "raised":

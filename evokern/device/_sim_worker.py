@@ -31,7 +31,7 @@ from evokern.gate.bench import tolerances
 from evokern.kernel import Launch, Problem, Tensor
 from evokern.profiles import Profile
 from evokern.render import render
-from evokern.roofline import Floor, below, floor
+from evokern.roofline import Work, below, floor, peak_rates, recorded, work
 from evokern.space import Config
 from evokern.study import GateSettings, SimulationSettings, TimingSettings
 from evokern.trial import Evaluation, Outcome, Timing
@@ -130,7 +130,8 @@ class SimWorker:
         predictions = [self._predictor.predict(job.config, job.built, p, limit_us) for p in self._settings.problems]
         times = [prediction.total.time_us for prediction in predictions]
         geometric = math.exp(sum(math.log(t) for t in times) / len(times))
-        floors = [self._floor(job.config, p) for p in self._settings.problems]
+        tasks, chip = [self._work(job.config, p) for p in self._settings.problems], self._settings.profile
+        floors = [floor(task, peak_rates(chip), chip) for task in tasks]
         if limit_us is not None and geometric > limit_us:
             evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": limit_us}
             return Evaluation(Outcome.SLOW, geometric, evidence=evidence)
@@ -151,18 +152,13 @@ class SimWorker:
         evidence = {
             "terms_us": terms,
             "bound": predictions[0].total.cause,
-            "floor_us": [limit.time_us for limit in floors],
-            "floor_bound": floors[0].bound,
-            "flops": [self._kernel.workload.flops(problem) for problem in self._settings.problems],
-            "bytes": [self._kernel.workload.bytes(problem) for problem in self._settings.problems],
+            **recorded(tasks, floors),
         }
         return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=report)
 
-    def _floor(self, config: Config, problem: Problem) -> Floor:
+    def _work(self, config: Config, problem: Problem) -> Work:
         settings = self._settings
-        return floor(
-            self._kernel, problem, tensors_of(self._kernel, config, problem), settings.timing, settings.profile
-        )
+        return work(self._kernel, problem, tensors_of(self._kernel, config, problem), settings.timing, settings.profile)
 
     def _check(self, config: Config, problem: Problem) -> Verdict:
         kernel, gate = self._kernel, self._gate(problem)

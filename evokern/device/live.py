@@ -19,17 +19,23 @@ from evokern.device._first import first_candidate, require_built
 from evokern.device._gpu_lock import GpuLock
 from evokern.device._gpu_profile import LiveGpu, live_gpu
 from evokern.device._gpu_rounds import Entrant, Round
-from evokern.device._jobs import Evaluate, GpuSettings, Prove
+from evokern.device._jobs import Evaluate, GpuSettings, MeasureRates, Prove
 from evokern.device._nvml import Monitor
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
+from evokern.device._rates import keep_rates, kept_rates
 from evokern.driver import driver_version
 from evokern.errors import DeviceError
 from evokern.profiles import Profile, limits_for
+from evokern.roofline import Rates
 from evokern.space import Config
 from evokern.workers import ForkServer, WorkerPool, WorkerSpec
 
 _GPU_PRELOAD = ("torch", "cuda.bindings.driver", "evokern.device._gpu_worker")
 _START_DEADLINE_S = 600.0
+_RATES_DEADLINE_S = 5.0
+"""Seconds for what takes a tenth of one."""
+_RATES_PATIENCE_S = 5.0
+"""Seconds that a candidate may take to end which the end of a search left on the GPU."""
 _FOREIGN_PERIOD_S = 5.0
 _BUSY_PERCENT = 15
 _SPARES = 2
@@ -193,6 +199,23 @@ class LiveDevice:
             return taken
 
         return play
+
+    def rates(self) -> Rates:
+        """Return how fast the GPU copies and multiplies, measured once for each GPU and driver.
+
+        Nothing can be submitted after.
+
+        Raises:
+            EvokernError: it cannot be measured.
+        """
+        driver = driver_version() or self._gpu.driver
+        known = kept_rates(self._gpu.uuid, driver)
+        if known is None:
+            self._running().close()
+            what = "copy and matrix product"
+            known = run_alone(self._pools[0], MeasureRates(), _RATES_DEADLINE_S, what, _RATES_PATIENCE_S)
+            keep_rates(self._gpu.uuid, driver, known)
+        return known
 
     def close(self) -> None:
         """Stop every worker; safe to call twice."""
