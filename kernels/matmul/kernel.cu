@@ -8,6 +8,8 @@
 //   BLOCK_M, BLOCK_N  tile of C of a block           BLOCK_K  depth of a step: longer steps, fewer barriers
 //   WARPS_M, WARPS_N  warps along the tile's sides; a warp keeps (BLOCK_M/WARPS_M) x (BLOCK_N/WARPS_N) in registers
 //   STAGES            steps in the ring: STAGES - 1 of them are in flight
+//   FRAGMENTS         read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead, across
+//                     steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier)
 //   LOAD              global to shared memory: cp_async (no registers on the way) or registers (load early, store late)
 //   VECTOR            fp16 elements that a thread moves at once; must divide K and N, or addresses are misaligned
 //   SMEM_LAYOUT       xor_swizzle (16-byte chunks permuted by row), padded (16 bytes more a row) or plain (conflicts)
@@ -26,8 +28,8 @@
 #if !defined(STAGES) || !defined(VECTOR) || !defined(GROUP) || !defined(SPLIT_K) || !defined(MIN_BLOCKS)
 #error "STAGES, VECTOR, GROUP, SPLIT_K and MIN_BLOCKS must be defined"
 #endif
-#if !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
-#error "LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
+#if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
+#error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
 #endif
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32;
@@ -35,13 +37,14 @@ constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // tile o
 constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma tiles of one warp
 constexpr int CHUNK = 8;                                               // fp16 elements of a 16-byte chunk
 constexpr bool ASYNC = LOAD == LOAD_CP_ASYNC;
+constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
 constexpr bool STAGED_STORE = EPILOGUE == EPILOGUE_SHARED && SPLIT_K == 1;
-constexpr int SUM_REGISTERS = FP16_SUM ? 2 : 4;                        // registers of one 16x8 accumulator
 constexpr int PAD = SMEM_LAYOUT == SMEM_LAYOUT_PADDED ? CHUNK : 0;
 constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_N + PAD;        // elements of a row in shared memory
 constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_K * B_PITCH * 2;  // bytes
 constexpr int STAGE = A_STAGE + B_STAGE;
+constexpr int DEPTHS = BLOCK_K / 16;                                   // mma tiles along K of a step
 
 static_assert(BLOCK_M % (16 * WARPS_M) == 0, "warp_rows: a warp's rows must be whole 16-row mma tiles");
 static_assert(BLOCK_N % (16 * WARPS_N) == 0, "warp_columns: a warp's columns must be pairs of 8-column mma tiles");
@@ -49,109 +52,23 @@ static_assert(BLOCK_K % 16 == 0, "mma_depth: an mma takes 16 elements of K");
 static_assert(STAGES >= 2, "ring: one stage is computed on while another is filled");
 static_assert((BLOCK_M * BLOCK_K / CHUNK) % THREADS == 0, "a_tile_split: the A tile must split evenly over the threads");
 static_assert((BLOCK_K * BLOCK_N / CHUNK) % THREADS == 0, "b_tile_split: the B tile must split evenly over the threads");
+static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async moves at least 4 bytes");
+static_assert(ASYNC || STAGES == 2, "register_ring: registers hold one step only");
+static_assert(!AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
 
-// Byte offset of a 16-byte chunk. The swizzle permutes the chunks of a row by the row's 128-byte line, so that eight rows
-// read by one ldmatrix fall into eight different groups of banks.
-template <int PITCH>
-__device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
-  constexpr int per_row = PITCH / CHUNK;                         // chunks of a row
-  constexpr int rows_a_line = per_row >= 8 ? 1 : 8 / per_row;    // rows of a 128-byte line
-  constexpr int mask = per_row >= 8 ? 7 : per_row - 1;
-  if constexpr (SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE) chunk ^= (row / rows_a_line) & mask;
-  return row * (PITCH * 2) + chunk * 16;
-}
+#include "ptx.cuh"
+#include "tiles.cuh"
 
-__device__ __forceinline__ void copy_async(uint32_t target, const uint16_t* source, bool inside) {
-  constexpr int bytes = VECTOR * 2;
-  const int size = inside ? bytes : 0;  // outside the matrix: filled with zeros, nothing is read
-  if constexpr (bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(size) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(bytes < 4 ? 4 : bytes), "r"(size) : "memory");
-}
-
-// A ROWS x COLUMNS tile of a row-major matrix on its way to shared memory.
-template <int ROWS, int COLUMNS, int PITCH>
-struct TileLoader {
-  static constexpr int CHUNKS = ROWS * COLUMNS / CHUNK / THREADS;  // chunks of one thread
-  static constexpr int PER_ROW = COLUMNS / CHUNK;
-  static constexpr int PARTS = CHUNK / VECTOR;                     // accesses that fill a chunk
-  uint32_t held[ASYNC ? 1 : CHUNKS][4];
-
-  __device__ __forceinline__ void start(uint32_t shared, const uint16_t* matrix, int row0, int column0, int rows, int columns) {
-#pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-      const int index = i * THREADS + threadIdx.x, r = index / PER_ROW, chunk = index % PER_ROW;
-      const int row = row0 + r;
-      const uint16_t* source = matrix + static_cast<size_t>(row) * columns + column0 + chunk * CHUNK;
-#pragma unroll
-      for (int part = 0; part < PARTS; part++) {
-        const bool inside = row < rows && column0 + chunk * CHUNK + part * VECTOR < columns;
-        const uint16_t* from = inside ? source + part * VECTOR : matrix;
-        if constexpr (ASYNC) {
-          copy_async(shared + chunk_offset<PITCH>(r, chunk) + part * VECTOR * 2, from, inside);
-        } else if constexpr (VECTOR == 8) {
-          const uint4 v = inside ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
-          held[i][0] = v.x, held[i][1] = v.y, held[i][2] = v.z, held[i][3] = v.w;
-        } else if constexpr (VECTOR == 4) {
-          const uint2 v = inside ? *reinterpret_cast<const uint2*>(from) : make_uint2(0, 0);
-          held[i][2 * part] = v.x, held[i][2 * part + 1] = v.y;
-        } else if constexpr (VECTOR == 2) {
-          held[i][part] = inside ? *reinterpret_cast<const uint32_t*>(from) : 0;
-        } else {
-          const uint32_t v = inside ? *from : 0;
-          held[i][part / 2] = part % 2 ? held[i][part / 2] | v << 16 : v;
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void finish(uint32_t shared) {
-    if constexpr (!ASYNC) {
-#pragma unroll
-      for (int i = 0; i < CHUNKS; i++) {
-        const int index = i * THREADS + threadIdx.x;
-        const uint32_t target = shared + chunk_offset<PITCH>(index / PER_ROW, index % PER_ROW);
-        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};"
-                     ::"r"(target), "r"(held[i][0]), "r"(held[i][1]), "r"(held[i][2]), "r"(held[i][3]) : "memory");
-      }
-    }
-  }
+// Accumulators of one 16x8 tile of C.
+template <bool FP16>
+struct Accumulator {
+  using type = float[4];
 };
-
-__device__ __forceinline__ void load_matrix(uint32_t (&f)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address) : "memory");
-}
-
-__device__ __forceinline__ void load_matrix_transposed(uint32_t (&f)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address) : "memory");
-}
-
-__device__ __forceinline__ void multiply(uint32_t (&c)[SUM_REGISTERS], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (FP16_SUM) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%0,%1};"
-        : "+r"(c[0]), "+r"(c[1]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    float* f = reinterpret_cast<float*>(c);
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(f[0]), "+f"(f[1]), "+f"(f[2]), "+f"(f[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
-__device__ __forceinline__ float low_half(uint32_t word) {
-  float value;
-  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(value) : "r"(word));
-  return value;
-}
+template <>
+struct Accumulator<true> {
+  using type = uint32_t[2];
+};
+using Sum = Accumulator<FP16_SUM>::type;
 
 // Tile of C of this block, in the order that RASTER asks for.
 __device__ __forceinline__ void tile_of_block(int tiles_m, int tiles_n, int& tile_m, int& tile_n) {
@@ -169,15 +86,52 @@ __device__ __forceinline__ void tile_of_block(int tiles_m, int tiles_n, int& til
 
 // Two neighbouring elements of C, as fp16; rows of odd length leave pairs unaligned, so those are stored one by one.
 __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int M, int N, uint32_t pair) {
-  if (row >= M) return;
+  if (row >= M || column >= N) return;
   uint16_t* target = c + static_cast<size_t>(row) * N + column;
-  if (VECTOR > 1 && column < N) {
+  if constexpr (VECTOR > 1) {
     *reinterpret_cast<uint32_t*>(target) = pair;
   } else {
-    if (column < N) target[0] = static_cast<uint16_t>(pair);
+    target[0] = static_cast<uint16_t>(pair);
     if (column + 1 < N) target[1] = static_cast<uint16_t>(pair >> 16);
   }
 }
+
+// The steps of one block, on their way through the ring of stages.
+struct Pipeline {
+  TileLoader<BLOCK_M, BLOCK_K, A_PITCH, true> a;
+  TileLoader<BLOCK_K, BLOCK_N, B_PITCH, false> b;
+  uint32_t shared;  // address of the ring
+  int to_load;      // steps not yet on their way
+  uint32_t filled;  // stage that is filled next, as an offset
+
+  __device__ __forceinline__ static uint32_t after(uint32_t stage) { return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE; }
+
+  // Starts the next step; past the last one, an empty group of copies keeps their count right.
+  __device__ __forceinline__ void start() {
+    if (to_load > 0) {
+      a.start(shared + filled);
+      b.start(shared + filled + A_STAGE);
+    }
+    if constexpr (ASYNC) {
+      filled = after(filled);
+      to_load--;
+      commit_copies();
+    }
+  }
+  // Waits until the oldest step that was started is there for every thread. It also tells that every thread has read the
+  // stage that start() fills next.
+  __device__ __forceinline__ void arrive() {
+    if constexpr (ASYNC) {
+      wait_copies<STAGES - 2>();
+    } else if (to_load > 0) {
+      a.finish(shared + filled);
+      b.finish(shared + filled + A_STAGE);
+      filled = after(filled);
+      to_load--;
+    }
+    __syncthreads();
+  }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
@@ -193,66 +147,40 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   const int all_steps = (K + BLOCK_K - 1) / BLOCK_K, share = (all_steps + SPLIT_K - 1) / SPLIT_K;
   const int first_step = blockIdx.y * share, steps = min(share, all_steps - first_step);
 
-  TileLoader<BLOCK_M, BLOCK_K, A_PITCH> load_a;
-  TileLoader<BLOCK_K, BLOCK_N, B_PITCH> load_b;
-  auto start_load = [&](int step) {
-    if (step < steps) {
-      const uint32_t stage = shared + step % STAGES * STAGE;
-      const int k = (first_step + step) * BLOCK_K;
-      load_a.start(stage, a, row0, k, M, K);
-      load_b.start(stage + A_STAGE, b, k, column0, K, N);
-    }
-    if constexpr (ASYNC) asm volatile("cp.async.commit_group;" ::: "memory");  // empty groups keep the count right
-  };
-  auto finish_load = [&](int step) {
-    if (!ASYNC && step < steps) {
-      const uint32_t stage = shared + step % STAGES * STAGE;
-      load_a.finish(stage);
-      load_b.finish(stage + A_STAGE);
-    }
-  };
-
-  uint32_t sum[TILES_M][TILES_N][SUM_REGISTERS] = {};
-  auto multiply_stage = [&](int step) {
-    const uint32_t stage_a = shared + step % STAGES * STAGE, stage_b = stage_a + A_STAGE;
+  Pipeline pipeline{{a, row0, first_step * BLOCK_K, M, K}, {b, first_step * BLOCK_K, column0, K, N}, shared, steps, 0};
 #pragma unroll
-    for (int k = 0; k < BLOCK_K / 16; k++) {
-      uint32_t fragment_a[TILES_M][4];
+  for (int stage = 0; stage < (ASYNC ? STAGES - 1 : 1); stage++) pipeline.start();
+
+  Sum sum[TILES_M][TILES_N] = {};
+  const FragmentPlace place(warp_m, warp_n);
+  Fragments fragments[AHEAD ? 2 : 1];
+  uint32_t stage = 0;
+  if constexpr (AHEAD) {
+    pipeline.arrive();
+    fragments[0].read(shared + stage, 0, place);
+  }
+#pragma unroll 1
+  for (int step = 0; step < steps; step++) {
+#pragma unroll
+    for (int k = 0; k < DEPTHS; k++) {
+      Fragments& now = fragments[AHEAD ? k % 2 : 0];
+      if constexpr (!AHEAD) {
+        if (k == 0) pipeline.arrive();
+        now.read(shared + stage, k, place);
+      } else if (k + 1 < DEPTHS) {
+        fragments[(k + 1) % 2].read(shared + stage, k + 1, place);
+      } else if (step + 1 < steps) {
+        pipeline.arrive();
+        fragments[(k + 1) % 2].read(shared + pipeline.after(stage), 0, place);
+      }
+      if (k == 0) pipeline.start();
 #pragma unroll
       for (int m = 0; m < TILES_M; m++)
-        load_matrix(fragment_a[m], stage_a + chunk_offset<A_PITCH>(warp_m + m * 16 + lane % 16, k * 2 + lane / 16));
 #pragma unroll
-      for (int n = 0; n < TILES_N / 2; n++) {
-        uint32_t fragment_b[4];
-        load_matrix_transposed(fragment_b, stage_b + chunk_offset<B_PITCH>(k * 16 + lane % 16, (warp_n + n * 16) / CHUNK + lane / 16));
-#pragma unroll
-        for (int m = 0; m < TILES_M; m++) {
-          multiply(sum[m][2 * n], fragment_a[m], fragment_b[0], fragment_b[1]);
-          multiply(sum[m][2 * n + 1], fragment_a[m], fragment_b[2], fragment_b[3]);
-        }
-      }
+        for (int n = 0; n < TILES_N; n++)
+          multiply(sum[m][n], now.a[m], now.b[n / 2][n % 2 * 2], now.b[n / 2][n % 2 * 2 + 1]);
     }
-  };
-
-  if constexpr (ASYNC) {
-#pragma unroll
-    for (int step = 0; step < STAGES - 1; step++) start_load(step);
-    for (int step = 0; step < steps; step++) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-      __syncthreads();  // the step has landed for every thread, and the stage to be filled next is no longer read
-      start_load(step + STAGES - 1);
-      multiply_stage(step);
-    }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-  } else {
-    start_load(0);
-    finish_load(0);
-    for (int step = 0; step < steps; step++) {
-      __syncthreads();
-      start_load(step + 1);  // into registers: in flight while this step is multiplied
-      multiply_stage(step);
-      finish_load(step + 1);  // STAGES >= 2: nobody reads that stage before the next barrier
-    }
+    stage = pipeline.after(stage);
   }
 
   // Element pairs of the accumulators: row lane/4 (+8), columns 2*(lane%4) of each 16x8 tile.
@@ -264,12 +192,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
 #pragma unroll
         for (int half = 0; half < 2; half++) {
           const int row = warp_m + m * 16 + half * 8 + lane / 4, column = warp_n + n * 8 + lane % 4 * 2;
-          if constexpr (FP16_SUM) {
-            const uint32_t pair = sum[m][n][half];
-            use(row, column, low_half(pair), low_half(pair >> 16));
-          } else {
-            use(row, column, __uint_as_float(sum[m][n][2 * half]), __uint_as_float(sum[m][n][2 * half + 1]));
-          }
+          use(row, column, low_element(sum[m][n], half), high_element(sum[m][n], half));
         }
   };
 
@@ -282,19 +205,20 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
       if (column0 + column + 1 < N) target[1] = high;
     });
   } else if constexpr (STAGED_STORE) {
-    constexpr int C_PITCH = BLOCK_N + CHUNK;
-    __syncthreads();  // the stages are no longer read; the tile of C takes their place
+    constexpr int C_PITCH = 2 * (BLOCK_N + CHUNK);  // bytes; the padding spreads rows over the banks
+    __syncthreads();                                // the stages are no longer read; the tile of C takes their place
     for_each_pair([&](int row, int column, float low, float high) {
-      *reinterpret_cast<uint32_t*>(memory + (row * C_PITCH + column) * 2) = pack(low, high);
+      *reinterpret_cast<uint32_t*>(memory + row * C_PITCH + column * 2) = pack(low, high);
     });
     __syncthreads();
     for (int index = threadIdx.x; index < BLOCK_M * BLOCK_N / CHUNK; index += THREADS) {
       const int row = index / (BLOCK_N / CHUNK), column = index % (BLOCK_N / CHUNK) * CHUNK;
-      const uint4 v = *reinterpret_cast<const uint4*>(memory + (row * C_PITCH + column) * 2);
-      if (VECTOR == 8 && row0 + row < M && column0 + column < N) {
-        *reinterpret_cast<uint4*>(c + static_cast<size_t>(row0 + row) * N + column0 + column) = v;
-      } else if (VECTOR < 8) {
-        const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+      uint32_t pairs[4];
+      load_chunk(pairs, shared + row * C_PITCH + column * 2);
+      if constexpr (VECTOR == CHUNK) {
+        if (row0 + row < M && column0 + column < N)
+          store_global_chunk(c + static_cast<size_t>(row0 + row) * N + column0 + column, pairs);
+      } else {
 #pragma unroll
         for (int i = 0; i < 4; i++) store_pair(c, row0 + row, column0 + column + 2 * i, M, N, pairs[i]);
       }

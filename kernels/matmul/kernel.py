@@ -20,6 +20,9 @@ from evokern import (
 
 GENES = (
     Mutation("LOAD", ("cp_async", "registers"), doc="how tiles reach shared memory"),
+    Mutation(
+        "FRAGMENTS", ("ahead", "in_place"), doc="fragments read 16 of K ahead, or just before they are multiplied"
+    ),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of the tiles in shared memory"),
     Mutation("ACCUMULATOR", ("fp32", "fp16"), doc="type of the sums; fp16 overflows on large inputs"),
     Mutation("RASTER", ("grouped", "rows", "columns"), doc="order of the blocks over C, for reuse in L2"),
@@ -49,7 +52,7 @@ def accumulator_registers(c):
     """Compare a thread's sums and fragments with the registers that launch bounds leave it."""
     threads = 32 * c.WARPS_M * c.WARPS_N
     sums = c.BLOCK_M * c.BLOCK_N // threads // (2 if c["ACCUMULATOR"] == "fp16" else 1)
-    fragments = c.BLOCK_M // c.WARPS_M // 16 * 4 + 4
+    fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (2 if c["FRAGMENTS"] == "ahead" else 1)
     held = 0 if c["LOAD"] == "cp_async" else (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 2
     return Need(sums + fragments + held + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
 
@@ -128,6 +131,11 @@ kernel = Kernel(
             "async_width", lambda c: c["LOAD"] != "cp_async" or c.VECTOR >= 2, "cp.async moves at least 4 bytes"
         ),
         Constraint("register_ring", lambda c: c["LOAD"] == "cp_async" or c.STAGES == 2, "registers hold one step only"),
+        Constraint(
+            "ahead_needs_depth",
+            lambda c: c["FRAGMENTS"] == "in_place" or divides(32, c.BLOCK_K),
+            "two sets of fragments take turns within a step",
+        ),
         Constraint("whole_last_share", last_share, "the last split must have a step left"),
     ),
     workload=Workload(

@@ -1,0 +1,116 @@
+// Tiles of A and B: their layout in shared memory, and their way there.
+#pragma once
+
+constexpr int SWIZZLE_ROWS = 8;  // rows after which the swizzle repeats: further ones are a constant offset away
+
+// Byte offset of a 16-byte chunk. The swizzle permutes the chunks of a row by the row's 128-byte line, so that eight rows
+// read by one ldmatrix fall into eight different groups of banks.
+template <int PITCH>
+__device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
+  constexpr int per_row = PITCH / CHUNK;                         // chunks of a row
+  constexpr int rows_a_line = per_row >= 8 ? 1 : 8 / per_row;    // rows of a 128-byte line
+  constexpr int mask = per_row >= 8 ? 7 : per_row - 1;
+  if constexpr (SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE) chunk ^= (row / rows_a_line) & mask;
+  return row * (PITCH * 2) + chunk * 16;
+}
+
+// One thread's part of the ROWS x COLUMNS tiles of a row-major matrix that a block walks through, one BLOCK_K after the
+// other: along the rows of A, down the columns of B. What lies past the end of K counts as zero. What lies past the other
+// edge repeats the last row or column there: products with it are never stored.
+template <int ROWS, int COLUMNS, int PITCH, bool ALONG_ROWS>
+struct TileLoader {
+  static constexpr int PER_ROW = COLUMNS / CHUNK;
+  static constexpr int ROWS_AT_ONCE = THREADS / PER_ROW;
+  static constexpr int CHUNKS = ROWS / ROWS_AT_ONCE;  // chunks of one thread, one below the other
+  static constexpr int PARTS = CHUNK / VECTOR;        // accesses that fill a chunk
+  const char* next;                                   // the next tile in the matrix
+  uint32_t row_offset[CHUNKS], part_offset[PARTS];    // bytes from there to this thread's rows, and within a row
+  uint32_t step_bytes;                                // from one tile to the next
+  int left;                                           // elements of K from this thread's first one to the end
+  uint32_t held[ASYNC ? 1 : CHUNKS][4];
+
+  __device__ __forceinline__ TileLoader(const uint16_t* matrix, int row0, int column0, int rows, int columns) {
+    next = reinterpret_cast<const char*>(matrix + static_cast<size_t>(row0) * columns + column0);
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+      const int row = first_row() + i * ROWS_AT_ONCE;
+      row_offset[i] = static_cast<uint32_t>(ALONG_ROWS ? min(row, rows - row0 - 1) : row) * columns * 2;
+    }
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+      const int column = chunk() * CHUNK + part * VECTOR;
+      part_offset[part] = 2 * (ALONG_ROWS ? column : min(column, columns - column0 - VECTOR));
+    }
+    step_bytes = 2 * BLOCK_K * (ALONG_ROWS ? 1 : columns);
+    left = ALONG_ROWS ? columns - column0 - chunk() * CHUNK : rows - row0 - first_row();
+  }
+  __device__ __forceinline__ static int chunk() { return threadIdx.x % PER_ROW; }
+  __device__ __forceinline__ static int first_row() { return threadIdx.x / PER_ROW; }
+  __device__ __forceinline__ static uint32_t target(int i) {
+    if constexpr (ROWS_AT_ONCE % SWIZZLE_ROWS == 0)
+      return chunk_offset<PITCH>(first_row(), chunk()) + i * ROWS_AT_ONCE * (PITCH * 2);
+    else
+      return chunk_offset<PITCH>(first_row() + i * ROWS_AT_ONCE, chunk());
+  }
+
+  // Starts the next tile on its way.
+  __device__ __forceinline__ void start(uint32_t shared) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+#pragma unroll
+      for (int part = 0; part < PARTS; part++) {
+        const bool inside = (ALONG_ROWS ? part * VECTOR : i * ROWS_AT_ONCE) < left;
+        const char* from = next + (row_offset[i] + part_offset[part]);
+        if constexpr (ASYNC) {
+          copy_async<2 * VECTOR>(shared + target(i) + part * VECTOR * 2, from, inside);
+        } else if constexpr (VECTOR == 1) {
+          const uint32_t v = inside ? *reinterpret_cast<const uint16_t*>(from) : 0;
+          held[i][part / 2] = part % 2 ? held[i][part / 2] | v << 16 : v;
+        } else {
+          uint32_t* to = held[i] + part * VECTOR / 2;
+#pragma unroll
+          for (int word = 0; word < VECTOR / 2; word++) to[word] = 0;
+          if (inside) load_global<2 * VECTOR>(to, from);
+        }
+      }
+    }
+    next += step_bytes;
+    left -= BLOCK_K;
+  }
+
+  // Puts what start() holds in registers where it belongs.
+  __device__ __forceinline__ void finish(uint32_t shared) const {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) store_chunk(shared + target(i), held[i]);
+  }
+};
+
+// Where this lane's rows of the warp's fragments start in a stage.
+struct FragmentPlace {
+  int row_a, chunk_a;          // within the tile of A
+  uint32_t b[TILES_N / 2];     // offsets within the tile of B
+
+  __device__ __forceinline__ FragmentPlace(int warp_m, int warp_n) {
+    const int lane = threadIdx.x % 32;
+    row_a = warp_m + lane % 16;
+    chunk_a = lane / 16;
+#pragma unroll
+    for (int n = 0; n < TILES_N / 2; n++) {
+      b[n] = A_STAGE + chunk_offset<B_PITCH>(lane % 16, warp_n / CHUNK + n * 2 + lane / 16);
+      asm("" : "+r"(b[n]));  // kept: the swizzle would be worked out anew for every step
+    }
+  }
+};
+
+// One warp's part of a step: what the tensor cores multiply over 16 elements of K.
+struct Fragments {
+  uint32_t a[TILES_M][4], b[TILES_N / 2][4];
+
+  __device__ __forceinline__ void read(uint32_t stage, int k, const FragmentPlace& at) {
+    const uint32_t tile_a = stage + chunk_offset<A_PITCH>(at.row_a, k * 2 + at.chunk_a);
+#pragma unroll
+    for (int m = 0; m < TILES_M; m++) load_matrices(a[m], tile_a + m * 16 * (A_PITCH * 2));
+#pragma unroll
+    for (int n = 0; n < TILES_N / 2; n++) load_matrices_transposed(b[n], stage + at.b[n] + k * 16 * (B_PITCH * 2));
+  }
+};

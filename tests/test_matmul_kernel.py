@@ -1,0 +1,83 @@
+"""The matrix product's declaration and its CUDA source say the same thing, and each way through it is right."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from kernel_rules import asserted_rules, verdicts
+
+from evokern.compile.nvrtc import compile_program
+from evokern.compile.records import CompileFailure
+from evokern.device._sim_worker import SimSettings, SimWorker
+from evokern.diagnosis import host_compiler
+from evokern.discovery import load_kernel
+from evokern.feasibility import check
+from evokern.profiles import CHIPS
+from evokern.render import render
+from evokern.space import Value
+from evokern.study import GateSettings, SimulationSettings, TimingSettings
+
+FOLDER = Path(__file__).parents[1] / "kernels" / "matmul"
+KERNEL = load_kernel(FOLDER)
+PROBLEMS = ("4096,4096,4096", "144,160,96", "33,35,37", "1,8,72")
+ARCHITECTURES = (("sm_80", "a100"), ("sm_89", "l4"), ("sm_90", "h200"))
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
+def test_rules_agree_between_python_and_cuda(tmp_path: Path) -> None:
+    """For candidates drawn over the whole space, each static_assert says what the constraint of its name says."""
+    rng = random.Random(0)
+    pairs = [(KERNEL.space.draw(rng), KERNEL.problem(PROBLEMS[index % len(PROBLEMS)])) for index in range(1000)]
+    constraints = {constraint.name: constraint for constraint in KERNEL.constraints}
+    rules = asserted_rules(KERNEL)
+    expected = [{rule: constraints[rule].evaluate(c, p, None).holds for rule in rules} for c, p in pairs]
+    assert expected == verdicts(KERNEL, pairs, tmp_path)
+    decided = {rule for rule in rules if len({row[rule] for row in expected}) == 2}
+    assert set(rules) - decided == {"mma_depth", "ring"}  # every value that the genes have keeps these two
+
+
+@pytest.mark.parametrize(("architecture", "chip"), ARCHITECTURES)
+def test_feasible_candidates_compile(architecture: str, chip: str) -> None:
+    """A sample of feasible candidates, one of each way to load at least, compiles without an error or a spill."""
+    rng = random.Random(architecture)
+    problem = KERNEL.problem("4096,4096,4096")
+    tried = set()
+    while len(tried) < 2:
+        config = KERNEL.space.draw(rng)
+        if config["LOAD"] in tried or check(KERNEL, config, [problem], CHIPS[chip]) is not None:
+            continue
+        tried.add(config["LOAD"])
+        built = render(KERNEL, config, problem)
+        result = compile_program(built.source, built.name, built.headers, built.options, built.entries, architecture)
+        assert not isinstance(result, CompileFailure), f"{dict(config)}: {result}"
+        assert result.uses["matmul"].spill_bytes == 0, dict(config)
+
+
+@pytest.mark.parametrize(
+    ("problem", "choices"),
+    [
+        ("144,160,96", {}),
+        ("72,48,200", {"BLOCK_N": 64, "STAGES": 4, "BLOCK_K": 64}),
+        ("40,72,72", {"FRAGMENTS": "in_place", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 16, "WARPS_M": 1}),
+        ("40,36,52", {"VECTOR": 4, "BLOCK_M": 64, "BLOCK_N": 64, "SMEM_LAYOUT": "padded", "EPILOGUE": "shared"}),
+        ("33,35,37", {"LOAD": "registers", "STAGES": 2, "VECTOR": 1, "BLOCK_M": 32, "BLOCK_N": 64, "WARPS_M": 1}),
+        ("40,40,72", {"LOAD": "registers", "STAGES": 2, "FRAGMENTS": "in_place", "BLOCK_M": 64, "BLOCK_N": 64}),
+        ("72,72,200", {"SPLIT_K": 4, "BLOCK_M": 32, "BLOCK_N": 64, "SMEM_LAYOUT": "plain"}),
+        ("40,72,72", {"ACCUMULATOR": "fp16", "BLOCK_M": 32, "BLOCK_N": 64}),
+        ("40,264,72", {"BLOCK_M": 32, "BLOCK_N": 256, "WARPS_M": 1, "EPILOGUE": "shared", "RASTER": "columns"}),
+    ],
+)
+def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict[str, Value]) -> None:
+    """Each way through the kernel passes the gate at tiles with tails, and the sanitizer finds nothing."""
+    p = KERNEL.problem(problem)
+    default = KERNEL.space.default()
+    config = KERNEL.space.canonical({**default, **choices})
+    half = config["ACCUMULATOR"] == "fp16"  # sums of large products are beyond its precision
+    gate = GateSettings(input_sets=("normal", "equal_rows", "denormal")) if half else GateSettings()
+    settings = SimSettings(KERNEL.folder, (p,), CHIPS["l4"], gate, TimingSettings(), SimulationSettings(), default)
+    assert check(KERNEL, config, [p], CHIPS["l4"]) is None
+    verdict = SimWorker(settings)._check(config, p)
+    assert verdict.passed, verdict.evidence
+    assert verdict.report["relative_error"] < (2e-3 if half else 5e-4)
