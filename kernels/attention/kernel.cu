@@ -97,21 +97,36 @@ template <int ROWS, int THREADS, bool BOUNDED>
 __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows_left, u32 thread) {
   const int last = rows_left - 1;
   if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC || KV_LOAD == KV_LOAD_VECTOR16) {
-    constexpr int PER_ROW = D / 8, ROWS_AT_ONCE = THREADS / PER_ROW;
+    constexpr int PER_ROW = D / 8, ROWS_AT_ONCE = THREADS / PER_ROW, CHUNKS = ceil_div(ROWS, ROWS_AT_ONCE);
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Half* const from = source + chunk * 8;
     const Half* own = from + first * D;
     if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) keep_as_base(own);  // further rows are constant offsets, not new sums
-    // Loads into registers are kept few at a time; asynchronous copies hold none.
-    constexpr int AT_A_TIME = KV_LOAD == KV_LOAD_CP_ASYNC ? 16 : 4;
-#pragma unroll AT_A_TIME
-    for (int i = 0; i < ceil_div(ROWS, ROWS_AT_ONCE); ++i) {
-      const int row = first + i * ROWS_AT_ONCE;
-      if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) break;
-      const Half* const data = BOUNDED ? from + min(row, last) * D : own + i * ROWS_AT_ONCE * D;
-      const u32 to = tile + first * ROW_BYTES + placed_chunk(row, chunk) * 16 + i * (ROWS_AT_ONCE * ROW_BYTES);
-      if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(to, data);
-      else store_shared_chunk(to, *reinterpret_cast<const Chunk*>(data));
+    const auto there = [&](int i) { return ROWS % ROWS_AT_ONCE == 0 || first + i * ROWS_AT_ONCE < ROWS; };
+    const auto data = [&](int i) {
+      return BOUNDED ? from + min(first + i * ROWS_AT_ONCE, last) * D : own + i * ROWS_AT_ONCE * D;
+    };
+    const auto place = [&](int i) {
+      return tile + first * ROW_BYTES + placed_chunk(first + i * ROWS_AT_ONCE, chunk) * 16 +
+             i * (ROWS_AT_ONCE * ROW_BYTES);
+    };
+    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) {
+#pragma unroll 16
+      for (int i = 0; i < CHUNKS; ++i)
+        if (there(i)) copy_async(place(i), data(i));
+    } else {
+      constexpr int TOGETHER = 4;  // loads in flight: each holds four registers
+#pragma unroll 1
+      for (int begin = 0; begin < CHUNKS; begin += TOGETHER) {
+        Chunk held[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i)
+          if (begin + i < CHUNKS && there(begin + i))
+            held[i] = RESTRICT ? load_unwritten_chunk(data(begin + i)) : load_global_chunk(data(begin + i));
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i)
+          if (begin + i < CHUNKS && there(begin + i)) store_shared_chunk(place(begin + i), held[i]);
+      }
     }
   } else {
 #pragma unroll 4

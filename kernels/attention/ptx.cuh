@@ -60,7 +60,8 @@ __device__ __forceinline__ float reciprocal(float x) {
   return y;
 }
 
-// ---- memory. Vector stores are spelled out: nvcc 13.0 splits *(uint4*)p = make_uint4(...) into 4-byte stores.
+// ---- memory. Vector accesses are spelled out: the compiler splits *(uint4*)p = make_uint4(...) into 4-byte stores, and
+// copies of a Chunk into 8-byte loads.
 
 /// Hides how a pointer came about: the compiler would otherwise merge offsets into it and add in 64 bits each time.
 __device__ __forceinline__ void keep_as_base(const Half*& pointer) { asm("" : "+l"(pointer)); }
@@ -93,6 +94,13 @@ __device__ __forceinline__ void store_shared_float(u32 address, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
 }
 __device__ __forceinline__ Chunk load_global_chunk(const Half* pointer) {
+  Chunk c;
+  asm volatile("ld.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(c.v[0]), "=r"(c.v[1]), "=r"(c.v[2]), "=r"(c.v[3]) : "l"(pointer) : "memory");
+  return c;
+}
+/// The same from memory that nobody writes during the launch: it may take the read-only path.
+__device__ __forceinline__ Chunk load_unwritten_chunk(const Half* pointer) {
   Chunk c;
   asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"
                : "=r"(c.v[0]), "=r"(c.v[1]), "=r"(c.v[2]), "=r"(c.v[3]) : "l"(pointer));
