@@ -16,6 +16,9 @@ from typing import Any, Literal, get_args, get_type_hints
 from evokern.errors import StudyError, nearest
 from evokern.space import Value
 
+CONTROLS = ("none", "random")
+"""What may search beside the sampler: nothing, or random draws."""
+
 InputSet = Literal["normal", "large", "equal_rows", "denormal"]
 """Kinds of input the gate draws: normal; large magnitude; each row one value; subnormal numbers."""
 
@@ -147,8 +150,12 @@ class Study:
     """How they are timed."""
     simulation: SimulationSettings = field(default_factory=SimulationSettings)
     """How a simulated device runs them."""
+    control: str = "none"
+    """`random`: every second trial is drawn at random, beside the sampler; `none`: no control."""
     cost_per_hour: float | None = None
-    """Price of an hour of the device, in any currency, for the report."""
+    """Price of an hour of the device."""
+    cost_unit: str = ""
+    """Currency of that price, as it is to be shown."""
     path: Path | None = None
     """The file it came from."""
 
@@ -161,6 +168,30 @@ class Study:
             raise StudyError(f"window = {self.window}; give 1 to 1024")
         if self.budget_s is not None and not self.budget_s > 0:
             raise StudyError(f"budget = {self.budget_s} s; give a positive time such as 90m")
+        check_control(self.control, self.sampler.name)
+        check_price(self.cost_per_hour)
+
+
+def check_control(control: str, sampler: str) -> None:
+    """Refuse a control that does not exist or says nothing.
+
+    Raises:
+        StudyError: there is no such control, or it is the sampler itself.
+    """
+    if control not in CONTROLS:
+        raise StudyError(f"control = {control!r}: {nearest(control, CONTROLS)}")
+    if control == sampler:
+        raise StudyError(f"a {control} control of sampler {sampler} compares it with itself; leave one of them away")
+
+
+def check_price(per_hour: float | None) -> None:
+    """Refuse a price that is none.
+
+    Raises:
+        StudyError: it is negative or not finite.
+    """
+    if per_hour is not None and not (math.isfinite(per_hour) and per_hour >= 0):
+        raise StudyError(f"cost_per_hour = {per_hour}; give the price of an hour, a number of at least 0 such as 2.5")
 
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")

@@ -34,6 +34,20 @@ class Outcome(StrEnum):
         """Whether the trial counts towards `--trials`: infeasible and duplicate ones do not."""
         return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE)
 
+    def alone(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
+        """Return the outcome that a trial had where its arm of a study with a control were the whole study.
+
+        A program that the other arm timed first is a duplicate in the study, and measured in an arm that meets it for
+        the first time.
+
+        Args:
+            fingerprint: identity of the trial's program.
+            programs: those that earlier trials of the arm had; this one is added.
+        """
+        first = fingerprint not in programs
+        programs.add(fingerprint)
+        return Outcome.MEASURED if self is Outcome.DUPLICATE and first else self
+
 
 REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
     Outcome.MEASURED: (),
@@ -156,6 +170,8 @@ class Trial:
     """What the sampler said of it: operator, parents, prediction."""
     seconds: float = 0.0
     """Study time at which it was recorded, in seconds over all sessions."""
+    control: bool = False
+    """Whether the study's control drew it, not its sampler."""
 
     @property
     def outcome(self) -> Outcome:

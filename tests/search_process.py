@@ -1,5 +1,6 @@
 """A search in a process of its own, to be killed: `python search_process.py DB WORKERS TRIALS SAMPLER MODE ARGUMENT`.
 
+SAMPLER is a sampler's name, `evo+random` with a control beside it.
 MODE `once` searches to the end and prints the summary. MODE `kills` forks one search after another and kills each at
 a random moment, ARGUMENT times, then lets the last one end; it prints one JSON object with what it saw. Forking spares
 each search the imports.
@@ -36,8 +37,17 @@ def one_search(db: Path, workers: int, trials: int, sampler: str, delay_s: float
         if report is not None and progress.event == "trial" and progress.last_trial is not None:
             os.write(report, f"{progress.last_trial.number}\n".encode())
 
+    name, _, control = sampler.partition("+")
     device = TableDevice(small_table(), workers=workers, delay_s=delay_s, delay_seed=os.getpid())
-    found = search(study(), db=db, device=device, trials=trials, sampler=sampler, seed=SEED, on_progress=on_progress)
+    found = search(
+        study(control=control or "none"),
+        db=db,
+        device=device,
+        trials=trials,
+        sampler=name,
+        seed=SEED,
+        on_progress=on_progress,
+    )
     return found.summary
 
 

@@ -69,6 +69,8 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "budget_s",
         "baseline",
         "best",
+        "cost",
+        "control",
     ]
     assert list(shown) == keys
     assert list(shown["best"]) == ["trial", "time_us", "ci95_us", "speedup", "config"]

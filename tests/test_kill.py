@@ -42,7 +42,7 @@ def uninterrupted(sampler: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120 + 60 * KILLS)
-@pytest.mark.parametrize(("sampler", "workers"), [("evo", 1), ("evo", 4), ("tpe", 4)])
+@pytest.mark.parametrize(("sampler", "workers"), [("evo", 1), ("evo", 4), ("tpe", 4), ("evo+random", 4)])
 def test_kills_lose_nothing_and_change_nothing(sampler: str, workers: int, tmp_path: Path) -> None:
     """After each kill the database is whole and every reported trial is in it, as it was; no process is left behind.
 
@@ -56,11 +56,18 @@ def test_kills_lose_nothing_and_change_nothing(sampler: str, workers: int, tmp_p
     assert kills["kills"] > 0
     assert end["sequence"] == whole["sequence"]
     assert end["summary"]["best"] == whole["summary"]["best"]
-    if sampler != "evo":  # it counts each configuration that is turned away once a session
+    assert found_by_arm(end) == found_by_arm(whole)
+    if not sampler.startswith("evo"):  # it counts each configuration that is turned away once a session
         assert end["summary"]["rejections"] == whole["summary"]["rejections"]
     assert not Path(f"{db}-wal").exists()
     assert not Path(f"{db}.lock").exists()
     check_optunas_tables(db)
+
+
+def found_by_arm(end: dict[str, Any]) -> list[tuple[Any, ...]] | None:
+    """What sampler and control found, without how long it took."""
+    control = end["summary"]["control"]
+    return control and [(arm["trials"], arm["evaluated"], arm["best_us"]) for arm in control["arms"]]
 
 
 def check_optunas_tables(db: Path) -> None:

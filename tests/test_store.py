@@ -119,6 +119,8 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "budget_s",
         "baseline",
         "best",
+        "cost",
+        "control",
     ]
     assert list(summary) == keys
     assert (summary["study"], summary["device"], summary["predicted"]) == ("small", "NVIDIA H200", False)

@@ -135,11 +135,22 @@ def _spent(progress: Progress) -> str:
     return f"{duration(progress.elapsed_s)}{budget}, {progress.trials} trials{limit}"
 
 
+def _arms(progress: Progress) -> list[str]:
+    """Return what each arm found, where there is a control."""
+    told = []
+    for arm in progress.arms:
+        time_us = arm.best.evaluation.time_us if arm.best else None
+        best = f"{microseconds(time_us)} {unit(progress)}" if time_us else "nothing measured"
+        told.append(f"{arm.sampler}{' (control)' if arm.control else ''} {best} in {arm.trials}")
+    return told
+
+
 def line(progress: Progress) -> str:
     """Return the progress as one line."""
     parts = [
         _spent(progress),
         f"best {_best(progress)}",
+        *_arms(progress),
         f"{progress.trials_per_minute:.0f} trials/min",
         f"device busy {100 * progress.busy_share:.0f} %",
         counts(progress.outcomes),
@@ -165,6 +176,8 @@ def panel(progress: Progress) -> Panel:
         row("", _bar(progress.elapsed_s / progress.budget_s))
     row("baseline", _baseline(progress))
     row("best", _best(progress), "bold green" if (progress.speedup or 0) > 1 else "bold")
+    if progress.arms:
+        row("control", ", ".join(_arms(progress)) + " trials")
     row("speed", f"{progress.trials_per_minute:.0f} trials a minute, device busy {100 * progress.busy_share:.0f} %")
     row("outcomes", counts(progress.outcomes))
     if progress.rejections:

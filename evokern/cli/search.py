@@ -28,6 +28,12 @@ TrialsOption = Annotated[
         "--trials", metavar="N", min=1, help="Total of evaluated trials; infeasible and duplicate ones apart."
     ),
 ]
+PriceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--cost-per-hour", metavar="PRICE", min=0, help="Price of an hour of the device: show tells the cost."
+    ),
+]
 GoOnOption = Annotated[
     bool, typer.Option("--go-on", help="Continue although the study's file or the kernel's code changed.")
 ]
@@ -37,12 +43,17 @@ def _complete_samplers(incomplete: str) -> list[str]:
     return [name for name in ("evo", "tpe", "nsga2", "gp", "random", "grid") if name.startswith(incomplete)]
 
 
+def _complete_controls(incomplete: str) -> list[str]:
+    return [name for name in ("random", "none") if name.startswith(incomplete)]
+
+
 @command(
     "search",
     examples="""
     evokern search
     evokern search attention-s512 --budget 2h --seed 7 --db runs.db
     evokern search --trials 200 --sampler tpe --device cuda:0
+    evokern search attention-s512 --control random
     evokern search attention-s512 --warm-start runs.db:attention-s128
     evokern search attention-s512 --fresh
     """,
@@ -70,6 +81,15 @@ def search(
             "--window", metavar="W", help="Trials in flight: proposal n sees the results up to n - W; fixed per study."
         ),
     ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            "--control",
+            metavar="random|none",
+            help="random: every second trial is drawn at random, so that you see whether the sampler earned its keep.",
+            autocompletion=_complete_controls,
+        ),
+    ] = None,
     warm_start: Annotated[
         str | None,
         typer.Option(
@@ -78,6 +98,7 @@ def search(
             help="Begin with what another study found, or with the time model's ranking for this GPU (sim).",
         ),
     ] = None,
+    cost_per_hour: PriceOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin anew; an earlier study of this name becomes NAME.1.")
     ] = False,
@@ -103,7 +124,9 @@ def search(
             sampler=sampler,
             seed=seed,
             window=window,
+            control=control,
             warm_start=warm_start,
+            cost_per_hour=cost_per_hour,
             fresh=fresh,
             go_on=go_on,
             trust=trust,
@@ -126,6 +149,7 @@ def resume(
     extend: ExtendOption = None,
     trials: TrialsOption = None,
     device: DeviceOption = None,
+    cost_per_hour: PriceOption = None,
     go_on: GoOnOption = False,
     trust: TrustOption = False,
     db: DbOption = DEFAULT_DB,
@@ -144,6 +168,7 @@ def resume(
             budget=budget,
             extend=extend,
             trials=trials,
+            cost_per_hour=cost_per_hour,
             go_on=go_on,
             trust=trust,
             on_progress=watch,
@@ -161,6 +186,8 @@ _ENDS = {
 
 def conclude(output: Output, result: SearchResult) -> int:
     """Say what the search ended with and return the exit code."""
+    from evokern.explain.worth import price, verdict
+
     code = INTERRUPTED if result.interrupted else 0
     if output.json:
         output.emit({**result.summary, "end": result.end})
@@ -180,6 +207,10 @@ def conclude(output: Output, result: SearchResult) -> int:
     else:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
         output.say(f"nothing beat the baseline: {against}")
+    if result.summary["control"]:
+        output.say(verdict(result.summary["control"], unit))
+    if result.summary["cost"]:
+        output.say(f"cost: {price(result.summary['cost'])}")
     output.say(
         f"evokern show {result.study} --db {result.db}; evokern export {result.study} --db {result.db} -o best.cu"
     )

@@ -93,6 +93,8 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
 
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
+    from evokern.explain.worth import price, verdict
+
     summary = reader.summary(record)
     unit = "µs predicted" if record.predicted else "µs"
     spent = duration(summary["elapsed_s"]) + (f" of {duration(record.budget_s)}" if record.budget_s else "")
@@ -101,6 +103,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         f"{summary['trials']} trials in {spent}, sampler {record.sampler}, seed {record.seed}",
         f"outcomes: {counts(summary['outcomes'])}",
     ]
+    if summary["cost"]:
+        lines.append(f"cost: {price(summary['cost'])}")
     if summary["rejections"]:
         lines.append(f"proposals turned away before a compile: {counts(summary['rejections'])}")
     baseline, best = summary["baseline"], summary["best"]
@@ -117,9 +121,36 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("nothing beat the baseline")
+    if summary["control"]:
+        lines += [verdict(summary["control"], unit), "", *_arms(summary["control"], unit)]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
     return lines
+
+
+def _arms(control: dict[str, Any], unit: str) -> list[str]:
+    rows = []
+    for arm in control["arms"]:
+        after, matched = arm["best_after"], arm["matched_after"]
+        rows.append(
+            (
+                f"{arm['sampler']}{' (control)' if arm['control'] else ''}",
+                str(arm["trials"]),
+                str(arm["evaluated"]),
+                microseconds(arm["best_us"]),
+                _reached(after),
+                _reached(matched),
+            )
+        )
+    return table(("arm", "trials", "evaluated", f"best {unit}", "its best after", "the other's best after"), rows)
+
+
+def _reached(reached: dict[str, Any] | None) -> str:
+    if reached is None:
+        return "never"
+    return (
+        f"{reached['evaluated']} evaluated, {duration(reached['elapsed_s'])} into the study (trial {reached['trial']})"
+    )
 
 
 def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float | None) -> list[str]:
@@ -139,7 +170,7 @@ def _row(trial: Trial, record: StudyRecord, baseline_us: float | None) -> tuple[
     interval = interval_us(evaluation)
     used = evaluation.resources
     return (
-        str(trial.number),
+        f"{trial.number}{' control' if trial.control else ''}",
         microseconds(evaluation.time_us),
         f"{microseconds(interval[0])} to {microseconds(interval[1])}" if interval else "-",
         f"{baseline_us / evaluation.time_us:.2f}×" if baseline_us and evaluation.time_us else "-",
@@ -155,7 +186,10 @@ def _one(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord
         output.emit(facts)
         return
     evaluation = found.trial.evaluation
-    print(f"trial {found.trial.number} of {record.name} on {record.device}: {facts['outcome']}, {facts['reason']}")
+    drawn = " drawn by the control" if found.trial.control else ""
+    print(
+        f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {facts['outcome']}, {facts['reason']}"
+    )
     print("configuration (* differs from the default candidate)")
     for gene in record.genes:
         value = found.trial.config.get(gene.name)
@@ -188,6 +222,7 @@ def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str,
         "device": record.device,
         "predicted": record.predicted,
         "trial": found.trial.number,
+        "control": found.trial.control,
         "outcome": evaluation.outcome.value,
         "reason": evaluation.reason,
         "time_us": evaluation.time_us,

@@ -53,6 +53,8 @@ class Proposal:
     """Constraint → how many proposals for this trial it turned away."""
     leavings: Mapping[str, Any] = field(default_factory=dict)
     """What the sampler left on the view, as JSON values: `trial` and `study` system attributes."""
+    control: bool = False
+    """Whether the study's control drew it, not its sampler."""
 
 
 @dataclass(frozen=True)

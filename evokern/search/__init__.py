@@ -22,6 +22,20 @@ EndReason = Literal["budget", "trials", "exhausted", "interrupted"]
 
 
 @dataclass(frozen=True)
+class ArmProgress:
+    """How one arm of a search with a control stands."""
+
+    sampler: str
+    """Who proposes."""
+    control: bool
+    """Whether it is the control."""
+    trials: int
+    """Its trials recorded."""
+    best: Trial | None
+    """Its fastest trial."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """How a search stands; the engine hands one to `on_progress` at every event."""
 
@@ -57,6 +71,8 @@ class Progress:
     """Name and time in µs of what the user would run instead."""
     best: Trial | None = None
     """The champion."""
+    arms: tuple[ArmProgress, ...] = ()
+    """Sampler and control, where there is a control."""
     trials_per_minute: float = 0.0
     """Over the last minute of this session, infeasible trials apart."""
     busy_share: float = 0.0
@@ -120,7 +136,9 @@ def search(
     sampler: str | None = None,
     seed: int | None = None,
     window: int | None = None,
+    control: str | None = None,
     warm_start: str | None = None,
+    cost_per_hour: float | None = None,
     fresh: bool = False,
     go_on: bool = False,
     trust: bool = False,
@@ -141,8 +159,11 @@ def search(
         sampler: evo, tpe, nsga2, gp, random or grid.
         seed: seed of the proposals.
         window: trials in flight; proposal n sees the results up to n - window.
+        control: `random` gives every second trial of a new study to random search, beside the sampler, which sees
+            none of it; `none` overrules a study file that says so.
         warm_start: what a new study begins with: another study (`runs.db:attention-s128`), a recording, or `sim`, the
             ranking of the time model for the GPU. It is kept with the study.
+        cost_per_hour: price of an hour of the device, for what the search cost.
         fresh: rename an earlier study of this name and begin anew.
         go_on: continue although the study's file or the kernel's code changed.
         trust: remember that the kernel folder's code may run.
@@ -162,8 +183,9 @@ def search(
         budget_s=None if budget is None else parse_duration(budget),
         extend_s=None if extend is None else parse_duration(extend),
         trials=trials,
-        overrides=Overrides(sampler, seed, window),
+        overrides=Overrides(sampler, seed, window, control),
         warm_start=warm_start,
+        cost_per_hour=cost_per_hour,
         fresh=fresh,
         go_on=go_on,
     )
@@ -179,6 +201,7 @@ def resume(
     budget: str | float | None = None,
     extend: str | float | None = None,
     trials: int | None = None,
+    cost_per_hour: float | None = None,
     go_on: bool = False,
     trust: bool = False,
     on_progress: OnProgress | None = None,
@@ -192,6 +215,7 @@ def resume(
         budget: as `search`.
         extend: as `search`.
         trials: as `search`.
+        cost_per_hour: as `search`.
         go_on: as `search`.
         trust: as `search`.
         on_progress: as `search`.
@@ -211,10 +235,11 @@ def resume(
         budget=budget,
         extend=extend,
         trials=trials,
+        cost_per_hour=cost_per_hour,
         go_on=go_on,
         trust=trust,
         on_progress=on_progress,
     )
 
 
-__all__ = ["EndReason", "OnProgress", "Progress", "SearchResult", "resume", "search"]
+__all__ = ["ArmProgress", "EndReason", "OnProgress", "Progress", "SearchResult", "resume", "search"]

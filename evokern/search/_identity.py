@@ -19,8 +19,8 @@ from evokern.study import GateSettings, SamplerSettings, SimulationSettings, Stu
 
 GO_ON = "`--fresh` begins anew and keeps the old study as {name}.1; `--go-on` continues with the old results"
 FRESH = "`--fresh` begins anew and keeps the old study as {name}.1"
-NOT_COMPARED = ("device", "path")
-"""Settings that are kept for `resume` and may change between sessions."""
+NOT_COMPARED = ("device", "path", "control")
+"""Settings that are kept for `resume` and may change between sessions; a changed control has a message of its own."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Overrides:
     """Seed of the proposals."""
     window: int | None = None
     """Trials in flight."""
+    control: str | None = None
+    """Name of the control, or `none`."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,9 @@ class Subject:
             window=overrides.window or study.window or self.device.window,
             budget_s=study.budget_s,
             trials_limit=study.trials,
+            control=study.control if overrides.control is None else overrides.control,
+            cost_per_hour=study.cost_per_hour,
+            cost_unit=study.cost_unit,
             evokern_version=__version__,
         )
 
@@ -98,6 +103,7 @@ def settings_of(study: Study) -> dict[str, Any]:
         "sampler": {"name": study.sampler.name, **study.sampler.options},
         "seed": study.seed,
         "window": study.window,
+        "control": study.control,
         "gate": {**asdict(study.gate), "input_sets": list(study.gate.input_sets)},
         "timing": asdict(study.timing),
         "simulation": asdict(study.simulation),
@@ -123,6 +129,9 @@ def study_of(record: StudyRecord) -> Study:
         trials=record.trials_limit,
         seed=s["seed"],
         window=s["window"],
+        control=s.get("control", "none"),  # studies from before there were controls
+        cost_per_hour=record.cost_per_hour,
+        cost_unit=record.cost_unit,
         gate=GateSettings(**{**s["gate"], "input_sets": tuple(s["gate"]["input_sets"])}),
         timing=TimingSettings(**s["timing"]),
         simulation=SimulationSettings(**s["simulation"]),
@@ -173,6 +182,15 @@ def agree(
     if _gene_identity(now.genes) != _gene_identity(record.genes):
         what = _gene_changes(record.genes, now.genes)
         raise StudyError(f"the genes of study {name} changed since it began ({what}); " + FRESH.format(name=name))
+    kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
+    kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
+    kept = replace(kept, **_still_valid(record, now, overrides))
+    if kept.control != record.control:
+        began, wanted = (_control_said(one) for one in (record.control, kept.control))
+        raise StudyError(
+            f"study {name} began {began}, and its trials depend on it; this asks for a search {wanted}: "
+            + FRESH.format(name=name)
+        )
     changes = _differences(_compared(record.settings), _compared(now.settings))
     changes += _overridden(record, overrides)
     if now.kernel_digest != record.kernel_digest:
@@ -180,20 +198,26 @@ def agree(
     if changes and not go_on:
         what = "; ".join(changes)
         raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))
-    kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
-    kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
-    return replace(kept, **_still_valid(record, now, overrides))
+    return kept
+
+
+def _control_said(control: str) -> str:
+    return "without a control" if control == "none" else f"with a {control} control"
 
 
 def _still_valid(record: StudyRecord, now: StudyRecord, overrides: Overrides) -> dict[str, Any]:
     """Return what the study began with and neither its file nor the command line has changed since."""
-    fields = {"sampler": ("sampler", "sampler_options"), "seed": ("seed",), "window": ("window",)}
-    return {
+    fields = {"sampler": ("sampler", "sampler_options")} | {name: (name,) for name in ("seed", "window", "control")}
+    before = {"control": "none", **record.settings}  # studies from before there were controls
+    kept = {
         field: getattr(record, field)
         for setting, stored in fields.items()
-        if getattr(overrides, setting) is None and record.settings[setting] == now.settings[setting]
+        if getattr(overrides, setting) is None and before[setting] == now.settings[setting]
         for field in stored
     }
+    if now.cost_per_hour is None:
+        kept |= {"cost_per_hour": record.cost_per_hour, "cost_unit": record.cost_unit}
+    return kept
 
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:

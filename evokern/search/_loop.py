@@ -1,9 +1,9 @@
 """The loop: ask, evaluate, record, tell in order.
 
 The order is what makes a search repeatable. Trial n is proposed when trials up to n - W are recorded, and its sampler
-sees exactly those; answers are recorded as they arrive, and told in number order. The time that a candidate races
-against follows the same rule. So neither the device's speed, nor its number of workers, nor an interruption changes
-the sequence of candidates.
+sees exactly those of its arm; answers are recorded as they arrive, and told in number order. The time that a candidate
+races against follows the same rule. So neither the device's speed, nor its number of workers, nor an interruption
+changes the sequence of candidates.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from evokern.errors import InternalError
 from evokern.feasibility import Violation
 from evokern.samplers import History, Proposal, Result, Sampler
 from evokern.search import EndReason
+from evokern.search._arms import Arms
 from evokern.space import Config
 from evokern.trial import Evaluation, Outcome, Trial
 
@@ -101,6 +102,7 @@ class Loop:
         limits: Limits,
         violation: Callable[[Config], Violation | None],
         *,
+        control: tuple[History, Sampler] | None = None,
         before_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
@@ -108,18 +110,19 @@ class Loop:
         """Make a loop.
 
         Args:
-            history: what samplers may see; empty.
+            history: what the sampler may see; empty.
             sampler: who proposes.
             device: who evaluates; started.
             recorder: where trials go.
             limits: when to end.
             violation: names the constraint that an infeasible configuration violates.
+            control: who proposes every second trial, with an empty history of its own; None for no control.
             before_s: study time of earlier sessions, seconds.
             clock: seconds, from any origin.
             began: the clock's time at which the session began; None is now.
         """
-        self._history = history
-        self._sampler = sampler
+        self.arms = Arms((history, sampler), *([control] if control else []))
+        """Who proposes."""
         self._device = device
         self._recorder = recorder
         self._limits = limits
@@ -196,7 +199,7 @@ class Loop:
     def restore(self, earlier: Sequence[Earlier]) -> list[Result]:
         """Take up the trials of earlier sessions; returns the results that a store may be told of, in number order."""
         for entry in earlier:
-            self._history.restore(entry.number, entry.proposal)
+            self.arms.of(entry.number).restore(entry.number, entry.proposal)
             self._proposals.append(entry.proposal)
             self.rejections.update(entry.proposal.rejections)
             if entry.trial is not None:
@@ -256,9 +259,8 @@ class Loop:
         return visible and not (enough or self._exhausted or self._over_budget())
 
     def _show(self, number: int) -> None:
-        """Make visible what the proposal of a trial may see: the results up to number - window."""
-        while len(self._history.results) <= number - self._limits.window:
-            self._history.tell(self._results[len(self._history.results)])
+        """Make visible what the proposal of a trial may see: its arm's results up to number - window."""
+        self.arms.of(number).show(self._results, number - self._limits.window)
 
     def _adopt(self) -> None:
         for number, proposal in enumerate(self._proposals):
@@ -269,7 +271,7 @@ class Loop:
     def _ask(self, after_event: AfterEvent) -> None:
         number = len(self._proposals)
         self._show(number)
-        proposal = self._sampler.propose(self._history, number)
+        proposal = self.arms.of(number).propose(number)
         if proposal is None:
             self._exhausted = True
             return
@@ -284,7 +286,7 @@ class Loop:
         self._in_flight.add(number)
         violation = self._violation(config)
         if violation is None:
-            self._device.submit(Request(number, config, self._history.elite_us))
+            self._device.submit(Request(number, config, self.arms.of(number).elite_us))
             return False
         evidence = {
             "constraint": violation.constraint,
@@ -300,7 +302,9 @@ class Loop:
             raise InternalError(f"the device answered trial {answer.number}, which is not in flight")
         self._in_flight.remove(answer.number)
         proposal = self._proposals[answer.number]
-        trial = Trial(answer.number, proposal.config, answer.evaluation, proposal.info, self.elapsed_s)
+        trial = Trial(
+            answer.number, proposal.config, answer.evaluation, proposal.info, self.elapsed_s, proposal.control
+        )
         self._recorder.record(trial, self.session_s)
         self._written = self._clock()
         self._count(trial)
@@ -310,6 +314,7 @@ class Loop:
 
     def _count(self, trial: Trial) -> None:
         self._results[trial.number] = Result.of(trial)
+        self.arms.of(trial.number).count(trial)
         self.outcomes[trial.outcome.value] += 1
         self.evaluated += trial.outcome.evaluated
         self.last = trial

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from evokern.device import StartReport
-from evokern.search import EndReason, OnProgress, Progress
+from evokern.search import ArmProgress, EndReason, OnProgress, Progress
 from evokern.search._identity import Subject
 from evokern.search._loop import Loop
 from evokern.store import StudyRecord, fastest_baseline
@@ -31,6 +31,7 @@ class Reporter:
             trials=resumed,
             trials_limit=record.trials_limit,
         )
+        self._samplers = (record.sampler, record.control)
         self._loop: Loop | None = None
 
     def note(self, text: str) -> None:
@@ -71,11 +72,20 @@ class Reporter:
             outcomes=dict(loop.outcomes),
             rejections=dict(loop.rejections.most_common()),
             best=loop.best,
+            arms=self._arms(loop),
             trials_per_minute=loop.trials_per_minute,
             busy_share=loop.busy_share,
             last_failures=tuple(_said(trial) for trial in loop.failures),
             last_trial=loop.last,
             **changes,
+        )
+
+    def _arms(self, loop: Loop) -> tuple[ArmProgress, ...]:
+        both = loop.arms.all
+        if len(both) == 1:
+            return ()
+        return tuple(
+            ArmProgress(name, arm.control, arm.trials, arm.best) for name, arm in zip(self._samplers, both, strict=True)
         )
 
 

@@ -19,6 +19,7 @@ from evokern.kernel import Kernel
 from evokern.profiles import limits_for
 from evokern.samplers import History, Proposal, Sampler, make_sampler
 from evokern.search import EndReason, OnProgress, SearchResult
+from evokern.search._arms import arm_window, control_seed
 from evokern.search._diagnose import run_diagnosed
 from evokern.search._identity import Overrides, Subject, agree, problems_of
 from evokern.search._loop import Earlier, Limits, Loop
@@ -28,7 +29,7 @@ from evokern.search._warm import offered, warm_start
 from evokern.space import Config
 from evokern.store import Proposed, StudyRecord, database_of, open_readonly, open_recording
 from evokern.store._writer import Session, Store
-from evokern.study import Study
+from evokern.study import Study, check_control, check_price
 from evokern.trial import Trial
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Wanted:
     """What is said over the study's file."""
     warm_start: str | None = None
     """Where a new study's prior comes from."""
+    cost_per_hour: float | None = None
+    """Price of an hour of the device."""
     fresh: bool = False
     """Set an earlier study of this name aside."""
     go_on: bool = False
@@ -60,9 +63,11 @@ class Wanted:
         window = self.overrides.window
         if window is not None and not 1 <= window <= 1024:
             raise StudyError(f"window = {window}; give 1 to 1024")
+        check_control(self.overrides.control or "none", "")
+        check_price(self.cost_per_hour)
 
     def applied(self, record: StudyRecord) -> StudyRecord:
-        """Return the record with this session's limits.
+        """Return the record with this session's limits and price.
 
         Raises:
             StudyError: there is no budget to extend.
@@ -72,7 +77,9 @@ class Wanted:
             if budget_s is None:
                 raise StudyError(f"study {record.name} has no budget to extend; give one with --budget")
             budget_s += self.extend_s
-        return replace(record, budget_s=budget_s, trials_limit=self.trials or record.trials_limit)
+        price = record.cost_per_hour if self.cost_per_hour is None else self.cost_per_hour
+        limit = self.trials or record.trials_limit
+        return replace(record, budget_s=budget_s, trials_limit=limit, cost_per_hour=price)
 
 
 def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> SearchResult:
@@ -123,6 +130,7 @@ def _one_session(
         session,
         Limits(record.window, record.budget_s, record.trials_limit),
         violation_of(subject),
+        control=(History(subject.space), control_of(record, subject)) if record.control != "none" else None,
         before_s=session.before_s,
         clock=clock_of(subject),
         began=began,
@@ -203,6 +211,7 @@ def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
     else:
         record = wanted.applied(now)
     sampler_of(record, subject)  # an unknown sampler or option must not leave a study behind
+    check_control(record.control, record.sampler)
     if old is None:
         return store.create(record, subject.sources())
     if record != old:
@@ -212,15 +221,25 @@ def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
 
 def sampler_of(record: StudyRecord, subject: Subject, prior: Prior | None = None) -> Sampler:
     """Build a study's sampler."""
+    window = record.window if record.control == "none" else arm_window(record.window, 2)
+    explain = _explain(subject)
+    return make_sampler(record.sampler, subject.space, record.sampler_options, record.seed, window, explain, prior)
+
+
+def control_of(record: StudyRecord, subject: Subject) -> Sampler:
+    """Build the sampler of a study's control."""
+    window = arm_window(record.window, 2)
+    return make_sampler(record.control, subject.space, {}, control_seed(record.seed), window, _explain(subject))
+
+
+def _explain(subject: Subject) -> Callable[[Config], str]:
     violation = violation_of(subject)
 
     def explain(config: Config) -> str:
         found = violation(config)
         return found.constraint if found else "infeasible"
 
-    return make_sampler(
-        record.sampler, subject.space, record.sampler_options, record.seed, record.window, explain, prior
-    )
+    return explain
 
 
 def violation_of(subject: Subject) -> Callable[[Config], Violation | None]:
@@ -246,9 +265,8 @@ def _task(subject: Subject, earlier: Sequence[Proposed]) -> Task:
 
 
 def _earlier(entry: Proposed) -> Earlier:
-    proposal = Proposal(entry.config, entry.info, entry.rejections, entry.leavings)
+    proposal = Proposal(entry.config, entry.info, entry.rejections, entry.leavings, entry.control)
     if entry.evaluation is None:
         return Earlier(entry.number, proposal, None)
-    return Earlier(
-        entry.number, proposal, Trial(entry.number, entry.config, entry.evaluation, entry.info, entry.seconds)
-    )
+    trial = Trial(entry.number, entry.config, entry.evaluation, entry.info, entry.seconds, entry.control)
+    return Earlier(entry.number, proposal, trial)

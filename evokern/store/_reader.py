@@ -14,6 +14,7 @@ from sqlite_utils import Database
 
 from evokern.device._base import BaselineResult
 from evokern.errors import StoreError, StudyError, nearest
+from evokern.store._arms import control_table
 from evokern.store._files import connect_readonly, explained
 from evokern.store._proofs import ProofRecord
 from evokern.store._records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
@@ -181,6 +182,7 @@ class Reader:
         """Return the object that `show --json` prints."""
         outcomes = self.outcomes(study)
         baseline, best = self.baseline(study), self.best(study)
+        elapsed_s = sum(session.elapsed_s for session in self.sessions(study))
         return {
             "study": study.name,
             "device": study.device,
@@ -188,10 +190,12 @@ class Reader:
             "trials": sum(outcomes.values()),
             "outcomes": outcomes,
             "rejections": self.rejections(study),
-            "elapsed_s": sum(session.elapsed_s for session in self.sessions(study)),
+            "elapsed_s": elapsed_s,
             "budget_s": study.budget_s,
             "baseline": {"name": baseline[0], "time_us": baseline[1]} if baseline else None,
             "best": _best_table(best, baseline[1] if baseline else None) if best else None,
+            "cost": study.cost(elapsed_s),
+            "control": control_table(study, () if study.control == "none" else self.trials(study)),
         }
 
 

@@ -49,6 +49,12 @@ class StudyRecord:
     """Total time over all sessions, seconds."""
     trials_limit: int | None = None
     """Total number of evaluated trials."""
+    control: str = "none"
+    """`random` where every second trial is drawn at random, beside the sampler; else `none`."""
+    cost_per_hour: float | None = None
+    """Price of an hour of the device."""
+    cost_unit: str = ""
+    """Currency of that price."""
     created: str = ""
     """When, in ISO 8601."""
     evokern_version: str = ""
@@ -71,9 +77,19 @@ class StudyRecord:
             "window": self.window,
             "budget_s": self.budget_s,
             "trials_limit": self.trials_limit,
+            "control": self.control,
+            "cost_per_hour": self.cost_per_hour,
+            "cost_unit": self.cost_unit,
             "created": self.created,
             "evokern_version": self.evokern_version,
         }
+
+    def cost(self, elapsed_s: float) -> dict[str, Any] | None:
+        """Return what so many seconds of the study's device cost, as JSON values; None where no price is known."""
+        if self.cost_per_hour is None:
+            return None
+        total = self.cost_per_hour * elapsed_s / 3600
+        return {"total": total, "per_hour": self.cost_per_hour, "unit": self.cost_unit}
 
     @classmethod
     def of(cls, row: Row) -> StudyRecord:
@@ -88,6 +104,10 @@ class StudyRecord:
             settings=json.loads(row["settings"]),
             sampler=sampler["name"],
             sampler_options=sampler["options"],
+            # Files from before these columns, opened for reading, do not have them.
+            control=row.get("control") or "none",
+            cost_per_hour=row.get("cost_per_hour"),
+            cost_unit=row.get("cost_unit") or "",
         )
 
 
@@ -190,6 +210,8 @@ class Proposed:
     """What became of it (samples apart); None while in flight."""
     seconds: float
     """Study time at which it was recorded, or 0."""
+    control: bool = False
+    """Whether the study's control drew it."""
 
 
 def dumps(value: Any) -> str:
@@ -294,4 +316,5 @@ def trial_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None) -> 
         evaluation=evaluation_of(row, samples),
         proposal=json.loads(row["proposal"] or "{}"),
         seconds=row["seconds"] or 0.0,
+        control=bool(row.get("control")),
     )

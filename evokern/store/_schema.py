@@ -141,6 +141,16 @@ def m002_priors(db: Database) -> None:
     )
 
 
+@migrations()
+def m003_control_and_price(db: Database) -> None:
+    """Which trials a study's control drew, and what an hour of the device costs."""
+    db.table("evokern_trials").add_column("control", int)  # 1 where the control drew it
+    studies = db.table("evokern_studies")
+    studies.add_column("control", str)  # name of the control's sampler
+    studies.add_column("cost_per_hour", float)
+    studies.add_column("cost_unit", str)
+
+
 def known_migrations() -> set[str]:
     """Return the names of the migrations that this version knows."""
     return {migration.name for migration in migrations._migrations}

@@ -207,7 +207,7 @@ class Session:
     def proposed(self) -> list[Proposed]:
         """Return every trial proposed so far, in number order."""
         columns = "uuid, number, config, proposal, leavings, rejections, seconds, outcome, time_us, timings, resources"
-        columns += ", fingerprint, evidence, gate, compile_s, device_s"
+        columns += ", fingerprint, evidence, gate, compile_s, device_s, control"
         found = []
         with explained(self._store.path):
             rows = self._db["evokern_trials"].rows_where("study = ?", [self.study.uuid], "number", columns)
@@ -222,6 +222,7 @@ class Session:
                         rejections=json.loads(row["rejections"] or "{}"),
                         evaluation=evaluation_of(row) if row["outcome"] else None,
                         seconds=row["seconds"] or 0.0,
+                        control=bool(row["control"]),
                     )
                 )
         return found
@@ -235,7 +236,7 @@ class Session:
         """
         with explained(self._store.path):
             for trial in trials:
-                self._optuna.begin(trial.number, trial.config)
+                self._optuna.begin(trial.number, trial.config, control=trial.control)
             for result in results:
                 self._optuna.tell(result)
 
@@ -266,6 +267,7 @@ class Session:
             "proposal": dumps(proposal.info),
             "leavings": dumps(proposal.leavings),
             "rejections": dumps(proposal.rejections),
+            "control": int(proposal.control),
             "kernel_digest": self.study.kernel_digest,
             "session": self.uuid,
             "proposed_s": self.before_s + elapsed_s,
@@ -279,7 +281,7 @@ class Session:
                     "ON CONFLICT (study, constraint_name) DO UPDATE SET count = count + excluded.count",
                     counts,
                 )
-            self._optuna.begin(number, proposal.config)
+            self._optuna.begin(number, proposal.config, control=proposal.control)
         self._trials[number] = trial
 
     def record(self, trial: Trial, elapsed_s: float) -> None:

@@ -1,0 +1,114 @@
+"""Arms of a search: its sampler, and beside it perhaps a control that draws at random, in turn.
+
+Each arm searches as if it were alone: it has a history of its own, in which its trials are numbered anew, and never
+sees what the other arm proposed or found. With windows in proportion, an arm therefore proposes what it would propose
+without the other. One thing is shared: a program that both arms propose is compiled and timed once, by whoever came
+first, and both learn that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from evokern.errors import InternalError
+from evokern.samplers import History, Proposal, Result, Sampler, trial_seed
+from evokern.trial import Outcome, Trial
+
+
+def arm_window(window: int, arms: int) -> int:
+    """Return how many trials of one arm its next proposal does not see, where the study has `window` in flight."""
+    return -(-window // arms)
+
+
+def control_seed(seed: int) -> int:
+    """Return the seed of a study's control: another one than its sampler's."""
+    return trial_seed(seed, -1)
+
+
+class Arm:
+    """A sampler and what it may see."""
+
+    def __init__(self, history: History, sampler: Sampler, place: int = 0, arms: int = 1) -> None:
+        """Make an arm.
+
+        Args:
+            history: what its sampler may see; empty.
+            sampler: who proposes.
+            place: number of its first trial in the study.
+            arms: how many take turns.
+        """
+        self._history = history
+        self._sampler = sampler
+        self._place = place
+        self._arms = arms
+        self._programs: set[str | None] = set()
+        self.trials = 0
+        """Trials of the arm that are recorded, over all sessions."""
+        self.best: Trial | None = None
+        """The arm's fastest trial, one that shares the other arm's time included."""
+
+    @property
+    def control(self) -> bool:
+        """Whether it is the control."""
+        return self._place > 0
+
+    @property
+    def elite_us(self) -> float | None:
+        """Time of the best trial that the arm may see, in µs: what its candidates race against."""
+        return self._history.elite_us
+
+    def propose(self, number: int) -> Proposal | None:
+        """Return the proposal of the study's trial `number`; None when nothing is left."""
+        proposal = self._sampler.propose(self._history, self._local(number))
+        if proposal is None:
+            return None
+        info = dict(proposal.info)
+        if "parents" in info:
+            info["parents"] = [self._arms * parent + self._place for parent in info["parents"]]
+        return replace(proposal, info=info, control=self.control)
+
+    def restore(self, number: int, proposal: Proposal) -> None:
+        """Put the proposal of an earlier session back."""
+        if proposal.control != self.control:
+            raise InternalError(f"trial {number} of the store belongs to the other arm of its study")
+        self._history.restore(self._local(number), proposal)
+
+    def show(self, results: Mapping[int, Result], last: int) -> None:
+        """Let the sampler see its own results up to the study's trial `last`.
+
+        Args:
+            results: trial number in the study → result; all of them up to `last`.
+            last: the last one that may be seen.
+        """
+        local = len(self._history.results)
+        while (number := self._arms * local + self._place) <= last:
+            seen = results[number]
+            outcome = seen.outcome.alone(seen.fingerprint, self._programs)
+            self._history.tell(replace(seen, number=local, outcome=outcome))
+            local += 1
+
+    def count(self, trial: Trial) -> None:
+        """Take in a recorded trial, for whoever watches."""
+        self.trials += 1
+        time_us = trial.evaluation.time_us
+        if trial.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE) or time_us is None:
+            return
+        if self.best is None or (time_us, trial.number) < (self.best.evaluation.time_us or 0.0, self.best.number):
+            self.best = trial
+
+    def _local(self, number: int) -> int:
+        return number // self._arms
+
+
+class Arms:
+    """The arms of a study, taking turns: trial n belongs to arm n modulo their number."""
+
+    def __init__(self, *parts: tuple[History, Sampler]) -> None:
+        """Make the arms: the study's sampler, and perhaps its control, each with its empty history."""
+        self.all: Sequence[Arm] = [Arm(*part, place, len(parts)) for place, part in enumerate(parts)]
+        """Sampler's arm first."""
+
+    def of(self, number: int) -> Arm:
+        """Return the arm of a trial."""
+        return self.all[number % len(self.all)]

@@ -1,0 +1,108 @@
+"""Whether a search earned its keep: its sampler beside the control that had every second trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from evokern.store._records import StudyRecord
+from evokern.trial import Outcome, Trial
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When an arm had found something."""
+
+    trial: int
+    """Number of the trial."""
+    evaluated: int
+    """Evaluated trials of the arm, this one included."""
+    elapsed_s: float
+    """Study time, in which both arms took turns, seconds."""
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """One arm of a study with a control."""
+
+    sampler: str
+    """Who proposed."""
+    control: bool
+    """Whether it is the control."""
+    trials: int
+    """Its trials."""
+    evaluated: int
+    """Those that count, as if it had searched alone."""
+    best_us: float | None
+    """Its least time in the search, µs."""
+    best_after: Reached | None
+    """When it had that."""
+    matched_after: Reached | None
+    """When it was as fast as the other arm's best, or faster; None where it never was."""
+
+
+def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
+    """Return the trials of a study's sampler and those of its control, each as if that arm had searched alone.
+
+    Args:
+        record: the study; without a control the second is empty.
+        trials: its recorded trials in number order.
+    """
+    found: tuple[list[Trial], list[Trial]] = [], []
+    if record.control == "none":
+        return tuple(trials), ()
+    programs: tuple[set[str | None], set[str | None]] = set(), set()
+    for trial in trials:
+        seen = trial.evaluation
+        outcome = seen.outcome.alone(seen.fingerprint, programs[trial.control])
+        found[trial.control].append(replace(trial, evaluation=replace(seen, outcome=outcome)))
+    return tuple(found[0]), tuple(found[1])
+
+
+def bests(trials: Sequence[Trial]) -> list[tuple[Reached, float]]:
+    """Return each new best of an arm, and its time in µs.
+
+    Args:
+        trials: the arm's trials in number order.
+    """
+    found: list[tuple[Reached, float]] = []
+    evaluated = 0
+    for trial in trials:
+        evaluated += trial.outcome.evaluated
+        time_us = trial.evaluation.time_us
+        if trial.outcome is Outcome.MEASURED and time_us and (not found or time_us < found[-1][1]):
+            found.append((Reached(trial.number, evaluated, trial.seconds), time_us))
+    return found
+
+
+def control_table(record: StudyRecord, trials: Iterable[Trial]) -> dict[str, Any] | None:
+    """Return what `show --json` says of a study's control; None where it has none.
+
+    Args:
+        record: the study.
+        trials: its recorded trials in number order.
+    """
+    if record.control == "none":
+        return None
+    both = arms(record, trials)
+    curves = [bests(one) for one in both]
+    told = []
+    for place, (mine, curve) in enumerate(zip(both, curves, strict=True)):
+        other = curves[1 - place]
+        target = other[-1][1] if other else None
+        matched = next((when for when, time_us in curve if target is not None and time_us <= target), None)
+        told.append(
+            ArmSummary(
+                sampler=record.control if place else record.sampler,
+                control=bool(place),
+                trials=len(mine),
+                evaluated=sum(trial.outcome.evaluated for trial in mine),
+                best_us=curve[-1][1] if curve else None,
+                best_after=curve[-1][0] if curve else None,
+                matched_after=matched,
+            )
+        )
+    searched, control = told
+    ratio = control.best_us / searched.best_us if control.best_us and searched.best_us else None
+    return {"sampler": record.control, "arms": [asdict(arm) for arm in told], "advantage": ratio}
