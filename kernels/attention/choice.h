@@ -104,6 +104,10 @@ HOST_DEVICE constexpr bool loaders_need_a_ring(Choice c) {
   return !specialised(c) ||
          (!resident(c) && c.stages > (on_mma(c) && c.loop_order == LOOP_ORDER_PLAIN ? 2 : 1));
 }
+HOST_DEVICE constexpr bool restart_finds_its_keys(Choice c) {
+  return !on_mma(c) || c.rescale != RESCALE_RESTART ||
+         (!specialised(c) && c.key_walk == KEY_WALK_FORWARD && c.pv_acc == PV_ACC_FP32);
+}
 HOST_DEVICE constexpr bool wmma_needs_whole_rows(Choice c) {
   return c.tensor_cores != TENSOR_CORES_WMMA || c.smem_layout != SMEM_LAYOUT_XOR_SWIZZLE;
 }

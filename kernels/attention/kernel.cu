@@ -20,7 +20,8 @@
 //   QK_ACC PV_ACC accumulator type of each product; fp16 halves registers and may overflow on large inputs
 //   EXP           exponentials one by one in fp32, or two at a time in fp16
 //   ROW_SUM       row sums by additions, or by an mma with ones
-//   RESCALE       rescale the output always, when a row's maximum changed, or when it grew by more than 2^8
+//   RESCALE       rescale the output always, when a row's maximum changed, when it grew by more than 2^8, or never: the
+//                 maximum of the first step stays the reference, and a block whose sums overflow fp16 begins anew
 //   LOOP_ORDER    plain, or Q K^T of the next step issued beside P V of this one
 //   KEY_SPLITS    warps along the keys, each with a part of every step; their partial outputs are merged in fp16 or
 //   MERGE         fp32
@@ -74,6 +75,7 @@ static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
 static_assert(resident_needs_static_length(CHOICE), "resident K and V need a length known to the compiler");
 static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be there while V of this one is read");
 static_assert(loaders_need_a_ring(CHOICE), "loading warps fill free buffers of a ring");
+static_assert(restart_finds_its_keys(CHOICE), "warps load keys themselves, from the first, and fp32 sums show overflow");
 static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows at one stride, which a swizzle breaks up");
 static_assert(registers_hold_fragments(CHOICE), "output, scores and Q live in registers at once");
 

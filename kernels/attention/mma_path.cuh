@@ -14,7 +14,6 @@ constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
 constexpr int BUFFERS = buffers(CHOICE);
 constexpr int STEP_KEYS = step_keys(CHOICE);
 constexpr int AHEAD = groups_ahead(CHOICE);
-constexpr int UNROLL_STEPS = UNROLL;      // #pragma unroll reads constants, not macros
 constexpr int KEY_CHUNKS = BLOCK_N / 16;  // 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
@@ -28,6 +27,7 @@ constexpr int LOAD_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
 constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f;
 // How far (in powers of two) a score may exceed its row's reference before the lazy rescale acts; P stays below 2^8.
 constexpr float LAZY_THRESHOLD = 8.f;
+constexpr float LARGEST_HALF = 65504.f;
 
 using ScoreFragment = Accumulator<QK_ACC == QK_ACC_FP32 ? 32 : 16>::type;
 using OutputFragment = Accumulator<PV_ACC == PV_ACC_FP32 ? 32 : 16>::type;
@@ -207,6 +207,13 @@ struct Rows {
       for (int n = 0; n < D / 8; ++n) clear(output[m][n]);
     }
   }
+  /// Whether some P may have been too large for fp16: no summand is above its sum. Sums that are no numbers count too.
+  __device__ __forceinline__ bool overflowed() const {
+    bool beyond = false;
+#pragma unroll
+    for (int m = 0; m < MT; ++m) beyond |= !(sum[m].v[0] <= LARGEST_HALF) || !(sum[m].v[2] <= LARGEST_HALF);
+    return beyond;
+  }
   /// A split without keys: finite, and of weight 0 in the merge.
   __device__ __forceinline__ void stand_aside() {
 #pragma unroll
@@ -360,29 +367,31 @@ __device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, flo
   }
 }
 
-/// Raises the references to the new scores as RESCALE says, and scales what was summed so far.
+/// Raises the references to the new scores as RULE (a value of RESCALE) says, and scales what was summed so far.
+template <int RULE>
 __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
+  if constexpr (RULE == RESCALE_RESTART) return;
   float top[MT][2];
-  bool outgrown = RESCALE == RESCALE_ALWAYS;
+  bool outgrown = RULE == RESCALE_ALWAYS;
 #pragma unroll
   for (int m = 0; m < MT; ++m) {
     own_max(top[m], s[m]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // The lazy test needs no shuffle: a thread votes on its own scores, and the vote covers the row.
-      if constexpr (RESCALE != RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
+      if constexpr (RULE != RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float growth = fmaf(top[m][half], scale, -rows.reference[m][half]);
-      outgrown |= growth > (RESCALE == RESCALE_LAZY ? LAZY_THRESHOLD : 0.f);
+      outgrown |= growth > (RULE == RESCALE_LAZY ? LAZY_THRESHOLD : 0.f);
     }
   }
-  if constexpr (RESCALE != RESCALE_ALWAYS) {
+  if constexpr (RULE != RESCALE_ALWAYS) {
     if (!__any_sync(~0u, outgrown)) return;
   }
 #pragma unroll
   for (int m = 0; m < MT; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if constexpr (RESCALE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
+      if constexpr (RULE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
       const float factor = exp2_fast(rows.reference[m][half] - raised);
       rows.reference[m][half] = raised;
@@ -495,8 +504,10 @@ __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange
 // ---- the algorithm
 
 /// One split's keys: scores, softmax against the running reference, output.
+template <int RULE>
 __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, Rows& rows, int first_row, float scale,
                                         const Place& at) {
+  constexpr int UNROLL_STEPS = RULE == RESCALE ? UNROLL : 1;  // #pragma unroll reads constants, not macros
   Scores s;
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS
@@ -506,7 +517,7 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
       keys.advance(step);
       mask_edges(s, keys.first_key(step), first_row, keys.length, at);
       if (step == 0) begin_reference(rows, s, scale);
-      else update_reference(rows, s, scale);
+      else update_reference<RULE>(rows, s, scale);
       keys.arrive(step);
 #pragma unroll
       for (int n = 0; n < KEY_CHUNKS; ++n) {
@@ -536,7 +547,7 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
       keys.release(step + 1);
       keys.advance(step + 1);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
-      update_reference(rows, s, scale);
+      update_reference<RULE>(rows, s, scale);
     }
     keys.arrive(keys.steps - 1);
 #pragma unroll
@@ -563,6 +574,22 @@ __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   return ceil_div(max(visible - static_cast<int>(split) * BLOCK_N, 0), STEP_KEYS);
 }
 
+/// All keys of a split from the first one on, loads included.
+template <int RULE>
+__device__ __forceinline__ void walk(const KeyStream& keys, Query& q, Rows& rows, int first_row, int longest, float scale,
+                                     const Place& at) {
+  keys.start();
+  keys.arrive_first();
+  rows.reset();
+  if (!IDLE_SPLITS || keys.steps > 0) {
+    q.prepare(at);
+    consume<RULE>(keys, q, rows, first_row, scale, at);
+  } else {
+    rows.stand_aside();
+  }
+  keys.sit_out(longest);
+}
+
 /// Attention of rows [m_block * BLOCK_M, ...) of one head.
 __device__ __forceinline__ void attend(const Tensors& head, unsigned char* shared, int m_block, int length,
                                        float scale) {
@@ -582,19 +609,13 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
                        length, shift};
 
   load_tile<BLOCK_M, COMPUTE_THREADS, ROW_TAIL>(memory, head.q + first_row * D, rows_left, at.thread);
-  keys.start();
-  keys.arrive_first();
-
+  const int longest = steps_of(0, first_row, length);
+  Query q{memory};
   Rows rows;
-  rows.reset();
-  if (!IDLE_SPLITS || steps > 0) {
-    Query q{memory};
-    q.prepare(at);
-    consume(keys, q, rows, first_row, scale, at);
-  } else {
-    rows.stand_aside();
+  walk<RESCALE>(keys, q, rows, first_row, longest, scale, at);
+  if constexpr (RESCALE == RESCALE_RESTART) {
+    if (__syncthreads_or(rows.overflowed())) walk<RESCALE_LAZY>(keys, q, rows, first_row, longest, scale, at);
   }
-  keys.sit_out(steps_of(0, first_row, length));
 
   Half* o = head.o + first_row * D;
   if constexpr (KEY_SPLITS == 1) {
