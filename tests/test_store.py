@@ -219,6 +219,45 @@ def test_adopting_mends_what_an_interruption_left_half_written(tmp_path: Path) -
         assert [trial.params for trial in found] == [dict(trial.config) for trial in trials]
 
 
+def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Steps that fail half-way leave neither our rows nor Optuna's; those before them stay."""
+    table = tiny_table()
+    space = table.space()
+    cells = [config for config in space.grid() if space.feasible(config)]
+    with Store(tmp_path / "a.db") as store:
+        study = store.create(record(), {})
+        session = store.session(study, space)
+        session.propose(0, Proposal(cells[0]), 0.5)
+        with pytest.raises(ZeroDivisionError), session.together():
+            trial = Trial(0, cells[0], MEASURED)
+            session.record(trial, 1.0)
+            session.tell(Result.of(trial))
+            session.propose(1, Proposal(cells[1], rejections={"rows": 3}), 1.0)
+            raise ZeroDivisionError
+    with Store(tmp_path / "a.db") as store:
+        session = store.session(study, space)
+        session.propose(1, Proposal(cells[2]), 1.5)
+        entries = session.proposed()
+    assert [(e.number, e.config, e.evaluation) for e in entries] == [(0, cells[0], None), (1, cells[2], None)]
+    trials = optuna.load_study(study_name="small", storage=f"sqlite:///{tmp_path}/a.db").get_trials()
+    assert [(t.number, t.params, t.state.name) for t in trials] == [
+        (0, dict(cells[0]), "RUNNING"),
+        (1, dict(cells[2]), "RUNNING"),
+    ]
+
+
+def test_tables_of_another_optuna_are_refused(tmp_path: Path) -> None:
+    """Rows are not written into tables that Optuna has changed since; the message names the way on."""
+    db = tmp_path / "a.db"
+    with Store(db) as store:
+        fill(store, [MEASURED])
+    with sqlite3.connect(db) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'v3.0.0.d'")
+    connection.close()
+    with pytest.raises(StoreError, match=r"another Optuna version.*optuna storage upgrade"):
+        Store(db)
+
+
 def test_fresh_sets_the_old_study_aside_in_both_tables(tmp_path: Path) -> None:
     """`--fresh` renames NAME to NAME.1, then NAME.2, here and in Optuna's tables; nothing is deleted."""
     db = tmp_path / "a.db"
@@ -245,13 +284,12 @@ def test_the_log_is_folded_in_at_exit(tmp_path: Path) -> None:
 
 
 def test_every_write_is_durable(tmp_path: Path) -> None:
-    """Our connection and Optuna's: write-ahead log, synchronous=FULL, a timeout of at least 30 s."""
+    """The connection that writes: write-ahead log, synchronous=FULL, a timeout of at least 30 s."""
     with Store(tmp_path / "a.db") as store:
-        connections = [store.db.conn, store.storage.engine.raw_connection().driver_connection]
-        for connection in connections:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
-            assert connection.execute("PRAGMA busy_timeout").fetchone()[0] >= 30_000
+        execute = store.db.conn.execute
+        assert execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert execute("PRAGMA synchronous").fetchone() == (2,)
+        assert execute("PRAGMA busy_timeout").fetchone()[0] >= 30_000
 
 
 def test_datasette_and_sqlite_utils_can_read_it(tmp_path: Path) -> None:

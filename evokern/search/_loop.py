@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -49,6 +50,9 @@ class Recorder(Protocol):
     def lasted(self, elapsed_s: float) -> None:
         """Keep how long the session has lasted."""
 
+    def together(self) -> AbstractContextManager[None]:
+        """Keep all that is done inside, or nothing of it."""
+
 
 class Nowhere:
     """A recorder that keeps nothing: for searches that are over when they end, such as a replay's repeats."""
@@ -64,6 +68,10 @@ class Nowhere:
 
     def lasted(self, elapsed_s: float) -> None:
         """Keep nothing."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Keep nothing."""
+        return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -228,20 +236,38 @@ class Loop:
         while not self.stop_requested:
             if deadline is None and self._over_budget():
                 deadline = self._clock() + min(DRAIN_S, 0.05 * (self._limits.budget_s or 0.0))
-            if self._may_ask():
-                self._ask(after_event)
-            elif not self._in_flight:
+            proposal = self._ask() if self._may_ask() else None
+            if proposal is None and not self._in_flight:
                 return self._reason()
-            if deadline is not None and self._clock() >= deadline:
+            if proposal is None and deadline is not None and self._clock() >= deadline:
                 return "budget"
-            answers = self._device.poll(0.0 if self._may_ask() else POLL_S)
-            for answer in answers:
-                self._record(answer)
-                after_event("trial")
-            if not answers and not self._may_ask():
+            answers = self._device.poll(0.0 if proposal or self._may_ask() else POLL_S)
+            if proposal or answers:
+                self._keep(proposal, answers, after_event)
+            elif not self._may_ask():
                 self._beat()
                 after_event("idle")
         return "interrupted"
+
+    def _keep(self, proposal: Proposal | None, answers: Sequence[Answer], after_event: AfterEvent) -> None:
+        """Commit together what arrived together, then act on it: nothing is evaluated or said that is not on disk."""
+        number = len(self._proposals)
+        request: Request | None = None
+        with self._recorder.together():
+            recorded = [self._record(answer) for answer in answers]
+            if proposal is not None:
+                self._recorder.propose(number, proposal, self.session_s)
+                self._proposals.append(proposal)
+                self.rejections.update(proposal.rejections)
+                told = self._offer(number, proposal.config)
+                if isinstance(told, Answer):
+                    recorded.append(self._record(told))
+                else:
+                    request = told
+        if request is not None:
+            self._device.submit(request)
+        for self.last in recorded:
+            after_event("trial")
 
     def _over_budget(self) -> bool:
         return self._limits.budget_s is not None and self.elapsed_s >= self._limits.budget_s
@@ -266,38 +292,35 @@ class Loop:
         for number, proposal in enumerate(self._proposals):
             if number not in self._results:
                 self._show(number)
-                self._submit(number, proposal.config)
+                told = self._offer(number, proposal.config)
+                if isinstance(told, Answer):
+                    with self._recorder.together():
+                        self._record(told)
+                else:
+                    self._device.submit(told)
 
-    def _ask(self, after_event: AfterEvent) -> None:
+    def _ask(self) -> Proposal | None:
         number = len(self._proposals)
         self._show(number)
         proposal = self.arms.of(number).propose(number)
-        if proposal is None:
-            self._exhausted = True
-            return
-        self._recorder.propose(number, proposal, self.session_s)
-        self._proposals.append(proposal)
-        self.rejections.update(proposal.rejections)
-        if self._submit(number, proposal.config):
-            after_event("trial")
+        self._exhausted = proposal is None
+        return proposal
 
-    def _submit(self, number: int, config: Config) -> bool:
-        """Hand a candidate to the device; an infeasible one is recorded instead, and True returned."""
+    def _offer(self, number: int, config: Config) -> Request | Answer:
+        """Return what to ask the device of a candidate, or where it is infeasible the answer."""
         self._in_flight.add(number)
         violation = self._violation(config)
         if violation is None:
-            self._device.submit(Request(number, config, self.arms.of(number).elite_us))
-            return False
+            return Request(number, config, self.arms.of(number).elite_us)
         evidence = {
             "constraint": violation.constraint,
             "needed": violation.needed,
             "available": violation.available,
             "reason": violation.reason,
         }
-        self._record(Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=evidence)))
-        return True
+        return Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=evidence))
 
-    def _record(self, answer: Answer) -> None:
+    def _record(self, answer: Answer) -> Trial:
         if answer.number not in self._in_flight:
             raise InternalError(f"the device answered trial {answer.number}, which is not in flight")
         self._in_flight.remove(answer.number)
@@ -311,6 +334,7 @@ class Loop:
         while self._prefix in self._results:
             self._recorder.tell(self._results[self._prefix])
             self._prefix += 1
+        return trial
 
     def _count(self, trial: Trial) -> None:
         self._results[trial.number] = Result.of(trial)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from evokern.device._base import BaselineResult
@@ -246,7 +246,8 @@ def evaluation_row(evaluation: Evaluation) -> dict[str, Any]:
     interval = interval_us(evaluation)
     heaviest = max(evaluation.resources, key=lambda r: r.registers, default=None)
     shared = [r.static_shared_bytes + r.dynamic_shared_bytes for r in evaluation.resources]
-    timings = [{k: v for k, v in asdict(t).items() if k != "samples_us"} for t in evaluation.timings]
+    # `asdict` copies every sample first.
+    timings = [{k: v for k, v in vars(t).items() if k != "samples_us"} for t in evaluation.timings]
     return {
         "outcome": evaluation.outcome.value,
         "time_us": evaluation.time_us,
@@ -259,7 +260,7 @@ def evaluation_row(evaluation: Evaluation) -> dict[str, Any]:
         "shared_bytes": max(shared, default=None),
         "occupancy": min((r.occupancy for r in evaluation.resources), default=None),
         "timings": dumps(timings),
-        "resources": dumps([asdict(r) for r in evaluation.resources]),
+        "resources": dumps([vars(r) for r in evaluation.resources]),
         "evidence": dumps(evaluation.evidence),
         "gate": dumps(evaluation.gate),
         "compile_s": evaluation.compile_s,

@@ -1,8 +1,9 @@
 """The one writer of a database: a search's studies, sessions and trials.
 
-Every step is one transaction that is on disk when the call returns. The order makes any interruption harmless: a trial
-stands in `evokern_trials` before it is evaluated and before Optuna knows it, its outcome stands there before Optuna is
-told, and both are repeated on resume where the second half is missing.
+Every step is one transaction, in our tables and Optuna's, that is on disk when the call returns; `Session.together`
+makes several steps one. A trial stands in the file before it is evaluated. Its outcome stands in our table as soon as
+it is known, and in Optuna's once every trial before it is known, so an interruption can leave Optuna's half open: it
+is closed on resume.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +28,7 @@ from evokern.errors import StoreError
 from evokern.samplers import Proposal, Result
 from evokern.space import Config, Space
 from evokern.store._files import Lock, check_place, connect, explained
-from evokern.store._optuna import OptunaStudy, close_storage, open_storage, quiet
+from evokern.store._optuna import OptunaStudy, quiet, require_tables
 from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
 from evokern.store._schema import migrations, refuse_newer
 from evokern.trial import Trial
@@ -76,17 +78,10 @@ class Store:
                         f"`sqlite3 {self.path} .recover`"
                     )
             migrations.apply(self.db)
+            require_tables(self.db, self.path)
         except BaseException:
             connection.close()
             raise
-        try:
-            self.storage = open_storage(self.path)
-        except RuntimeError as error:
-            connection.close()
-            raise StoreError(
-                f"{self.path} has tables of another Optuna version ({error}); `optuna storage upgrade "
-                f"--storage sqlite:///{self.path}` brings them up to date"
-            ) from error
 
     def __enter__(self) -> Store:
         return self
@@ -96,7 +91,6 @@ class Store:
 
     def close(self) -> None:
         """Fold the write-ahead log in and let go of the file; safe to call twice."""
-        close_storage(self.storage)
         try:
             self.db.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self.db.conn.close()
@@ -197,9 +191,8 @@ class Session:
             row = {"uuid": self.uuid, "study": study.uuid, "started": now(), "elapsed_s": 0.0, "pid": os.getpid()}
             row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": __version__}
             _insert(self._db, "evokern_sessions", row)
-        with explained(store.path):
             attrs = {"evokern_uuid": study.uuid, "kernel": study.kernel, "device": study.device}
-            self._optuna = OptunaStudy(store.storage, self._db, study.name, attrs, space)
+            self._optuna = OptunaStudy(self._db, study.name, attrs, space)
             total = "SELECT coalesce(sum(elapsed_s), 0) FROM evokern_sessions WHERE study = ?"
             self.before_s = float(self._db.execute(total, [study.uuid]).fetchone()[0])
             """Study time of all earlier sessions, seconds."""
@@ -227,6 +220,12 @@ class Session:
                 )
         return found
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write all that is done inside to the disk at once, or nothing of it; after an error a session only ends."""
+        with explained(self._store.path), self._db.atomic():
+            yield
+
     def adopt(self, trials: Sequence[Proposed], results: Sequence[Result]) -> None:
         """Give Optuna's tables what an interruption kept from them.
 
@@ -234,7 +233,7 @@ class Session:
             trials: every trial of `proposed`.
             results: results of the trials that are recorded, up to the first that is not.
         """
-        with explained(self._store.path):
+        with self.together():
             for trial in trials:
                 self._optuna.begin(trial.number, trial.config, control=trial.control)
             for result in results:
@@ -247,11 +246,11 @@ class Session:
             "baselines": dumps([asdict(baseline) for baseline in report.baselines]),
             "notes": dumps(report.notes),
         }
-        with explained(self._store.path), self._db.atomic():
+        with self.together():
             _update(self._db, "evokern_sessions", self.uuid, values)
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
-        """Write a proposal, before it is evaluated.
+        """Write a proposal, before it is evaluated, here and in Optuna's tables.
 
         Args:
             number: trial number.
@@ -273,14 +272,13 @@ class Session:
             "proposed_s": self.before_s + elapsed_s,
         }
         counts = [(self.study.uuid, name, count) for name, count in proposal.rejections.items()]
-        with explained(self._store.path):
-            with self._db.atomic():
-                _insert(self._db, "evokern_trials", values)
-                self._db.conn.executemany(
-                    "INSERT INTO evokern_rejections VALUES (?, ?, ?) "
-                    "ON CONFLICT (study, constraint_name) DO UPDATE SET count = count + excluded.count",
-                    counts,
-                )
+        with self.together():
+            _insert(self._db, "evokern_trials", values)
+            self._db.conn.executemany(
+                "INSERT INTO evokern_rejections VALUES (?, ?, ?) "
+                "ON CONFLICT (study, constraint_name) DO UPDATE SET count = count + excluded.count",
+                counts,
+            )
             self._optuna.begin(number, proposal.config, control=proposal.control)
         self._trials[number] = trial
 
@@ -293,7 +291,7 @@ class Session:
         """
         values = evaluation_row(trial.evaluation) | {"seconds": trial.seconds, "session": self.uuid}
         samples = sample_rows(self._trials[trial.number], trial.evaluation)
-        with explained(self._store.path), self._db.atomic():
+        with self.together():
             _update(self._db, "evokern_trials", self._trials[trial.number], values)
             self._db.conn.executemany("INSERT OR REPLACE INTO evokern_samples VALUES (?, ?, ?)", samples)
             self._elapsed(elapsed_s)
@@ -304,19 +302,19 @@ class Session:
         Args:
             trials: recorded trials with all their evidence.
         """
-        with explained(self._store.path), self._db.atomic():
+        with self.together():
             for trial in trials:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
                 _update(self._db, "evokern_trials", self._trials[trial.number], values)
 
     def tell(self, result: Result) -> None:
         """Tell Optuna's tables of a trial that is recorded."""
-        with explained(self._store.path):
+        with self.together():
             self._optuna.tell(result)
 
     def lasted(self, elapsed_s: float) -> None:
         """Write how long this session has lasted."""
-        with explained(self._store.path), self._db.atomic():
+        with self.together():
             self._elapsed(elapsed_s)
 
     def _elapsed(self, elapsed_s: float) -> None:
@@ -324,7 +322,7 @@ class Session:
 
     def ended(self, elapsed_s: float, reason: str) -> None:
         """Write how this session ended."""
-        with explained(self._store.path), self._db.atomic():
+        with self.together():
             self._elapsed(elapsed_s)
             _update(self._db, "evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
 
