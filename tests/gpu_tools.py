@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from simt_tools import Defect
 from evokern import simt
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Program
+from evokern.device._ncu import Watch, find_ncu, options, read
 
 CUDA = Path("/usr/local/cuda/bin")
 
@@ -104,27 +103,10 @@ def measured(
     Raises:
         RuntimeError: the profiler may not read the hardware's counters, or did not run.
     """
-    program = find_tool("ncu")
+    program = find_ncu()
     assert program is not None
-    options = (
-        "--clock-control",
-        "none",
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
-        "--metrics",
-        ",".join(metrics),
-    )
-    _, text = launch_all(jobs, folder, program, *options, timeout=timeout)
-    lines = text.splitlines()
-    start = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if start is None:
-        raise RuntimeError("\n".join(lines[-12:]))
-    rows = list(csv.DictReader(io.StringIO("\n".join(line for line in lines[start:] if line.startswith('"')))))
-    return [{name: _number(row[name]) for name in metrics if name in row} for row in rows if row["ID"]]
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", "")) if text and text != "n/a" else float(np.nan)
+    _, text = launch_all(jobs, folder, program, *options(metrics, Watch(flush=True)), timeout=timeout)
+    rows = read(text, metrics)
+    if not rows:
+        raise RuntimeError("\n".join(text.splitlines()[-12:]))
+    return [{name: np.nan if value is None else value for name, value in row.values.items()} for row in rows]

@@ -14,6 +14,7 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device.table import measured
+from evokern.driver import Driver
 from evokern.profiles import CHIPS
 from evokern.search import search
 
@@ -90,6 +91,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EVOKERN_DB", raising=False)
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
+    # What these tests are about is what happens where there is no GPU.
+    for name in ("evokern.explain.subject.probe", "evokern.device._gpu_profile.probe"):
+        monkeypatch.setattr(name, lambda: Driver(None, (), "no NVIDIA driver is installed"))
     return tmp_path
 
 
@@ -184,7 +188,7 @@ def test_candidates_of_a_database(here: Path) -> None:
     assert trial["title"].startswith("trial 0 of mine")
     changed = _profile("mine", "--set", "STRIDE=32")
     assert 32 == changed["config"]["STRIDE"]
-    assert "the study ran on NVIDIA H200" in CliRunner().invoke(app, ["profile"]).stderr
+    assert "the study ran on NVIDIA H200, which is not here" in CliRunner().invoke(app, ["profile"]).stderr
 
 
 def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
@@ -208,7 +212,9 @@ def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
         (["columns", "--trial", "1", "--set", "STRIDE=1"], "leave one out"),
         (["columns", "--set", "STRIDE=3"], "STRIDE cannot be '3'"),
         (["columns", "--problem", "0"], "N=0 is out of range"),
-        (["columns", "--device", "cuda:0"], "device 'cuda:0' is not simulated"),
+        (["columns", "--device", "cuda:0"], "there is no GPU to search on: no NVIDIA driver is installed"),
+        (["columns", "--device", "replay:x"], "device 'replay:x' has no counters"),
+        (["columns", "--device", "sim:l4", "--keep", "a"], "a simulated chip leaves no report of Nsight Compute"),
         (["columns", "--device", "sim:l5"], "did you mean 'l4'?"),
     ],
 )
@@ -221,7 +227,7 @@ def test_a_study_of_a_gpu_asks_for_a_chip(here: Path) -> None:
     """A study file for a GPU is profiled on the chip that is named, and no other is assumed."""
     path = here / "studies" / "mine.toml"
     path.write_text(path.read_text() + 'device = "cuda:0"\n')
-    assert "counters by line come from sim:CHIP" in _refused("mine")
+    assert "for example with --device sim:l4" in _refused("mine")
 
 
 def test_a_candidate_that_fails_is_no_profile(here: Path) -> None:

@@ -1,19 +1,24 @@
-"""`evokern profile [STUDY|KERNEL]`: where a candidate's time goes, line by line."""
+"""`evokern profile [STUDY|KERNEL]`: where a candidate's time goes, by the GPU's counters or line by line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, SetOption, TrialOption, TrustOption, parse_assignments
-from evokern.cli._output import Output
+from evokern.cli._output import LOGGER, Output
 from evokern.cli._text import microseconds, table
+from evokern.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from evokern.explain.bound import Verdict
+    from evokern.explain.counters import CountedCandidate
     from evokern.explain.profile import CandidateProfile, LaunchProfile
+    from evokern.explain.subject import Subject
 
 WORST_BOUND = 0.02
 """Terms and lines below this share of the largest are left out of the text."""
@@ -32,6 +37,7 @@ def _complete(incomplete: str) -> list[str]:
     "profile",
     examples="""
     evokern profile --trial 42
+    evokern profile attention-s512 --device cuda:0 --keep best.ncu-rep
     evokern profile attention-s512 --device sim:l4 --set BLOCK_M=64
     evokern profile attention --device sim:h200 --problem 2,8,512,64 --top 40 --json
     """,
@@ -50,8 +56,9 @@ def profile(
         str | None,
         typer.Option(
             "--device",
-            metavar="sim:CHIP",
-            help="Chip to simulate: sim:l4, sim:h200, sim:h100, sim:a100, sim:rtx4090. Default: the study's.",
+            metavar="DEVICE",
+            help="cuda:N counts on a GPU; sim:l4, sim:h200, sim:h100, sim:a100, sim:rtx4090 simulate. "
+            "Default: the study's GPU where it is here, else its chip, simulated.",
         ),
     ] = None,
     trial: TrialOption = None,
@@ -59,28 +66,100 @@ def profile(
     problem: Annotated[
         str | None, typer.Option("--problem", metavar="P", help="Problem to run. Default: the study's first.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Lines to show.")] = 16,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Lines to show of a simulated profile.")] = 16,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="FILE", help="Keep Nsight Compute's report, FILE.ncu-rep.")
+    ] = None,
     trust: TrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Count what a candidate issues and moves, per source line, and say which term bounds its predicted time.
+    """Tell what bounds a candidate, by which numbers, and which of its genes to try next.
 
-    Sampled blocks of the problem run on the CPU as the target chip's compiler made them; nothing is measured. A line's
-    time is what its instructions alone would take on the resource they load most; lines overlap.
+    On a GPU Nsight Compute (ncu) counts one call. Where there is none, sampled blocks run on the CPU as the target
+    chip's compiler made them: counters per source line and a predicted time, nothing measured. A line's time is what
+    its instructions alone would take on the resource they load most; lines overlap. A trial's profile is kept with it.
     """
+    from evokern.explain.counters import missing_profiler, profile_counted
     from evokern.explain.profile import profile_simulated
     from evokern.explain.subject import Words, subject_of
 
     words = Words(study, db, trial, parse_assignments(set_), problem, device, trust)
     with subject_of(words) as subject:
-        for remark in subject.remarks:
-            output.remark(remark)
-        found = profile_simulated(subject)
+        notes = list(subject.remarks)
+        lacking = missing_profiler() if subject.gpu else None
+        if keep is not None and (subject.gpu is None or lacking):
+            raise UsageError(f"--keep {keep}: {lacking or 'a simulated chip leaves no report of Nsight Compute'}")
+        notes += [lacking] if lacking else []
+        for note in notes:
+            output.remark(note)
+        found: CountedCandidate | CandidateProfile
+        if subject.gpu is None or lacking:
+            found = profile_simulated(subject)
+            told = lines(found, top)
+        else:
+            found = profile_counted(subject, keep, LOGGER.info)
+            told = counted_lines(found)
+        notes += _kept(subject, db, found.as_dict())
+        for note in notes[len(subject.remarks) + bool(lacking) :]:
+            output.remark(note)
     if output.json:
-        output.emit(found.as_dict())
+        output.emit({**found.as_dict(), "notes": notes})
         return
-    for line in lines(found, top):
+    for line in told:
         output.say(line)
+
+
+def _kept(subject: Subject, db: Path, result: Mapping[str, Any]) -> list[str]:
+    """Keep a trial's profile with it; returns what its user should know."""
+    from evokern.store import add_profile
+
+    if subject.record is None or subject.trial is None:
+        return []
+    try:
+        add_profile(db, subject.record, subject.trial.number, result)
+    except StoreError as error:
+        return [f"the profile is not kept with the trial: {error}"]
+    return []
+
+
+def counted_lines(found: CountedCandidate) -> Iterator[str]:
+    """Yield a GPU's counters for people."""
+    from evokern.device._ncu import METRICS
+
+    yield f"{found.title} at {found.problem} on {found.device}, counted by Nsight Compute"
+    searched = f"{microseconds(found.time_us)} µs as searched, " if found.time_us else ""
+    yield f"time {searched}{microseconds(found.duration_us)} µs under Nsight Compute"
+    yield from _verdict(found.verdict)
+    yield ""
+    several = len(found.launches) > 1
+    for launch in found.launches:
+        grid, block = ("×".join(map(str, extent)) for extent in (launch.grid, launch.block))
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        yield f"{launch.entry}: {blocks:,} blocks ({grid}) of {block} threads"
+    header = ("counter", "value", *(("the launches, in order",) if several else ("unit",)))
+    rows = []
+    for metric in METRICS:
+        parts = " ".join(_value(launch.counters[metric.key], metric.unit) for launch in found.launches)
+        rows.append((metric.label, _value(found.counters[metric.key], metric.unit), parts if several else metric.unit))
+    yield from table(header, rows)
+    if found.report:
+        yield f"report     {found.report}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:,.0f}" if unit in ("ns", "") else f"{value:.1f}"
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    yield f"{verdict.bound}: {'; '.join(verdict.evidence)}"
+    if verdict.advice:
+        yield f"what helps: {verdict.advice}"
+    for index, suggestion in enumerate(verdict.suggestions):
+        yield f"{'try next: ' if index == 0 else '          '} {suggestion.text}"
+    if verdict.advice and not verdict.suggestions:
+        yield "no gene of this kernel speaks of that"
 
 
 def lines(found: CandidateProfile, top: int) -> Iterator[str]:
@@ -90,6 +169,7 @@ def lines(found: CandidateProfile, top: int) -> Iterator[str]:
     yield f"{word} time {microseconds(found.time_us)} µs, {found.cause}: {_terms(found.terms_us)}"
     if found.fault:
         yield f"its results are wrong: {found.fault}"
+    yield from _verdict(found.verdict)
     for launch in found.launches:
         yield ""
         yield from _launch(found, launch, top)

@@ -1,4 +1,4 @@
-"""What a live device asks its GPU worker: records that travel between processes, free of torch."""
+"""What a live device asks its worker, and Nsight Compute's program: records that travel between processes."""
 
 from __future__ import annotations
 
@@ -54,3 +54,21 @@ class Evaluate:
     """Its programs and launches."""
     elite_us: float | None
     """Time to race against, µs."""
+
+
+@dataclass(frozen=True)
+class WatchedCall:
+    """One call of a candidate for Nsight Compute to watch."""
+
+    folder: Path
+    """The kernel's folder."""
+    problem: Problem
+    """The problem."""
+    config: Config
+    """The candidate."""
+    built: Built
+    """Its programs and launches."""
+    device_index: int
+    """The GPU's number for the driver."""
+    limit_s: float = 120.0
+    """Seconds after which a call counts as hung; every launch is replayed some dozen times."""

@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from evokern.compile.build import Target, build
-from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.occupancy import blocks_per_sm, resources
 from evokern.compile.records import Built, CompileFailure
 from evokern.errors import SourceError, UsageError
+from evokern.explain.bound import Verdict, by_terms, suggested
 from evokern.explain.subject import Subject
-from evokern.feasibility import check
 from evokern.gate import RunFailed
 from evokern.kernel import Launch
 from evokern.profiles import Profile
@@ -123,12 +121,14 @@ class CandidateProfile:
     """What a kernel with this bound is called, for example `shared-memory-bound`."""
     launches: tuple[LaunchProfile, ...]
     """The launches, in order."""
+    verdict: Verdict
+    """What bounds it, and what could ease that."""
     fault: str | None = None
     """What is wrong with the results, None where nothing is or it was not checked."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""
-        return asdict(self)
+        return {**asdict(self), "source": "simulated", "verdict": self.verdict.as_dict()}
 
 
 def profile_simulated(subject: Subject) -> CandidateProfile:
@@ -142,9 +142,6 @@ def profile_simulated(subject: Subject) -> CandidateProfile:
     from evokern.gate.bench import tolerances
 
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
-    violation = check(kernel, config, [problem], chip)
-    if violation:
-        raise UsageError(f"{subject.title} cannot run at {problem} on {chip.model}: {violation}")
     built, rendered = _built(subject)
     study = subject.study
     allowed = tolerances(kernel, study.gate.atol, study.gate.rtol)
@@ -180,19 +177,17 @@ def profile_simulated(subject: Subject) -> CandidateProfile:
             )
         )
     total = predicted.total
+    verdict = suggested(by_terms(total.terms_us, total.time_us), subject)
     return CandidateProfile(
         subject.title, kernel.name, kernel.source, dict(config), str(problem), f"sim:{chip.name}", True, total.time_us,
-        total.terms_us, total.bound, total.cause, tuple(parts), predicted.sampled,
+        total.terms_us, total.bound, total.cause, tuple(parts), verdict, predicted.sampled,
     )  # fmt: skip
 
 
 def _built(subject: Subject) -> tuple[Built, Rendered]:
     """Compile for the chip, and once more to PTX with line information: the same PTX, with its lines named."""
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
-    folder = default_directory()
-    built = build(kernel, config, [problem], Target(chip, CompileCache(folder) if folder else None))
-    if not isinstance(built, Built):
-        raise UsageError(f"{subject.title} cannot be built for {chip.model}: {built.outcome}: {built.reason}")
+    built = subject.built()
     rendered = render(kernel, config, problem)
     program = compile_ptx(
         rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability

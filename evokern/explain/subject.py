@@ -8,17 +8,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evokern.compile.build import Target, build
+from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.records import Built
+from evokern.device._gpu_profile import LiveGpu, live_gpu
 from evokern.device._open import TARGET
 from evokern.discovery import find_kernel, find_study, kernel_folders, kernel_of, study_files
+from evokern.driver import probe
 from evokern.errors import DeviceError, KernelError, StudyError, UsageError
 from evokern.explain.folder import known_problems
 from evokern.explain.stored import chip_of, chosen_trial, stored_kernel
+from evokern.feasibility import check
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile, chip, limits_for
 from evokern.search._identity import problems_of, study_of
 from evokern.space import Config
 from evokern.store import Reader, StudyRecord, open_readonly
 from evokern.study import Study
+from evokern.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Words:
     problem: str | None = None
     """A problem; None for the study's first."""
     device: str | None = None
-    """`sim:CHIP`; None for the chip that the study is of."""
+    """`sim:CHIP` or `cuda:N`; None for the study's own GPU where it is here, else for its chip, simulated."""
     trust: bool = False
     """Whether the kernel's declaration may run wherever it lies."""
 
@@ -54,11 +61,39 @@ class Subject:
     problem: Problem
     """The problem."""
     chip: Profile
-    """The simulated chip, under the study's limits."""
+    """The chip, under the study's limits."""
     study: Study
     """Settings of timing and simulation; for a kernel without a study the usual ones."""
+    gpu: LiveGpu | None = None
+    """The GPU that it is; None for a simulated chip."""
+    record: StudyRecord | None = None
+    """The study in the database, where the candidate is one of its trials or a change of one."""
+    trial: Trial | None = None
+    """The trial that the candidate is, where it is one."""
+    history: tuple[Trial, ...] = ()
+    """Every trial of that study."""
     remarks: tuple[str, ...] = ()
     """What was chosen for the user."""
+
+    def feasible(self, config: Config) -> bool:
+        """Tell whether a candidate could run here."""
+        return check(self.kernel, config, [self.problem], self.chip) is None
+
+    def built(self) -> Built:
+        """Compile the candidate for the chip.
+
+        Raises:
+            UsageError: it is not feasible there, or does not compile.
+        """
+        violation = check(self.kernel, self.config, [self.problem], self.chip)
+        if violation:
+            raise UsageError(f"{self.title} cannot run at {self.problem} on {self.chip.model}: {violation}")
+        folder = default_directory()
+        target = Target(self.chip, CompileCache(folder) if folder else None)
+        built = build(self.kernel, self.config, [self.problem], target)
+        if not isinstance(built, Built):
+            raise UsageError(f"{self.title} cannot be built for {self.chip.model}: {built.outcome}: {built.reason}")
+        return built
 
 
 @contextmanager
@@ -97,22 +132,28 @@ def _stored(words: Words, scratch: Path) -> Subject | None:
 def _of_record(reader: Reader, record: StudyRecord, words: Words, scratch: Path) -> Subject:
     if record.device.startswith("replay:"):
         raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
-    study, sessions = study_of(record), reader.sessions(record)
+    study, sessions, trial = study_of(record), reader.sessions(record), None
     if words.changes:
         kernel = kernel_of(study, trust=words.trust)
         config, title = _changed(kernel, words), f"a candidate of {record.name}"
     else:
         found = chosen_trial(reader, record, words.trial)
         kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=words.trust)
-        config = found.trial.config
+        config, trial = found.trial.config, found.trial
         title = f"trial {found.trial.number} of {record.name}"
         title += " (the champion)" if words.trial is None else f" ({found.trial.evaluation.reason})"
-    remarks = []
-    if words.device is None and not record.device.startswith("sim:"):
-        remarks.append(f"the study ran on {record.device}; what follows is simulated, --device names another chip")
-    base = _simulated(words.device) if words.device else chip_of(record.device, sessions)
+    device, remarks = words.device, []
+    if device is None and not record.device.startswith("sim:"):
+        here = [gpu.index for gpu in probe().gpus if gpu.model == record.device]
+        device = f"cuda:{here[0]}" if here else None
+        if not here:
+            remarks.append(f"the study ran on {record.device}, which is not here; what follows is simulated")
+    gpu, base = _device(device) if device else (None, chip_of(record.device, sessions))
     problem = _problem(study, kernel, words)
-    return Subject(title, kernel, config, problem, limits_for(base, study.limits), study, tuple(remarks))
+    return Subject(
+        title, kernel, config, problem, limits_for(base, study.limits), study, gpu, record, trial,
+        tuple(reader.trials(record)), tuple(remarks),
+    )  # fmt: skip
 
 
 def _declared(words: Words) -> Subject:
@@ -134,9 +175,10 @@ def _declared(words: Words) -> Subject:
     title = f"{'a' if words.changes else 'the default'} candidate of {title}"
     remarks = []
     if device == "auto":
-        device = f"sim:{TARGET}"
+        device = "cuda:0" if probe().gpus else f"sim:{TARGET}"
         remarks.append(f"no --device was given: {device}")
-    return Subject(title, kernel, config, problem, limits_for(_simulated(device), study.limits), study, tuple(remarks))
+    gpu, base = _device(device)
+    return Subject(title, kernel, config, problem, limits_for(base, study.limits), study, gpu, remarks=tuple(remarks))
 
 
 def _kernel(name: str, trust: bool) -> Kernel:
@@ -158,10 +200,15 @@ def _problem(study: Study, kernel: Kernel, words: Words) -> Problem:
     return problems_of(wanted, kernel)[0]
 
 
-def _simulated(device: str) -> Profile:
+def _device(device: str) -> tuple[LiveGpu | None, Profile]:
+    """Return the GPU that is meant, None for a simulated chip, and what it can do."""
     kind, _, name = device.strip().partition(":")
-    if kind.lower() != "sim":
-        raise DeviceError(
-            f"device {device!r} is not simulated; counters by line come from sim:CHIP, for example sim:l4"
-        )
-    return chip(name or TARGET)
+    match kind.lower():
+        case "sim":
+            return None, chip(name or TARGET)
+        case "auto" | "cuda" if not name or name.isdecimal():
+            gpu = live_gpu(int(name or 0))
+            return gpu, gpu.profile
+    raise DeviceError(
+        f"device {device!r} has no counters; they come from a GPU, cuda:N, or from a simulated chip, for example sim:l4"
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, fastest_baseline, open_readonly
 from evokern.store._records import Proposed, SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
@@ -27,6 +28,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "ProfileRecord",
     "ProofRecord",
     "Proposed",
     "Reader",
@@ -35,6 +37,7 @@ __all__ = [
     "Store",
     "StudyRecord",
     "TrialRecord",
+    "add_profile",
     "add_proof",
     "database_of",
     "dumps",

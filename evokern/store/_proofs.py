@@ -6,15 +6,11 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlite_utils import Database
-
-from evokern.store._files import Lock, check_place, connect, explained
+from evokern.store._addition import addition, now
 from evokern.store._records import Row, StudyRecord, dumps
-from evokern.store._schema import migrations, refuse_newer
 
 
 @dataclass(frozen=True)
@@ -42,21 +38,6 @@ def add_proof(path: Path, study: StudyRecord, kind: str, trial: int, result: Map
     Raises:
         StoreError: the database cannot be written, or a search has it.
     """
-    check_place(path)
-    lock = Lock(path)
-    try:
-        with explained(path):
-            connection = connect(path)
-            try:
-                database = Database(connection)
-                refuse_newer(database, path)
-                migrations.apply(database)
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                row = (str(uuid.uuid4()), study.uuid, kind, trial, now, dumps(result))
-                with database.atomic():
-                    connection.execute("INSERT INTO evokern_proofs VALUES (?, ?, ?, ?, ?, ?)", row)
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                connection.close()
-    finally:
-        lock.release()
+    row = (str(uuid.uuid4()), study.uuid, kind, trial, now(), dumps(result))
+    with addition(path) as database:
+        database.conn.execute("INSERT INTO evokern_proofs VALUES (?, ?, ?, ?, ?, ?)", row)

@@ -16,6 +16,7 @@ from evokern.device._base import BaselineResult
 from evokern.errors import StoreError, StudyError, nearest
 from evokern.store._arms import control_table
 from evokern.store._files import connect_readonly, explained
+from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
 from evokern.store._records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
 from evokern.store._schema import refuse_newer
@@ -149,6 +150,14 @@ class Reader:
                 return []
             rows = self._db["evokern_proofs"].rows_where("study = ? AND kind = ?", [study.uuid, kind], "rowid")
             return [ProofRecord.of(row) for row in rows]
+
+    def profiles(self, study: StudyRecord, trial: int) -> list[ProfileRecord]:
+        """Return what `profile` found of a trial, the first one first; older files hold none."""
+        with explained(self.path):
+            if not self._db["evokern_profiles"].exists():
+                return []
+            rows = self._db["evokern_profiles"].rows_where("study = ? AND trial = ?", [study.uuid, trial], "rowid")
+            return [ProfileRecord.of(row) for row in rows]
 
     def rejections(self, study: StudyRecord) -> dict[str, int]:
         """Return how many proposals each constraint turned away before they became trials, most first."""

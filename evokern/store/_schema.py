@@ -151,6 +151,24 @@ def m003_control_and_price(db: Database) -> None:
     studies.add_column("cost_unit", str)
 
 
+@migrations()
+def m004_profiles(db: Database) -> None:
+    """What `profile` found of a study's trials."""
+    columns = {
+        "uuid": str,
+        "study": str,
+        "trial": int,
+        "problem": str,
+        "source": str,  # ncu, or simulated
+        "device": str,  # model
+        "created": str,
+        "result": str,  # JSON: counters, launches, verdict
+    }
+    db.create_table("evokern_profiles", columns, pk="uuid", not_null=set(columns) - {"uuid"}, strict=True).create_index(
+        ["study", "trial"]
+    )
+
+
 def known_migrations() -> set[str]:
     """Return the names of the migrations that this version knows."""
     return {migration.name for migration in migrations._migrations}

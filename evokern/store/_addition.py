@@ -1,0 +1,43 @@
+"""One row added to a database outside a search: opened, brought up to date, written, folded in and closed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from evokern.store._files import Lock, check_place, connect, explained
+from evokern.store._schema import migrations, refuse_newer
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def addition(path: Path) -> Iterator[Database]:
+    """Open a database for one transaction, which is on disk when the context ends.
+
+    Raises:
+        StoreError: the database cannot be written, or a search has it.
+    """
+    check_place(path)
+    lock = Lock(path)
+    try:
+        with explained(path):
+            connection = connect(path)
+            try:
+                database = Database(connection)
+                refuse_newer(database, path)
+                migrations.apply(database)
+                with database.atomic():
+                    yield database
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+    finally:
+        lock.release()
