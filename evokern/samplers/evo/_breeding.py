@@ -7,12 +7,13 @@ that a code choice is not lost while its parameters are not tuned yet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
@@ -23,6 +24,8 @@ BEST = 6
 """Elites taken from the whole population."""
 MEMORY = 96
 """Latest trials from which an operator's credit is counted."""
+ASKED = 16
+"""Candidates asked about at once, until enough are feasible."""
 LEAST_SHARE = 0.1
 """Share of the candidates that an operator keeps however little it earned."""
 GOOD = 0.1
@@ -44,15 +47,17 @@ class Candidates:
     """What a generation may propose."""
 
     rows: Rows
-    """Distinct feasible configurations that were not proposed before."""
+    """Distinct configurations that were not proposed before."""
     operators: npt.NDArray[np.intp]
     """Position in `OPERATORS` of the operator that made each."""
     parents: npt.NDArray[np.intp]
     """Trial numbers of the parents, shape (n, 2); -1 for none."""
+    feasible: npt.NDArray[np.bool_]
+    """Which are known to be feasible; the others were not asked about yet."""
 
-    def take(self, kept: npt.NDArray[np.bool_]) -> Candidates:
-        """Return some of the candidates."""
-        return Candidates(self.rows[kept], self.operators[kept], self.parents[kept])
+    def take(self, kept: npt.NDArray[Any]) -> Candidates:
+        """Return some of the candidates, by position or by mask."""
+        return Candidates(self.rows[kept], self.operators[kept], self.parents[kept], self.feasible[kept])
 
 
 def elites_of(genome: Genome, seen: Observations) -> Elites:
@@ -83,7 +88,7 @@ def shares(seen: Observations) -> Mapping[str, float]:
 
 
 def breed(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generator, count: int) -> Candidates:
-    """Return about `count` candidates, none of them proposed before.
+    """Return about `count` candidates, none of them proposed before; children may turn out infeasible.
 
     Args:
         pool: feasibility.
@@ -104,17 +109,55 @@ def breed(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generat
     )
     # What the elites do not fill goes to immigrants, beyond their share.
     immigrants = _immigrants(pool, seen.keys, rng, max(wanted["immigrant"], count - len(children.rows)))
-    return _distinct(pool, seen.keys, children, immigrants)
+    return _distinct(pool, seen.keys, immigrants, children)
+
+
+def screened(pool: Pool, made: Candidates, promise: Floats, most: int) -> Candidates:
+    """Return the candidates known to be feasible, and of the others the most promising `most` that are.
+
+    Asking about feasibility costs more than a rough prediction. Half of those asked about are the most promising ones;
+    the other half takes each parent's children in turn, so that every niche has its own.
+
+    Args:
+        pool: feasibility.
+        made: candidates.
+        promise: a rough score of each, higher is better.
+        most: how many to find.
+    """
+    unknown = np.flatnonzero(~made.feasible)
+    place = np.argsort(np.argsort(-promise[unknown], kind="stable"), kind="stable")
+    _, parent = np.unique(made.parents[unknown, 0], return_inverse=True)
+    by_parent = np.lexsort((place, parent))
+    turn = np.empty(len(unknown), dtype=np.intp)
+    turn[by_parent] = np.arange(len(unknown)) - np.searchsorted(parent[by_parent], parent[by_parent])
+    in_turn = np.argsort(np.lexsort((place, turn)), kind="stable")
+    order = unknown[np.argsort(np.minimum(place, in_turn), kind="stable")]
+    found: list[int] = []
+    for begin in range(0, len(order), ASKED):
+        asked = order[begin : begin + ASKED]
+        found.extend(asked[pool.feasible(made.rows[asked])])
+        if len(found) >= most:
+            break
+    kept = np.sort(np.append(np.flatnonzero(made.feasible), found[:most])).astype(np.intp)
+    return replace(made.take(kept), feasible=np.ones(len(kept), dtype=bool))
 
 
 def _distinct(pool: Pool, taken: Keys, *made: Candidates) -> Candidates:
-    """Return each feasible candidate once, under the operator that made it first."""
+    """Return each candidate once, under the operator that made it first."""
     rows = np.concatenate([m.rows for m in made])
-    everyone = Candidates(rows, np.concatenate([m.operators for m in made]), np.concatenate([m.parents for m in made]))
     _, first = np.unique(pool.genome.keys(rows), return_index=True)
-    everyone = everyone.take(np.isin(np.arange(len(rows)), first))
+    everyone = Candidates(
+        rows,
+        np.concatenate([m.operators for m in made]),
+        np.concatenate([m.parents for m in made]),
+        np.concatenate([m.feasible for m in made]),
+    ).take(np.sort(first))
     everyone = everyone.take(~np.isin(pool.genome.keys(everyone.rows), taken))
-    return everyone.take(pool.feasible(everyone.rows))
+    if pool.everything is None:
+        return everyone
+    # Asking about membership of a list costs nothing.
+    everyone = everyone.take(pool.feasible(everyone.rows))
+    return replace(everyone, feasible=np.ones(len(everyone.rows), dtype=bool))
 
 
 def _label(rows: Rows, elites: Elites) -> Candidates:
@@ -125,17 +168,13 @@ def _label(rows: Rows, elites: Elites) -> Candidates:
     operators = np.select([apart <= 1, apart <= 2], [0, 1], 3)
     parents = np.full((len(rows), 2), -1, dtype=np.intp)
     parents[:, 0] = np.where(operators == 3, -1, elites.numbers[nearest])
-    return Candidates(rows, operators, parents)
+    return Candidates(rows, operators, parents, np.ones(len(rows), dtype=bool))
 
 
 def _near(pool: Pool, elites: Elites, rng: np.random.Generator, count: int, genes: int) -> Candidates:
     """Return rows that differ from an elite in one gene (`genes` = 1) or in two and sometimes three."""
-    rows, parents = [], []
-    for row, number in zip(elites.rows, elites.numbers, strict=True):
-        made = pool.around(row, rng, max(count // len(elites.rows), 8), genes)
-        rows.append(made)
-        parents.append(np.full(len(made), number))
-    return _made(np.concatenate(rows), np.concatenate(parents), None, genes - 1, rng, count)
+    rows, parent = pool.near(elites.rows, rng, count, genes)
+    return _made(rows, elites.numbers[parent], None, genes - 1, rng, count)
 
 
 def _crossed(pool: Pool, elites: Elites, rng: np.random.Generator, count: int) -> Candidates:
@@ -150,7 +189,7 @@ def _crossed(pool: Pool, elites: Elites, rng: np.random.Generator, count: int) -
 
 def _immigrants(pool: Pool, taken: Keys, rng: np.random.Generator, count: int) -> Candidates:
     rows = pool.strangers(rng, count, taken)
-    return _made(rows, np.full(len(rows), -1), None, 3, rng, count)
+    return replace(_made(rows, np.full(len(rows), -1), None, 3, rng, count), feasible=np.ones(len(rows), dtype=bool))
 
 
 def _made(
@@ -163,4 +202,5 @@ def _made(
 ) -> Candidates:
     kept = np.sort(rng.permutation(len(rows))[:count])
     parents = np.stack([one, np.full(len(rows), -1) if two is None else two], axis=1).astype(np.intp)
-    return Candidates(rows[kept], np.full(len(kept), operator, dtype=np.intp), parents[kept])
+    unknown = np.zeros(len(kept), dtype=bool)
+    return Candidates(rows[kept], np.full(len(kept), operator, dtype=np.intp), parents[kept], unknown)

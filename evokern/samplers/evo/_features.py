@@ -22,11 +22,21 @@ MOST_PAIRS = 66
 
 
 @dataclass(frozen=True)
+class Table:
+    """What each value of a gene adds to columns."""
+
+    own: Floats
+    """Shape (values, columns of its own)."""
+    product: Floats
+    """Shape (values, columns of products)."""
+
+
+@dataclass(frozen=True)
 class Features:
     """A linear map from rows to columns that lie in [0, 1], and the group of each column."""
 
-    tables: tuple[Floats, ...]
-    """One per gene, shape (values, columns): what each value of the gene adds to each column."""
+    tables: tuple[Table, ...]
+    """One per gene, in declared order."""
     groups: npt.NDArray[np.intp]
     """Group of each column, ascending from 0."""
     product: npt.NDArray[np.bool_]
@@ -35,43 +45,44 @@ class Features:
     def __call__(self, rows: Rows) -> Floats:
         """Return the columns of rows, shape (n, columns)."""
         columns = np.zeros((len(rows), len(self.groups)))
+        singles = int((~self.product[self.groups]).sum())
+        at = 0
         for gene, table in enumerate(self.tables):
-            columns += table[rows[:, gene]]
+            # A gene's own columns follow those of the gene before it; products come after all of them.
+            own = table.own.shape[1]
+            columns[:, at : at + own] = table.own[rows[:, gene]]
+            at += own
+            if table.product.any():
+                columns[:, singles:] += table.product[rows[:, gene]]
         return columns
 
 
 def features_of(genome: Genome) -> Features:
     """Return the features of a space."""
-    entries: list[dict[int, Floats]] = []  # per column: gene -> what each of its values adds
+    own: list[Floats] = []
     groups: list[int] = []
-    product: list[bool] = []
-
-    def add_group(columns: list[dict[int, Floats]], of_product: bool = False) -> None:
-        entries.extend(columns)
-        groups.extend([len(product)] * len(columns))
-        product.append(of_product)
-
     magnitudes: dict[int, Floats] = {}
+    count = 0
     for index, gene in enumerate(genome.genes):
-        if len(gene.values) < 2:
-            continue
-        # Two values differ in two columns, so 1/sqrt(2) makes their squared distance 1.
-        add_group([{index: one_hot} for one_hot in np.eye(len(gene.values)) / np.sqrt(2)])
-        for scale in _scales(gene):
-            add_group([{index: scale}])
-        if _is_number(gene):
-            magnitudes[index] = _log2(gene)
-    pairs = [(a, b) for a in magnitudes for b in magnitudes if a < b]
-    for a, b in pairs[:MOST_PAIRS]:
+        columns: list[Floats] = []
+        if len(gene.values) > 1:
+            # Two values differ in two columns, so 1/sqrt(2) makes their squared distance 1.
+            names = list(np.eye(len(gene.values)) / np.sqrt(2))
+            scales = _scales(gene)
+            columns = names + scales
+            groups.extend([count] * len(names) + list(range(count + 1, count + 1 + len(scales))))
+            count += 1 + len(scales)
+            if _is_number(gene):
+                magnitudes[index] = _log2(gene)
+        own.append(np.array(columns).reshape(-1, len(gene.values)).T)
+    pairs = [(a, b) for a in magnitudes for b in magnitudes if a < b][:MOST_PAIRS]
+    products = [np.zeros((len(gene.values), len(pairs))) for gene in genome.genes]
+    for column, (a, b) in enumerate(pairs):
         span = np.ptp(magnitudes[a]) + np.ptp(magnitudes[b])
-        add_group([{a: magnitudes[a] / span, b: magnitudes[b] / span}], of_product=True)
-    tables = tuple(
-        np.stack([entry.get(i, np.zeros(len(gene.values))) for entry in entries], axis=1)
-        if entries
-        else np.zeros((len(gene.values), 0))
-        for i, gene in enumerate(genome.genes)
-    )
-    return Features(tables, np.array(groups, dtype=np.intp), np.array(product, dtype=bool))
+        products[a][:, column], products[b][:, column] = magnitudes[a] / span, magnitudes[b] / span
+    tables = tuple(Table(*both) for both in zip(own, products, strict=True))
+    product = np.arange(count + len(pairs)) >= count
+    return Features(tables, np.append(groups, np.arange(count, count + len(pairs))).astype(np.intp), product)
 
 
 def _is_number(gene: Gene) -> bool:

@@ -6,7 +6,7 @@ their default, as in `Space.canonical`, so that equal rows are equal configurati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class Genome:
             (
                 column[gene.name],
                 gene.values.index(gene.default),
-                [(column[other], [space.gene(other).values.index(v) for v in allowed]) for other, allowed in when],
+                [(column[other], _listed(space.gene(other), allowed)) for other, allowed in when],
             )
             for gene in space.genes
             if (when := list(gene.when.items()))
@@ -63,10 +63,8 @@ class Genome:
         pinned = rows.copy()
         # Declared order: a gene's condition only names genes before it, which are canonical by then.
         for column, default, conditions in self._pins:
-            active = np.ones(len(pinned), dtype=bool)
-            for other, allowed in conditions:
-                active &= np.isin(pinned[:, other], allowed)
-            pinned[~active, column] = default
+            active = np.logical_and.reduce([allowed[pinned[:, other]] for other, allowed in conditions])
+            pinned[:, column] = np.where(active, pinned[:, column], default)
         return pinned
 
     def keys(self, rows: Rows) -> Keys:
@@ -79,6 +77,11 @@ class Genome:
         """Draw canonical rows, uniform over the combinations."""
         drawn = rng.integers(0, self.sizes, size=(count, len(self.genes)))
         return self.canonical(drawn.astype(np.int16))
+
+
+def _listed(gene: Gene, allowed: Sequence[Value]) -> npt.NDArray[np.bool_]:
+    """Tell of each of a gene's values whether it is allowed."""
+    return np.array([value in allowed for value in gene.values])
 
 
 def _weights(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

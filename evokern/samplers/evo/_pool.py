@@ -28,9 +28,9 @@ class Pool:
         self._seed = seed
         self._reservoir: list[Rows] = []
         self._explain = explain
-        self._memory: dict[int, bool] = {}
+        self._memory: dict[int, str] = {}
         self.rejections: Counter[str] = Counter()
-        """Constraint → configurations it turned away since `take_rejections`."""
+        """Constraint → configurations it turned away, until somebody clears it."""
         self.everything: Rows | None = None
         """Every feasible row, where the list is known or short."""
         space = genome.space
@@ -53,15 +53,17 @@ class Pool:
             at = np.searchsorted(self._sorted, keys).clip(max=len(self._sorted) - 1)
             verdict: npt.NDArray[np.bool_] = self._sorted[at] == keys
             return verdict
-        return np.array([self._check(int(key), row) for key, row in zip(keys, rows, strict=True)], dtype=bool)
+        said = [self._constraint(int(key), row) for key, row in zip(keys, rows, strict=True)]
+        # Counted again where it is remembered: counts must not depend on what a process happens to remember.
+        self.rejections.update(name for name in said if name)
+        return np.array([not name for name in said], dtype=bool)
 
-    def _check(self, key: int, row: Rows) -> bool:
+    def _constraint(self, key: int, row: Rows) -> str:
+        """Return the constraint that turns a row away, empty where it is feasible."""
         known = self._memory.get(key)
         if known is None:
             config = self.genome.config(row)
-            known = self._memory[key] = self.genome.space.feasible(config)
-            if not known:
-                self.rejections[self._explain(config)] += 1
+            known = self._memory[key] = "" if self.genome.space.feasible(config) else self._explain(config)
         return known
 
     def draw(self, rng: np.random.Generator, count: int, taken: Keys, rounds: int = 12) -> Rows:
@@ -85,27 +87,27 @@ class Pool:
                 break
         return found[:count]
 
-    def around(self, row: Rows, rng: np.random.Generator, count: int, genes: int) -> Rows:
-        """Return rows near one: all that differ in one gene, or drawn ones that differ in two and sometimes three.
+    def near(
+        self, parents: Rows, rng: np.random.Generator, count: int, genes: int
+    ) -> tuple[Rows, npt.NDArray[np.intp]]:
+        """Return rows that differ from a parent in one gene (`genes` = 1) or in two, and the position of that parent.
 
-        Where the space is a list, they come from it: those at Hamming distance one, or two.
+        Where the space is a list they come from it, all of them. Else about `count` of them are drawn, with a third
+        gene changed now and then, and whether they are feasible is not known.
         """
         if self.everything is not None:
-            near: Rows = self.everything[self._distance(row) == genes]
-            return near
+            around = [np.flatnonzero(self._distance(row) == genes) for row in parents]
+            parent = np.repeat(np.arange(len(parents)), [len(found) for found in around])
+            return self.everything[np.concatenate(around)], parent
         genome = self.genome
-        if genes == 1:
-            changed = [(g, v) for g in range(len(genome)) for v in range(int(genome.sizes[g])) if v != row[g]]
-            near = np.repeat(row[None], len(changed), axis=0)
-            near[np.arange(len(changed)), [g for g, _ in changed]] = [v for _, v in changed]
-            return genome.canonical(near)
-        near = np.repeat(row[None], count, axis=0)
-        for share in (1.0, 1.0, 0.3):
+        parent = rng.integers(len(parents), size=count)
+        made = parents[parent]
+        for share in (1.0,) if genes == 1 else (1.0, 1.0, 0.3):
             gene = rng.integers(len(genome), size=count)
             value = (rng.random(count) * genome.sizes[gene]).astype(np.int16)
             changes = rng.random(count) < share
-            near[np.flatnonzero(changes), gene[changes]] = value[changes]
-        return genome.canonical(near)
+            made[np.flatnonzero(changes), gene[changes]] = value[changes]
+        return genome.canonical(made), parent
 
     def _distance(self, row: Rows) -> npt.NDArray[np.uint8]:
         """Return the Hamming distance of every row of the list to one row; elites are asked about again and again."""
@@ -129,8 +131,9 @@ class Pool:
             return self.draw(rng, count, taken)
         chunks = min(2 + len(taken) // 4, MOST_CHUNKS)
         while len(self._reservoir) < chunks:
-            own = np.random.default_rng([self._seed, len(self._reservoir)])
+            own, counted = np.random.default_rng([self._seed, len(self._reservoir)]), self.rejections.copy()
             self._reservoir.append(self.draw(own, CHUNK, np.empty(0, dtype=np.int64), rounds=4))
+            self.rejections = counted  # drawn once in a process's life, so no trial's own
         stored = np.concatenate(self._reservoir[:chunks])
         stored = stored[~np.isin(self.genome.keys(stored), taken)]
         return stored[rng.permutation(len(stored))[:count]]

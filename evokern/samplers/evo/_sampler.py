@@ -29,7 +29,7 @@ from evokern.samplers._base import (
     trial_seed,
 )
 from evokern.samplers.evo import _first
-from evokern.samplers.evo._breeding import Candidates, breed, elites_of
+from evokern.samplers.evo._breeding import Candidates, breed, elites_of, screened
 from evokern.samplers.evo._features import Floats, features_of
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
@@ -42,8 +42,14 @@ from evokern.space import Space
 
 CANDIDATES = (1_200, 400)
 """Candidates of a generation in a young study, and from trial `LATE` on: a proposal must stay cheap."""
+UNASKED = 600
+"""The same where the space is no list: children about whose feasibility nothing is known yet."""
 MODEL_ROWS = (256, 128)
 """Most trials that condition the model: the best half of them, and the rest spread over all."""
+SCREEN_ROWS = 64
+"""Most trials that condition the rough model which decides which candidates are asked about."""
+SCREENED = 96
+"""Feasible children that a generation keeps where the space is no list."""
 LATE = 256
 """Trial from which a generation has its full length."""
 GENERATION = 8
@@ -102,6 +108,7 @@ class EvoSampler(BaseSampler):
         self._features = features_of(self._genome)
         self._seed = seed
         self._window = max(window, 1)
+        self._stride = max(1, min(GENERATION, self._window // 2))
         self._prior = None if prior is None else PriorModel(prior, self._genome, self._features)
         self._first = _first.size(self._genome, self._prior)
         self._ledger = Ledger(self._genome)
@@ -147,9 +154,11 @@ class EvoSampler(BaseSampler):
         raise ValueError(f"{param_name} is no gene of this sampler's space")
 
     def _propose(self, seen: Observations, number: int, rng: np.random.Generator) -> tuple[Rows, Mapping[str, Any]]:
-        start = boundary(number, growth=32, most=GENERATION)
+        start = boundary(number, growth=32, most=GENERATION, least=self._stride)
         if number >= self._first and seen.before(start, start - self._window).timed.sum() >= LEAST_TIMES:
             generation = self._generation_at(start, seen)
+            if number > start:
+                self._pool.rejections.clear()  # they were counted for the trial that began the generation
             self._catch_up(generation, seen)
             if generation.free.any():
                 return self._select(generation, seen, number)
@@ -164,20 +173,39 @@ class EvoSampler(BaseSampler):
         then = seen.before(start, start - self._window)
         rng = np.random.default_rng([self._seed, start])
         late = int(start >= LATE)
-        candidates = breed(self._pool, then, elites_of(self._genome, then), rng, CANDIDATES[late])
+        count = CANDIDATES[late] if self._pool.everything is not None else min(CANDIDATES[late], UNASKED)
+        candidates = breed(self._pool, then, elites_of(self._genome, then), rng, count)
         fresh = Twins(self._genome, then.rows, then.prints).fresh(candidates.rows, then.rows)
         if fresh.any():
             candidates = candidates.take(fresh)
         kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
-        logs = self._logs_at(boundary(start, growth=16), seen)
+        logs = self._logs_at(boundary(start, growth=16, least=self._stride), seen)
+        validity = Validity(self._genome, then)
+        if not candidates.feasible.all():
+            candidates = self._screened(candidates, then, kept, logs, validity)
         ensemble = Ensemble(self._features, logs, then.rows[kept], candidates.rows, rng, room=GENERATION)
-        worth = Validity(self._genome, then)(candidates.rows)
+        worth = validity(candidates.rows)
         if self._prior is not None:
             worth = worth * self._prior.preference(candidates.rows, int(then.finished.sum()))
         keys = self._genome.keys(candidates.rows)
         free = np.ones(len(keys), dtype=bool)
         self._generation = _Generation(start, then.numbers[kept], candidates, ensemble, worth, keys, free)
         return self._generation
+
+    def _screened(
+        self,
+        candidates: Candidates,
+        then: Observations,
+        kept: npt.NDArray[np.intp],
+        logs: Floats,
+        validity: Validity,
+    ) -> Candidates:
+        """Return candidates that are feasible, asking about the promising ones only."""
+        few = kept[representative(then.values[kept], np.zeros(len(kept), dtype=bool), SCREEN_ROWS)]
+        rough = Ensemble(self._features, logs, then.rows[few], candidates.rows, np.random.default_rng(0), 0, members=1)
+        forecast = rough.forecast(then.values[few], then.finished[few])
+        worth = validity(candidates.rows)
+        return screened(self._pool, candidates, np.log(forecast.improvement + 1e-300) + np.log(worth + 1e-9), SCREENED)
 
     def _logs_at(self, number: int, seen: Observations) -> Floats:
         if self._logs is None or self._logs[0] != number:
@@ -251,17 +279,18 @@ class EvoSampler(BaseSampler):
         return ("restart", among) if among.any() else None
 
 
-def boundary(number: int, growth: int, most: int | None = None) -> int:
+def boundary(number: int, growth: int, most: int | None = None, least: int = 1) -> int:
     """Return the last fixed trial number up to `number`, in steps that grow with the study.
 
     Args:
         number: a trial number.
-        growth: a step is this part of the trials before it, at least 1.
+        growth: a step is this part of the trials before it.
         most: longest step.
+        least: shortest step.
     """
     at = 0
     while True:
-        step = max(1, at // growth)
+        step = max(least, at // growth)
         if most is not None and step >= most:
             return at + (number - at) // most * most
         if at + step > number:

@@ -84,13 +84,20 @@ class Ensemble:
     """Predicts the time of fixed candidates from trials that keep coming in."""
 
     def __init__(
-        self, features: Features, logs: Floats, rows: Rows, candidates: Rows, rng: np.random.Generator, room: int
+        self,
+        features: Features,
+        logs: Floats,
+        rows: Rows,
+        candidates: Rows,
+        rng: np.random.Generator,
+        room: int,
+        members: int = MEMBERS,
     ) -> None:
         self._features = features
         columns, targets = features(rows), features(candidates)
         self._count = len(candidates)
         self._members: list[Process] = []
-        for member in range(MEMBERS):
+        for member in range(members):
             scatter = SCATTER * rng.standard_normal(len(logs)) * (member > 0)
             own = np.clip(logs + scatter, -12.0, 6.0)
             own[-1] = min(own[-1], -1.0)
@@ -111,13 +118,14 @@ class Ensemble:
         """
         known = len(finished) if finished.all() else int(np.argmin(finished))
         improvement, optimism, log_time = (np.zeros(self._count) for _ in range(3))
+        both = [_targets(values[:known], slow_tail=slow_tail) for slow_tail in (False, True)]
+        scales = [(float(raw.mean()), float(raw.std()) + 1e-9) for raw in both]
+        standard = [(raw - centre) / spread for raw, (centre, spread) in zip(both, scales, strict=True)]
         for index, member in enumerate(self._members):
-            raw = _targets(values[:known], slow_tail=index % 2 == 1)
-            centre, spread = float(raw.mean()), float(raw.std()) + 1e-9
-            y = (raw - centre) / spread
+            y, (centre, spread) = standard[index % 2], scales[index % 2]
             mean, sd = member.predict(y)
-            improvement += _expected_improvement(float(y.min()), mean, sd) / MEMBERS
-            optimism += (mean - 2.0 * sd) / MEMBERS
+            improvement += _expected_improvement(float(y.min()), mean, sd) / len(self._members)
+            optimism += (mean - 2.0 * sd) / len(self._members)
             if index % 2 == 1:
                 log_time += (mean * spread + centre) / (MEMBERS // 2)
         return Forecast(improvement, optimism, log_time)
