@@ -108,6 +108,21 @@ def test_feasible_candidates_compile(architecture):
         ("1,1,72,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "MERGE": "fp32"}),
         ("1,1,256,64", {"KV_BUFFERS": "resident", "BLOCK_N": 64, "WARPS_M": 2, "KEY_WALK": "rotated"}),
         ("1,1,72,128,causal=1", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "KV_LOAD": "vector16"}),
+        (
+            "1,2,100,64",
+            {
+                "KV_BUFFERS": "resident",
+                "QK_PATH": "direct",
+                "BLOCK_N": 16,
+                "KEY_SPLITS": 8,
+                "BLOCK_M": 32,
+                "WARPS_M": 2,
+            },
+        ),
+        (
+            "1,1,40,128,causal=1",
+            {"KV_BUFFERS": "resident", "QK_PATH": "direct", "LOOKAHEAD": 1, "BLOCK_M": 16, "WARPS_M": 1},
+        ),
         ("1,1,200,64", {"WARP_ROLES": "loaders", "STAGES": 3, "LOAD_WARPS": 2}),
         ("1,1,40,64", {"STATIC_SEQ": 0, "SCHEDULE": "persistent", "GRID_BLOCKS": 58, "ROW_SUM": "add"}),
         ("1,1,72,64,causal=1", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),

@@ -14,7 +14,7 @@ struct Choice {
   int head_dim, causal, seq_len;  // seq_len 0: known at run time only
   // mutations
   int tensor_cores, kv_load, kv_buffers, smem_layout, q_location, qk_acc, pv_acc, exp, row_sum, rescale, loop_order;
-  int merge, output, key_walk, warp_roles, schedule, score_buffer;
+  int merge, output, key_walk, warp_roles, schedule, score_buffer, qk_path;
   // parameters
   int block_m, warps_m, key_splits, block_n, stages, lookahead, min_blocks, load_warps;
 };
@@ -25,6 +25,7 @@ HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 HOST_DEVICE constexpr bool on_mma(Choice c) { return c.tensor_cores == TENSOR_CORES_MMA_SYNC; }
 HOST_DEVICE constexpr bool resident(Choice c) { return c.kv_buffers == KV_BUFFERS_RESIDENT; }
+HOST_DEVICE constexpr bool direct(Choice c) { return c.qk_path == QK_PATH_DIRECT; }
 HOST_DEVICE constexpr bool specialised(Choice c) { return c.warp_roles == WARP_ROLES_LOADERS; }
 
 // ---- sizes
@@ -68,7 +69,6 @@ HOST_DEVICE constexpr int mma_shared_bytes(Choice c) {
   return query_bytes(c) + c.key_splits * split_bytes(c) + exchange_bytes(c);
 }
 
-
 /// The path through shared memory: bytes of a row of scores and of a row of the running output, padded.
 HOST_DEVICE constexpr int score_row_bytes(Choice c) {
   return c.block_n * (c.score_buffer == SCORE_BUFFER_FLOAT ? 4 : 2) + 16;
@@ -81,12 +81,13 @@ HOST_DEVICE constexpr int tile_shared_bytes(Choice c) {
 }
 HOST_DEVICE constexpr int shared_bytes(Choice c) { return on_mma(c) ? mma_shared_bytes(c) : tile_shared_bytes(c); }
 
-/// Registers that a thread holds at once on the mma.sync path: output, scores, Q, references and sums, addresses.
+/// Registers that a thread holds at once on the mma.sync path: output, scores, Q, K, references and sums, addresses.
 HOST_DEVICE constexpr int least_registers(Choice c) {
   const int output = c.head_dim / 8 * (c.pv_acc == PV_ACC_FP32 ? 4 : 2);
   const int scores = c.block_n / 8 * (c.qk_acc == QK_ACC_FP32 ? 4 : 2);
   const int query = c.q_location == Q_LOCATION_REGISTERS ? c.head_dim / 4 : 0;
-  return row_tiles(c) * (output + scores + query + 4) + 8;
+  const int keys = direct(c) ? c.block_n * c.head_dim / 64 : 0;
+  return row_tiles(c) * (output + scores + query + 4) + keys + 8;
 }
 HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 / (threads(c) * c.min_blocks) / 8 * 8); }
 
@@ -97,6 +98,9 @@ HOST_DEVICE constexpr bool rows_split_over_warps(Choice c) {
 }
 HOST_DEVICE constexpr bool threads_within_block(Choice c) { return threads(c) <= 1024; }
 HOST_DEVICE constexpr bool resident_needs_static_length(Choice c) { return !resident(c) || c.seq_len > 0; }
+HOST_DEVICE constexpr bool direct_takes_one_step(Choice c) {
+  return !direct(c) || (total_steps(c) == 1 && c.q_location == Q_LOCATION_REGISTERS);
+}
 HOST_DEVICE constexpr bool qk_first_needs_lookahead(Choice c) {
   return !on_mma(c) || c.loop_order == LOOP_ORDER_PLAIN || resident(c) || c.stages > 1;
 }

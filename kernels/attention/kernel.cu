@@ -13,6 +13,8 @@
 //   KV_BUFFERS    ring of STAGES buffers, or all of K and V resident
 //   STAGES        buffers of the ring, for K and for V; all but one are in flight
 //   LOOKAHEAD     (resident) load groups in flight
+//   QK_PATH       (resident) Q and K through shared memory, or straight from global memory into fragments, which saves a
+//                 barrier and a way where all keys are one step
 //   SMEM_LAYOUT   rows plain (bank conflicts), padded by 16 bytes, or chunks XOR-swizzled by the row
 //   SCORE_BUFFER  (FMAs, wmma) scores in shared memory as float or half
 //   SOFTMAX       (FMAs, wmma) a row's scores held in registers, or read from shared memory twice
@@ -49,8 +51,8 @@
 #if !defined(BLOCK_M) || !defined(WARPS_M) || !defined(KEY_SPLITS) || !defined(BLOCK_N) || !defined(STAGES)
 #error "define BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N and STAGES"
 #endif
-#if !defined(SCORE_BUFFER) || !defined(SOFTMAX)
-#error "define SCORE_BUFFER and SOFTMAX"
+#if !defined(SCORE_BUFFER) || !defined(SOFTMAX) || !defined(QK_PATH)
+#error "define SCORE_BUFFER, SOFTMAX and QK_PATH"
 #endif
 #if !defined(WARP_ROLES) || !defined(LOAD_WARPS) || !defined(SCHEDULE)
 #error "define WARP_ROLES, LOAD_WARPS and SCHEDULE"
@@ -65,7 +67,7 @@
 constexpr Choice CHOICE = {
     HEAD_DIM, CAUSAL, SEQ_LEN,
     TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC, PV_ACC, EXP, ROW_SUM, RESCALE, LOOP_ORDER,
-    MERGE, OUTPUT, KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER,
+    MERGE, OUTPUT, KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER, QK_PATH,
     BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N, STAGES, LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
 constexpr int D = HEAD_DIM;
 constexpr int ROW_BYTES = row_bytes(CHOICE);
@@ -73,6 +75,7 @@ constexpr int ROW_BYTES = row_bytes(CHOICE);
 static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
 static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
 static_assert(resident_needs_static_length(CHOICE), "resident K and V need a length known to the compiler");
+static_assert(direct_takes_one_step(CHOICE), "fragments from global memory hold the keys of one step, and Q too");
 static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be there while V of this one is read");
 static_assert(loaders_need_a_ring(CHOICE), "loading warps fill free buffers of a ring");
 static_assert(restart_finds_its_keys(CHOICE), "warps load keys themselves, from the first, and fp32 sums show overflow");
@@ -91,6 +94,11 @@ __device__ __forceinline__ int placed_chunk(int row, int chunk) {
 }
 __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
   return row * ROW_BYTES + placed_chunk(row, chunk) * 16;
+}
+
+/// 16 bytes of a tensor, by the read-only path where it is declared unaliased.
+__device__ __forceinline__ Chunk load_chunk(const Half* from) {
+  return RESTRICT ? load_unwritten_chunk(from) : load_global_chunk(from);
 }
 
 /// Copies ROWS rows, from the one at `source` on, into a tile of shared memory. Only `rows_left` rows (negative: past
@@ -113,7 +121,9 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
              i * (ROWS_AT_ONCE * ROW_BYTES);
     };
     if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) {
-#pragma unroll 16
+      // Beside direct loads a loop stays one: the assembler would put off unrolled copies until Q K^T has been taken.
+      constexpr int UNROLLED = direct(CHOICE) ? 1 : 16;
+#pragma unroll UNROLLED
       for (int i = 0; i < CHUNKS; ++i)
         if (there(i)) copy_async(place(i), data(i));
     } else {
@@ -124,7 +134,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
           if (begin + i < CHUNKS && there(begin + i))
-            held[i] = RESTRICT ? load_unwritten_chunk(data(begin + i)) : load_global_chunk(data(begin + i));
+            held[i] = load_chunk(data(begin + i));
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
           if (begin + i < CHUNKS && there(begin + i)) store_shared_chunk(place(begin + i), held[i]);

@@ -34,6 +34,8 @@ GENES = (
     Mutation("STATIC_SEQ", (1, 0), doc="the length is a constant: no tail code where it divides, loops unroll"),
     Mutation("KV_BUFFERS", ("ring", "resident"), when={**MMA, "STATIC_SEQ": (1,)},
              doc="a ring of STAGES buffers, or all of K and V at once"),
+    Mutation("QK_PATH", ("shared", "direct"), when={"KV_BUFFERS": ("resident",)},
+             doc="Q and K through shared memory, or straight into fragments where all keys are one step"),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of tiles in shared memory"),
     Mutation("SCORE_BUFFER", ("float", "half"), when=SHARED_SCORES, doc="type of scores in shared memory"),
     Mutation("SOFTMAX", ("registers", "shared"), when=SHARED_SCORES, doc="a row's scores read once, or twice"),
@@ -45,7 +47,7 @@ GENES = (
     Mutation("ROW_SUM", ("ones_mma", "add"), when={**MMA, "EXP": ("fp32",)},
              doc="row sums by an mma with ones, or by additions"),
     Mutation("RESCALE", ("lazy", "on_change", "always", "restart"), when=MMA,
-             doc="when the output is rescaled to a new row maximum; or never, and a block whose sums overflow begins anew"),
+             doc="when the output is rescaled to a new row maximum; or never: a block whose sums overflow begins anew"),
     Mutation("LOOP_ORDER", ("qk_first", "plain"), when=MMA,
              doc="scores of the next step beside the output of this one, or after"),
     Mutation("WARP_ROLES", ("same", "loaders"), doc="each warp loads its own keys, or further warps load for all"),
@@ -135,7 +137,8 @@ def held_registers(c, p):
     output = p.D // 8 * (4 if c["PV_ACC"] == "fp32" else 2)
     scores = c.BLOCK_N // 8 * (4 if c["QK_ACC"] == "fp32" else 2)
     query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
-    needed = row_tiles(c) * (output + scores + query + 4) + 8
+    keys = c.BLOCK_N * p.D // 64 if c["QK_PATH"] == "direct" else 0
+    needed = row_tiles(c) * (output + scores + query + 4) + keys + 8
     return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
@@ -147,6 +150,9 @@ CONSTRAINTS = (
     Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
     Constraint("resident_needs_static_length", lambda c: not resident(c) or c.STATIC_SEQ == 1,
                "resident K and V need a length known to the compiler"),
+    Constraint("direct_takes_one_step", lambda c, p: c["QK_PATH"] == "shared"
+               or (total_steps(c, p) == 1 and c["Q_LOCATION"] == "registers"),
+               "fragments that come straight from global memory hold the keys of one step"),
     Constraint("ring_within_steps", lambda c, p: resident(c) or Need(c.STAGES, max(total_steps(c, p), 2), "buffers"),
                "buffers beyond the number of steps are never filled", wasteful=True),
     Constraint("lookahead_within_steps",
@@ -172,7 +178,7 @@ CONSTRAINTS = (
                "unrolled fragments beyond this outgrow the instruction cache and compile for seconds", wasteful=True),
     Constraint("restart_finds_its_keys", lambda c: not on_mma(c) or c["RESCALE"] != "restart"
                or (not loaders(c) and c["KEY_WALK"] == "forward" and c["PV_ACC"] == "fp32"),
-               "to begin anew, a warp loads keys itself, from the first one; and only fp32 sums show that P overflowed"),
+               "to begin anew, warps load keys themselves, from the first one; only fp32 sums show that P overflowed"),
     Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
                "wmma loads rows at one stride, which a swizzle breaks up"),
     Constraint("registers_hold_fragments", lambda c, p: not on_mma(c) or held_registers(c, p),

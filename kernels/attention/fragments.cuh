@@ -1,0 +1,142 @@
+// What one warp holds in fragments (Q, K that comes straight from global memory, running softmax), and its two products.
+#pragma once
+
+/// A lane's part of rows that come straight from global memory: 16-byte chunks lane % 4, lane % 4 + 4 ... of a row, whose
+/// four words serve two mma of depth 16. The depth is so walked in another order, in Q as in K: products do not notice.
+struct DirectRow {
+  Chunk chunk[D / 32];
+
+  __device__ __forceinline__ void fetch(const Half* row) {
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) chunk[i] = load_chunk(row + 32 * i);
+  }
+  /// Word `half` of what the k-th mma takes.
+  __device__ __forceinline__ u32 word(int k, int half) const { return chunk[k / 2].v[k % 2 * 2 + half]; }
+};
+
+/// K of this lane, where it comes straight from global memory: row lane / 4 of each tile of 8 keys.
+struct DirectKeys {
+  DirectRow row[DIRECT ? BLOCK_N / 8 : 1];
+
+  __device__ __forceinline__ void fetch(const KeyStream& keys, const Place& at) {
+    const int key = keys.first_key(0) + static_cast<int>(at.lane / 4);
+    const Half* const k = keys.k + at.column_pair() * 8;
+    const Half* own = k + key * D;
+    keep_as_base(own);
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 8; ++n)
+      row[n].fetch(KEY_TAIL ? k + min(key + n * 8, keys.length - 1) * D : own + n * 8 * D);
+  }
+};
+
+/// Q of this warp: fragments in registers, or read again for every use.
+struct Query {
+  u32 address;
+  u32 fragment[Q_LOCATION == Q_LOCATION_REGISTERS ? MT : 1][D / 16][4];
+
+  __device__ __forceinline__ void read(u32 (&a)[4], int m, int k, const Place& at) const {
+    load_matrices(a, address + chunk_offset((at.warp_m * MT + m) * 16 + at.lane % 16, 2 * k + at.lane / 16));
+  }
+  __device__ __forceinline__ void prepare(const Place& at) {
+    if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int k = 0; k < D / 16; ++k) read(fragment[m][k], m, k, at);
+    }
+  }
+  /// The same straight from global memory; rows past the end repeat the last one.
+  __device__ __forceinline__ void fetch(const Half* q, int rows_left, const Place& at) {
+    q += at.column_pair() * 8;
+    const Half* own = q + at.row(0, 0) * D;
+    keep_as_base(own);
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        DirectRow row;
+        row.fetch(ROW_TAIL ? q + min(at.row(m, half), rows_left - 1) * D : own + (m * 2 + half) * 8 * D);
+#pragma unroll
+        for (int k = 0; k < D / 16; ++k) fragment[m][k][half] = row.word(k, 0), fragment[m][k][2 + half] = row.word(k, 1);
+      }
+  }
+};
+
+/// Running softmax of this warp's rows: output, row sums, and the reference that exponents are taken against (log2).
+struct Rows {
+  OutputFragment output[MT][D / 8];
+  Fragment32 sum[MT];  // elements 0 and 2 count
+  float reference[MT][2];
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      clear(sum[m]);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) clear(output[m][n]);
+    }
+  }
+  /// Whether some P may have been too large for fp16: no summand is above its sum. Sums that are no numbers count too.
+  __device__ __forceinline__ bool overflowed() const {
+    bool beyond = false;
+#pragma unroll
+    for (int m = 0; m < MT; ++m) beyond |= !(sum[m].v[0] <= LARGEST_HALF) || !(sum[m].v[2] <= LARGEST_HALF);
+    return beyond;
+  }
+  /// A split without keys: finite, and of weight 0 in the merge.
+  __device__ __forceinline__ void stand_aside() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      sum[m].v[0] = sum[m].v[2] = 1.f;
+      reference[m][0] = reference[m][1] = MASKED_SCORE;
+    }
+  }
+};
+
+/// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
+__device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, const DirectKeys& direct, u32 k_tile, int n,
+                                            const Place& at) {
+  const int row = at.lane / 16 * 8 + at.lane % 8, chunk = at.lane / 8 % 2;
+#pragma unroll
+  for (int m = 0; m < MT; ++m) clear(s[m][2 * n]), clear(s[m][2 * n + 1]);
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    u32 b[4];
+    if constexpr (DIRECT) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) b[i] = direct.row[2 * n + i / 2].word(k, i % 2);
+    } else {
+      load_matrices(b, k_tile + n * 16 * ROW_BYTES + chunk_offset(row, 2 * k + chunk));
+    }
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {
+        mma(s[m][2 * n], q.fragment[m][k], b[0], b[1]);
+        mma(s[m][2 * n + 1], q.fragment[m][k], b[2], b[3]);
+      } else {
+        u32 a[4];
+        q.read(a, m, k, at);
+        mma(s[m][2 * n], a, b[0], b[1]);
+        mma(s[m][2 * n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// output += P V over 16 keys; the row sums come from the same tensor cores where they multiply P by ones.
+__device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n, const Place& at) {
+  if constexpr (ROW_SUM == ROW_SUM_ONES_MMA) {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) mma(rows.sum[m], p[m], ONES, ONES);
+  }
+#pragma unroll
+  for (int d = 0; d < D / 16; ++d) {
+    u32 b[4];
+    load_matrices_transposed(b, v_tile + n * 16 * ROW_BYTES + chunk_offset(at.lane % 16, 2 * d + at.lane / 16));
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      mma(rows.output[m][2 * d], p[m], b[0], b[1]);
+      mma(rows.output[m][2 * d + 1], p[m], b[2], b[3]);
+    }
+  }
+}

@@ -1,0 +1,99 @@
+// From fragments to global memory, and the merge of the partial outputs of split keys.
+#pragma once
+
+__device__ __forceinline__ float element(const Fragment32& f, int i) { return f.v[i]; }
+__device__ __forceinline__ float element(const Fragment16& f, int i) {
+  return i % 2 ? high_half(f.v[i / 2]) : low_half(f.v[i / 2]);
+}
+__device__ __forceinline__ Pair scaled_pair(const OutputFragment& f, int half, float factor) {
+  return pack(element(f, 2 * half) * factor, element(f, 2 * half + 1) * factor);
+}
+
+/// No split of the keys: each warp owns its rows, and turns its fragments into 16-byte rows in Q's memory.
+__device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 staging, int rows_left, const Place& at) {
+  if constexpr (OUTPUT == OUTPUT_STAGED) __syncwarp();  // this warp's rows of Q are no longer read
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.row(m, half);
+      const float factor = reciprocal(rows.sum[m].v[2 * half]);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const Pair pair = scaled_pair(rows.output[m][n], half, factor);
+        if constexpr (OUTPUT == OUTPUT_STAGED) {
+          store_shared_pair(staging + chunk_offset(row, n) + 4 * at.column_pair(), pair);
+        } else if (!ROW_TAIL || row < rows_left) {
+          store_global_pair(o + row * D + n * 8 + 2 * at.column_pair(), pair);
+        }
+      }
+    }
+  if constexpr (OUTPUT == OUTPUT_STAGED) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < MT * 16 * (D / 8) / 32; ++i) {
+      const int index = i * 32 + at.lane, row = at.warp_m * MT * 16 + index / (D / 8), chunk = index % (D / 8);
+      if (!ROW_TAIL || row < rows_left)
+        store_global_chunk(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset(row, chunk)));
+    }
+  }
+}
+
+/// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
+__device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u32 exchange, const Place& at) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.row(m, half);
+      const float sum = rows.sum[m].v[2 * half];
+      if (at.column_pair() == 0)
+        store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
+      const float factor = reciprocal(sum);  // normalised, a partial output fits fp16 as well as the inputs do
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const OutputFragment& f = rows.output[m][n];
+        const int column = n * 8 + 2 * at.column_pair();
+        const u32 to = partial + row * PARTIAL_ROW_BYTES + column * (MERGE == MERGE_FP16 ? 2 : 4);
+        if constexpr (MERGE == MERGE_FP16) store_shared_pair(to, scaled_pair(f, half, factor));
+        else store_shared_floats(to, element(f, 2 * half), element(f, 2 * half + 1));
+      }
+    }
+}
+
+/// Adds the splits' partial outputs, each weighted by its share of the row's sum; 16 bytes of shared memory a thread.
+__device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left, const Place& at) {
+  constexpr int COLUMNS = MERGE == MERGE_FP16 ? 8 : 4, PER_ROW = D / COLUMNS, TASKS = BLOCK_M * PER_ROW;
+#pragma unroll
+  for (int i = 0; i < ceil_div(TASKS, COMPUTE_THREADS); ++i) {
+    const int task = i * COMPUTE_THREADS + at.thread, row = task / PER_ROW, part = task % PER_ROW;
+    if (TASKS % COMPUTE_THREADS != 0 && task >= TASKS) break;
+    if (ROW_TAIL && row >= rows_left) continue;
+    float reference[KEY_SPLITS], weight[KEY_SPLITS], top = 0.f, total = 0.f, sum[COLUMNS] = {};
+#pragma unroll
+    for (int s = 0; s < KEY_SPLITS; ++s) {
+      load_shared_floats(exchange + (s * BLOCK_M + row) * 8, reference[s], weight[s]);
+      top = s == 0 ? reference[s] : fmaxf(top, reference[s]);
+    }
+#pragma unroll
+    for (int s = 0; s < KEY_SPLITS; ++s) {
+      const float scale = exp2_fast(reference[s] - top);
+      total += scale * weight[s];
+      weight[s] = MERGE == MERGE_FP16 ? scale * weight[s] : scale;
+      const Chunk c = load_shared_chunk(memory + s * SPLIT_BYTES + row * PARTIAL_ROW_BYTES + part * 16);
+#pragma unroll
+      for (int x = 0; x < COLUMNS; ++x) {
+        float value;
+        if constexpr (MERGE == MERGE_FP16) value = x % 2 ? high_half(c.v[x / 2]) : low_half(c.v[x / 2]);
+        else value = __uint_as_float(c.v[x]);
+        sum[x] = fmaf(weight[s], value, sum[x]);
+      }
+    }
+    const float factor = reciprocal(total);
+    Chunk result;
+#pragma unroll
+    for (int x = 0; x < COLUMNS / 2; ++x) result.v[x] = pack(sum[2 * x] * factor, sum[2 * x + 1] * factor);
+    if constexpr (MERGE == MERGE_FP16) store_global_chunk(o + row * D + part * 8, result);
+    else store_global_pairs(o + row * D + part * 4, result.v[0], result.v[1]);
+  }
+}
