@@ -136,6 +136,15 @@ class Limit:
     rates: Rates | None
     """Rates measured on the GPU; None where the limit is that of the peak rates."""
 
+    @property
+    def setter(self) -> str:
+        """What sets it, in words: for example `compute at the data sheet's peak rates`."""
+        resource = {"operations": "compute", "dram": "memory (DRAM)", "l2": "memory (L2)"}[self.bound]
+        if self.rates is None:
+            return f"{resource} at the data sheet's peak rates"
+        matrix, copied = self.rates.matrix_flops_per_s / 1e12, self.rates.dram_bytes_per_s / 1e12
+        return f"{resource} at the rates measured on this GPU ({matrix:.0f} TFLOP/s fp16, {copied:.2f} TB/s)"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `show --json` prints."""
         rates = self.rates
@@ -144,6 +153,7 @@ class Limit:
             "share": self.share,
             "bound": "compute" if self.bound == "operations" else "memory",
             "resource": self.bound,
+            "setter": self.setter,
             "measured": rates is not None,
             "matrix_flops_per_s": rates.matrix_flops_per_s if rates else None,
             "copy_bytes_per_s": rates.dram_bytes_per_s if rates else None,

@@ -69,6 +69,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "budget_s",
         "baseline",
         "best",
+        "limit",
         "cost",
         "control",
     ]

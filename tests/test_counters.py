@@ -160,6 +160,10 @@ def test_a_profile_is_kept_with_its_trial(here: Path) -> None:
         assert sum(len(reader.profiles(record, t.number)) for t in reader.trials(record)) == 1
     assert ("ncu", "NVIDIA H200", "4096") == (kept.source, kept.device, kept.problem)
     assert found["counters"] == kept.result["counters"]
+    told = CliRunner().invoke(app, ["show", "--trial", str(number)]).stdout
+    assert "shared-memory-bound\n  evidence: the pipe of shared memory is busy 81 % of the time" in told
+    shown = json.loads(CliRunner().invoke(app, ["show", "--trial", str(number), "--json"]).stdout)
+    assert ("ncu", found["counters"]) == (shown["profile"]["source"], shown["profile"]["counters"])
 
 
 def test_a_study_being_searched_is_profiled_and_not_kept(here: Path) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from live_bench import Bench
+from test_profile import PretendedH200, here  # noqa: F401 (a fixture)
+from typer.testing import CliRunner
 
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.device._base import Answer, Request
 from evokern.device._rates import keep_rates, kept_rates
-from evokern.discovery import find_kernel
+from evokern.discovery import find_kernel, find_study
+from evokern.errors import DeviceError
 from evokern.profiles import chip
+from evokern.report import page
 from evokern.roofline import Rates, Work, below, floor, limit_of, peak_rates, recorded, work
+from evokern.search import search
+from evokern.store import open_readonly
 from evokern.study import TimingSettings
+from evokern.trial import Evaluation, Outcome, Timing
 
 H200 = chip("h200")
 MEASURED = Rates(matrix_flops_per_s=790e12, dram_bytes_per_s=4.3e12)
@@ -104,6 +116,59 @@ def test_rates_are_kept_for_each_gpu_and_driver(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("EVOKERN_CACHE", "off")
     keep_rates("GPU-1", "580.65", MEASURED)
     assert kept_rates("GPU-1", "580.65") is None
+
+
+class Measuring(PretendedH200):
+    """Answers with the work of a stream in 500 µs, and knows its own rates; or it cannot measure them."""
+
+    broken = False
+
+    def submit(self, request: Request) -> None:
+        timing = Timing(500.0, (499.0, 501.0), (500.0,))
+        evaluation = Evaluation(Outcome.MEASURED, 500.0, (timing,), (), f"{request.number}", evidence(STREAM), {})
+        self._ready.append(Answer(request.number, evaluation))
+
+    def rates(self) -> Rates:
+        if self.broken:
+            raise DeviceError("its memory is full")
+        return MEASURED
+
+
+def _searched(folder: Path, device: PretendedH200) -> tuple[dict[str, Any], list[str]]:
+    """Search a study; returns the object of `show --json` and every note."""
+    notes: list[str] = []
+    result = search(
+        find_study("mine"), db=folder / "evokern.db", device=device, trials=2,
+        on_progress=lambda progress: notes.extend(n for n in progress.notes if n not in notes),
+    )  # fmt: skip
+    return dict(result.summary), notes
+
+
+@pytest.mark.usefixtures("here")
+def test_the_end_of_a_search_measures_what_the_limit_needs(tmp_path: Path) -> None:
+    """The limit at measured rates stands in `show`, its JSON and the report, from the database alone."""
+    summary, _ = _searched(tmp_path, Measuring())
+    limit = summary["limit"]
+    assert (True, "memory", "dram") == (limit["measured"], limit["bound"], limit["resource"])
+    assert 1e9 / 4.3e6 / 500 == pytest.approx(limit["share"])
+    shown = CliRunner().invoke(app, ["show"]).stdout
+    setter = "bound by memory (DRAM) at the rates measured on this GPU (790 TFLOP/s fp16, 4.30 TB/s)"
+    assert f"47 % of the limit, 233 µs, {setter}" in shown
+    assert limit == json.loads(CliRunner().invoke(app, ["show", "--json"]).stdout)["limit"]
+    with open_readonly(tmp_path / "evokern.db") as reader:
+        report = page(reader)
+    assert ("47 %" in report, setter in report) == (True, True)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_device_that_cannot_be_rated_is_told_of(tmp_path: Path) -> None:
+    """Rates that cannot be measured end no search: the limit is the data sheet's, and a note says why."""
+    device = Measuring()
+    device.broken = True
+    summary, notes = _searched(tmp_path, device)
+    assert (False, None) == (summary["limit"]["measured"], summary["limit"]["copy_bytes_per_s"])
+    assert ["the limit of the best is told from the data sheet's peak rates: its memory is full"] == notes
+    assert "at the data sheet's peak rates" in CliRunner().invoke(app, ["show"]).stdout
 
 
 @pytest.mark.gpu

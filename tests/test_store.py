@@ -119,6 +119,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "budget_s",
         "baseline",
         "best",
+        "limit",
         "cost",
         "control",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from evokern.space import Gene, Value
 
@@ -22,6 +23,17 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def limit(found: Mapping[str, Any], unit: str) -> str:
+    """Return how near a best is to its chip's limit, in a line.
+
+    Args:
+        found: the object `limit` of `show --json`.
+        unit: of times, as text.
+    """
+    reached = f"{100 * found['share']:.0f} % of the limit, {microseconds(found['time_us'])} {unit}"
+    return f"{reached}, bound by {found['setter']}"
 
 
 def counts(table: Mapping[str, int]) -> str:

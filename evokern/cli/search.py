@@ -9,7 +9,7 @@ import typer
 from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
 from evokern.cli._output import Output
-from evokern.cli._text import microseconds
+from evokern.cli._text import limit, microseconds
 from evokern.cli.panel import Watcher
 
 if TYPE_CHECKING:
@@ -199,6 +199,8 @@ def conclude(output: Output, result: SearchResult) -> int:
         output.say("no candidate was measured; `evokern show` tells why")
         return code
     output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
+    if result.summary["limit"]:
+        output.say(limit(result.summary["limit"], unit))
     if baseline is None:
         output.say("no baseline was measured, so no speedup is known")
     elif best["speedup"] > 1:

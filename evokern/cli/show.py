@@ -11,7 +11,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
-from evokern.cli._text import changed, counts, duration, microseconds, table
+from evokern.cli._text import changed, counts, duration, limit, microseconds, table
 from evokern.errors import UsageError
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
+    if summary["limit"]:
+        lines.append(limit(summary["limit"], unit))
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("nothing beat the baseline")
     if summary["control"]:
@@ -209,6 +211,9 @@ def _one(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord
         )
     for title in ("evidence", "gate", "proposal", "rejections"):
         _section(title, facts[title])
+    if facts["profile"]:
+        _section("profile", {key: facts["profile"][key] for key in ("source", "device", "problem", "created")})
+        _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
     print(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
     print(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
 
@@ -235,11 +240,22 @@ def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str,
         "gate": dict(evaluation.gate),
         "proposal": dict(found.trial.proposal),
         "rejections": dict(found.rejections),
+        "profile": _profile(reader, record, found.trial.number),
         "compile_s": evaluation.compile_s,
         "device_s": evaluation.device_s,
         "study_s": found.trial.seconds,
         "kernel_digest": found.kernel_digest,
     }
+
+
+def _profile(reader: Reader, record: StudyRecord, number: int) -> dict[str, Any] | None:
+    """Return the latest profile of a trial."""
+    known = reader.profiles(record, number)
+    if not known:
+        return None
+    last = known[-1]
+    about = {"source": last.source, "device": last.device, "problem": last.problem, "created": last.created}
+    return {**about, **last.result["verdict"], "counters": last.result.get("counters")}
 
 
 def _section(title: str, facts: dict[str, Any]) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
+from evokern.roofline import Rates
 from evokern.space import Config
 from evokern.study import Study
 from evokern.trial import Evaluation, Timing
@@ -119,3 +120,15 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Stop every worker; safe to call twice."""
+
+
+@runtime_checkable
+class Rated(Protocol):
+    """A started device that knows, or measures, how fast it copies and multiplies."""
+
+    def rates(self) -> Rates:
+        """Return its rates; nothing can be submitted after.
+
+        Raises:
+            EvokernError: they cannot be measured.
+        """

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,9 @@ class LiveDevice:
             **(compilers.greeting or {}),
             **(executors.greeting or {}),
         }
+        rates = kept_rates(self._gpu.uuid, driver_version() or self._gpu.driver)
+        if rates is not None:
+            environment["rates"] = asdict(rates)
         if self._monitor.problem:
             notes.append(self._monitor.problem)
         return StartReport(baselines, environment, tuple(notes))

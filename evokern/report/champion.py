@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from evokern.report.facts import Facts, floor_of
+from evokern.report.facts import Facts
 from evokern.report.html import missing, nested, table
 from evokern.report.plots import Axis, Plot, bars, number, span
 from evokern.store import interval_us
@@ -30,11 +30,8 @@ def headline(facts: Facts) -> str:
         tiles.append((f"{took / time_us:.2f}×", f"as fast as {name}", f"which takes {number(took)} {unit}"))
     else:
         tiles.append(("–", "no baseline", "none was measured, so no speedup is known"))
-    limit = floor_of(facts)
-    if limit:
-        tiles.append(
-            (f"{100 * limit[0] / time_us:.0f} %", "of the speed of light", f"bound by {limit[1]} at peak rates")
-        )
+    if facts.limit:
+        tiles.append((f"{100 * facts.limit.share:.0f} %", "of the speed of light", f"bound by {facts.limit.setter}"))
     spent = sum(session.elapsed_s for session in facts.sessions)
     price = facts.record.settings.get("cost_per_hour")
     cost = f", {price * spent / 3600:.2f} spent" if isinstance(price, int | float) else ""

@@ -11,8 +11,9 @@ from typing import Any
 from evokern.errors import EvokernError, StudyError
 from evokern.explain.stored import chip_of
 from evokern.profiles import Profile
+from evokern.roofline import Limit
 from evokern.space import Value
-from evokern.stats import geometric_mean, median
+from evokern.stats import median
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord
 from evokern.trial import Outcome, Timing, Trial
 
@@ -50,6 +51,8 @@ class Facts:
     """Other studies of the same kernel, problems and device, label → trials: what another sampler found."""
     chip: Profile | None
     """The chip's peak rates, where it is known."""
+    limit: Limit | None
+    """How near the champion is to the limit of its chip, where its work is known."""
 
     @property
     def unit(self) -> str:
@@ -96,6 +99,7 @@ def gather(reader: Reader, name: str | None) -> Facts:
         ablated[-1] if ablated else None,
         _controls(reader, record),
         _chip(record, sessions),
+        reader.limit(record, best),
     )
 
 
@@ -195,11 +199,3 @@ def reasons(facts: Facts, most: int = 12) -> list[tuple[str, str, int]]:
         text = re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
         counts[trial.outcome.value, text[:160]] += 1
     return [(outcome, reason, count) for (outcome, reason), count in counts.most_common(most)]
-
-
-def floor_of(facts: Facts) -> tuple[float, str] | None:
-    """Return the champion's floor from theoretical peaks in µs, and what sets it."""
-    evidence = facts.best.evaluation.evidence
-    if "floor_us" not in evidence:
-        return None
-    return geometric_mean([float(one) for one in evidence["floor_us"]]), str(evidence["floor_bound"])

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evokern.device import Device, Task
+from evokern.device._base import Rated
 from evokern.device._open import open_device
 from evokern.device.table import TableDevice
 from evokern.discovery import find_study, kernel_of
-from evokern.errors import StoreError, StudyError
+from evokern.errors import DeviceError, InternalError, StoreError, StudyError
 from evokern.feasibility import Violation, check, feasible_space
 from evokern.kernel import Kernel
 from evokern.profiles import limits_for
@@ -148,8 +149,20 @@ def _one_session(
             end = run_diagnosed(loop, subject, session, trials, reporter.event)
         finally:
             stop.loop = None
+        if end != "interrupted":
+            _rate(subject.device, session, reporter)
     reporter.end(loop, end)
     return end
+
+
+def _rate(device: Device, session: Session, reporter: Reporter) -> None:
+    """Write how fast the device copies and multiplies: last of all, so that no candidate waits for it."""
+    if not isinstance(device, Rated):
+        return
+    try:
+        session.rated(device.rates())
+    except (DeviceError, InternalError) as error:
+        reporter.note(f"the limit of the best is told from the data sheet's peak rates: {error}")
 
 
 def clock_of(subject: Subject) -> Callable[[], float]:

@@ -14,6 +14,7 @@ from sqlite_utils import Database
 
 from evokern.device._base import BaselineResult
 from evokern.errors import StoreError, StudyError, nearest
+from evokern.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import connect_readonly, explained
 from evokern.store._profiles import ProfileRecord
@@ -159,6 +160,15 @@ class Reader:
             rows = self._db["evokern_profiles"].rows_where("study = ? AND trial = ?", [study.uuid, trial], "rowid")
             return [ProfileRecord.of(row) for row in rows]
 
+    def limit(self, study: StudyRecord, best: Trial) -> Limit | None:
+        """Return how near the champion is to the limit of its chip, None where nothing is known of its work.
+
+        The rates are those that a session measured on the GPU, the latest that did; else the data sheet's peaks.
+        """
+        kept = [session.environment.get("rates") for session in self.sessions(study)]
+        known = [Rates(**rates) for rates in kept if isinstance(rates, dict)]
+        return limit_of(best.evaluation.evidence, best.evaluation.time_us or 0.0, known[-1] if known else None)
+
     def rejections(self, study: StudyRecord) -> dict[str, int]:
         """Return how many proposals each constraint turned away before they became trials, most first."""
         sql = "SELECT constraint_name, count FROM evokern_rejections WHERE study = ? ORDER BY count DESC, 1"
@@ -192,6 +202,7 @@ class Reader:
         outcomes = self.outcomes(study)
         baseline, best = self.baseline(study), self.best(study)
         elapsed_s = sum(session.elapsed_s for session in self.sessions(study))
+        limit = self.limit(study, best) if best else None
         return {
             "study": study.name,
             "device": study.device,
@@ -203,6 +214,7 @@ class Reader:
             "budget_s": study.budget_s,
             "baseline": {"name": baseline[0], "time_us": baseline[1]} if baseline else None,
             "best": _best_table(best, baseline[1] if baseline else None) if best else None,
+            "limit": limit.as_dict() if limit else None,
             "cost": study.cost(elapsed_s),
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
         }

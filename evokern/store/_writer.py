@@ -25,6 +25,7 @@ from sqlite_utils import Database
 from evokern import __version__
 from evokern.device._base import StartReport
 from evokern.errors import StoreError
+from evokern.roofline import Rates
 from evokern.samplers import Proposal, Result
 from evokern.space import Config, Space
 from evokern.store._files import Lock, check_place, connect, explained
@@ -248,6 +249,12 @@ class Session:
         }
         with self.together():
             _update(self._db, "evokern_sessions", self.uuid, values)
+
+    def rated(self, rates: Rates) -> None:
+        """Write how fast the device copies and multiplies, beside the rest of its environment."""
+        sql = "UPDATE evokern_sessions SET environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
+        with self.together():
+            self._db.execute(f"{sql} WHERE uuid = ?", [dumps(asdict(rates)), self.uuid])
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
         """Write a proposal, before it is evaluated, here and in Optuna's tables.
