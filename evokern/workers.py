@@ -31,8 +31,9 @@ _INIT_FAILURES_ALLOWED = 4
 _DEATH_PATIENCE_S = 0.2
 _KILL_PATIENCE_S = 10.0
 """A process that is killed while its GPU works is gone when the driver has torn its context down."""
-_QUEUED_BYTES = 1 << 16
-"""A larger job waits for an idle worker: sending it to a busy one could block on the socket's buffer."""
+_QUEUED_BYTES = 1 << 17
+"""A larger job waits for an idle worker: sending it to a busy one could block on the socket's buffer, which holds
+416 KiB where Linux's default limit stands (net.core.wmem_max of 208 KiB, doubled)."""
 
 
 @dataclass(frozen=True)

@@ -93,3 +93,13 @@ def test_only_throttling_that_is_not_normal_disturbs() -> None:
     """A power cap is how a busy GPU runs; a thermal slowdown spoils samples."""
     assert not State(1500.0, "power cap").disturbed
     assert State(1500.0, "power cap, hardware thermal slowdown").disturbed
+
+
+def test_the_searching_process_leaves_torch_to_its_workers() -> None:
+    """What opens a GPU imports neither torch nor CuPy, whose seconds would pass before any worker begins its own."""
+    code = (
+        "import sys, evokern.device.live, evokern.search._run, evokern.samplers.evo\n"
+        "print([name for name in ('torch', 'cupy', 'sqlalchemy', 'alembic', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

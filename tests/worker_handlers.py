@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from evokern.compile.records import Built
+from evokern.compile.records import Built, Program
 from evokern.errors import KernelError
 from evokern.trial import Evaluation, Outcome, Resources
 from evokern.worker_process import Retire
@@ -72,7 +72,9 @@ class Compiler:
             case "unsound":
                 raise KernelError("launches raised")
         use = Resources(32, 0, 0, 0, 0, 1.0)
-        return Built((), (), (use,), f"code {job['CODE']}", 0.25)
+        # As large as what a compile of `attention` gives.
+        program = Program(bytes(36_000), {}, {}, "", "p" * 80_000)
+        return Built((program,), (), (use,), f"code {job['CODE']}", 0.25)
 
 
 class Executor:
@@ -82,7 +84,7 @@ class Executor:
         self._executed: list[int] = []
 
     def handle(self, job: Any) -> Any:
-        number, config = job
+        number, config, *_ = job
         time.sleep(config.get("RUN_MS", 0) / 1000)
         match config["KIND"]:
             case "dies":

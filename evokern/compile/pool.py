@@ -40,7 +40,7 @@ class CompileWorker:
 
     def __init__(self, settings: CompileSettings) -> None:
         # Compiles run ahead of the GPU; what feeds and times it goes first where cores are few.
-        os.nice(5)
+        os.nice(10)
         self._settings = settings
         self._kernel = load_kernel(settings.folder)
         self._target = Target(settings.profile, CompileCache(settings.cache) if settings.cache else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evokern.kernel import Launch, Need, Problem
 from evokern.trial import Resources
@@ -87,6 +87,10 @@ class Built:
     """Identity of machine code and launches."""
     compile_s: float
     """Seconds of compilation, 0 when everything was cached."""
+
+    def machine_code(self) -> Built:
+        """Return it without PTX and messages, which are two thirds of it and which nothing that launches it reads."""
+        return replace(self, programs=tuple(replace(program, ptx="", log="") for program in self.programs))
 
     def build(self, problem: Problem) -> ProblemBuild:
         """Return the build of one problem."""

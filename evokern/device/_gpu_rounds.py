@@ -6,39 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evokern.compile.records import Built
+from evokern.device._jobs import Round
 from evokern.errors import DeviceError
 from evokern.gate.bench import Bench
 from evokern.gate.check import RunFailed, judge
 from evokern.kernel import Problem
-from evokern.space import Config
 from evokern.stats import geometric_mean
 
 if TYPE_CHECKING:
     from evokern.device._gpu_worker import GpuWorker
     from evokern.device._graph_clock import GraphClock
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """A candidate of a playoff."""
-
-    config: Config
-    """Its configuration; for a baseline the one whose buffers it uses."""
-    built: Built | None
-    """Its programs; None for a baseline."""
-    baseline: str = ""
-    """Name of a baseline."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """Measure these candidates in turn."""
-
-    entrants: tuple[Entrant, ...]
-    """Who takes part."""
-    samples: int
-    """Samples of each."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from evokern.device._base import BaselineResult
 from evokern.device._baselines import BaselineRunner, runs_as
 from evokern.device._cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
 from evokern.device._gpu_rates import measure_rates
-from evokern.device._gpu_rounds import Round, play_round
+from evokern.device._gpu_rounds import play_round
 from evokern.device._graph_clock import GraphClock
-from evokern.device._jobs import Evaluate, GpuSettings, MeasureRates, Prove
+from evokern.device._jobs import Evaluate, GpuSettings, MeasureRates, Prove, Round
 from evokern.device._nvml import Monitor
 from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, EvokernError

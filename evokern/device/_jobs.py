@@ -72,3 +72,25 @@ class WatchedCall:
     """The GPU's number for the driver."""
     limit_s: float = 120.0
     """Seconds after which a call counts as hung; every launch is replayed some dozen times."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A candidate of a playoff."""
+
+    config: Config
+    """Its configuration; for a baseline the one whose buffers it uses."""
+    built: Built | None
+    """Its programs; None for a baseline."""
+    baseline: str = ""
+    """Name of a baseline."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Measure these candidates in turn."""
+
+    entrants: tuple[Entrant, ...]
+    """Who takes part."""
+    samples: int
+    """Samples of each."""

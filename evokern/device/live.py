@@ -18,8 +18,7 @@ from evokern.device._base import Answer, BaselineResult, Request, StartReport, T
 from evokern.device._first import first_candidate, require_built
 from evokern.device._gpu_lock import GpuLock
 from evokern.device._gpu_profile import LiveGpu, live_gpu
-from evokern.device._gpu_rounds import Entrant, Round
-from evokern.device._jobs import Evaluate, GpuSettings, MeasureRates, Prove
+from evokern.device._jobs import Entrant, Evaluate, GpuSettings, MeasureRates, Prove, Round
 from evokern.device._nvml import Monitor
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
 from evokern.device._rates import keep_rates, kept_rates
@@ -38,6 +37,11 @@ _RATES_PATIENCE_S = 5.0
 """Seconds that a candidate may take to end which the end of a search left on the GPU."""
 _FOREIGN_PERIOD_S = 5.0
 _BUSY_PERCENT = 15
+_COMPILES_AHEAD = 3
+"""Trials in flight for each compile worker: the slowest compiles take about three times the mean (of 60 candidates of
+`attention`, 2026-11-21), and while one of them runs, no trial more than a window after it can be proposed."""
+_EXECUTED_AHEAD = 3
+"""Compiled candidates that the GPU's worker holds, the one it works on included: it never waits for this process."""
 _SPARES = 2
 """Spare GPU workers: two, since the one that takes over must be replaced while the next candidate may crash too."""
 
@@ -77,8 +81,8 @@ class LiveDevice:
 
     @property
     def window(self) -> int:
-        """Default number of trials in flight for a new study."""
-        return 32
+        """Default number of trials in flight for a new study: what keeps this machine's cores and the GPU at work."""
+        return _COMPILES_AHEAD * _compile_workers() + 2 * _EXECUTED_AHEAD
 
     @property
     def diagnoses(self) -> bool:
@@ -128,9 +132,7 @@ class LiveDevice:
         return StartReport(baselines, environment, tuple(notes))
 
     def _open_pools(self, task: Task, profile: Profile, first: Config, turn: Path) -> tuple[WorkerPool, WorkerPool]:
-        cpus = len(os.sched_getaffinity(0))
-        # The GPU's worker and this process need a core each; a compile beside them would delay launches.
-        size = max(1, min(cpus - 2, task.study.window or self.window))
+        size = min(_compile_workers(), task.study.window or self.window)
         settings = CompileSettings(task.kernel.folder, task.problems, profile, default_directory())
         gpu_settings = GpuSettings(
             folder=task.kernel.folder,
@@ -143,7 +145,7 @@ class LiveDevice:
             warm_config=first,
         )
         spec = WorkerSpec("evokern.device._gpu_worker:GpuWorker", gpu_settings)
-        executors = WorkerPool(self._servers[0], spec, size=1, depth=2)
+        executors = WorkerPool(self._servers[0], spec, size=1, depth=_EXECUTED_AHEAD)
         self._pools.append(executors)
         compilers = WorkerPool(self._servers[1], compile_spec(settings), size=size)
         self._pools.append(compilers)
@@ -262,8 +264,13 @@ def open_live(name: str) -> LiveDevice:
     return LiveDevice(live_gpu(int(number or 0)))
 
 
+def _compile_workers() -> int:
+    # The GPU's worker and this process keep about one core at work, and go before compiles where they need two.
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
 def _job(work: Work) -> Evaluate:
-    return Evaluate(work.request.config, work.built, work.request.elite_us)
+    return Evaluate(work.request.config, work.built.machine_code(), work.request.elite_us)
 
 
 def _beside(answer: Answer, foreign: Sequence[int]) -> Answer:
