@@ -175,8 +175,9 @@ def search(
     Raises:
         UsageError: study, kernel, device, store or an argument is not usable as asked; the message says what to do.
     """
+    from evokern.search._find import find
     from evokern.search._identity import Overrides
-    from evokern.search._run import Wanted, find, run
+    from evokern.search._wanted import Wanted
     from evokern.study import parse_duration
 
     wanted = Wanted(
@@ -190,7 +191,12 @@ def search(
         go_on=go_on,
     )
     subject = find(study, device, kernel, trust=trust)
-    return run(subject, Path(db), wanted, on_progress or (lambda progress: None))
+    try:
+        from evokern.search._run import run  # only now: see `_find`
+
+        return run(subject, Path(db), wanted, on_progress or (lambda progress: None))
+    finally:
+        subject.device.close()
 
 
 def resume(

@@ -1,86 +1,38 @@
-"""The stages of one session: find, open, begin or resume, loop, fold in."""
+"""The stages of one session: open the store, begin or resume, loop, fold in."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evokern.device import Device, Task
 from evokern.device._base import Rated
-from evokern.device._open import open_device
 from evokern.device.table import TableDevice
-from evokern.discovery import find_study, kernel_of
-from evokern.errors import DeviceError, InternalError, StoreError, StudyError
-from evokern.feasibility import Violation, check, feasible_space
-from evokern.kernel import Kernel
+from evokern.errors import DeviceError, InternalError, StoreError
+from evokern.feasibility import Violation, check
 from evokern.profiles import limits_for
 from evokern.samplers import History, Proposal, Sampler, make_sampler
 from evokern.search import EndReason, OnProgress, SearchResult
 from evokern.search._arms import arm_window, control_seed
 from evokern.search._diagnose import run_diagnosed
-from evokern.search._identity import Overrides, Subject, agree, problems_of
+from evokern.search._identity import Subject, agree
 from evokern.search._loop import Earlier, Limits, Loop
 from evokern.search._report import Reporter
 from evokern.search._stop import Stop, stoppable
+from evokern.search._wanted import Wanted
 from evokern.search._warm import offered, warm_start
 from evokern.space import Config
-from evokern.store import Proposed, StudyRecord, database_of, open_readonly, open_recording
+from evokern.store import Proposed, StudyRecord, open_readonly
 from evokern.store._writer import Session, Store
-from evokern.study import Study, check_control, check_price
+from evokern.study import check_control
 from evokern.trial import Trial
 
 if TYPE_CHECKING:
     from evokern.samplers.evo import Prior
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What this session was asked for beyond the study."""
-
-    budget_s: float | None = None
-    """Total time over all sessions, seconds."""
-    extend_s: float | None = None
-    """Time to add to the study's budget, seconds."""
-    trials: int | None = None
-    """Total number of evaluated trials."""
-    overrides: Overrides = field(default_factory=Overrides)
-    """What is said over the study's file."""
-    warm_start: str | None = None
-    """Where a new study's prior comes from."""
-    cost_per_hour: float | None = None
-    """Price of an hour of the device."""
-    fresh: bool = False
-    """Set an earlier study of this name aside."""
-    go_on: bool = False
-    """Let changes of settings and code pass."""
-
-    def __post_init__(self) -> None:
-        if self.trials is not None and self.trials < 1:
-            raise StudyError(f"trials = {self.trials}; give at least 1")
-        window = self.overrides.window
-        if window is not None and not 1 <= window <= 1024:
-            raise StudyError(f"window = {window}; give 1 to 1024")
-        check_control(self.overrides.control or "none", "")
-        check_price(self.cost_per_hour)
-
-    def applied(self, record: StudyRecord) -> StudyRecord:
-        """Return the record with this session's limits and price.
-
-        Raises:
-            StudyError: there is no budget to extend.
-        """
-        budget_s = record.budget_s if self.budget_s is None else self.budget_s
-        if self.extend_s is not None:
-            if budget_s is None:
-                raise StudyError(f"study {record.name} has no budget to extend; give one with --budget")
-            budget_s += self.extend_s
-        price = record.cost_per_hour if self.cost_per_hour is None else self.cost_per_hour
-        limit = self.trials or record.trials_limit
-        return replace(record, budget_s=budget_s, trials_limit=limit, cost_per_hour=price)
 
 
 def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> SearchResult:
@@ -169,42 +121,6 @@ def clock_of(subject: Subject) -> Callable[[], float]:
     """Return the clock of a search: a recording that knows how long things took is searched in its own time."""
     device = subject.device
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
-
-
-def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel | None, *, trust: bool) -> Subject:
-    """Find study, device, kernel and space.
-
-    Raises:
-        UsageError: one of them is unknown or unsound.
-    """
-    found = study if isinstance(study, Study) else find_study(str(study))
-    chosen = found.device if device is None else device
-    if isinstance(chosen, str):
-        found = replace(found, device=chosen)
-        opened = _open(chosen)
-    else:
-        opened = chosen
-    try:
-        if isinstance(opened, TableDevice):
-            table = opened.table
-            if found.genes or found.limits:
-                raise StudyError(f"study {found.name} narrows genes or limits; {opened.identity} is searched as it is")
-            played = table.kernel()
-            return Subject(found, played, (played.problem({}),), table.space(), opened, table)
-        loaded = kernel or kernel_of(found, trust=trust)
-        problems = problems_of(found, loaded)
-        chip = limits_for(opened.profile, found.limits)
-        return Subject(found, loaded, problems, feasible_space(loaded, problems, chip, found.genes), opened)
-    except BaseException:
-        opened.close()
-        raise
-
-
-def _open(name: str) -> Device:
-    """Return the device that a name means; `replay:runs.db:study` is a study of a database."""
-    kind, _, source = name.strip().partition(":")
-    recorded = kind.lower() == "replay" and database_of(source) is not None
-    return TableDevice(open_recording(source)) if recorded else open_device(name)
 
 
 def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
