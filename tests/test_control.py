@@ -131,9 +131,9 @@ def _arm(name: str, best_us: float | None, evaluated: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ours", "theirs", "words"),
     [
-        (5.0, 6.0, "evo earned its keep: 5 µs is 1.20× as fast as random search's 6 µs"),
-        (6.0, 5.0, "evo did not earn its keep: random search found 5 µs, evo 6 µs"),
-        (5.0, 5.04, "a tie: evo found 5 µs, random search 5.04 µs"),
+        (5.0, 6.0, "evo earned its keep: 5.0 µs is 1.20× as fast as random search's 6.0 µs"),
+        (6.0, 5.0, "evo did not earn its keep: random search found 5.0 µs, evo 6.0 µs"),
+        (5.0, 5.04, "a tie: evo found 5.0 µs, random search 5.04 µs"),
         (None, 5.0, "evo measured nothing yet"),
     ],
 )
@@ -141,7 +141,7 @@ def test_the_verdict_is_plain(ours: float | None, theirs: float, words: str) -> 
     """Better, worse, within the margin of equivalence, or not to be said."""
     ratio = theirs / ours if ours else None
     control = {"arms": [_arm("evo", ours, 7), _arm("random", theirs, 40)], "advantage": ratio}
-    assert words in verdict(control, "µs")
+    assert words in verdict(control, "µs", str)
 
 
 def test_a_control_is_fixed_when_a_study_begins(tmp_path: Path) -> None:

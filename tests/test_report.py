@@ -70,8 +70,9 @@ def write(path: Path, trials: int, **changes: object) -> StudyRecord:
         rng.shuffle(cells)
         for index, config in enumerate((cells * 2)[:trials]):
             evaluation = _evaluation(rng, index, 5.0 + 6 * rng.random())
-            session.propose(index, Proposal(config, {}, {"ring_needs_lookahead": 2}), float(index))
-            session.record(Trial(index, config, evaluation, {}, index + 0.5), index + 0.5)
+            drawn = study.control != "none" and index % 2 == 1
+            session.propose(index, Proposal(config, {}, {"ring_needs_lookahead": 2}, control=drawn), float(index))
+            session.record(Trial(index, config, evaluation, {}, index + 0.5, drawn), index + 0.5)
         session.ended(float(trials), "trials")
     return study
 
@@ -97,7 +98,7 @@ class Page(HTMLParser):
         if tag == "a" and (found.get("href") or "").startswith("#"):
             self.anchors.add((found["href"] or "")[1:])
         self.fetched += [v for name in ("src", "href") if (v := found.get(name)) and not v.startswith("#")]
-        if tag not in ("meta", "link", "br", "img"):
+        if tag not in ("meta", "link", "br", "img", "wbr"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -159,7 +160,7 @@ def test_every_plot_is_drawn_inside_its_frame(thousand: Path) -> None:
     """Each SVG is well-formed, has something in it, and no point or text lies outside."""
     with open_readonly(thousand) as reader:
         plots = re.findall(r"<svg.*?</svg>", page(reader), re.DOTALL)
-    assert len(plots) >= 6
+    assert len(plots) == 5
     for plot in plots:
         root = ElementTree.fromstring(plot)
         _, _, width, height = map(float, root.attrib["viewBox"].split())
@@ -179,6 +180,17 @@ def test_proof_and_ablation_are_shown(tmp_path: Path) -> None:
         bare = page(reader)
     assert "evokern verify" in bare
     assert "evokern ablate" in bare
+    prove(path, study)
+    with open_readonly(path) as reader:
+        text = page(reader)
+    assert "Verification of trial 3" in text
+    assert "STAGES=1" in text
+    assert "evokern ablate" not in text
+    assert NASTY not in text
+
+
+def prove(path: Path, study: StudyRecord) -> None:
+    """Keep a verification and an ablation with a study, as the commands would."""
     row = {
         "gene": "",
         "value": None,
@@ -198,12 +210,30 @@ def test_proof_and_ablation_are_shown(tmp_path: Path) -> None:
     )
     stage = {"state": "passed", "detail": f"right {NASTY}"}
     add_proof(path, study, "verify", 3, {"stages": {"gate": stage}, "playoff": None})
+
+
+def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
+    """Sampler and control each have a curve, and a sentence says who did better; the price is told."""
+    path = tmp_path / "c.db"
+    write(path, 60, control="random", cost_per_hour=3.0, cost_unit="EUR")
     with open_readonly(path) as reader:
         text = page(reader)
-    assert "Verification of trial 3" in text
-    assert "STAGES=1" in text
-    assert "evokern ablate" not in text
-    assert NASTY not in text
+    assert text.count("best so far, random (control)") == 2
+    assert re.search(r"evo earned its keep|did not earn its keep|a tie: evo", text)
+    assert "0.05 EUR at 3 EUR an hour of the device" in text
+
+
+def test_a_gene_that_only_a_comment_names_is_not_marked(tmp_path: Path) -> None:
+    """A line of the source is marked where its code names a gene, with the champion's value."""
+    path = tmp_path / "s.db"
+    write(path, 20)
+    with open_readonly(path) as reader:
+        best = reader.best(reader.study())
+        text = page(reader)
+    assert best is not None
+    gene = small_table().genes[0].name
+    assert f"<small>{gene}={best.config[gene]}</small>" in text
+    assert "<em" not in text[text.index("<pre") :].splitlines()[0].partition("</li>")[0]
 
 
 def test_a_control_is_drawn_beside(tmp_path: Path) -> None:
@@ -256,5 +286,5 @@ def test_a_plot_of_one_value_is_still_drawn() -> None:
     plot = Plot("one", Axis("x", 0, 0), Axis("y", low, high))
     plot.points([(0, 5.0, "a < b")], "dot")
     assert "a &lt; b" in plot.svg()
-    assert "<svg" in bars("none", [])
+    assert "<tbody></tbody>" in bars("none", [])
     assert replace(plot.x, high=1.0).share(2.0) == 1.0

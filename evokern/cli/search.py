@@ -210,7 +210,7 @@ def conclude(output: Output, result: SearchResult) -> int:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
         output.say(f"nothing beat the baseline: {against}")
     if result.summary["control"]:
-        output.say(verdict(result.summary["control"], unit))
+        output.say(f"control: {verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.say(f"cost: {price(result.summary['cost'])}")
     output.say(

@@ -124,7 +124,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("nothing beat the baseline")
     if summary["control"]:
-        lines += [verdict(summary["control"], unit), "", *_arms(summary["control"], unit)]
+        lines += [f"control: {verdict(summary['control'], unit, microseconds)}", "", *_arms(summary["control"], unit)]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
     return lines

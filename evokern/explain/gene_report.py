@@ -14,7 +14,7 @@ from typing import Any
 from evokern.errors import StudyError
 from evokern.explain.failures import Failing, failing_pairs
 from evokern.explain.genes import Finding, Kind, learned
-from evokern.explain.importance import Effect, importance
+from evokern.explain.importance import FULL, Effect, Effort, importance
 from evokern.samplers._base import objective
 from evokern.space import Space
 from evokern.store import Reader, StudyRecord
@@ -98,7 +98,9 @@ def genes_report(reader: Reader, record: StudyRecord) -> GenesReport:
     return report(record.name, Space(record.genes), trials, predicted=record.predicted)
 
 
-def report(study: str, space: Space, trials: Sequence[Trial], *, predicted: bool = False) -> GenesReport:
+def report(
+    study: str, space: Space, trials: Sequence[Trial], *, predicted: bool = False, effort: Effort = FULL
+) -> GenesReport:
     """Return what trials tell of a space's genes.
 
     Args:
@@ -106,12 +108,13 @@ def report(study: str, space: Space, trials: Sequence[Trial], *, predicted: bool
         space: the genes.
         trials: what was tried.
         predicted: whether times are predicted.
+        effort: what the forest may cost.
     """
     findings = list(learned(space.genes, trials))
     timed = [
         (t, v) for t in trials if t.outcome is not Outcome.DUPLICATE and (v := objective(t.evaluation)) is not None
     ]
-    model = importance(space, [trial.config for trial, _ in timed], [value for _, value in timed])
+    model = importance(space, [trial.config for trial, _ in timed], [value for _, value in timed], effort=effort)
     effects = model.effects if model else {}
     spoken = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
     findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in spoken and decides(e)]

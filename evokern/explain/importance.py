@@ -20,14 +20,24 @@ Floats = npt.NDArray[np.float64]
 
 LEAST_TRIALS = 24
 """Measured trials below which a forest says nothing that would hold."""
-REPEATS = 16
-"""Bootstrap repeats: their 3rd and 97th percentiles are the intervals told as 95 %."""
 TREES = 32
 """Trees of each repeat's forest."""
-MOST_TRIALS = 2_000
-"""Trials that are looked at, the fastest ones first and the rest by lot: more change nothing and cost seconds."""
 MOST_ROWS = 200
 """Trials over which partial dependence is averaged."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is spent on the answer."""
+
+    repeats: int = 16
+    """Bootstrap repeats: their 3rd and 97th percentiles are the intervals told as 95 %."""
+    most: int = 2_000
+    """Trials that are looked at, the fastest ones first and the rest by lot: more change nothing and cost seconds."""
+
+
+FULL = Effort()
+"""For a command that is asked for nothing else."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,9 @@ class Importance:
     """Measured trials that it is fitted to."""
 
 
-def importance(space: Space, configs: Sequence[Config], logs: Sequence[float], seed: int = 0) -> Importance | None:
+def importance(
+    space: Space, configs: Sequence[Config], logs: Sequence[float], seed: int = 0, effort: Effort = FULL
+) -> Importance | None:
     """Return each gene's importance and effect; None with fewer than `LEAST_TRIALS` trials, or times all alike.
 
     Args:
@@ -71,16 +83,17 @@ def importance(space: Space, configs: Sequence[Config], logs: Sequence[float], s
         configs: configuration of each measured trial.
         logs: its log(time).
         seed: of the bootstrap.
+        effort: how much is spent on it.
     """
     rng = np.random.default_rng(seed)
-    kept = _kept(np.asarray(logs, dtype=float), rng)
+    kept = _kept(np.asarray(logs, dtype=float), effort.most, rng)
     configs, times = [configs[i] for i in kept], np.asarray(logs, dtype=float)[kept]
     genes = [gene for gene in space.genes if len({config[gene.name] for config in configs}) > 1]
     if len(kept) < LEAST_TRIALS or not genes or times.std() < 1e-6:
         return None
     active = np.array([[space.active(gene, config) for gene in genes] for config in configs])
     levels = np.array([[gene.values.index(config[gene.name]) for gene in genes] for config in configs])
-    found = [_repeat(genes, levels, active, times, rng) for _ in range(REPEATS)]
+    found = [_repeat(genes, levels, active, times, rng) for _ in range(effort.repeats)]
     losses = np.array([repeat.losses for repeat in found])
     shares = np.maximum(losses, 0) / np.maximum(np.maximum(losses, 0).sum(axis=1, keepdims=True), 1e-12)
     effects = {}
@@ -107,12 +120,12 @@ class _Repeat:
     explained: float
 
 
-def _kept(logs: Floats, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+def _kept(logs: Floats, most: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
     order = np.argsort(logs, kind="stable")
-    if len(order) <= MOST_TRIALS:
+    if len(order) <= most:
         return np.sort(order)
-    half = MOST_TRIALS // 2
-    return np.sort(np.concatenate([order[:half], rng.choice(order[half:], MOST_TRIALS - half, replace=False)]))
+    half = most // 2
+    return np.sort(np.concatenate([order[:half], rng.choice(order[half:], most - half, replace=False)]))
 
 
 def _repeat(

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 TIE = 0.01
 """Share of a time within which neither arm is said to be better: the playoff's margin of equivalence."""
 
 
-def verdict(control: Mapping[str, Any], unit: str) -> str:
+def verdict(control: Mapping[str, Any], unit: str, told: Callable[[float], str]) -> str:
     """Return what the control says of the sampler.
 
     Args:
         control: the object `control` of `show --json`.
         unit: of times, as text.
+        told: writes a time in µs.
     """
     searched, drawn = control["arms"]
     sampler, ratio = searched["sampler"], control["advantage"]
     if ratio is None:
         silent = [arm["sampler"] for arm in (searched, drawn) if arm["best_us"] is None]
-        return f"control: {' and '.join(silent)} measured nothing yet, so the two cannot be compared"
-    ours, theirs = f"{searched['best_us']:.4g} {unit}", f"{drawn['best_us']:.4g} {unit}"
+        return f"{' and '.join(silent)} measured nothing yet, so the two cannot be compared"
+    ours, theirs = f"{told(searched['best_us'])} {unit}", f"{told(drawn['best_us'])} {unit}"
     if ratio > 1 + TIE:
-        matched = searched["matched_after"]
-        earlier = f"which {sampler} had reached after {matched['evaluated']}"
+        matched = searched["matched_after"]["evaluated"]
+        # The first candidate is the kernel's default or a warm start: somebody's knowledge, not the sampler's work.
+        when = "with its first candidate" if matched == 1 else f"after {matched}"
         return (
-            f"control: {sampler} earned its keep: {ours} is {ratio:.2f}× as fast as random search's {theirs} "
-            f"after {drawn['evaluated']} evaluated trials, {earlier}"
+            f"{sampler} earned its keep: {ours} is {ratio:.2f}× as fast as random search's {theirs} "
+            f"after {drawn['evaluated']} evaluated trials; {sampler} had that {when}"
         )
     if ratio < 1 - TIE:
-        return f"control: {sampler} did not earn its keep: random search found {theirs}, {sampler} {ours}"
+        return f"{sampler} did not earn its keep: random search found {theirs}, {sampler} {ours}"
     when = f"after {searched['best_after']['evaluated']} and {drawn['best_after']['evaluated']} evaluated trials"
-    return f"control: a tie: {sampler} found {ours}, random search {theirs}, {when}"
+    return f"a tie: {sampler} found {ours}, random search {theirs}, {when}"
 
 
 def price(cost: Mapping[str, Any]) -> str:

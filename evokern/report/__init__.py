@@ -7,7 +7,7 @@ from importlib import resources
 from string import Template
 
 from evokern import __version__
-from evokern.report import champion, space
+from evokern.report import champion, genes, origin, space, times
 from evokern.report.facts import Facts, gather
 from evokern.store import Reader
 
@@ -16,13 +16,13 @@ SECTIONS = (
     ("convergence", "Convergence", space.convergence),
     ("fastest", "Fastest trials", space.elites),
     ("outcomes", "Outcomes by reason", space.outcomes),
-    ("tunability", "Tunability", space.matrix),
-    ("effects", "Gene effects", space.effects),
+    ("tunability", "Tunability", genes.matrix),
+    ("effects", "Gene effects and interactions", genes.effects),
     ("ablation", "Ablation", champion.ablation),
-    ("roofline", "Roofline", champion.roofline),
-    ("timing", "Timing", champion.timing),
-    ("source", "Source", champion.source),
-    ("environment", "Environment", champion.environment),
+    ("roofline", "Roofline", times.roofline),
+    ("timing", "Timing", times.timing),
+    ("source", "Source", origin.source),
+    ("environment", "Environment", origin.environment),
 )
 """Anchor, title, and what makes each section, in the page's order."""
 

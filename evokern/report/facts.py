@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.errors import EvokernError, StudyError
+from evokern.explain.gene_report import GenesReport, report
+from evokern.explain.importance import Effort
 from evokern.explain.stored import chip_of
 from evokern.profiles import Profile
 from evokern.roofline import Limit
-from evokern.space import Value
-from evokern.stats import median
-from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord
+from evokern.space import Space, Value
+from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, arms, control_table
 from evokern.trial import Outcome, Timing, Trial
 
+EFFORT = Effort(repeats=8, most=600)
+"""What the model of the genes may cost: the page is made in seconds."""
 GOOD = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes of candidates that work."""
 
@@ -47,8 +50,12 @@ class Facts:
     """The latest verification."""
     ablation: ProofRecord | None
     """The latest ablation."""
-    controls: Mapping[str, tuple[Trial, ...]]
-    """Other studies of the same kernel, problems and device, label → trials: what another sampler found."""
+    control: Mapping[str, Any] | None
+    """What `show --json` says of the study's own control."""
+    curves: Mapping[str, tuple[Trial, ...]]
+    """Label → trials: the sampler's, the control's, and those of other studies of the same problem and device."""
+    learned: GenesReport
+    """What the study learned of its genes."""
     chip: Profile | None
     """The chip's peak rates, where it is known."""
     limit: Limit | None
@@ -97,7 +104,9 @@ def gather(reader: Reader, name: str | None) -> Facts:
         reader.rejections(record),
         verified[-1] if verified else None,
         ablated[-1] if ablated else None,
-        _controls(reader, record),
+        control_table(record, trials),
+        _curves(reader, record, trials),
+        report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT),
         _chip(record, sessions),
         reader.limit(record, best),
     )
@@ -111,14 +120,18 @@ def _baseline_timing(sessions: Sequence[SessionRecord], name: str | None) -> Tim
     return None
 
 
-def _controls(reader: Reader, record: StudyRecord) -> dict[str, tuple[Trial, ...]]:
+def _curves(reader: Reader, record: StudyRecord, trials: Sequence[Trial]) -> dict[str, tuple[Trial, ...]]:
+    mine, drawn = arms(record, trials)
+    found = {record.sampler: mine}
+    if drawn:
+        found[f"{record.control} (control)"] = drawn
     same = [
         other
         for other in reader.studies()
         if other.uuid != record.uuid
         and (other.kernel, other.problems, other.device) == (record.kernel, record.problems, record.device)
     ]
-    return {f"{other.name} ({other.sampler})": tuple(reader.trials(other)) for other in same[:3]}
+    return found | {f"{other.name} ({other.sampler})": tuple(reader.trials(other)) for other in same[:2]}
 
 
 def _chip(record: StudyRecord, sessions: Sequence[SessionRecord]) -> Profile | None:
@@ -126,18 +139,6 @@ def _chip(record: StudyRecord, sessions: Sequence[SessionRecord]) -> Profile | N
         return chip_of(record.device, sessions)
     except EvokernError:
         return None
-
-
-def progress(trials: Sequence[Trial]) -> list[tuple[int, float, float]]:
-    """Return each new best: place among the evaluated trials, study time in s, time in µs."""
-    found: list[tuple[int, float, float]] = []
-    evaluated = 0
-    for trial in trials:
-        evaluated += trial.outcome.evaluated
-        time_us = trial.evaluation.time_us
-        if trial.outcome is Outcome.MEASURED and time_us and (not found or time_us < found[-1][2]):
-            found.append((evaluated, trial.seconds, time_us))
-    return found
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,9 @@ class ValueFacts:
     tried: int
     """Trials that had it."""
     worked: int
-    """Those that were right and ran."""
+    """Those that were right and ran, however slowly."""
     best_us: float | None
     """Fastest of them, µs."""
-    middle_us: float | None
-    """Median of the measured ones, µs."""
 
 
 def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
@@ -168,15 +167,9 @@ def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
             mine = by_value.get(value, [])
             times = [t.evaluation.time_us for t in mine if t.outcome is Outcome.MEASURED and t.evaluation.time_us]
             worked = sum(t.outcome in GOOD for t in mine)
-            row.append(ValueFacts(value, len(mine), worked, min(times, default=None), median(times) if times else None))
+            row.append(ValueFacts(value, len(mine), worked, min(times, default=None)))
         found[gene.name] = row
     return found
-
-
-def spread(values: Sequence[ValueFacts]) -> float:
-    """Return how much a gene seems to matter: worst over best of its values' best times."""
-    times = [one.best_us for one in values if one.best_us]
-    return max(times) / min(times) if len(times) > 1 else 1.0
 
 
 def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:

@@ -1,14 +1,18 @@
-"""Plots as inline SVG: axes, points, steps, bars, cells. Colours come from the page's style sheet, light or dark."""
+"""Plots: axes, points, steps and lines as inline SVG, bars as tables.
+
+Colours come from the page's style sheet, light or dark.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 28, 12, 44
+WIDTH, HEIGHT = 560, 300
+LEFT, RIGHT, TOP, BOTTOM = 62, 22, 12, 46
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,12 @@ def number(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{min(digits, 6)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def microseconds(value: float) -> str:
+    """Return a time with three digits, zeros at the end kept, so that a column of them lines up."""
+    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{value:,.{min(digits, 6)}f}"
 
 
 @dataclass
@@ -151,26 +161,25 @@ def figure(title: str, width: float, height: float, body: str, legend: Sequence[
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], kind: Callable[[str], str] = lambda name: "own") -> str:
-    """Return horizontal bars.
+    """Return horizontal bars: a table, so that names wrap on a narrow page.
 
     Args:
-        title: told to screen readers.
+        title: told above them to screen readers.
         rows: name, length, and words at the bar's end.
         kind: name → class of its colour.
     """
     longest = max((abs(length) for _, length, _ in rows), default=0.0) or 1.0
-    begin = min(300.0, 14 + 7.2 * max((len(name) for name, _, _ in rows), default=0))
-    room = WIDTH - begin - 7.0 * max((len(words) for _, _, words in rows), default=0) - 20
-    body = []
-    for place, (name, length, words) in enumerate(rows):
-        top, wide = 24 * place + 4, max(2.0, room * abs(length) / longest)
-        shown = name if len(name) <= 40 else name[:39] + "…"
-        body.append(
-            f'<text x="{begin - 8:.0f}" y="{top + 13}" text-anchor="end">{escape(shown)}</text>'
-            f'<rect class="{kind(name)}" x="{begin:.0f}" y="{top}" width="{wide:.1f}" height="17" rx="2"/>'
-            f'<text x="{begin + wide + 6:.1f}" y="{top + 13}">{escape(words)}</text>'
-        )
-    return figure(title, WIDTH, 24 * len(rows) + 8, "".join(body))
+    body = "".join(
+        f'<tr><th scope="row">{_breakable(name)}</th><td><i class="bar {kind(name)}" '
+        f'style="--share:{abs(length) / longest:.4f}"></i><span>{escape(words)}</span></td></tr>'
+        for name, length, words in rows
+    )
+    return f'<table class="bars"><caption>{escape(title)}</caption><tbody>{body}</tbody></table>'
+
+
+def _breakable(name: str) -> str:
+    """Return a name, escaped, that may be broken where its words end."""
+    return re.sub(r"([_=])", r"\1<wbr>", escape(name))
 
 
 def span(values: Sequence[float], *, log: bool = False, pad: float = 0.06) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evokern.store._arms import arms, bests, control_table
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, fastest_baseline, open_readonly
@@ -39,6 +40,9 @@ __all__ = [
     "TrialRecord",
     "add_profile",
     "add_proof",
+    "arms",
+    "bests",
+    "control_table",
     "database_of",
     "dumps",
     "fastest_baseline",

@@ -1,0 +1,137 @@
+"""Sections about the champion's time: how near the limit it is, and how its samples lie against the baseline's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from statistics import quantiles
+
+from evokern.report.facts import Facts
+from evokern.report.html import missing, side_by_side, table
+from evokern.report.plots import Axis, Plot, microseconds, number, span
+from evokern.stats import median
+from evokern.trial import Timing
+
+
+def roofline(facts: Facts) -> str:
+    """Operations a second against operations a byte, under the chip's theoretical peaks."""
+    evidence, chip = facts.best.evaluation.evidence, facts.chip
+    if chip is None or not sum(evidence.get("flops", ())) or not sum(evidence.get("bytes", ())):
+        return missing("The trials carry no operation counts, or the chip's peak rates are not known.")
+    flops, moved = sum(evidence["flops"]), sum(evidence["bytes"])
+    intensity = flops / moved
+    peak = chip.tensor_peak_flops_per_clock * chip.sms * chip.clock_mhz * 1e6
+    plain = chip.fp32_flops_per_clock * chip.sms * chip.clock_mhz * 1e6
+    cache = chip.l2_bytes_per_clock_per_sm * chip.sms * chip.clock_mhz * 1e6
+    ridge = peak / chip.dram_bytes_per_s
+    reached = [
+        (flops / (t.evaluation.time_us * 1e-6 * len(evidence["flops"])), t)
+        for t in facts.measured
+        if t.evaluation.time_us
+    ]
+    low_x, high_x = min(intensity, peak / cache) / 4, max(intensity, ridge) * 4
+    low_y = min([rate for rate, _ in reached] + [chip.dram_bytes_per_s * low_x]) / 2 / 1e12
+    plot = Plot(
+        "Roofline",
+        Axis("operations a byte of the workload", low_x, high_x, log=True),
+        Axis("TFLOP/s", low_y, peak * 2 / 1e12, log=True),
+    )
+    plot.line([(low_x, chip.dram_bytes_per_s * low_x / 1e12), (ridge, peak / 1e12), (high_x, peak / 1e12)], "roof")
+    plot.line([(low_x, cache * low_x / 1e12), (peak / cache, peak / 1e12)], "cache")
+    rates = facts.limit.rates if facts.limit else None
+    if rates is not None:
+        top, bandwidth = rates.matrix_flops_per_s, rates.dram_bytes_per_s
+        corner = top / bandwidth
+        plot.line([(low_x, bandwidth * low_x / 1e12), (corner, top / 1e12), (high_x, top / 1e12)], "peak")
+        plot.name("peak", "measured copy bandwidth and matrix rate")
+    plot.level(plain / 1e12, "fp32 without tensor cores", "base")
+    plot.points(
+        [(intensity, rate / 1e12, f"trial {t.number}: {number(rate / 1e12)} TFLOP/s") for rate, t in reached], "dot"
+    )
+    champion = flops / ((facts.best.evaluation.time_us or 1.0) * 1e-6 * len(evidence["flops"]))
+    plot.points([(intensity, champion / 1e12, f"champion: {number(champion / 1e12)} TFLOP/s")], "star", 6)
+    plot.name("roof", "DRAM bandwidth and tensor-core peak")
+    plot.name("cache", "L2 bandwidth")
+    plot.name("star point", "champion")
+    plot.name("dot point", "other trials")
+    bound = f" The model says {escape(str(evidence['bound']))}." if "bound" in evidence else ""
+    return plot.svg() + f"<p>Peak rates of {escape(chip.model)} from its data sheet.{bound}</p>"
+
+
+def timing(facts: Facts) -> str:
+    """Distribution of the champion's samples and the baseline's."""
+    ours = facts.best.evaluation.timings[0] if facts.best.evaluation.timings else None
+    if facts.record.predicted or ours is None or len(ours.samples_us) < 2:
+        return _by_rank(facts)
+    series = [("champion", "own", "star", ours)]
+    theirs = facts.baseline_timing
+    if facts.baseline and theirs is not None and len(theirs.samples_us) > 1:
+        series.append((f"baseline {facts.baseline[0]}", "base-line", "base-dot", theirs))
+    where = f"<p>At {escape(facts.record.problems[0])}, in µs a call.</p>" if len(facts.record.problems) > 1 else ""
+    silent = "" if len(series) > 1 else missing("No samples of a baseline to hold them against.")
+    rows = [_row(name, timing) for name, _, _, timing in series]
+    head = ("", "samples", "median", "95 % interval", "5 to 95 %", "least", "most", "SM clock", "throttled")
+    return where + side_by_side(_shares(series), _drift(series)) + table(head, rows, range(1, 8)) + silent
+
+
+_Series = tuple[str, str, str, Timing]
+
+
+def _shares(series: Sequence[_Series]) -> str:
+    """Return the cumulative distribution: how many samples took at most so long."""
+    everything = [sample for *_, timing in series for sample in timing.samples_us]
+    low, high = span(everything, log=True)
+    plot = Plot("Share of the samples up to a time", Axis("µs a call", low, high, log=True), Axis("share", 0, 1))
+    for name, line, _, timing in series:
+        ordered = sorted(timing.samples_us)
+        plot.steps([(ordered[0], 0.0), *((t, (n + 1) / len(ordered)) for n, t in enumerate(ordered))], line)
+        plot.name(line, name)
+    return plot.svg()
+
+
+def _drift(series: Sequence[_Series]) -> str:
+    """Return each sample against its own median, in the order taken."""
+    apart = {
+        name: [100 * (sample / timing.median_us - 1) for sample in timing.samples_us] for name, *_, timing in series
+    }
+    everything = [value for values in apart.values() for value in values]
+    most = max(len(values) for values in apart.values())
+    plot = Plot(
+        "Samples in the order taken, against their median",
+        Axis("sample", 0, most + 1),
+        Axis("% of the median", *span([*everything, 0.0])),
+    )
+    for name, _, dot, timing in series:
+        told = [
+            (n + 1, value, f"{name}, sample {n + 1}: {sample:.3f} µs")
+            for n, (value, sample) in enumerate(zip(apart[name], timing.samples_us, strict=True))
+        ]
+        plot.points(told, dot, 3)
+        plot.name(f"{dot} point", name)
+    return plot.svg()
+
+
+def _row(name: str, timing: Timing) -> tuple[str, ...]:
+    samples = sorted(timing.samples_us)
+    low, high = timing.ci95_us
+    *_, last = twentieths = quantiles(samples, n=20, method="inclusive")
+    return (
+        escape(name),
+        str(len(samples)),
+        microseconds(median(samples)),
+        f"{microseconds(low)} to {microseconds(high)}",
+        f"{microseconds(twentieths[0])} to {microseconds(last)}",
+        microseconds(samples[0]),
+        microseconds(samples[-1]),
+        f"{timing.clock_mhz:.0f} MHz" if timing.clock_mhz else "–",
+        escape(timing.throttle or "no"),
+    )
+
+
+def _by_rank(facts: Facts) -> str:
+    times = sorted(t.evaluation.time_us or 0.0 for t in facts.measured)
+    shown = [t for t in times if t <= 6 * times[0]]
+    plot = Plot("Trials by rank", Axis("rank", 0, len(shown) + 1), Axis(facts.unit, *span(shown)))
+    plot.points([(n + 1, t, f"rank {n + 1}: {microseconds(t)} µs") for n, t in enumerate(shown)], "dot")
+    why = "A predicted time has no distribution" if facts.record.predicted else "The champion has no samples"
+    return missing(f"{why}; the trials' times by rank instead.") + plot.svg()
