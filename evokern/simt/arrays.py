@@ -38,6 +38,11 @@ def ballot(mask: Array) -> Array:
     return np.packbits(mask.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32).reshape(-1)
 
 
+def lowest_bits(values: Array) -> int:
+    """Return the bitwise or of all values: its low bits are zero only if those of every value are."""
+    return int(np.bitwise_or.reduce(values, axis=None))
+
+
 class Active:
     """The lanes that execute together: a mask over all lanes of the batch.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
+from evokern.simt.twins import Part
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
@@ -55,14 +56,16 @@ class AsyncCopies:
         self.pending.clear()
         self.committed = 0
 
-    def issue(self, active: Active, index: Array, data: Array, width: int, number: int, source: Array | None) -> None:
-        """Record a copy: destination indices and data, one per active lane."""
+    def issue(
+        self, active: Active, index: Array, data: Array, width: int, number: int, source: Array | None, part: Part
+    ) -> None:
+        """Record a copy: destination indices and data, one per active lane; ``part`` as `SharedSpace.locate` gives."""
         machine = self.machine
         group = self.committed if isinstance(self.committed, int) else self.committed[active.lanes]
         if machine.shared.shadow is not None:
             from evokern.simt.shadow import IN_FLIGHT
 
-            machine.shared.shadow.write(active, index, width, number, stamp=IN_FLIGHT)
+            machine.shared.shadow.write(active, index, width, number, part, stamp=IN_FLIGHT)
         self.pending.append(
             _Copy(active, active.lanes, index, data, width, group, number, source, machine.globals.writes)
         )

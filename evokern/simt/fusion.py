@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evokern.simt.arrays import DTYPES, Action, Array
+from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
 from evokern.simt.operations.matrix_ops import bind_products
-from evokern.simt.operations.memory_ops import access_type, address_rows
+from evokern.simt.operations.memory_ops import access_type
 from evokern.simt.operations.table import Operation
 from evokern.simt.registers import Binder, row_class
 from evokern.simt.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Vector
@@ -105,12 +105,10 @@ def kind_of_operands(instruction: Instruction, unit: Unit) -> tuple[object, ...]
             return None
         targets = instruction.operands[0]
         names = targets.items if isinstance(targets, Vector) else (targets,)
-        if not all(
-            isinstance(item, Register) and row_class(unit.type_of(item.name) or "pred") in ("32", "64")
-            for item in names
-        ):
+        classes = {row_class(unit.type_of(item.name) or "pred") for item in names if isinstance(item, Register)}
+        if len(classes) != 1 or "pred" in classes or not all(isinstance(item, Register) for item in names):
             return None
-        return (address.base.name,)
+        return (row_class(unit.type_of(address.base.name) or "pred"), *classes)
     if instruction.opcode == "mma":
         return ()
     for operand in instruction.operands:
@@ -367,48 +365,46 @@ def _scattered(machine: Machine, group: GroupBinder, action: Action) -> Action:
 def _bind_loads(
     machine: Machine, unit: Unit, numbers: list[int], instructions: list[Instruction], alone: list[Action]
 ) -> Action:
-    """Loads from shared memory at fixed distances from one base; anything unusual is left to single loads."""
-    binder = Binder(machine)
-    binder.start(unit, numbers[0], False)
+    """Loads from shared memory through addresses in registers; anything unusual is left to single loads."""
     kind, count = access_type(instructions[0])
     size = TYPE_BYTES[kind]
     width = size * count
     shift = width.bit_length() - 1
-    row, _ = address_rows(instructions[0].operands[1], binder, "shared")
-    offsets = np.array([item.operands[1].offset for item in instructions], np.int64)  # type: ignore[union-attr]
+    addresses = [item.operands[1] for item in instructions]
+    sources = [unit.slots[address.base.name] for address in addresses]  # type: ignore[union-attr]
+    offsets = np.array([address.offset for address in addresses], np.int64)[:, None]  # type: ignore[union-attr]
+    pointers = machine.registers.bits[sources[0][0]]
+    # Several loads often go through one register: its row serves them all.
+    places = np.array([source[1] for source in sources[: 1 if len(set(sources)) == 1 else None]])
     element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
     targets = [
         item.operands[0].items if isinstance(item.operands[0], Vector) else (item.operands[0],) for item in instructions
     ]
-    slots = [[unit.slots[item.name] for item in items] for items in targets]  # type: ignore[union-attr]
-    name = slots[0][0][0]
-    file = machine.registers.bits[name]
-    plain = all(slot[0] == name for items in slots for slot in items) and {"32": 4, "64": 8}[name] == size
-    rows = np.array([slot[1] for items in slots for slot in items])
-    low, high = int(offsets.min()), int(offsets.max())
-    bits = int(np.bitwise_or.reduce(offsets))
+    slots = [unit.slots[item.name] for items in targets for item in items]  # type: ignore[union-attr]
+    file = machine.registers.bits[slots[0][0]]
+    plain = file.itemsize >= size
+    rows = np.array([slot[1] for slot in slots])
     tags = np.array([number << 10 for number in numbers], np.uint64)[:, None]
-    base: Array = machine.shared.base[None, :] + offsets[:, None]
     shared = machine.shared
 
     def run() -> None:
         active = machine.active
-        top = int(row.max())
-        sound = (
-            plain and active.all and top + high + width <= shared.size and low + int(row.min()) >= 0
-            and (int(np.bitwise_or.reduce(row)) | bits) & (width - 1) == 0
-        )  # fmt: skip
-        if sound:
-            index = (row.astype(np.int64) + base) >> shift
-            if shared.shadow is None or shared.shadow.read_together(index, width, tags):
+        if plain and active.all:
+            base = pointers.take(places, 0)
+            part = shared.part(active, base)
+            where = base.astype(np.int64) + offsets
+            few = where[:, part.chosen]
+            sound = (
+                lowest_bits(few) & (width - 1) == 0 and int(few.min()) >= 0 and int(few.max()) <= shared.size - width
+            )
+            index = (where + shared.base) >> shift
+            if sound and (shared.shadow is None or shared.shadow.read_together(index, width, tags, part)):
                 if machine.events is not None:
                     for place, number in enumerate(numbers):
                         machine.events.shared(number, active, index[place], width)
-                found = shared.view(width).take(index, mode="clip")
+                found = shared.view(width).take(index, mode="clip").view(element)
                 if count > 1:
-                    found = (
-                        found.view(element).reshape(len(numbers), -1, count).transpose(0, 2, 1).reshape(rows.size, -1)
-                    )
+                    found = found.reshape(len(numbers), -1, count).transpose(0, 2, 1).reshape(rows.size, -1)
                 file[rows] = found
                 return
         for action in alone:

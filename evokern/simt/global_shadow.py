@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
-from evokern.simt.memory import GLOBAL_BASE, Buffer
+from evokern.simt.memory import GLOBAL_BASE
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
@@ -30,17 +30,15 @@ class GlobalShadow:
     def __init__(self, program: Program, memory: Memory, launches: int, blocks: int) -> None:
         self.memory = memory
         self.blocks = blocks
-        self.grain = _grain(program)
-        self.ordered = any(
-            item.opcode in ("membar", "fence") or item.has("release", "acquire", "acq_rel", "sc")
-            for item in program.instructions
-        )
+        self.grain = program.global_grain
+        self.ordered = program.orders_blocks
         self.size = memory.arena.size
         words = self.size // self.grain
         self.writer = np.zeros(words, np.uint64)
         self.readers = (np.zeros(words, np.uint64), np.zeros(words, np.uint64))
         self._views: dict[tuple[int, int], Array] = {}
         self.turn = 0
+        self.reads = False
         self.now = 1
         self.fenced = np.zeros((launches, blocks), np.int64)
         self.released = np.zeros((launches, blocks), np.int64)
@@ -59,7 +57,7 @@ class GlobalShadow:
         return view, count
 
     def read(
-        self, machine: Machine, active: Active, index: Array, width: int, number: int, buffer: Buffer | None
+        self, machine: Machine, active: Active, index: Array, width: int, number: int, *, initialised: bool
     ) -> None:
         """Check reads against writes of other blocks, and against there being none; record them."""
         element = index if width >= self.grain else index * width // self.grain
@@ -68,9 +66,10 @@ class GlobalShadow:
         mine = active.pick(machine.globals.block_key)
         if seen.any():
             self._compare(machine, active, seen, mine, element, count, number, "written")
-        if buffer is None or not buffer.initialised:
+        if not initialised:
             self._unwritten(machine, active, seen, element, count, number)
         keys = self._keys(mine, number, count)
+        self.reads = True
         self.turn ^= 1
         self._view(1 + self.turn, width)[0][element] = keys
 
@@ -88,7 +87,7 @@ class GlobalShadow:
         """Check writes against accesses of other blocks; record them. Writing what is there already is no race."""
         element = index if width >= self.grain else index * width // self.grain
         mine = active.pick(machine.globals.block_key)
-        for which in (0, 1, 2):
+        for which in (0, 1, 2) if self.reads else (0,):
             view, count = self._view(which, width)
             seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
             if seen.any():
@@ -247,20 +246,3 @@ class GlobalShadow:
                 mine = (launches == pair[0]) & (blocks == pair[1])
                 known[mine] = time[mine] <= seen[other[mine]]
         return known
-
-
-def _grain(program: Program) -> int:
-    """Return the smallest width, at most 4 bytes, of any access that may meet a store in global memory."""
-    grain = 4
-    for item in program.instructions:
-        if item.opcode in ("st", "ld", "atom", "red") and not item.has("shared", "local", "param", "const"):
-            for word in item.modifiers:
-                if word in ("b8", "u8", "s8"):
-                    return 1
-                if word in ("b16", "u16", "s16", "f16", "bf16"):
-                    grain = 2
-        elif item.opcode == "wmma":
-            grain = min(grain, 2 if item.has("f16", "bf16") else 4)
-            if item.has("s8", "u8"):
-                return 1
-    return grain

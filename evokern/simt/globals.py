@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evokern.simt.arrays import Active, Array
+from evokern.simt.arrays import Active, Array, lowest_bits
 from evokern.simt.memory import GLOBAL_BASE, Buffer
 
 if TYPE_CHECKING:
@@ -18,14 +18,32 @@ Describe = Callable[[int, int], tuple[str, int, str]]
 
 
 class Site:
-    """What one instruction remembers between executions: the allocation that it hit last time."""
+    """What one instruction remembers between executions: the allocation that each launch hit last time."""
 
-    __slots__ = ("buffer", "high", "low")
+    __slots__ = ("buffers", "frozen", "known", "load", "low", "room")
 
     def __init__(self) -> None:
-        self.low = 0
-        self.high = -1
-        self.buffer: Buffer | None = None
+        self.load = -1
+        """Blocks for which it was noted."""
+        self.known: Array = np.zeros(0, np.int64)
+        """Launch → place of its allocation among all, −1 before it was seen."""
+        self.low: Array = np.zeros(0, np.int64)
+        """Where the allocation of each lane begins."""
+        self.room = -1
+        """Bytes of the smallest of them."""
+        self.frozen = False
+        """Whether the kernel may write to none of them."""
+        self.buffers: tuple[Buffer, ...] = ()
+        """These allocations; empty where one access of a launch hit several."""
+
+    def forget(self) -> None:
+        """Know nothing: the next access is looked at one lane at a time."""
+        self.load, self.room, self.frozen, self.buffers = -1, -1, False, ()
+
+    @property
+    def initialised(self) -> bool:
+        """Whether all of them held something before the launch."""
+        return bool(self.buffers) and all(buffer.initialised for buffer in self.buffers)
 
 
 class GlobalSpace:
@@ -37,9 +55,11 @@ class GlobalSpace:
         self.writes = 0
         self.shadow = machine.global_shadow
         self.block_key = np.zeros(machine.lanes, np.uint64)
+        self.loads = 0
 
     def load(self) -> None:
         """New blocks."""
+        self.loads += 1
         self.block_key[:] = (self.machine.block_id + 1).astype(np.uint64) << np.uint64(16)
         self.starts, self.sizes = self.memory.bounds()
 
@@ -54,36 +74,51 @@ class GlobalSpace:
         where = address.view(np.int64) - (GLOBAL_BASE - offset)
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
-        low, high = int(where.min()), int(where.max())
-        if low >= site.low and high <= site.high - width and int(np.bitwise_or.reduce(where)) & (width - 1) == 0:
-            return active, where >> (width.bit_length() - 1)
-        return self._locate(active, where, low, high, width, number, site, write)
+        if site.load == self.loads and lowest_bits(where) & (width - 1) == 0:
+            # Below its allocation a lane's distance wraps to a huge number: one comparison serves both ends.
+            distance = (where - active.pick(site.low)).view(np.uint64)
+            if int(distance.max()) <= site.room - width:
+                return active, where >> (width.bit_length() - 1)
+        return self._locate(active, where, width, number, site, write)
 
     def _locate(
-        self, active: Active, where: Array, low: int, high: int, width: int, number: int, site: Site, write: bool
+        self, active: Active, where: Array, width: int, number: int, site: Site, write: bool
     ) -> tuple[Active | None, Array]:
-        if int(np.bitwise_or.reduce(where)) & (width - 1):
+        if lowest_bits(where) & (width - 1):
             self.misaligned(active, where, width, number, self._describe)
-        buffer = self.memory.find(low)
-        if buffer is not None and high + width <= buffer.offset + buffer.size and (buffer.writable or not write):
-            site.low, site.high, site.buffer = buffer.offset, buffer.offset + buffer.size, buffer
-            return active, where >> (width.bit_length() - 1)
-        site.low, site.high, site.buffer = 0, -1, None
         which = np.searchsorted(self.starts, where, "right") - 1
         inside = where - self.starts[which]
         bad = (which < 0) | (inside > self.sizes[which] - width)
         if bad.any():
+            site.forget()
             self.outside(active, where, bad, width, number, self._describe)
             good = ~bad
             if not good.any():
                 return None, where
             active, where, which = self.machine.restrict(active, good), where[good], which[good]
-        if write:
+        else:
+            self._remember(active, which, site, write)
+        if write and not site.buffers:
             writing, where = self._inputs(active, where, which, number)
             if writing is None:
                 return None, where
             active = writing
         return active, where >> (width.bit_length() - 1)
+
+    def _remember(self, active: Active, which: Array, site: Site, write: bool) -> None:
+        """Note the allocations of an access, unless a launch hit several or may not write to one."""
+        launches = active.pick(self.machine.launch)
+        known = np.full(self.machine.geometry.launches, -1) if site.load != self.loads else site.known
+        hit = known.copy()
+        hit[launches] = which
+        buffers = tuple(self.memory.buffers[number] for number in hit[hit >= 0])
+        if not (hit[launches] == which).all() or (write and not all(buffer.writable for buffer in buffers)):
+            site.forget()
+            return
+        site.load, site.known, site.buffers = self.loads, hit, buffers
+        site.low = np.where(hit < 0, 1 << 62, self.starts[hit])[self.machine.launch]
+        site.room = min(buffer.size for buffer in buffers)
+        site.frozen = not any(buffer.writable for buffer in buffers)
 
     def _inputs(self, active: Active, where: Array, which: Array, number: int) -> tuple[Active | None, Array]:
         frozen = np.array([not item.writable for item in self.memory.buffers], np.bool_)
@@ -105,12 +140,12 @@ class GlobalSpace:
         self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool
     ) -> None:
         """Check and record reads; a volatile or acquiring read takes part in the order of blocks instead."""
-        if self.shadow is None or (site.buffer is not None and not site.buffer.writable):
+        if self.shadow is None or site.frozen:
             return
         if synchronises:
             self._synchronise(active, release=False, acquire=True)
         else:
-            self.shadow.read(self.machine, active, index, width, number, site.buffer)
+            self.shadow.read(self.machine, active, index, width, number, initialised=site.initialised)
 
     def note_write(
         self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *,

@@ -54,9 +54,9 @@ class BarrierObjects:
         return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._objects.items()}
 
     def _locate(self, active: Active, address: Array, offset: int, number: int) -> tuple[Active | None, Array]:
-        sound, index = self.machine.shared.locate(active, address, offset, 8, number)
+        sound, index, part = self.machine.shared.locate(active, address, offset, 8, number)
         if sound is not None and self.machine.shared.shadow is not None:
-            self.machine.shared.shadow.settle(index, 8)
+            self.machine.shared.shadow.settle(index, 8, part)
         return sound, index
 
     def init(self, active: Active, address: Array, offset: int, number: int, counts: Array) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from evokern.errors import SourceError
 from evokern.simt import operations as _operations  # noqa: F401 - fills the table
 from evokern.simt.fusion import Plan, plan, split
+from evokern.simt.grain import global_grain, shared_grain
 from evokern.simt.lines import LineTable
 from evokern.simt.operands import registers_of, symbols_of
 from evokern.simt.operations.table import Operation, lookup
@@ -116,7 +117,12 @@ class Program:
             for operand in item.operands
         )
         self.grid_wide = any("%envreg" in item.text for item in self.instructions)
-        self.shared_grain = self._shared_grain()
+        self.shared_grain = shared_grain(self.instructions, self.operations)
+        self.global_grain = global_grain(self.instructions)
+        self.orders_blocks = any(
+            item.opcode in ("membar", "fence") or item.has("release", "acquire", "acq_rel", "sc")
+            for item in self.instructions
+        )
 
     def plan(self, segment: Segment, most: int) -> Plan:
         """Return the order of a segment's instructions with groups of at most so many that run as one."""
@@ -389,18 +395,6 @@ class Program:
             found[name] = variable
             wanted.extend(symbol for _, symbol, _, _ in variable.pointers)
         return sorted(found.values(), key=lambda item: list(self.variables).index(item.name))
-
-    def _shared_grain(self) -> int:
-        """Return the smallest width, at most 4 bytes, of any access that can reach shared memory."""
-        grain = 4
-        for instruction, operation in zip(self.instructions, self.operations, strict=True):
-            if operation.pipe == "load_store" and not instruction.has("global", "local", "param", "const"):
-                for word in instruction.modifiers:
-                    if word in ("b8", "u8", "s8"):
-                        return 1
-                    if word in ("b16", "u16", "s16", "f16", "bf16"):
-                        grain = 2
-        return grain
 
 
 def result_count(instruction: Instruction, operation: Operation) -> int:

@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evokern.simt.arrays import DTYPES, RAW, Active, Array
+from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
 from evokern.simt.shadow import SharedShadow
+from evokern.simt.twins import EVERYTHING, Part
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
     from evokern.simt.program import Unit
-
-
-def lowest_bits(values: Array) -> int:
-    """Return the bitwise or of all values: its low bits are zero only if those of every value are."""
-    return int(np.bitwise_or.reduce(values))
 
 
 class SharedSpace:
@@ -61,7 +57,7 @@ class SharedSpace:
 
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int
-    ) -> tuple[Active | None, Array]:
+    ) -> tuple[Active | None, Array, Part]:
         """Check addresses and turn them into indices in units of the width.
 
         Args:
@@ -72,29 +68,42 @@ class SharedSpace:
             number: the instruction, for findings.
 
         Returns:
-            The lanes whose access is sound (None when none is) and their indices.
+            The lanes whose access is sound (None when none is), their indices, and the part of these lanes that stands
+            for all of them in the shadow.
 
         Raises:
             Stopped: a misaligned address, which ends a launch at once.
         """
+        part = self.part(active, address)
         where = address.astype(np.int64)
         if offset:
             where += offset
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
-        if lowest_bits(where) & (width - 1):
+        few = where[part.chosen]
+        if lowest_bits(few) & (width - 1):
             self.machine.globals.misaligned(active, where, width, number, self._describe)
-        if int(where.max()) > self.size - width or int(where.min()) < 0:
+        if int(few.max()) > self.size - width or int(few.min()) < 0:
             bad = (where > self.size - width) | (where < 0)
             self.machine.globals.outside(active, where, bad, width, number, self._describe)
             good = ~bad
             if not good.any():
-                return None, where
+                return None, where, part
             active = self.machine.restrict(active, good)
             where = where[good]
+            part = self.part(active, where)
         if not self.single:
             where += active.pick(self.base)
-        return active, where >> (width.bit_length() - 1)
+        return active, where >> (width.bit_length() - 1), part
+
+    def part(self, active: Active, address: Array) -> Part:
+        """Return the lanes that stand for all lanes of an access, given their addresses within the block.
+
+        Args:
+            active: lanes that access.
+            address: one address, one per active lane, or several rows of them where all lanes are active.
+        """
+        return Part(active, EVERYTHING) if self.shadow is None else self.shadow.twins.part(active, address)
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
         name, offset = self.name_of(address)

@@ -5,16 +5,18 @@ its last readers: time stamp, instruction, thread. Time advances at each synchro
 keys it meets are older than what its warp is known to have synchronised with, one comparison for whole rows; only what
 fails it is looked at more closely, with one clock per pair of warps (a vector clock, as in FastTrack, Flanagan and
 Freund, PLDI 2009). Words that nobody wrote, and words that an asynchronous copy is about to write, carry stamps from
-the far future and fail the same comparison, so that one check serves all kinds.
+the far future and fail the same comparison, so that one check serves all kinds. Blocks that have done the same so far
+share the shadow of one of them (`evokern.simt.twins`) until something is found.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
+from evokern.simt.twins import EVERYTHING, Part, Twins
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
@@ -24,8 +26,14 @@ STAMP = 32
 NEVER = np.uint64(0xFFFFFFFF << STAMP)
 IN_FLIGHT = 0xFFFFFFFE
 ATOMIC = np.uint64(1 << 31)
+_FAR = np.uint64(IN_FLIGHT << STAMP)
+"""Least key of words that nobody wrote, or that an asynchronous copy is about to write."""
 _LOW = np.uint64(0xFFFFFFFF)
 _THREAD = np.uint64(0x3FF)
+
+
+Found = tuple[str, int, Array, Array, int, str]
+"""Kind, instruction, lanes, words, the other party's instruction (or -1), detail."""
 
 
 class SharedShadow:
@@ -33,7 +41,9 @@ class SharedShadow:
 
     Attributes:
         now: current time stamp.
+        twins: which blocks share a shadow.
         clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which warp i has seen what warp j did.
+        floor: per lane, the stamp (as part of a key) before which it has seen everything.
     """
 
     def __init__(self, machine: Machine, size: int) -> None:
@@ -43,30 +53,43 @@ class SharedShadow:
         self.words = size // self.grain
         self.warps = geometry.width // 32
         self.blocks = geometry.blocks
-        self.writer = np.full(self.words, NEVER, np.uint64)
-        self.readers = (np.zeros(self.words, np.uint64), np.zeros(self.words, np.uint64))
+        # Only the stretches of leading blocks are ever filled and read.
+        self.writer = np.empty(self.words, np.uint64)
+        self.readers = (np.empty(self.words, np.uint64), np.empty(self.words, np.uint64))
         self._views: dict[tuple[int, int], Array] = {}
         self.thread = machine.thread.astype(np.uint64)
-        self.key = self.thread + np.uint64(1 << STAMP)
-        self.warp_of_lane = np.repeat(np.arange(self.blocks * self.warps), 32)
         self.clocks = np.zeros((self.blocks, self.warps, self.warps), np.int64)
         self.floor = np.zeros(machine.lanes, np.uint64)
+        self._level: Any = None
+        """`floor`, where it is the same for all lanes."""
+        self._limits: Array | None = None
+        """`clocks` as parts of keys, warp-synchronous instructions included; None when it has to be made anew."""
         self.collective = np.zeros(machine.lanes, np.int64)
         self.turn = 0
         self.now = 1
         self.dirty = False
+        self.twins = Twins(self.blocks, geometry.width, self._copy)
 
     def load(self) -> None:
         """Forget everything: new blocks."""
-        self.writer.fill(NEVER)
+        self.twins.load()
+        first = self._stretch(0)
+        self.writer[first] = NEVER
         for reader in self.readers:
-            reader.fill(0)
+            reader[first] = 0
         self.now = 1
-        self.key[:] = self.thread + np.uint64(1 << STAMP)
         self.clocks.fill(1)
-        self.floor.fill(1 << STAMP)
+        self._level_out()
         self.collective.fill(1)
         self.dirty = False
+
+    def _stretch(self, block: int) -> slice:
+        size = self.words // self.blocks
+        return slice(block * size, (block + 1) * size)
+
+    def _copy(self, source: int, target: int) -> None:
+        for keys in (self.writer, *self.readers):
+            keys[self._stretch(target)] = keys[self._stretch(source)]
 
     def _view(self, which: int, width: int) -> tuple[Array, int]:
         """Return an array of keys as elements that cover one access, and how many keys each holds."""
@@ -84,51 +107,81 @@ class SharedShadow:
 
     def keys(self, active: Active, number: int, count: int) -> Array:
         """Return the keys that an access leaves behind, one element per lane."""
-        key = active.pick(self.key) + np.uint64(number << 10)
+        key = active.pick(self.thread) + np.uint64(self.now << STAMP | number << 10)
         return key if count == 1 else np.repeat(key, count).view(_wide(count))
 
-    def read(self, active: Active, index: Array, width: int, number: int, *, note: bool = True) -> None:
-        """Check and record reads: ``index`` in units of ``width`` bytes, one per active lane."""
-        view, count = self._view(0, width)
-        element = self._element(index, width)
-        seen = view.take(element, mode="clip")
-        floor = active.pick(self.floor)
-        if count == 1:
-            safe = bool((seen < floor).all())
-        else:
-            seen = seen.view(np.uint64).reshape(-1, count)
-            safe = bool((seen < floor[:, None]).all())
-        if not safe:
-            self._look(active, seen.reshape(-1, count), element, count, number, "read")
-        if note:
-            self.dirty = True
-            keys = self.keys(active, number, count)
-            self.turn ^= 1
-            target = self._view(1 + self.turn, width)[0]
-            if self.turn:
-                target[element[::-1]] = keys[::-1]
-            else:
-                target[element] = keys
+    def _unsafe(self, part: Active, view: Array, element: Array, count: int, *, writes: bool) -> Array | None:
+        """Return the keys that an access meets, [lanes, keys], unless all are older than what the lanes have seen."""
+        seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        if bool((seen < (part.pick(self.floor)[:, None] if self._level is None else self._level)).all()):
+            return None
+        if count > 1 and bool((seen == seen[:, :1]).all()):  # written by one access
+            seen = seen[:, :1]
+        return None if self._ordered(part, seen, writes) else seen
 
-    def read_together(self, index: Array, width: int, tags: Array) -> bool:
+    def _ordered(self, part: Active, seen: Array, writes: bool) -> bool:
+        """Say whether each key is the lane's own or older than what its warp has seen of the warp that left it."""
+        if self._limits is None:
+            limits = self.clocks.copy()
+            warp = np.arange(self.warps)
+            met = self.collective.reshape(self.blocks, self.warps, 32).min(2)
+            limits[:, warp, warp] = np.maximum(limits[:, warp, warp], met)
+            self._limits = limits.astype(np.uint64) << np.uint64(STAMP)
+        lanes = part.lanes
+        place = (lanes >> 5)[:, None] * self.warps + ((seen & _THREAD) >> np.uint64(5)).view(np.int64)
+        late = seen >= self._limits.take(place)
+        late &= (seen & _THREAD) != self.thread[lanes][:, None]
+        late |= seen >= _FAR
+        if writes:
+            late &= seen != NEVER
+        return not late.any()
+
+    def read(self, active: Active, index: Array, width: int, number: int, part: Part) -> None:
+        """Check and record reads.
+
+        Args:
+            active: lanes that read.
+            index: where, in units of ``width``, one per active lane.
+            width: bytes of an access.
+            number: the instruction.
+            part: the lanes that stand for all, as `SharedSpace.locate` gives them.
+        """
+        few = part.active
+        element = self._element(index[part.chosen], width)
+        view, count = self._view(0, width)
+        seen = self._unsafe(few, view, element, count, writes=False)
+        if seen is not None and (found := self._look(few, seen, element, count, number, "read")):
+            if not part.whole:
+                self.twins.spread()
+                self.read(active, index, width, number, Part(active, EVERYTHING))
+                return
+            self._tell(found)
+        self.dirty = True
+        keys = self.keys(few, number, count)
+        self.turn ^= 1
+        target = self._view(1 + self.turn, width)[0]
+        if self.turn:
+            target[element[::-1]] = keys[::-1]
+        else:
+            target[element] = keys
+
+    def read_together(self, index: Array, width: int, tags: Array, part: Part) -> bool:
         """Check and record reads of several instructions by all lanes; False, with nothing recorded, unless all safe.
 
         Args:
             index: [instructions, lanes], in units of the width.
             width: bytes of an access.
             tags: [instructions, 1], what the keys say about the instruction.
+            part: the lanes that stand for all.
         """
-        element = self._element(index, width)
+        element = self._element(index[:, part.chosen], width)
         view, count = self._view(0, width)
         seen = view.take(element, mode="clip")
-        floor = self.floor
-        if count > 1:
-            seen = seen.view(np.uint64).reshape(element.shape[0], -1, count)
-            floor = floor[:, None]
-        if not (seen < floor).all():
+        seen = seen.view(np.uint64).reshape(element.shape[0], -1, count)
+        if not (seen < (part.active.pick(self.floor)[:, None] if self._level is None else self._level)).all():
             return False
         self.dirty = True
-        keys = self.key + tags
+        keys = part.active.pick(self.thread) + (np.uint64(self.now << STAMP) + tags)
         if count > 1:
             keys = np.repeat(keys, count, axis=1).view(view.dtype)
         self.turn ^= 1
@@ -139,59 +192,66 @@ class SharedShadow:
             target[element] = keys
         return True
 
-    def write(self, active: Active, index: Array, width: int, number: int, *, stamp: int | None = None) -> None:
-        """Check and record writes; with ``stamp=IN_FLIGHT`` the words stay untouchable until `land`."""
-        element = self._element(index, width)
-        floor = active.pick(self.floor)
-        for which in (0, 1, 2):
-            view, count = self._view(which, width)
-            seen = view.take(element, mode="clip")
-            if count > 1:
-                seen = seen.view(np.uint64).reshape(-1, count)
-                safe = bool((seen < floor[:, None]).all())
-            else:
-                safe = bool((seen < floor).all())
-            if not safe:
-                self._look(
-                    active,
-                    seen.reshape(-1, count),
-                    element,
-                    count,
-                    number,
-                    "write" if which == 0 else "write after read",
-                )
-        self.dirty = True
-        keys = self.keys(active, number, count)
-        if stamp is not None:
-            parts = keys.view(np.uint64)
-            parts &= _LOW
-            parts |= np.uint64(stamp << STAMP)
-        self._view(0, width)[0][element] = keys
+    def write(
+        self, active: Active, index: Array, width: int, number: int, part: Part, *, stamp: int | None = None
+    ) -> bool:
+        """Check and record writes; with ``stamp=IN_FLIGHT`` the words stay untouchable until `land`.
 
-    def atomic(self, active: Active, index: Array, width: int, number: int) -> None:
-        """Check and record atomic updates, which never race with each other."""
-        element = self._element(index, width)
-        floor = active.pick(self.floor)
-        for which in (0, 1, 2):
-            view, count = self._view(which, width)
-            seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-            if not (seen < floor[:, None]).all():
-                self._look(active, seen, element, count, number, "atomic" if which == 0 else "write after read")
+        Returns:
+            Whether several lanes write to one place.
+        """
+        few = part.active
+        element = self._element(index[part.chosen], width)
+        if self._refuses(few, element, width, number, part, ("write", "write after read", "write after read")):
+            return self.write(active, index, width, number, Part(active, EVERYTHING), stamp=stamp)
         self.dirty = True
-        keys = self.keys(active, number, count)
-        parts = keys.view(np.uint64)
-        parts |= ATOMIC
-        self._view(0, width)[0][element] = keys
+        view, count = self._view(0, width)
+        keys = self.keys(few, number, count)
+        raw = keys.view(np.uint64)
+        if stamp is not None:
+            raw &= _LOW
+            raw |= np.uint64(stamp << STAMP)
+        view[element] = keys
+        return bool((view.take(element, mode="clip").view(np.uint64) != raw).any())
+
+    def atomic(self, active: Active, index: Array, width: int, number: int, part: Part) -> None:
+        """Check and record atomic updates, which never race with each other."""
+        few = part.active
+        element = self._element(index[part.chosen], width)
+        if self._refuses(few, element, width, number, part, ("atomic", "write after read", "write after read")):
+            self.atomic(active, index, width, number, Part(active, EVERYTHING))
+            return
+        self.dirty = True
+        view, count = self._view(0, width)
+        keys = self.keys(few, number, count)
+        keys.view(np.uint64)[...] |= ATOMIC
+        view[element] = keys
+
+    def _refuses(
+        self, few: Active, element: Array, width: int, number: int, part: Part, acts: tuple[str, str, str]
+    ) -> bool:
+        """Check an access against the last writer and readers; True when it is to be made again by all blocks."""
+        for which, act in enumerate(acts):
+            view, count = self._view(which, width)
+            seen = self._unsafe(few, view, element, count, writes=act != "atomic")
+            if seen is not None and (found := self._look(few, seen, element, count, number, act)):
+                if not part.whole:
+                    self.twins.spread()
+                    return True
+                self._tell(found)
+        return False
 
     def land(self, active: Active, index: Array, width: int, number: int) -> None:
         """Record that asynchronous writes have arrived: from now on they are ordinary writes of their threads."""
+        part = self.twins.part(active, None)
         view, count = self._view(0, width)
-        view[self._element(index, width)] = self.keys(active, number, count)
+        view[self._element(index[part.chosen], width)] = self.keys(part.active, number, count)
         self.dirty = True
 
-    def settle(self, index: Array, width: int) -> None:
+    def settle(self, index: Array, width: int, part: Part) -> None:
         """Mark words as written long ago: objects such as barriers, which have an order of their own."""
         view, count = self._view(0, width)
+        index = index[part.chosen]
         view[self._element(index, width)] = np.zeros(index.size * count, np.uint64).view(view.dtype)
 
     # ---- order
@@ -200,7 +260,6 @@ class SharedShadow:
         """Advance time, when anything was accessed since the last time."""
         if self.dirty:
             self.now += 1
-            self.key += np.uint64(1 << STAMP)
             self.dirty = False
 
     def block_barrier(self, mask: Array, everyone: bool) -> None:
@@ -213,27 +272,23 @@ class SharedShadow:
         self.tick()
         if everyone and mask.all():
             self.clocks.fill(self.now)
-            self.floor.fill(self.now << STAMP)
+            self._level_out()
             return
-        members = mask.reshape(self.blocks, self.warps, 32).any(2)
-        patterns, which = np.unique(members, axis=0, return_inverse=True)
-        which = which.reshape(-1)
-        for number, pattern in enumerate(patterns):
-            warps = np.flatnonzero(pattern)
-            if warps.size:
-                blocks = np.flatnonzero(which == number)
-                joint = self.clocks[blocks][:, warps].max(1)
-                joint[:, warps] = self.now
-                if everyone:
-                    joint[:] = self.now
-                self.clocks[np.ix_(blocks, warps)] = joint[:, None, :]
+        self.twins.part(Active(mask, int(np.count_nonzero(mask)), mask.size), None)
+        members = np.asarray(mask.reshape(self.blocks, self.warps, 32).any(2))
+        if everyone:
+            self.clocks[members] = self.now
+        else:
+            joint = np.where(members[:, :, None], self.clocks, 0).max(1)
+            joint[members] = self.now
+            self.clocks = np.where(members[:, :, None], joint[:, None, :], self.clocks)
         self._refloor()
 
     def warp_barrier(self, active: Active) -> None:
         """Order everything before within the warps of the active lanes (bar.warp.sync)."""
         self.tick()
-        warps = np.unique(self.warp_of_lane[active.lanes])
-        block, warp = warps // self.warps, warps % self.warps
+        self.twins.part(active, None)
+        block, warp = np.nonzero(active.mask.reshape(self.blocks, self.warps, 32).any(2))
         self.clocks[block, warp, warp] = self.now
         self._refloor()
 
@@ -244,24 +299,33 @@ class SharedShadow:
         if active.all:
             self.collective.fill(self.now)
         else:
+            self.twins.part(active, None)
             self.collective[active.mask] = self.now
+        self._limits = None
 
     def acquire(self, active: Active) -> None:
         """Order everything before for the warps of the active lanes: they saw a barrier object complete."""
         self.tick()
-        warps = np.unique(self.warp_of_lane[active.lanes])
-        self.clocks[warps // self.warps, warps % self.warps] = self.now
+        self.twins.part(active, None)
+        self.clocks[active.mask.reshape(self.blocks, self.warps, 32).any(2)] = self.now
         self._refloor()
 
     def _refloor(self) -> None:
         floor = self.clocks.min(2).reshape(-1).astype(np.uint64) << np.uint64(STAMP)
+        self._level = floor[0] if bool((floor == floor[0]).all()) else None
         self.floor[:] = np.repeat(floor, 32)
+        self._limits = None
+
+    def _level_out(self) -> None:
+        self._level = np.uint64(self.now << STAMP)
+        self.floor.fill(self._level)
+        self._limits = None
 
     # ---- what the quick check did not clear
 
-    def _look(self, active: Active, seen: Array, element: Array, count: int, number: int, act: str) -> None:
-        if count > 1 and bool((seen == seen[:, :1]).all()):  # written by one access
-            seen = seen[:, :1]
+    def _look(self, active: Active, seen: Array, element: Array, count: int, number: int, act: str) -> list[Found]:
+        """Return what is wrong with an access that meets these keys."""
+        found: list[Found] = []
         lanes = active.lanes
         suspect, part = np.nonzero(seen >= self.floor[lanes][:, None])
         keys = seen[suspect, part]
@@ -271,21 +335,15 @@ class SharedShadow:
         never = stamp == 0xFFFFFFFF
         flying = stamp == IN_FLIGHT
         if act in ("read", "atomic") and never.any():
-            self._tell("uninitialised", number, lane[never], word[never], -1, "")
+            found.append(("uninitialised", number, lane[never], word[never], -1, ""))
         if flying.any():
             other = int((keys[flying][0] & _LOW) >> np.uint64(10)) & 0x1FFFFF
             verb = "read" if act == "read" else "written"
-            self._tell(
-                "async_not_waited",
-                number,
-                lane[flying],
-                word[flying],
-                other,
-                f"It is {verb} before the copy has landed",
-            )
+            detail = f"It is {verb} before the copy has landed"
+            found.append(("async_not_waited", number, lane[flying], word[flying], other, detail))
         usual = ~(never | flying)
         if not usual.any():
-            return
+            return found
         keys, lane, word, stamp = keys[usual], lane[usual], word[usual], stamp[usual]
         low = keys & _LOW
         thread = (low & _THREAD).astype(np.int64)
@@ -310,25 +368,20 @@ class SharedShadow:
                 "write after read": "read by",
                 "atomic": "also written by",
             }
-            self._tell("shared_race", number, lane[race], word[race], other,
-                       f"The word is {words[act]} thread {int(thread[race][0])} of the same block")  # fmt: skip
+            detail = f"The word is {words[act]} thread {int(thread[race][0])} of the same block"
+            found.append(("shared_race", number, lane[race], word[race], other, detail))
+        return found
 
-    def _tell(self, kind: str, number: int, lanes: Array, words: Array, other: int, detail: str) -> None:
+    def _tell(self, found: list[Found]) -> None:
         machine = self.machine
-        lane = int(lanes[0])
-        address = int(words[0]) * self.grain - machine.shared.base_of(lane)
-        name, offset = machine.shared.name_of(address)
-        machine.report(
-            kind,
-            number,
-            lane,
-            count=int(np.unique(lanes).size),
-            address=address,
-            allocation=name,
-            offset=offset,
-            other=other,
-            detail=detail,
-        )
+        for kind, number, lanes, words, other, detail in found:
+            lane = int(lanes[0])
+            address = int(words[0]) * self.grain - machine.shared.base_of(lane)
+            name, offset = machine.shared.name_of(address)
+            machine.report(
+                kind, number, lane, count=int(np.unique(lanes).size), address=address, allocation=name, offset=offset,
+                other=other, detail=detail,
+            )  # fmt: skip
 
 
 def _wide(count: int) -> np.dtype[np.void]:

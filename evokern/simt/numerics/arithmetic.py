@@ -42,8 +42,9 @@ def _fma_f32_nearest(a: Array, b: Array, c: Array) -> Array:
     if np.count_nonzero(tiny):
         doubtful |= tiny & (total != 0)
     if np.count_nonzero(doubtful):
-        product, wide = np.broadcast_to(product, total.shape), np.broadcast_to(wide, total.shape)
-        result[doubtful] = sum_to_odd(product[doubtful], wide[doubtful]).astype(np.float32)
+        lanes = np.flatnonzero(doubtful)
+        product, wide = (row if row.size == 1 else row[lanes] for row in (product, wide))
+        result[lanes] = sum_to_odd(product, wide).astype(np.float32)
     return result
 
 

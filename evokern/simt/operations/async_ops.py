@@ -79,8 +79,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
             machine.events.copied(width * sound.count)
         found = machine.globals.view(width).take(index, mode="clip")
         if where is None and sound is active:
-            writable = site.buffer is None or site.buffer.writable
-            return found, index if writable else None
+            return found, None if site.frozen else index
         places = np.flatnonzero(where) if where is not None else np.arange(active.count)
         data[places[np.searchsorted(active.lanes, sound.lanes)]] = found
         return data, None
@@ -105,7 +104,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         address = active.pick(target)
         if generic:
             address = widened(address) - np.uint64(SHARED_WINDOW)
-        sound, index = machine.shared.locate(active, address, target_offset, width, number)
+        sound, index, part = machine.shared.locate(active, address, target_offset, width, number)
         if sound is None:
             return
         if sound is not active:
@@ -113,7 +112,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         active, data, origin = gather(active)
         if machine.events is not None:
             machine.events.shared(number, active, index, width, copied=True)
-        machine.copies.issue(active, index, data, width, number, origin)
+        machine.copies.issue(active, index, data, width, number, origin, part)
 
     return run
 

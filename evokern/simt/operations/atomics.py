@@ -121,11 +121,11 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
 
     def in_shared(active: Active, address: Array, extra: int) -> None:
         for place in range(count):
-            sound, index = machine.shared.locate(active, address, extra + place * size, size, number)
+            sound, index, part = machine.shared.locate(active, address, extra + place * size, size, number)
             if sound is None:
                 continue
             if machine.shared.shadow is not None:
-                machine.shared.shadow.atomic(sound, index, size, number)
+                machine.shared.shadow.atomic(sound, index, size, number, part)
             if machine.events is not None:
                 machine.events.shared(number, sound, index, size)
             apply(sound, machine.shared.view(size).view(dtype), index, place, update)

@@ -134,12 +134,12 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
     def run() -> None:
         active = active_of()
         part, address = _addressing(machine, active, row, generic, move.addressing_lanes)
-        sound, index = machine.shared.locate(part, address, offset, 16, number)
+        sound, index, leading = machine.shared.locate(part, address, offset, 16, number)
         if sound is None:
             return
         shared = machine.shared
         if shared.shadow is not None:
-            shared.shadow.read(sound, index, 16, number)
+            shared.shadow.read(sound, index, 16, number, leading)
             shared.shadow.met(active)
         if machine.events is not None:
             machine.events.shared(number, sound, index, 16)
@@ -191,7 +191,7 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
     def run() -> None:
         active = active_of()
         part, address = _addressing(machine, active, row, generic, lanes_used)
-        sound, index = machine.shared.locate(part, address, offset, 16, number)
+        sound, index, leading = machine.shared.locate(part, address, offset, 16, number)
         if sound is None:
             return
         words = np.stack([np.broadcast_to(source, (machine.lanes,)).reshape(-1, 32) for source in sources], 1)
@@ -204,7 +204,7 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
         values = rows[lanes // 32 * lanes_used + lanes % 32]
         shared = machine.shared
         if shared.shadow is not None:
-            shared.shadow.write(sound, index, 16, number)
+            shared.shadow.write(sound, index, 16, number, leading)
             shared.shadow.met(active)
         if machine.events is not None:
             machine.events.shared(number, sound, index, 16)

@@ -31,7 +31,7 @@ def element_access(machine: Machine, number: int, space: str, width: int) -> Ele
     state: dict[str, Array | None] = {"values": None, "result": None, "lanes": None}
 
     def shared(active: Active, address: Array, offset: int) -> None:
-        sound, index = machine.shared.locate(active, address, offset, width, number)
+        sound, index, part = machine.shared.locate(active, address, offset, width, number)
         if sound is None:
             return
         shadow, values = machine.shared.shadow, state["values"]
@@ -39,11 +39,11 @@ def element_access(machine: Machine, number: int, space: str, width: int) -> Ele
             machine.events.shared(number, sound, index, width)
         if values is not None:
             if shadow is not None:
-                shadow.write(sound, index, width, number)
+                shadow.write(sound, index, width, number, part)
             machine.shared.view(width)[index] = values[place(sound)].view(RAW[width])
         else:
             if shadow is not None:
-                shadow.read(sound, index, width, number)
+                shadow.read(sound, index, width, number, part)
             deliver(sound, machine.shared.view(width).take(index, mode="clip"))
 
     def global_(active: Active, address: Array, offset: int) -> None:

@@ -125,14 +125,14 @@ def load(i: Instruction, b: Binder) -> Action:
 
     def from_shared(active: Active, address: Array, extra: int) -> None:
         shared = machine.shared
-        sound, index = shared.locate(active, address, extra, width, number)
+        sound, index, part = shared.locate(active, address, extra, width, number)
         if sound is not active:
             _zero(active, outs)
             if sound is None:
                 return
             active = sound
         if shared.shadow is not None and check_race:
-            shared.shadow.read(active, index, width, number)
+            shared.shadow.read(active, index, width, number, part)
         if machine.events is not None:
             machine.events.shared(number, active, index, width)
         deliver(active, shared.view(width).take(index, mode="clip"))
@@ -258,18 +258,17 @@ def store(i: Instruction, b: Binder) -> Action:
 
     def to_shared(active: Active, address: Array, extra: int) -> None:
         shared = machine.shared
-        sound, index = shared.locate(active, address, extra, width, number)
+        sound, index, part = shared.locate(active, address, extra, width, number)
         if sound is None:
             return
         values = gather(sound)
-        if shared.shadow is not None and check_race:
-            shared.shadow.write(sound, index, width, number)
-            _put_shared(machine, sound, index, values, width, number)
-            counted(sound, index)
-            return
-        if shared.shadow is not None:
-            shared.shadow.settle(index, width)
         counted(sound, index)
+        if shared.shadow is not None:
+            if not check_race:
+                shared.shadow.settle(index, width, part)
+            elif shared.shadow.write(sound, index, width, number, part):
+                _put_shared(machine, sound, index, values, width, number)
+                return
         shared.view(width)[index] = values.view(RAW[width])
 
     def to_local(active: Active, address: Array, extra: int) -> None:
