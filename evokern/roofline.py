@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evokern.kernel import Kernel, Problem, Tensor
@@ -85,6 +85,12 @@ def work(
         _from_dram(moved, tensors, timing, chip),
         EIGHT_BIT_GAIN if narrow else 1.0,
     )
+
+
+def boosted(chip: Profile, clocks_mhz: Sequence[float | None]) -> Profile:
+    """Return a chip at the highest clock it was seen at: some cards boost beyond the clock of their data sheet."""
+    highest = max((clock for clock in clocks_mhz if clock is not None), default=0.0)
+    return replace(chip, clock_mhz=highest) if highest > chip.clock_mhz else chip
 
 
 def peak_rates(chip: Profile) -> Rates:

@@ -19,7 +19,7 @@ from evokern.discovery import find_kernel, find_study
 from evokern.errors import DeviceError
 from evokern.profiles import chip
 from evokern.report import page
-from evokern.roofline import Rates, Work, below, floor, limit_of, peak_rates, recorded, work
+from evokern.roofline import Rates, Work, below, boosted, floor, limit_of, peak_rates, recorded, work
 from evokern.search import search
 from evokern.store import open_readonly
 from evokern.study import TimingSettings
@@ -88,6 +88,15 @@ def test_only_a_time_below_the_peak_rates_is_an_alarm() -> None:
     assert below(150, peak) is None
     assert "less than the" in (below(100, peak) or "")
     assert limit_of(evidence(MATMUL), 150, MEASURED).share > 1  # type: ignore[union-attr]
+
+
+def test_a_card_that_boosts_beyond_its_data_sheet_raises_no_alarm() -> None:
+    """The floor follows the highest clock read while samples were taken, and is never above the data sheet's."""
+    assert H200 == boosted(H200, [None, 1755.0])
+    faster = boosted(H200, [1980.0, 2178.0, None])
+    assert floor(MATMUL, peak_rates(H200), H200).time_us / 1.1 == pytest.approx(
+        floor(MATMUL, peak_rates(faster), faster).time_us
+    )
 
 
 @pytest.mark.parametrize(("cache", "share"), [("rotate", 0.0), ("flush", 0.75)])
@@ -183,7 +192,7 @@ def test_rates_of_this_gpu_are_measured_once(tmp_path: Path, monkeypatch: pytest
         bench.submit(bench.config(WARPS=8))  # still on its way when the search ends
         began = time.monotonic()
         rates = bench.device.rates()
-        assert time.monotonic() - began <= 1.5
+        assert time.monotonic() - began <= 2.5  # the libraries' own start included
         peak = peak_rates(bench.device.profile)
         assert 0.33 * peak.matrix_flops_per_s < rates.matrix_flops_per_s <= peak.matrix_flops_per_s
         assert 0.33 * peak.dram_bytes_per_s < rates.dram_bytes_per_s <= peak.dram_bytes_per_s

@@ -29,7 +29,7 @@ from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
 from evokern.gate.check import TOUCHED, RunFailed, calls, judge
 from evokern.kernel import Launch, Problem, Tensor
-from evokern.roofline import Rates, Work, below, floor, peak_rates, recorded, work
+from evokern.roofline import Rates, Work, below, boosted, floor, peak_rates, recorded, work
 from evokern.space import Config
 from evokern.study import InputSet
 from evokern.timing import Measurement, measure
@@ -213,7 +213,7 @@ class GpuWorker:
         measurement = measure(clocks, self._settings.timing, job.elite_us)
         timings = self._timings(measurement, clocks)
         tasks = [self._work(job.config, problem) for problem in self._gates]
-        chip = self._settings.profile
+        chip = boosted(self._settings.profile, [timing.clock_mhz for timing in timings])
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             verdict = self._check_timed(bench, clock, prepared, problem)
