@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from evokern.compile.nvrtc import compile_program
+from evokern.compile.occupancy import excess
+from evokern.compile.records import CompileFailure, Program
 from evokern.discovery import kernel_of
-from evokern.feasibility import check, feasible_space
+from evokern.feasibility import check, feasible_space, launches_of, narrowed
 from evokern.profiles import CHIPS, LIMITS, limits_for
+from evokern.render import render
+from evokern.search._identity import problems_of
 from evokern.study import GateSettings, SimulationSettings, Study, TimingSettings, read_study
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +34,33 @@ def test_each_study_can_begin(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     space = feasible_space(kernel, problems, chip, study.genes)
     default = space.canonical(space.default())
     assert check(kernel, default, problems, chip) is None
+
+
+@cache
+def _compiled(rendered: tuple[object, ...], architecture: str) -> Program | CompileFailure:
+    source, name, headers, options, entries = rendered
+    return compile_program(source, name, dict(headers), options, entries, architecture)  # type: ignore[arg-type, call-overload]
+
+
+@pytest.mark.parametrize(("architecture", "chip"), [("sm_80", "a100"), ("sm_89", "l4"), ("sm_90", "h200")])
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_each_default_candidate_compiles_and_fits(
+    path: Path, architecture: str, chip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a search begins with compiles for three generations, fits a chip of each, and spills nothing."""
+    monkeypatch.chdir(ROOT)
+    study = read_study(path)
+    kernel = kernel_of(study)
+    config = narrowed(kernel.space, study.genes).default()
+    profile = CHIPS[chip] if "chip" in study.limits else limits_for(CHIPS[chip], study.limits)
+    for problem in problems_of(study, kernel):
+        assert check(kernel, config, [problem], profile) is None
+        r = render(kernel, config, problem)
+        program = _compiled((r.source, r.name, tuple(r.headers.items()), r.options, r.entries), architecture)
+        assert isinstance(program, Program), program
+        for launch in launches_of(kernel, config, problem):
+            assert program.uses[launch.entry].spill_bytes == 0
+            assert excess(program.uses[launch.entry], launch, profile) is None
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
