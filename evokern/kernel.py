@@ -16,9 +16,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from evokern.errors import KernelError, SpaceError, nearest
+from evokern.problem import Problem as Problem  # declared here for everybody who declares or reads kernels
+from evokern.problem import ProblemField as ProblemField
+from evokern.problem import problem_of
 from evokern.space import Config, Gene, Space, Value
 
 if TYPE_CHECKING:
@@ -29,90 +32,6 @@ DTYPE_BYTES: Mapping[str, int] = {
     "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "u32": 4, "u64": 8,
 }  # fmt: skip
 """Bytes of an element, by evokern's name of its type."""
-
-
-class Problem(Mapping[str, Value]):
-    """The shapes, dtype and options of one call: an immutable mapping whose fields also read as attributes (`p.S`)."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-    def __getattr__(self, name: str) -> int:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        try:
-            return self._values[name]  # type: ignore[return-value]
-        except KeyError:
-            raise KernelError(f"the problem has no field {name!r}: {nearest(name, self._values)}") from None
-
-    def __iter__(self) -> Any:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._values.items()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Problem) and self._values == other._values
-
-    def __getstate__(self) -> dict[str, Value]:
-        return self._values
-
-    def __setstate__(self, state: dict[str, Value]) -> None:
-        self._values = state
-
-    def __str__(self) -> str:
-        return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in self._values.items())
-
-    def __repr__(self) -> str:
-        return f"Problem({', '.join(f'{name}={value}' for name, value in self._values.items())})"
-
-
-@dataclass(frozen=True)
-class ProblemField:
-    """One field of a kernel's problems: a dimension or an option."""
-
-    name: str
-    """Name in study files and in `p.NAME`."""
-    choices: tuple[Value, ...] = ()
-    """Everything it may be; empty means any whole number from `least` to `most`."""
-    default: Value | None = None
-    """Value where the problem does not name it; None makes it compulsory and positional."""
-    least: int = 1
-    """Smallest value of a number."""
-    most: int = 2**31 - 1
-    """Largest value of a number."""
-    doc: str = ""
-    """What it means."""
-
-    def parse(self, text: str | int | bool) -> Value:
-        """Return the field's value from a study file or the command line.
-
-        Raises:
-            KernelError: the kernel does not take this value; the message lists what it takes.
-        """
-        if isinstance(text, bool):
-            text = int(text)
-        word = {"true": "1", "false": "0"}.get(str(text).strip().lower(), str(text).strip())
-        if self.choices:
-            for choice in self.choices:
-                if str(choice) == word:
-                    return choice
-            raise KernelError(f"{self.name}={text} is not supported; it takes {', '.join(map(str, self.choices))}")
-        try:
-            number = int(word)
-        except ValueError:
-            raise KernelError(f"{self.name}={text!r} is no whole number") from None
-        if not self.least <= number <= self.most:
-            raise KernelError(f"{self.name}={number} is out of range; it takes {self.least} to {self.most}")
-        return number
 
 
 def whole(number: int | float) -> int:
@@ -431,43 +350,12 @@ class Kernel:
         Raises:
             KernelError: a field is unknown, missing or outside what the kernel takes; the message says what it takes.
         """
-        given = self._split(text) if isinstance(text, str) else dict(text)
-        known = {f.name.lower(): f for f in self.fields}
-        values: dict[str, Value] = {}
-        for name, raw in given.items():
-            if name.lower() not in known:
-                raise KernelError(f"{self.name} has no problem field {name!r}: {nearest(name, self.field_names)}")
-            entry = known[name.lower()]
-            values[entry.name] = entry.parse(raw)
-        ordered: dict[str, Value] = {}
-        for entry in self.fields:
-            if entry.name in values:
-                ordered[entry.name] = values[entry.name]
-            elif entry.default is not None:
-                ordered[entry.name] = entry.default
-            else:
-                raise KernelError(f"{self.name}: the problem lacks {entry.name}; fields: {', '.join(self.field_names)}")
-        return Problem(ordered)
+        return problem_of(self.name, self.fields, text)
 
     @property
     def field_names(self) -> list[str]:
         """Names of the problem's fields."""
         return [entry.name for entry in self.fields]
-
-    def _split(self, text: str) -> dict[str, Value | bool]:
-        positional = [entry.name for entry in self.fields if entry.default is None]
-        given: dict[str, Value | bool] = {}
-        for index, part in enumerate(piece.strip() for piece in text.split(",") if piece.strip()):
-            name, equals, value = part.partition("=")
-            if equals:
-                given[name.strip()] = value.strip()
-            elif index < len(positional):
-                given[positional[index]] = part
-            elif index < len(self.fields):
-                given[self.fields[index].name] = part
-            else:
-                raise KernelError(f"{self.name}: problem {text!r} has more values than fields: {self.field_names}")
-        return given
 
     def files(self) -> tuple[Path, ...]:
         """Return every file that makes the kernel what it is: sources, headers, declaration."""

@@ -16,6 +16,7 @@ ROOMS = (
     "errors",
     "driver",
     "space",
+    "problem",
     "kernel",
     "profiles",
     "study",

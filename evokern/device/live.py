@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from evokern.roofline import Rates
 from evokern.space import Config
 from evokern.workers import ForkServer, WorkerPool, WorkerSpec
 
+_LOGGER = logging.getLogger("evokern")
 _GPU_PRELOAD = ("torch", "cuda.bindings.driver", "evokern.device._gpu_worker")
 _START_DEADLINE_S = 600.0
 _RATES_DEADLINE_S = 5.0
@@ -102,8 +104,11 @@ class LiveDevice:
         compilers, executors = self._open_pools(task, profile, first, lock.turn)
         built = run_alone(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         require_built(task, built)
+        _LOGGER.info("the default candidate is compiled")
         executors.wait_ready()
+        _LOGGER.info("the GPU's worker is ready")
         baselines: tuple[BaselineResult, ...] = run_alone(executors, Prove(), _START_DEADLINE_S, "start of the study")
+        _LOGGER.info("the gate's power is proved, the baselines are measured")
         executors.keep_spares(_SPARES)
         hang_s = task.study.timing.hang_s
         self._pipeline = Pipeline(
