@@ -166,7 +166,7 @@ def lines(found: CandidateProfile, top: int) -> Iterator[str]:
     """Yield a profile's lines for people."""
     word = "predicted" if found.predicted else "measured"
     yield f"{found.title} at {found.problem} on {found.device}"
-    yield f"{word} time {microseconds(found.time_us)} µs, {found.cause}: {_terms(found.terms_us)}"
+    yield f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}"
     if found.fault:
         yield f"its results are wrong: {found.fault}"
     yield from _verdict(found.verdict)
