@@ -35,7 +35,8 @@ def main() -> None:
         launch(job)
     except RunFailed as failed:
         sys.exit(_told(f"{failed.outcome.value}, {failed.evidence.get('error') or dict(failed.evidence)}"))
-    except (EvokernError, torch.OutOfMemoryError) as error:
+    except (EvokernError, RuntimeError) as error:
+        # torch raises a RuntimeError where memory is full, and where a launch broke the context.
         sys.exit(_told(str(error).splitlines()[0]))
 
 
