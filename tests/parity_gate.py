@@ -14,8 +14,11 @@ from typing import Any
 
 from parity_candidates import FOLDERS
 
+from evokern.compile.build import Target, build
+from evokern.compile.cache import CompileCache, default_directory
 from evokern.device._base import Request, Task
 from evokern.device._open import open_device
+from evokern.device._sim_problems import gate_problems
 from evokern.device._sim_worker import SimSettings, SimWorker
 from evokern.discovery import load_kernel
 from evokern.feasibility import feasible_space
@@ -64,14 +67,16 @@ def _worker(kernel: str, problem: str, name: str) -> SimWorker:
 def simulated_gate(kernel: str, problem: str, name: str, config: Config) -> str:
     """Run the simulated device's gate alone on one candidate; return what is wrong with it, or nothing."""
     worker = _worker(kernel, problem, name)
-    for small in worker._gate_problems(config):
-        try:
-            verdict = worker._check(config, small)
-        except RunFailed as failed:
-            return str(failed)
-        if not verdict.passed:
-            return str(verdict.evidence["message"])
-    return ""
+    loaded, profile = load_kernel(FOLDERS[kernel]), chip(name)
+    problems = (loaded.problem(problem),)
+    built = build(loaded, config, problems, Target(profile, CompileCache(default_directory())))
+    if isinstance(built, Evaluation):
+        return f"{built.outcome}: {built.reason}"
+    try:
+        against, _ = worker.gate(config, built, gate_problems(loaded, config, problems, profile))
+    except RunFailed as failed:
+        return str(failed)
+    return "" if against is None else str(against["message"])
 
 
 def drawn(task: Task, profile: Profile, count: int, seed: int) -> list[Config]:

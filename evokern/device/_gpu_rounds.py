@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from evokern.device._jobs import Round
 from evokern.errors import DeviceError
 from evokern.gate.bench import Bench
-from evokern.gate.check import RunFailed, judge
+from evokern.gate.check import RunFailed
+from evokern.gate.verdict import judge
 from evokern.kernel import Problem
 from evokern.stats import geometric_mean
 

@@ -27,7 +27,8 @@ from evokern.errors import DeviceError, EvokernError
 from evokern.feasibility import launches_of
 from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
-from evokern.gate.check import TOUCHED, RunFailed, calls, judge
+from evokern.gate.check import Repetition, RunFailed, calls, repeated
+from evokern.gate.verdict import judge
 from evokern.kernel import Launch, Problem, Tensor
 from evokern.roofline import Rates, Work, below, boosted, floor, peak_rates, recorded, work
 from evokern.space import Config
@@ -48,16 +49,9 @@ class GpuWorker:
         """
         self._settings = settings
         self._turn = settings.turn.open("rb")
-        torch.cuda.set_device(settings.device_index)
-        torch.backends.cuda.matmul.allow_tf32 = False
-        device = torch.device("cuda", settings.device_index)
-        torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-        torch.empty(1, device=device)
+        device, self._monitor = self._context()
         self._kernel = load_kernel(settings.folder)
         self._gates = {problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.problems}
-        self._monitor = Monitor(
-            check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice()))).decode().strip("\0")
-        )
         self._flush: torch.Tensor | None = None
         if settings.timing.cache == "flush":
             size = torch.cuda.get_device_properties(device).L2_cache_size
@@ -66,10 +60,20 @@ class GpuWorker:
             self._warm()
         self.greeting = {
             "torch": torch.__version__,
-            "gpu": torch.cuda.get_device_name(device),
+            "gpu": settings.profile.model,
             "clock_mhz": self._monitor.read().clock_mhz,
             "monitor": self._monitor.problem,
         }
+
+    def _context(self) -> tuple[torch.device, Monitor]:
+        """Make this process's CUDA context and its stream."""
+        torch.cuda.set_device(self._settings.device_index)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        device = torch.device("cuda", self._settings.device_index)
+        torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        torch.empty(1, device=device)
+        address = check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice())))
+        return device, Monitor(address.decode().strip("\0"))
 
     def handle(
         self, job: Prove | Evaluate | Round | MeasureRates
@@ -237,41 +241,33 @@ class GpuWorker:
     def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
         tensors, launches = self._workload(job.config, problem)
         program = job.built.build(problem).program
-        return gate.check(GpuRunner(candidate, program, self._settings.timing.hang_s), launches, tensors)
+        runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
+        return gate.borne_out(gate.check(runner, launches, tensors), tensors)
 
     def _check_timed(
         self, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
     ) -> Verdict:
-        """Check what the timed runs left, then replay them on changed inputs in the same buffers, and on new ones.
-
-        The outputs keep their old, then right, values for the replays: a kernel that leaves an output alone that looks
-        finished, or repeats an answer it remembers for these addresses or for inputs that look like these, is found
-        out.
-        """
+        """Check what the timed runs left, then repeat them: the graph that was timed first, then single calls."""
         in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
         if in_place:
             # The timed calls worked on their own results; one call from the start is what can be compared.
             bench.poison()
             self._once(prepared)
         verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when="in the timed runs")
-        bench.refresh()
         if not verdict.passed:
-            return replace(verdict, evidence={**verdict.evidence, "check": "timed_runs"})
-        if in_place:
-            bench.poison()
+            verdict = replace(verdict, evidence={**verdict.evidence, "check": "timed_runs"})
+        else:
+            verdict = repeated(bench, lambda again: self._again(clock, prepared, again), problem=problem)
+        if not verdict.passed:
+            # What it may have done to its inputs must not be held against the next candidate.
+            bench.refresh()
+        return verdict
+
+    def _again(self, clock: GraphClock, prepared: Sequence[PreparedCall], again: Repetition) -> None:
+        if again.poisoned:
             self._once(prepared)
         else:
-            clock.graph.replay()
-            finish(self._settings.timing.hang_s * clock.calls, self._settings.timing.hang_s)
-        when = "when the timed runs were repeated on other inputs"
-        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=when)
-        if verdict.passed:
-            bench.refresh(TOUCHED)
-            bench.poison()
-            self._once(prepared)
-            when = "when the timed calls were run once more on nearly the same inputs"
-            verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=when)
-        return verdict if verdict.passed else replace(verdict, evidence={**verdict.evidence, "check": "repeat"})
+            clock.replay()
 
     def _once(self, prepared: Sequence[PreparedCall]) -> None:
         for call in prepared:

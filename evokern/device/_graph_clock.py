@@ -68,6 +68,15 @@ class GraphClock:
         for _ in range(max(1, min(1000, round(settings.warmup_us / estimate_us)))):
             self.graph.replay()
 
+    def replay(self) -> None:
+        """Run the timed graph once more and wait.
+
+        Raises:
+            RunFailed: a call crashed, or did not end.
+        """
+        self.graph.replay()
+        finish(self._hang_s * self.calls, self._hang_s)
+
     def take(self, count: int) -> list[float]:
         """Take samples, µs a call; none when the GPU was throttled (after a few tries they are kept and say so)."""
         times = self._replays(self._graphs, count)

@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
 from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.device._sim_arguments import launch_arguments
+from evokern.device._sim_stage import Stage, judges_blocks
 from evokern.errors import InternalError
 from evokern.gate import RunFailed
-from evokern.gate.data import draw, torch_dtype
 from evokern.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.profiles import Profile
 from evokern.render import read_source
@@ -31,14 +28,6 @@ from evokern.trial import Outcome
 
 MODEL_MARGIN = 2.0
 """Added to the racing factor: a predicted time is a bound only within the model's error, so racing leaves more room."""
-
-MOST_FLOPS_CHECKED = 5e9
-"""Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
-
-MOST_ELEMENTS_CHECKED = 1 << 22
-"""Elements of the outputs, which are searched for what was written."""
-_POISON = 0xFF
-"""Byte that outputs hold before the sampled blocks run; NaN in every floating-point type."""
 
 _CRASHES = frozenset({"out_of_bounds", "misaligned", "trap", "assert"})
 _ENDLESS = frozenset({"deadlock", "instruction_limit"})
@@ -74,7 +63,7 @@ class Predictor:
         self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
         self._timing, self._simulation = timing, simulation
         self._headers = read_source(kernel)[1]
-        self._stage: _Stage | None = None
+        self._stage: Stage | None = None
 
     def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
         """Predict a candidate at a problem.
@@ -92,7 +81,7 @@ class Predictor:
         program = built.programs[build.program]
         stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
         module = simt.parse(program.ptx, source_name=self._kernel.source, headers=self._headers)
-        judged = self._judged(stage, module, program.lowered, build.launches)
+        judged = judges_blocks(self._kernel, problem, stage.tensors, module, program.lowered, build.launches)
         if judged:
             stage.poison()
         parts = [
@@ -105,23 +94,14 @@ class Predictor:
             timemodel.total(predictions), predictions, tuple(p[1] for p in parts), tuple(p[2] for p in parts), fault
         )
 
-    def _judged(
-        self, stage: _Stage, module: simt.Module, lowered: Mapping[str, str], launches: tuple[Launch, ...]
-    ) -> bool:
-        """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
-        alone = len(launches) == 1 and all(t.role in ("input", "output") for t in stage.tensors.values())
-        keeps = any(v.space == "global" for v in module.program(lowered[launches[0].entry]).data_symbols)
-        small = sum(t.elements for t in stage.tensors.values() if t.role == "output") <= MOST_ELEMENTS_CHECKED
-        return alone and not keeps and small and self._kernel.workload.flops(stage.problem) <= MOST_FLOPS_CHECKED
-
-    def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> _Stage:
+    def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> Stage:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
             self._stage = None  # the old buffers go before the new ones come
-            self._stage = _Stage(problem, tensors)
+            self._stage = Stage(problem, tensors)
         return self._stage
 
     def _launch(
-        self, stage: _Stage, module: simt.Module, symbol: str, use: EntryUse, launch: Launch, limit_us: float | None
+        self, stage: Stage, module: simt.Module, symbol: str, use: EntryUse, launch: Launch, limit_us: float | None
     ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float]]:
         chip, blocks = self._chip, timemodel.sample_blocks(launch.blocks, self._simulation.blocks)
         limit = self._instruction_limit(launch, len(blocks), limit_us)
@@ -168,61 +148,6 @@ class Predictor:
         of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
         # Free instructions of PTX count here though not in the model: twice the room keeps the bound safe.
         return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
-
-
-class _Stage:
-    """Buffers of one of the study's own problems, kept from one candidate to the next."""
-
-    def __init__(self, problem: Problem, tensors: Mapping[str, Tensor]) -> None:
-        self.key = (problem, tuple(tensors.items()))
-        self.problem = problem
-        self.tensors = dict(tensors)
-        self._inputs: dict[str, torch.Tensor] = {}
-        self._reference: Mapping[str, torch.Tensor] | None = None
-        self.memory = simt.Memory()
-        self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
-        generator = torch.Generator().manual_seed(0)
-        self.buffers: dict[str, simt.Buffer] = {}
-        for name, tensor in tensors.items():
-            data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
-            if tensor.role in ("input", "inout"):
-                draw(tensor, "normal", data, generator)
-                self._inputs[name] = data
-            raw: Any = data.view(-1).view(torch.uint8).numpy()
-            self.buffers[name] = self.memory.allocate(name, np.asarray(raw))
-
-    def poison(self) -> None:
-        """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
-        for name, tensor in self.tensors.items():
-            if tensor.role == "output":
-                self.buffers[name].write(np.full(tensor.bytes, _POISON, np.uint8))
-
-    def fault(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> str | None:
-        """Say what is wrong with the elements that the sampled blocks wrote, None where nothing is.
-
-        Blocks that are counted but leave their work out would make a candidate look fast: on small problems, where it
-        is checked in full, it may behave differently.
-        """
-        if self._reference is None:
-            wide = {name: data.to(torch.float64) for name, data in self._inputs.items()}
-            self._reference = kernel.workload.reference(self.problem, wide)
-        written_at_all = False
-        for name, reference in self._reference.items():
-            tensor = self.tensors[name]
-            raw = self.buffers[name].read().reshape(tensor.elements, -1)
-            written = torch.from_numpy((raw != _POISON).any(1))
-            written_at_all |= bool(written.any())
-            got = torch.from_numpy(raw.reshape(-1)).view(torch_dtype(tensor.dtype)).to(torch.float64)[written]
-            expected = reference.reshape(-1)[written]
-            tolerance = tolerances[name]
-            wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
-            if wrong.any():
-                first = int(wrong.nonzero()[0, 0])
-                return (
-                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} that sampled blocks wrote are wrong, the "
-                    f"first is {float(got[first]):.6g} instead of {float(expected[first]):.6g}"
-                )
-        return None if written_at_all else "the sampled blocks wrote no element of any output"
 
 
 def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:

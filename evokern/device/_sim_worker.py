@@ -21,6 +21,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Built, CompileFailure
 from evokern.device._sim_arguments import launch_arguments, refill, upload
+from evokern.device._sim_margin import MarginProbe
 from evokern.device._sim_predict import MODEL_MARGIN, Predictor, failure
 from evokern.device._sim_problems import gate_problems
 from evokern.discovery import load_kernel
@@ -33,7 +34,7 @@ from evokern.profiles import Profile
 from evokern.render import render
 from evokern.roofline import Work, below, floor, peak_rates, recorded, work
 from evokern.space import Config
-from evokern.study import GateSettings, SimulationSettings, TimingSettings
+from evokern.study import GateSettings, InputSet, SimulationSettings, TimingSettings
 from evokern.trial import Evaluation, Outcome, Timing
 
 
@@ -84,6 +85,7 @@ class SimWorker:
         self._gates: dict[Problem, Gate] = {}
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
         self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation, tolerance)
+        self._probe = MarginProbe(self._kernel, settings.profile, settings.simulation, tolerance)
         self.greeting: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
@@ -135,18 +137,15 @@ class SimWorker:
         if limit_us is not None and geometric > limit_us:
             evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": limit_us}
             return Evaluation(Outcome.SLOW, geometric, evidence=evidence)
-        report: Mapping[str, Any] = {}
-        for problem in problems:
-            verdict = self._check(job.config, problem)
-            if not verdict.passed:
-                return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=verdict.report)
-            report = verdict.report
+        against, reports = self.gate(job.config, job.built, problems)
+        if against is not None:
+            return Evaluation(Outcome.WRONG, evidence=against, gate=reports)
         for problem, prediction, limit in zip(self._settings.problems, predictions, floors, strict=True):
             impossible = prediction.sampled or below(prediction.total.time_us, limit)
             if impossible:
                 check = "sampled_blocks" if prediction.sampled else "floor"
-                evidence = {"check": check, "message": impossible, "problem": str(problem)}
-                return Evaluation(Outcome.WRONG, evidence=evidence, gate=report)
+                fault = {"check": check, "message": impossible, "problem": str(problem)}
+                return Evaluation(Outcome.WRONG, evidence=fault, gate=reports)
         timings = tuple(Timing(t, (t, t), (t,), predicted=True) for t in times)
         terms = {name: round(value, 4) for name, value in predictions[0].total.terms_us.items()}
         evidence = {
@@ -154,7 +153,33 @@ class SimWorker:
             "bound": predictions[0].total.cause,
             **recorded(tasks, floors),
         }
-        return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=report)
+        return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=reports)
+
+    def gate(
+        self, config: Config, built: Built, problems: Sequence[Problem]
+    ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+        """Check a candidate on small problems, and where its errors come near the tolerance on the study's own.
+
+        Returns:
+            The evidence against it, None where there is none, and the report of each problem.
+
+        Raises:
+            RunFailed: it crashed, hung, does not compile, or the sanitizer found a defect.
+        """
+        reports: dict[str, Any] = {}
+        seen: dict[tuple[InputSet, str], torch.Tensor] = {}
+        for problem in problems:
+            verdict = self._check(config, problem)
+            reports[str(problem)] = dict(verdict.report)
+            if not verdict.passed:
+                return verdict.evidence, reports
+            for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():
+                seen[key] = torch.cat([seen[key], errors]) if key in seen else errors
+        for problem in self._settings.problems:
+            fault = self._probe.fault(config, built, problem, seen)
+            if fault is not None:
+                return fault, reports
+        return None, reports
 
     def _work(self, config: Config, problem: Problem) -> Work:
         settings = self._settings

@@ -277,6 +277,15 @@ class Bench:
         relative = (error.square_().sum(2) / scale.clamp_min(tiny)).sqrt_()
         return torch.stack([bad.to(torch.float64), worst.squeeze(2).to(torch.float64), *picked, relative, spent])
 
+    def errors(self, name: str, index: int) -> torch.Tensor:
+        """Return error over tolerance in the first run of a set, flat: one number for what is one independent event.
+
+        That is an element, or a row where the inputs have one value along each: results of such a row are alike.
+        """
+        limit = largest_finite(self._results[name].dtype)
+        got = self.outputs()[name][0, index].to(torch.float64).clamp_(-limit, limit)
+        return independent(over(got, self._reference[name][index], self._allowed[name][index]), self.kinds[index])
+
     def _findings(self, numbers: list[float]) -> Findings:
         position = 0
 
@@ -323,6 +332,17 @@ class Bench:
         for position, extent in zip(worst.index, tensor.shape, strict=True):
             flat = flat * extent + position
         return bool((raw[flat] == poison_byte(tensor, worst.run)).all())
+
+
+def over(got: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Return error over what is allowed; where nothing is allowed an error is infinite, and none is 0."""
+    error = (got - expected).abs_()
+    return torch.where(error == 0, 0.0, error / allowed)
+
+
+def independent(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
+    """Return one number for what is one independent event: the worst of a row where inputs are equal along rows."""
+    return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
 
 
 def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 
-from evokern.gate.bench import Bench, Findings, Worst, tolerances
+from evokern.gate.bench import Bench, tolerances
+from evokern.gate.margin import MARGINAL, fault, margin
+from evokern.gate.verdict import Verdict, judge
 from evokern.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.study import GateSettings, InputSet
 from evokern.trial import Outcome
 
-SPENT_LIMIT = 0.6
-"""Largest root mean square of error over allowed error. Rounding to the nearest value uses at most 1/sqrt(3) of a
-tolerance that just covers it, all other honest error far less; a candidate above spends the tolerance on purpose."""
 TOUCHED = 1 / 16
 """Share of the inputs that changes between two calls, for candidates that recognise inputs by a sample of them."""
 _BENCHES_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How a call is repeated."""
+
+    share: float
+    """Share of the inputs' elements that are new."""
+    poisoned: bool
+    """Whether outputs are poisoned before; they hold the right answer to the call before otherwise."""
+    when: str
+    """For messages."""
+
+
+REPETITIONS = (
+    Repetition(1.0, False, "when the call was repeated on other inputs"),
+    Repetition(TOUCHED, True, "when the call was repeated on nearly the same inputs"),
+)
+"""What a candidate that was right must still be right in: one that leaves an output alone that looks finished, counts
+its calls, or remembers an answer for these addresses or for inputs that look like these, is found out."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +73,6 @@ class Runner(Protocol):
         Raises:
             RunFailed: the candidate crashed, hung, or cannot be executed.
         """
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the gate says."""
-
-    passed: bool
-    """Whether everything held."""
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    """Of a wrong candidate: check, message and numbers."""
-    report: Mapping[str, Any] = field(default_factory=dict)
-    """Of every candidate: relative Frobenius error and worst element of each output."""
 
 
 class Gate:
@@ -137,16 +143,27 @@ class Gate:
             RunFailed: it crashed or hung.
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
-        for share in (1.0, TOUCHED, TOUCHED):
-            bench.refresh(share)
-            bench.poison()
-            runner.run(calls(bench, launches))
-            when = "when the call was repeated on other inputs"
-            verdict = judge(
-                bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem, when=when
-            )
-            if not verdict.passed:
-                return replace(verdict, evidence={**verdict.evidence, "check": "repeat"})
+        return repeated(bench, lambda again: runner.run(calls(bench, launches)), problem=self.problem)
+
+    def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
+        """Return error over tolerance of each input set and output of the last check, as `Bench.errors` has it."""
+        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        return {(kind, name): bench.errors(name, n) for n, kind in enumerate(bench.kinds) for name in bench.results}
+
+    def borne_out(self, verdict: Verdict, tensors: Mapping[str, Tensor]) -> Verdict:
+        """Turn a candidate away that `check` let through by luck: other inputs would show it to be wrong too often.
+
+        Args:
+            verdict: what `check` said of it, before anything else ran in its buffers.
+            tensors: the buffers it was checked with.
+        """
+        if not verdict.passed or max(verdict.report["checks"]["of_tolerance"].values()) < MARGINAL:
+            return verdict
+        for (kind, name), errors in self.errors(tensors).items():
+            found = margin(errors, errors.numel())
+            if found is not None and found.lucky:
+                evidence = fault(found, name, kind, errors.numel()) | {"problem": str(self.problem)}
+                return Verdict(False, evidence, verdict.report)
         return verdict
 
     def again(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
@@ -183,87 +200,26 @@ def calls(bench: Bench, launches: Sequence[Launch]) -> list[Call]:
     ]
 
 
-def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:
-    """Turn findings into a verdict; the gravest finding is the one reported.
+def repeated(bench: Bench, run: Callable[[Repetition], None], *, problem: Problem) -> Verdict:
+    """Repeat a candidate's calls in the same buffers in every way that there is, and judge each time.
 
     Args:
-        bench: the buffers that the findings are about.
-        findings: what was found.
-        deterministic: whether two runs must agree bit by bit.
+        bench: the buffers, in which the candidate was right.
+        run: runs every call once more, or for a repetition without poison any number of times, and waits.
         problem: for messages.
-        when: for messages: `in the timed runs`, for example.
+
+    Raises:
+        RunFailed: it crashed or hung.
     """
-    worst = max(findings.worst, key=lambda w: (w.bad > 0, w.over))
-    normal = [w for w in findings.worst if bench.kinds[w.set] == "normal"] or findings.worst
-    report = {
-        "relative_error": _number(max((w.relative_error for w in normal), key=_nan_last)),
-        "tolerance_spent": _number(max((w.spent for w in findings.worst), key=_nan_last)),
-        "worst": _element(bench, worst),
-        "input_sets": list(bench.kinds),
-        "runs": bench.runs,
-    }
-    evidence = _fault(bench, findings, worst, deterministic)
-    if evidence is None:
-        return Verdict(True, {}, report)
-    where = f"{evidence['input_set']} inputs at {problem}" + (f", {when}" if when else "")
-    evidence |= {"message": f"{evidence['message']} ({where})", "problem": str(problem)}
-    return Verdict(False, evidence, report)
-
-
-def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) -> dict[str, Any] | None:
-    for pair, count in enumerate(findings.trespassed):
-        if count:
-            kind = bench.kinds[pair % bench.sets]
-            return {"check": "guard", "input_set": kind, "bytes": count, "message": bench.trespass(pair)}
-    for index, count in enumerate(findings.inputs_changed):
-        if count:
-            return {"check": "inputs_unchanged", "input_set": bench.kinds[index], "message": bench.changed_input(index)}
-    if worst.bad:
-        element = _element(bench, worst)
-        name = f"{worst.output}[{', '.join(map(str, worst.index))}]"
-        if bench.unwritten(worst):
-            message = f"{name} was never written; {worst.bad} elements are wrong"
-        else:
-            message = (
-                f"{name} is {worst.got:.6g}, expected {worst.expected:.6g} within {worst.allowed:.3g}; "
-                f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
-            )
-        return {"check": "tolerance", "input_set": bench.kinds[worst.set], "message": message, **element}
-    wasteful = max(findings.worst, key=lambda w: w.spent)
-    if wasteful.spent > SPENT_LIMIT:
-        message = (
-            f"the errors of {wasteful.output!r} are {wasteful.spent:.2f} of the tolerance in root mean square, more "
-            f"than rounding leaves ({SPENT_LIMIT:g}): the tolerance is spent everywhere"
-        )
-        kind = bench.kinds[wasteful.set]
-        return {"check": "tolerance_spent", "input_set": kind, "spent": wasteful.spent, "message": message}
-    if deterministic:
-        for name, counts in findings.differing.items():
-            for position, count in enumerate(counts):
-                if count:
-                    message = f"two runs on the same inputs differ in {count} bytes of {name!r}"
-                    kind = bench.kinds[position % bench.sets]
-                    return {"check": "deterministic", "input_set": kind, "bytes": count, "message": message}
-    return None
-
-
-def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
-    return {
-        "output": worst.output,
-        "index": list(worst.index),
-        "got": _number(worst.got),
-        "expected": worst.expected,
-        "allowed": worst.allowed,
-        "over": _number(worst.over),
-        "bad": worst.bad,
-        "input_set": bench.kinds[worst.set],
-    }
-
-
-def _nan_last(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
-def _number(value: float) -> float | str:
-    """Return a value that JSON has: `nan` and `inf` as words."""
-    return value if math.isfinite(value) else str(value)
+    # What is computed in place would be fed its own result: such a call begins anew, once.
+    in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
+    verdict = Verdict(True)
+    for again in (replace(one, poisoned=one.poisoned or in_place) for one in REPETITIONS):
+        bench.refresh(again.share)
+        if again.poisoned:
+            bench.poison()
+        run(again)
+        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=again.when)
+        if not verdict.passed:
+            return replace(verdict, evidence={**verdict.evidence, "check": "repeat"})
+    return verdict

@@ -1,0 +1,104 @@
+"""How likely a candidate that passed would fail the same check on other inputs, judged by its nearest misses.
+
+A check that draws its inputs anew sees another sample of the same rounding errors each time. Where the largest of them
+comes near the tolerance, one draw says little: the candidate passed by luck, and another one fails by bad luck. What
+is asked instead is how many elements are expected beyond the tolerance. The errors above a high threshold are taken to
+fall off exponentially (peaks over a threshold: Pickands, Ann. Statist. 3 (1975), 119; Davison and Smith, J. R. Stat.
+Soc. B 52 (1990), 393), with the mean excess over the threshold as the scale; errors with an end point, such as those of
+one rounding, fall off faster, which the threshold among the largest few sees. The same rule serves a GPU, which has
+every element of the problem, and the simulated device, which has a sample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MARGINAL = 0.5
+"""Error over tolerance from which it is asked whether a candidate passed by luck, where the whole problem was seen or
+too little of it to tell otherwise."""
+LIMIT = 1 / 3
+"""Largest chance of failing on other inputs that is accepted."""
+SURE = 1.64
+"""Standard errors between an estimate and the limit from which it counts as decided: 95 % on that side."""
+CLEAR = 2.2
+"""The same for a small sample that stands for a whole problem: to ask further costs little, 99 % on that side."""
+_FEWEST_UNITS = 64
+_FEWEST_PEAKS, _MOST_PEAKS = 8, 64
+_SHARE_OF_PEAKS = 32
+
+
+@dataclass(frozen=True)
+class Margin:
+    """What the nearest misses say."""
+
+    expected: float
+    """Elements (or rows of equal ones) expected beyond the tolerance in one draw of the whole problem."""
+    error: float
+    """Standard error of the logarithm of `expected`."""
+    units: int
+    """Elements, or rows, that were seen."""
+    worst: float
+    """Largest error over tolerance among them."""
+
+    @property
+    def chance(self) -> float:
+        """Probability that a draw has one beyond the tolerance."""
+        return -math.expm1(-self.expected)
+
+    @property
+    def lucky(self) -> bool:
+        """Whether other inputs would turn the candidate away too often."""
+        return self.chance > LIMIT
+
+    def decided(self, errors: float = SURE) -> bool:
+        """Whether the estimate is more than so many standard errors away from the limit."""
+        if not 0 < self.expected < math.inf:
+            return True
+        return abs(math.log(self.expected / -math.log1p(-LIMIT))) > errors * self.error
+
+
+def doubtful(errors: torch.Tensor, of: int) -> bool:
+    """Tell whether a small sample leaves open that the whole problem would show a candidate to be wrong."""
+    found = margin(errors, of)
+    if found is None:
+        return bool(errors.max() >= MARGINAL)
+    return found.lucky or not found.decided(CLEAR)
+
+
+def margin(errors: torch.Tensor, of: int) -> Margin | None:
+    """Judge by a sample of errors; None where the sample is too small to say anything.
+
+    Args:
+        errors: error over tolerance of each unit that was seen, flat.
+        of: units in the whole problem.
+    """
+    count = errors.numel()
+    if count < _FEWEST_UNITS:
+        return None
+    peaks = max(_FEWEST_PEAKS, min(_MOST_PEAKS, count // _SHARE_OF_PEAKS))
+    top: list[float] = errors.topk(peaks + 1).values.tolist()
+    threshold, above = top[-1], top[:-1]
+    if top[0] > 1.0 or math.isnan(top[0]):
+        return Margin(math.inf, 0.0, count, top[0])
+    scale = math.fsum(value - threshold for value in above) / peaks
+    # Equal peaks are an end point: nothing lies beyond it.
+    steps = (1.0 - threshold) / scale if scale > 0 else math.inf
+    return Margin(peaks * (of / count) * math.exp(-steps), steps / math.sqrt(peaks), count, top[0])
+
+
+def fault(found: Margin, output: str, kind: str, of: int) -> dict[str, Any]:
+    """Return the evidence against a candidate that passed by luck."""
+    evidence: dict[str, Any] = {"check": "margin", "output": output, "input_set": kind, "over": found.worst}
+    if found.worst > 1:
+        message = f"an error of {output!r} is {found.worst:.2f} of the tolerance on {kind} inputs"
+        return evidence | {"check": "tolerance", "message": message}
+    message = (
+        f"right this time, but errors of {output!r} reach {found.worst:.2f} of the tolerance on {kind} inputs and fall "
+        f"off so slowly that {found.expected:.2g} of {of} are expected beyond it: other inputs turn the candidate away "
+        f"with probability {found.chance:.2g}, and {LIMIT:.2g} is accepted"
+    )
+    return evidence | {"expected": found.expected, "message": message}

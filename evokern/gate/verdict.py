@@ -1,0 +1,128 @@
+"""From findings to a verdict: what each check of the gate measured, and the gravest fault."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evokern.gate.bench import Bench, Findings, Worst
+from evokern.kernel import Problem
+
+SPENT_LIMIT = 0.6
+"""Largest root mean square of error over allowed error. Rounding to the nearest value uses at most 1/sqrt(3) of a
+tolerance that just covers it, all other honest error far less; a candidate above spends the tolerance on purpose."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says."""
+
+    passed: bool
+    """Whether everything held."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """Of a wrong candidate: check, message and numbers."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """Of every candidate: relative Frobenius error, worst element, and what each check measured."""
+
+
+def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Problem, when: str = "") -> Verdict:
+    """Turn findings into a verdict; the gravest finding is the one reported.
+
+    Args:
+        bench: the buffers that the findings are about.
+        findings: what was found.
+        deterministic: whether two runs must agree bit by bit.
+        problem: for messages.
+        when: for messages: `in the timed runs`, for example.
+    """
+    worst = max(findings.worst, key=lambda w: (w.bad > 0, w.over))
+    normal = [w for w in findings.worst if bench.kinds[w.set] == "normal"] or findings.worst
+    report = {
+        "relative_error": _number(max((w.relative_error for w in normal), key=_nan_last)),
+        "tolerance_spent": _number(max((w.spent for w in findings.worst), key=_nan_last)),
+        "worst": _element(bench, worst),
+        "input_sets": list(bench.kinds),
+        "runs": bench.runs,
+        "checks": _measured(bench, findings),
+    }
+    evidence = _fault(bench, findings, worst, deterministic)
+    if evidence is None:
+        return Verdict(True, {}, report)
+    where = f"{evidence['input_set']} inputs at {problem}" + (f", {when}" if when else "")
+    evidence |= {"message": f"{evidence['message']} ({where})", "problem": str(problem)}
+    return Verdict(False, evidence, report)
+
+
+def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
+    """Return what each check found, whichever of them decided."""
+    over: dict[str, float | str] = {}
+    for kind in dict.fromkeys(bench.kinds):
+        over[kind] = _number(max((w.over for w in findings.worst if bench.kinds[w.set] == kind), key=_nan_last))
+    return {
+        "guard_bytes": sum(findings.trespassed),
+        "input_words": sum(findings.inputs_changed),
+        "bad_elements": sum(w.bad for w in findings.worst),
+        "of_tolerance": over,
+        "differing_bytes": sum(sum(counts) for counts in findings.differing.values()),
+    }
+
+
+def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) -> dict[str, Any] | None:
+    for pair, count in enumerate(findings.trespassed):
+        if count:
+            kind = bench.kinds[pair % bench.sets]
+            return {"check": "guard", "input_set": kind, "bytes": count, "message": bench.trespass(pair)}
+    for index, count in enumerate(findings.inputs_changed):
+        if count:
+            return {"check": "inputs_unchanged", "input_set": bench.kinds[index], "message": bench.changed_input(index)}
+    if worst.bad:
+        element = _element(bench, worst)
+        name = f"{worst.output}[{', '.join(map(str, worst.index))}]"
+        if bench.unwritten(worst):
+            message = f"{name} was never written; {worst.bad} elements are wrong"
+        else:
+            message = (
+                f"{name} is {worst.got:.6g}, expected {worst.expected:.6g} within {worst.allowed:.3g}; "
+                f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
+            )
+        return {"check": "tolerance", "input_set": bench.kinds[worst.set], "message": message, **element}
+    wasteful = max(findings.worst, key=lambda w: w.spent)
+    if wasteful.spent > SPENT_LIMIT:
+        message = (
+            f"the errors of {wasteful.output!r} are {wasteful.spent:.2f} of the tolerance in root mean square, more "
+            f"than rounding leaves ({SPENT_LIMIT:g}): the tolerance is spent everywhere"
+        )
+        kind = bench.kinds[wasteful.set]
+        return {"check": "tolerance_spent", "input_set": kind, "spent": wasteful.spent, "message": message}
+    if deterministic:
+        for name, counts in findings.differing.items():
+            for position, count in enumerate(counts):
+                if count:
+                    message = f"two runs on the same inputs differ in {count} bytes of {name!r}"
+                    kind = bench.kinds[position % bench.sets]
+                    return {"check": "deterministic", "input_set": kind, "bytes": count, "message": message}
+    return None
+
+
+def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
+    return {
+        "output": worst.output,
+        "index": list(worst.index),
+        "got": _number(worst.got),
+        "expected": worst.expected,
+        "allowed": worst.allowed,
+        "over": _number(worst.over),
+        "bad": worst.bad,
+        "input_set": bench.kinds[worst.set],
+    }
+
+
+def _nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _number(value: float) -> float | str:
+    """Return a value that JSON has: `nan` and `inf` as words."""
+    return value if math.isfinite(value) else str(value)

@@ -1,0 +1,146 @@
+"""The live device's worker as it is, on a stand-in for a GPU: buffers on the CPU, launches on the PTX machine.
+
+Every line that judges a candidate on a GPU runs here: gate, timed runs, repetitions, what is done about a crash. Only
+the driver's part is replaced: loading, launching, waiting, clocks. Like a GPU, and unlike the simulated device, it has
+no sanitizer, keeps a module's variables over all calls, and checks the study's own problems.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evokern import simt
+from evokern.compile.records import Built
+from evokern.device import _cuda, _gpu_worker
+from evokern.device._gpu_worker import GpuWorker
+from evokern.device._jobs import Evaluate, GpuSettings
+from evokern.device._nvml import Monitor, State
+from evokern.device._sim_arguments import launch_arguments
+from evokern.gate import Call, RunFailed
+from evokern.kernel import Kernel, Problem
+from evokern.profiles import Profile
+from evokern.space import Config
+from evokern.study import Study, TimingSettings
+from evokern.trial import Evaluation, Outcome
+from evokern.worker_process import Retire
+
+ERRORS = {"misaligned": "CUDA_ERROR_MISALIGNED_ADDRESS", "out_of_bounds": "CUDA_ERROR_ILLEGAL_ADDRESS"}
+
+
+class Candidate:
+    """Programs on the PTX machine; a tensor has the same address whenever it is an argument."""
+
+    broken: str | None = None
+    """The error that ended the context."""
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        self._modules = [simt.parse(program.ptx, source_name="kernel.cu") for program in built.programs]
+        self._memory = simt.Memory()
+        self._buffers: dict[int, simt.Buffer] = {}
+
+    def unload(self) -> None:
+        """Nothing is held."""
+
+    def prepare(self, program: int, call: Call) -> Prepared:
+        """Bind a call's buffers."""
+        return Prepared(self, program, call)
+
+    def launch(self, program: int, call: Call) -> None:
+        """Run a call: tensors in, launches, tensors out."""
+        for name in call.zeroed:
+            call.arguments[name].zero_()
+        buffers = {name: self._upload(name, tensor) for name, tensor in call.arguments.items()}
+        for launch in call.launches:
+            result = simt.launch(
+                self._modules[program], self.built.programs[program].lowered[launch.entry], launch.grid, launch.block,
+                launch_arguments(launch, buffers), memory=self._memory, dynamic_shared=launch.shared_bytes,
+                sanitize=False, count=False,
+            )  # fmt: skip
+            if result.fatal is not None:
+                type(self).broken = ERRORS[result.fatal.kind]
+                raise RunFailed(Outcome.CRASHED, {"error": self.broken})
+        for name, tensor in call.arguments.items():
+            raw = torch.from_numpy(buffers[name].read().reshape(-1))
+            tensor.view(-1).view(torch.uint8).copy_(raw)
+
+    def _upload(self, name: str, tensor: torch.Tensor) -> simt.Buffer:
+        data: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+        known = self._buffers.get(tensor.data_ptr())
+        if known is None:
+            known = self._buffers[tensor.data_ptr()] = self._memory.allocate(name, data, writable=True)
+        known.write(data)
+        return known
+
+
+class Prepared:
+    """One launch sequence with its buffers bound."""
+
+    def __init__(self, candidate: Candidate, program: int, call: Call) -> None:
+        self._candidate, self._program, self._call = candidate, program, call
+
+    def enqueue(self) -> None:
+        """Run it at once."""
+        self._candidate.launch(self._program, self._call)
+
+
+class Clock:
+    """Runs the calls once for every batch of samples, and tells plausible times."""
+
+    calls = 1
+
+    def __init__(self, sequence: Sequence[Callable[[], None]]) -> None:
+        self._sequence = sequence
+        self._time_us = itertools.cycle((10.0, 10.01, 10.02))
+        self.states = [State()]
+
+    def take(self, count: int) -> list[float]:
+        """Return samples, µs."""
+        self.replay()
+        return [next(self._time_us) for _ in range(count)]
+
+    def replay(self) -> None:
+        """Run every call once."""
+        for call in self._sequence:
+            call()
+
+
+class Worker(GpuWorker):
+    """A GPU worker without a GPU."""
+
+    def _context(self) -> tuple[torch.device, Monitor]:
+        return torch.device("cpu"), Monitor("0000:FF:00.0")
+
+    def _clock(self, sequence: Sequence[Callable[[], None]]) -> Any:
+        return Clock(sequence)
+
+
+def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem], study: Study, chip: Profile,
+           turn: Path) -> Worker:  # fmt: skip
+    """Return a worker whose candidates run on the PTX machine for as long as the patch holds."""
+    patch.setattr(Candidate, "broken", None)
+    patch.setattr(_gpu_worker, "Candidate", Candidate)
+    patch.setattr(_gpu_worker, "context_error", lambda: Candidate.broken)
+    for module in (_gpu_worker, _cuda):
+        patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)
+    turn.touch()
+    timing = TimingSettings(race=0.0, min_samples=3, max_samples=3, rotate_sets=2)
+    settings = GpuSettings(kernel.folder, tuple(problems), study.gate, timing, chip, 0, turn, kernel.space.default())
+    return Worker(settings)
+
+
+def evaluated(worker: Worker, config: Config, built: Built) -> Evaluation:
+    """Evaluate a candidate; a worker that retires has answered, and is as good as new here."""
+    try:
+        answer = worker.handle(Evaluate(config, built, None))
+    except Retire as last:
+        Candidate.broken = None
+        answer = last.value
+    assert isinstance(answer, Evaluation)
+    return answer
