@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -64,19 +64,28 @@ def _worker(kernel: str, problem: str, name: str) -> SimWorker:
     )
 
 
-def simulated_gate(kernel: str, problem: str, name: str, config: Config) -> str:
-    """Run the simulated device's gate alone on one candidate; return what is wrong with it, or nothing."""
+def simulated_gate(kernel: str, problem: str, name: str, config: Config) -> tuple[str, bool]:
+    """Run the simulated device's gate alone on one candidate.
+
+    Returns:
+        What is wrong with it, or nothing, and whether it just leaves the tolerance.
+    """
     worker = _worker(kernel, problem, name)
     loaded, profile = load_kernel(FOLDERS[kernel]), chip(name)
     problems = (loaded.problem(problem),)
     built = build(loaded, config, problems, Target(profile, CompileCache(default_directory())))
     if isinstance(built, Evaluation):
-        return f"{built.outcome}: {built.reason}"
+        return f"{built.outcome}: {built.reason}", False
     try:
         against, _ = worker.gate(config, built, gate_problems(loaded, config, problems, profile))
     except RunFailed as failed:
-        return str(failed)
-    return "" if against is None else str(against["message"])
+        return str(failed), False
+    return ("", False) if against is None else (str(against["message"]), near(against))
+
+
+def near(evidence: Mapping[str, Any]) -> bool:
+    """Tell whether a wrong candidate is one that rounds just too often: chance has a part in whether that shows."""
+    return float(evidence.get("over", "inf")) <= BORDERLINE
 
 
 def drawn(task: Task, profile: Profile, count: int, seed: int) -> list[Config]:
@@ -111,12 +120,13 @@ def compared(kernel: str, problem: str, count: int, seed: int) -> list[dict[str,
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         simulated = [pool.submit(simulated_gate, kernel, problem, name, config) for config in configs]
         measured = on_the_gpu(task, configs)
+        rows = zip(configs, measured, (sim.result() for sim in simulated), strict=True)
         return [
             {
                 "config": dict(config),
-                "borderline": float(gpu.evidence.get("over", "inf")) <= BORDERLINE,
+                "borderline": near(gpu.evidence) or just,
                 "gpu": "" if gpu.outcome in PASSED else f"{gpu.outcome}: {gpu.reason}",
-                "simulated": sim.result(),
+                "simulated": told,
             }
-            for config, gpu, sim in zip(configs, measured, simulated, strict=True)
+            for config, gpu, (told, just) in rows
         ]

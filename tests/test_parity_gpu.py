@@ -176,11 +176,10 @@ def test_gates_agree() -> None:
     except LookupError as reason:
         pytest.skip(str(reason))
     assert len(rows) == GATES
-    assert [row for row in rows if row["simulated"] and not row["gpu"]] == []
-    # A GPU checks a hundred times as many elements: what only just leaves the tolerance there may stay within it here.
-    missed = [row for row in rows if row["gpu"] and not row["simulated"]]
-    assert [row for row in missed if not row["borderline"]] == []
-    assert len(missed) <= max(1, GATES // 12)
+    apart = [row for row in rows if bool(row["simulated"]) != bool(row["gpu"])]
+    # Both draw their own inputs: a candidate that fails on about a third of them is wrong on one side now and then.
+    assert [row for row in apart if not row["borderline"]] == []
+    assert len(apart) <= max(1, GATES // 50), apart
 
 
 # ------------------------------------------------------------------------------------------------------------- record
