@@ -8,48 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from evokern.errors import KernelError, nearest
-from evokern.space import Value
+from evokern.space import NamedValues, Value
 
 
-class Problem(Mapping[str, Value]):
+class Problem(NamedValues):
     """The shapes, dtype and options of one call: an immutable mapping whose fields also read as attributes (`p.S`)."""
 
-    __slots__ = ("_values",)
+    __slots__ = ()
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-    def __getattr__(self, name: str) -> int:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        try:
-            return self._values[name]  # type: ignore[return-value]
-        except KeyError:
-            raise KernelError(f"the problem has no field {name!r}: {nearest(name, self._values)}") from None
-
-    def __iter__(self) -> Any:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+    def _unknown(self, name: str) -> KernelError:
+        return KernelError(f"the problem has no field {name!r}: {nearest(name, self._values)}")
 
     def __hash__(self) -> int:
         return hash(tuple(self._values.items()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Problem) and self._values == other._values
-
-    def __getstate__(self) -> dict[str, Value]:
-        return self._values
-
-    def __setstate__(self, state: dict[str, Value]) -> None:
-        self._values = state
 
     def __str__(self) -> str:
         return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in self._values.items())
@@ -72,6 +48,8 @@ class ProblemField:
     """Smallest value of a number."""
     most: int = 2**31 - 1
     """Largest value of a number."""
+    multiple_of: int = 1
+    """What divides a number."""
     doc: str = ""
     """What it means."""
 
@@ -95,6 +73,9 @@ class ProblemField:
             raise KernelError(f"{self.name}={text!r} is no whole number") from None
         if not self.least <= number <= self.most:
             raise KernelError(f"{self.name}={number} is out of range; it takes {self.least} to {self.most}")
+        if number % self.multiple_of:
+            takes = f"multiples of {self.multiple_of} up to {self.most}"
+            raise KernelError(f"{self.name}={number} is not supported; it takes {takes}")
         return number
 
 

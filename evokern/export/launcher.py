@@ -49,13 +49,15 @@ def _range(entry: ProblemField) -> str:
     member = f"shape.{entry.name.lower()}"
     if entry.choices:
         return " || ".join(f"{member} == {choice}" for choice in entry.choices)
-    return f"{member} >= {entry.least} && {member} <= {entry.most}"
+    condition = f"{member} >= {entry.least} && {member} <= {entry.most}"
+    return condition + (f" && {member} % {entry.multiple_of} == 0" if entry.multiple_of > 1 else "")
 
 
 def _range_reason(entry: ProblemField) -> str:
     if entry.choices:
         return f"{entry.name} must be {' or '.join(map(str, entry.choices))}"
-    return f"{entry.name} must be {entry.least} to {entry.most}"
+    multiple = f", a multiple of {entry.multiple_of}" if entry.multiple_of > 1 else ""
+    return f"{entry.name} must be {entry.least} to {entry.most}{multiple}"
 
 
 def _sentence(guard: Guard, reason: str) -> str:

@@ -84,7 +84,7 @@ kernel = Kernel(
     genes=GENES,
     fields=(
         ProblemField("ROWS", most=2**24, doc="rows"),
-        ProblemField("COLS", most=65536, doc="columns, a multiple of the vector width"),
+        ProblemField("COLS", most=65536, multiple_of=2, doc="columns, a multiple of the vector width"),
         ProblemField("dtype", ("f16",), "f16"),
     ),
     launches=launches,
