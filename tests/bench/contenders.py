@@ -19,6 +19,7 @@ from recorded import Recorded, load
 from evokern.replay import Settings
 from evokern.replay._repeat import Curve, one_repeat
 from evokern.space import Config
+from evokern.trial import Trial
 
 KERNEL_TUNER = "kernel_tuner:"
 """What names of Kernel Tuner's strategies begin with."""
@@ -36,9 +37,25 @@ def evaluated(path: Path, contender: str, seed: int, evaluations: int) -> list[C
     space = load(path)
     if contender.startswith(KERNEL_TUNER):
         return _kernel_tuner(space, contender.removeprefix(KERNEL_TUNER), seed, evaluations)
-    curve = Curve()
-    one_repeat(space.table, Settings(str(path), evaluations), contender, seed, curve)
-    return curve.configs[:evaluations]
+    curve = _UntilOptimum(space.optimum)
+    with contextlib.suppress(_Found):
+        one_repeat(space.table, Settings(str(path), evaluations), contender, seed, curve)
+    return space.filled(curve.configs, evaluations)
+
+
+class _Found(Exception):  # noqa: N818 (a signal that ends a search normally)
+    """Raised when the optimum was evaluated: no figure depends on what comes after it."""
+
+
+class _UntilOptimum(Curve):
+    def __init__(self, optimum: Config) -> None:
+        super().__init__()
+        self._optimum = optimum
+
+    def record(self, trial: Trial, elapsed_s: float) -> None:
+        super().record(trial, elapsed_s)
+        if trial.config == self._optimum:
+            raise _Found
 
 
 @cache
@@ -52,7 +69,11 @@ def _kernel_tuner(space: Recorded, strategy: str, seed: int, evaluations: int) -
 
     file = Path(_cache_file(space.name))
     if not file.exists():
-        file.write_text(json.dumps(space.content), encoding="utf-8")
+        # Single samples are not asked for, and reading them for each repeat takes longer than the search.
+        cache = {
+            key: {k: v for k, v in record.items() if k != "times"} for key, record in space.content["cache"].items()
+        }
+        file.write_text(json.dumps({**space.content, "cache": cache}), encoding="utf-8")
     params = {gene.name: list(gene.values) for gene in space.table.genes}
     members = {tuple(config.values()) for config in space.table.answers}
 
@@ -80,4 +101,4 @@ def _kernel_tuner(space: Recorded, strategy: str, seed: int, evaluations: int) -
             seed=seed,
         )
     order = dict.fromkeys(Config({name: result[name] for name in params}) for result in results)
-    return [config for config in order if config in space.table.answers][:evaluations]
+    return space.filled([config for config in order if config in space.table.answers], evaluations)

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -22,16 +22,19 @@ from evokern.replay import CHECKPOINTS  # noqa: E402
 from evokern.replay._score import half_width  # noqa: E402
 from evokern.space import Config  # noqa: E402
 
-STRATEGIES = "hybrid_vndx,diff_evo,adaptive_tabu_greywolf,pso,genetic_algorithm"
-"""Kernel Tuner's best four by the community's score, and its genetic algorithm, which finds most in 200 evaluations."""
+STRATEGIES = "hybrid_vndx,diff_evo,adaptive_tabu_greywolf,pso"
+"""Kernel Tuner's best four by the community's score."""
 
 
 def main() -> int:
     """Run the benchmark; returns the exit code."""
     given = _arguments()
-    paths = sorted(path for path in given.spaces.iterdir() if path.name.endswith((".json", ".json.gz")))
+    paths = sorted(path for path in given.folder.iterdir() if path.name.endswith((".json", ".json.gz")))
+    wanted = [name for name in given.only.split(",") if name]
+    paths = [path for path in paths if not wanted or path.name.removesuffix(".gz").removesuffix(".json") in wanted]
     if not paths:
-        print(f"{given.spaces} has no recorded space (*.json, *.json.gz)", file=sys.stderr)
+        named = f" named {given.only}" if wanted else ""
+        print(f"{given.folder} has no recorded space (*.json, *.json.gz){named}", file=sys.stderr)
         return 2
     missing = [name for name in ("kernel_tuner", "autotuning_methodology") if importlib.util.find_spec(name) is None]
     if missing:
@@ -48,7 +51,7 @@ def main() -> int:
 
         budgets = [Budget(space) for space in spaces]
     lengths = [max(given.trials, budget.evaluations) for budget in budgets] if budgets else [given.trials] * len(paths)
-    runs = _run(paths, contenders, lengths, given.repeats, given.jobs)
+    runs = _run(paths, contenders, lengths, given.trials, given.repeats, given.jobs)
     report = {space.name: _fractions(space, runs, index, given.trials) for index, space in enumerate(spaces)}
     for space, table in report.items():
         _print_fractions(space, table, given.repeats)
@@ -65,7 +68,8 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("spaces", type=Path, help="folder with Kernel Tuner cache files")
+    parser.add_argument("folder", type=Path, help="folder with Kernel Tuner cache files")
+    parser.add_argument("--spaces", dest="only", default="", help="names of the spaces to use, all unless given")
     parser.add_argument("--samplers", default="evo,tpe,nsga2,random", help="evokern's samplers (gp takes hours)")
     parser.add_argument("--strategies", default=STRATEGIES, help="Kernel Tuner's strategies")
     parser.add_argument("--trials", type=int, default=200, help="evaluations in the first tables")
@@ -80,25 +84,28 @@ Runs = dict[str, list[list[list[Config]]]]
 """Contender → space → repeat → configurations in the order of evaluation."""
 
 
-def _run(paths: list[Path], contenders: list[str], lengths: list[int], repeats: int, jobs: int) -> Runs:
+def _run(paths: list[Path], contenders: list[str], lengths: list[int], trials: int, repeats: int, jobs: int) -> Runs:
     runs: Runs = {name: [[[] for _ in range(repeats)] for _ in paths] for name in contenders}
+    missing = {(name, index): repeats for name in contenders for index in range(len(paths))}
     began = time.monotonic()
+    # The longest first: the last processes to end should not have begun last.
+    order = sorted(range(len(paths)), key=lambda index: -lengths[index])
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {
-            (name, index, seed): pool.submit(evaluated, path, name, seed, lengths[index])
+            pool.submit(evaluated, paths[index], name, seed, lengths[index]): (name, index, seed)
+            for index in order
             for name in contenders
-            for index, path in enumerate(paths)
             for seed in range(repeats)
         }
-        for done, ((name, index, seed), future) in enumerate(waiting.items(), 1):
+        for future in as_completed(waiting):
+            name, index, seed = waiting[future]
             runs[name][index][seed] = future.result()
-            if seed == repeats - 1:
-                spent = f"{time.monotonic() - began:.0f} s"
-                print(
-                    f"{done} of {len(waiting)} searches, {spent}: {name}, {paths[index].name}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            missing[name, index] -= 1
+            if not missing[name, index]:
+                table = _fractions(load(paths[index]), {name: runs[name]}, index, trials)[name]
+                means = ", ".join(f"{sum(values) / len(values):.3f} at {n}" for n, values in table.items())
+                said = f"{time.monotonic() - began:.0f} s: {paths[index].name}, {name}: {means}"
+                print(said, file=sys.stderr, flush=True)
     return runs
 
 
