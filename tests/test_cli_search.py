@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EVOKERN_DB", raising=False)
     return tmp_path
+
+
+def test_show_tells_why_nothing_was_measured(here: Path) -> None:
+    """Without a measured trial `show` lists the commonest reasons of failure; the report names what there is."""
+    _invoke("search", "small", "--trials", "40", "--sampler", "random")
+    with sqlite3.connect("evokern.db") as db:
+        db.execute("DELETE FROM evokern_trials WHERE outcome IN ('measured', 'duplicate')")
+        kinds = dict(db.execute("SELECT outcome, count(*) FROM evokern_trials GROUP BY 1"))
+    _, told, _ = _invoke("show")
+    rows = [line.split() for line in told.partition("commonest reasons")[2].splitlines()[2:]]
+    assert {row[1] for row in rows} == set(kinds)
+    assert sum(int(row[0]) for row in rows) == sum(kinds.values())
+    code, _, remarks = _invoke("report", "-o", "r.html")
+    assert (code, "no measured trial" in remarks, "`evokern show small`" in remarks) == (2, True, True)
 
 
 def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
@@ -146,7 +161,7 @@ def test_an_interrupted_search_ends_with_130(here: Path) -> None:
 def test_a_terminal_gets_a_live_panel(here: Path) -> None:
     """On a terminal the search draws a panel with what the issue of a search depends on, and leaves its result."""
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "evokern", "search", "small", "--trials", "60", "--sampler", "random"]
+    command = [sys.executable, "-m", "evokern", "search", "small", "--trials", "400", "--sampler", "random"]
     environment = {**os.environ, "COLUMNS": "110", "LINES": "40", "TERM": "xterm"}
     process = subprocess.Popen(command, stdout=follower, stderr=follower, cwd=here, env=environment)
     os.close(follower)

@@ -114,7 +114,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         lines.append("baseline: none was measured, so no speedup is known")
     if best is None:
         lines.append("best: no trial has been measured yet")
-        return lines
+        return lines + _failures(reader, record)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
@@ -128,6 +128,13 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
     return lines
+
+
+def _failures(reader: Reader, record: StudyRecord) -> list[str]:
+    from evokern.report.facts import reasons
+
+    rows = [(str(count), outcome, reason) for outcome, reason, count in reasons(reader.trials(record), most=8)]
+    return ["", "commonest reasons (numbers as #)", *table(("trials", "outcome", "reason"), rows)] if rows else []
 
 
 def _arms(control: dict[str, Any], unit: str) -> list[str]:

@@ -23,7 +23,10 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
         return reader.trial(record, trial)
     best = reader.best(record)
     if best is None:
-        raise StudyError(f"study {record.name} has no measured trial yet; name a trial with --trial")
+        raise StudyError(
+            f"study {record.name} has no measured trial yet (`evokern show {record.name}` tells what became of the "
+            "others); name a trial with --trial"
+        )
     return reader.trial(record, best.number)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from evokern.space import Space, Value
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, arms, control_table
 from evokern.trial import Outcome, Timing, Trial
 
-EFFORT = Effort(repeats=8, most=600)
+EFFORT = Effort(repeats=8, most=400)
 """What the model of the genes may cost: the page is made in seconds."""
 GOOD = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes of candidates that work."""
@@ -182,10 +182,10 @@ def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:
     return found
 
 
-def reasons(facts: Facts, most: int = 12) -> list[tuple[str, str, int]]:
+def reasons(trials: Iterable[Trial], most: int = 12) -> list[tuple[str, str, int]]:
     """Return the commonest reasons of failure: outcome, reason without its numbers, count."""
     counts: Counter[tuple[str, str]] = Counter()
-    for trial in facts.trials:
+    for trial in trials:
         if trial.outcome in GOOD:
             continue
         text = re.sub(r"\[[\d, ]+\]", "[…]", trial.evaluation.reason)

@@ -87,7 +87,7 @@ def outcomes(facts: Facts) -> str:
         [(name.replace("_", " "), float(n), str(n)) for name, n in counts.most_common()],
         lambda name: "own" if name in good else "fault",
     )
-    told = [(escape(outcome), escape(reason), str(count)) for outcome, reason, count in reasons(facts)]
+    told = [(escape(outcome), escape(reason), str(count)) for outcome, reason, count in reasons(facts.trials)]
     if told:
         made += "<h3>Commonest reasons (numbers as #)</h3>" + table(("outcome", "reason", "trials"), told, (2,))
     if facts.rejections:
