@@ -16,38 +16,60 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evokern.errors import SpaceError, nearest
+from evokern.errors import EvokernError, SpaceError, nearest
 
 Value = int | str
 """A gene's value: a whole number or a named choice. Booleans are the numbers 0 and 1."""
 
 
-class Config(Mapping[str, Value]):
-    """One choice for every gene: an immutable, hashable mapping whose genes also read as attributes (`c.BLOCK_M`)."""
+class NamedValues(Mapping[str, Value]):
+    """An immutable mapping whose entries also read as attributes."""
 
-    __slots__ = ("_hash", "_values")
+    __slots__ = ("_values",)
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = dict(values)
-        self._hash = hash(tuple(self._values.items()))
+
+    def _unknown(self, name: str) -> EvokernError:
+        """Return what to raise where there is no such entry."""
+        raise NotImplementedError
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
 
     def __getattr__(self, name: str) -> int:
-        # Declared as int, the commonest type: constraints and launches do arithmetic on genes.
+        # Declared as int, the commonest type: constraints and launches do arithmetic on genes and shapes.
         if name.startswith("__"):
             raise AttributeError(name)
         try:
             return self._values[name]  # type: ignore[return-value]
         except KeyError:
-            raise SpaceError(f"there is no gene {name!r}: {nearest(name, self._values)}") from None
+            raise self._unknown(name) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def __getstate__(self) -> dict[str, Value]:
+        return self._values
+
+    def __setstate__(self, state: dict[str, Value]) -> None:
+        self._values = state
+
+
+class Config(NamedValues):
+    """One choice for every gene: an immutable, hashable mapping whose genes also read as attributes (`c.BLOCK_M`)."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        super().__init__(values)
+        self._hash = hash(tuple(self._values.items()))
+
+    def _unknown(self, name: str) -> SpaceError:
+        return SpaceError(f"there is no gene {name!r}: {nearest(name, self._values)}")
 
     def __hash__(self) -> int:
         return self._hash
@@ -57,11 +79,8 @@ class Config(Mapping[str, Value]):
             return self._values == other._values
         return NotImplemented
 
-    def __getstate__(self) -> dict[str, Value]:
-        return self._values
-
     def __setstate__(self, state: dict[str, Value]) -> None:
-        self._values = state
+        super().__setstate__(state)
         self._hash = hash(tuple(state.items()))
 
     def replace(self, **changes: Value) -> Config:

@@ -12,6 +12,7 @@ from evokern import __version__
 from evokern.errors import StudyError
 from evokern.stats import geometric_mean
 from evokern.store import Reader, StudyRecord
+from evokern.store._records import gene_table
 from evokern.trial import Outcome, Trial
 
 SCHEMA = "1.0.0"
@@ -43,17 +44,7 @@ def t4(reader: Reader, record: StudyRecord) -> dict[str, Any]:
     if not results:
         raise StudyError(f"study {record.name} has no finished trial to export; search it first")
     baseline = reader.baseline(record)
-    genes = [
-        {
-            "name": gene.name,
-            "values": gene.values,
-            "default": gene.default,
-            "doc": gene.doc,
-            "layer": gene.layer,
-            "when": {name: list(values) for name, values in gene.when.items()},
-        }
-        for gene in record.genes
-    ]
+    genes = [gene_table(gene) for gene in record.genes]
     own = {
         "version": __version__,
         "study": record.name,

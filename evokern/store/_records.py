@@ -67,7 +67,7 @@ class StudyRecord:
             "name": self.name,
             "kernel": self.kernel,
             "kernel_digest": self.kernel_digest,
-            "genes": dumps([_gene_table(gene) for gene in self.genes]),
+            "genes": dumps([gene_table(gene) for gene in self.genes]),
             "problems": dumps(self.problems),
             "device": self.device,
             "predicted": int(self.predicted),
@@ -117,7 +117,8 @@ _PLAIN = (
 )
 
 
-def _gene_table(gene: Gene) -> dict[str, Any]:
+def gene_table(gene: Gene) -> dict[str, Any]:
+    """Return a gene as JSON values."""
     return {
         "name": gene.name,
         "values": gene.values,
