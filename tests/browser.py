@@ -52,7 +52,7 @@ class Browser:
             command,
             *("--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}", "--no-first-run"),
             # A container often has neither user namespaces for the sandbox nor a large /dev/shm.
-            *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars=false"),
+            *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
             # What the browser itself would fetch is no matter of the page.
             *("--disable-background-networking", "--disable-component-update", "--disable-sync", "about:blank"),
         ]
