@@ -26,7 +26,6 @@ from evokern.driver import probe
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 
 CASES = cases()
-"""Defect → why compute-sanitizer reports nothing, although its tool covers the kind."""
 GATES = int(os.environ.get("EVOKERN_PARITY_CANDIDATES", "24"))
 """Random candidates whose gates are compared."""
 SEED = int(os.environ.get("EVOKERN_PARITY_SEED", "0"))
