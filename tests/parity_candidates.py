@@ -38,7 +38,7 @@ CANDIDATES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("attention", "1,1,24,64", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
     ("attention", "1,1,200,64", {"EXP": "f16x2", "QK_ACC": "fp16", "PV_ACC": "fp16"}),
     ("matmul", "144,160,96", {}),
-    ("matmul", "72,48,200", {"ACCUMULATOR": "fp16", "BLOCK_M": 32, "BLOCK_N": 32, "LOAD": "registers"}),
+    ("matmul", "72,48,200", {"ACCUMULATOR": "fp16", "BLOCK_M": 32, "BLOCK_N": 32, "LOAD": "registers", "STAGES": 2}),
     ("rmsnorm", "5,264", {}),
     ("rmsnorm", "3,1024", {"ROW_STORAGE": "shared", "THREADS_PER_ROW": 64, "VECTOR": 4}),
     ("scale_rows", "3,64", {"WARPS": 1}),

@@ -11,7 +11,12 @@ import json
 import numpy as np
 import parity_tools
 import pytest
+from parity_candidates import CANDIDATES, FOLDERS
 from parity_tools import PARITY, Case, cases, described, different, edges, fingerprint, pattern, simulate, values
+
+from evokern.discovery import load_kernel
+from evokern.feasibility import check
+from evokern.profiles import chip
 
 ALL = cases()
 RECORDED = json.loads((PARITY / "h200.json").read_text())
@@ -84,3 +89,12 @@ def test_sums_of_tensor_cores_have_a_bound_that_bites() -> None:
 def test_splitmix() -> None:
     """The generator gives the numbers of its reference implementation for seed 0."""
     assert parity_tools.words(0, 3).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+@pytest.mark.parametrize(("name", "problem", "changes"), CANDIDATES)
+def test_candidates_can_run(name: str, problem: str, changes: dict[str, object]) -> None:
+    """The repository's kernels are compared in candidates that they have, and that an H200 can run."""
+    kernel = load_kernel(FOLDERS[name])
+    config = kernel.space.canonical({**kernel.space.default(), **changes})
+    assert check(kernel, config, [kernel.problem(problem)], chip("h200"), essential=True) is None
+    assert {gene: config[gene] for gene in changes} == changes

@@ -165,6 +165,7 @@ def test_sanitizer_agrees_on_clean_kernels(kind: str, tool: str, verdicts: Runs)
 # -------------------------------------------------------------------------------------------------------------- gates
 
 
+@pytest.mark.timeout(480)
 def test_gates_agree() -> None:
     """A random feasible candidate that passes the gate on the GPU passes it simulated, and the reverse.
 
