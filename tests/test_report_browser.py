@@ -71,6 +71,8 @@ def test_the_page_is_whole(
     plots = browser.run(PLOTS)
     assert len(plots) >= (9 if report == "measured" else 5)
     assert [plot for plot in plots if plot["marks"] < 1 or plot["outside"]] == []
+    lines = browser.run("Math.max(...[...document.querySelectorAll('.bars tr')].map(row => row.clientHeight)) / 24")
+    assert lines < 1.5 or width < 1280, "names are broken where there is room"
     faint = browser.run(FAINT.replace("LEAST", str(LEAST_CONTRAST)))
     assert faint == []
     asked = [event["request"]["url"] for event in of_method(browser, "Network.requestWillBeSent")]
