@@ -11,7 +11,10 @@ from typer.testing import CliRunner
 from evokern.cli.app import app
 from evokern.explain.candidates import Interleaving
 from evokern.explain.playoff import effects
+from evokern.explain.verify import rivals
+from evokern.space import Config
 from evokern.store import open_readonly
+from evokern.trial import Evaluation, Outcome, Trial
 
 DATA = Path(__file__).parent / "data"
 STUDY = 'kernel = "kernels/tail_bug"\nproblems = ["64,4096"]\ndevice = "sim:l4"\nsampler = "grid"\n'
@@ -69,6 +72,17 @@ def test_a_planted_bug_is_found_by_fuzzing_alone(db: Path) -> None:
     assert "FAILED  fuzz       tolerance at" in told
 
 
+@pytest.mark.parametrize(("theirs", "plays"), [(4.0, True), (7.4, True), (7.6, False), (None, True)])
+def test_a_trial_that_was_far_slower_plays_no_playoff(theirs: float | None, plays: bool) -> None:
+    """Half as slow again as the champion, by what the search saw, cannot win and is not measured again."""
+
+    def trial(number: int, time_us: float | None) -> Trial:
+        return Trial(number, Config({}), Evaluation(Outcome.SLOW, time_us, evidence={"elite_us": 5.0}))
+
+    assert rivals(trial(0, 5.0), trial(1, theirs)) == plays
+    assert not rivals(trial(0, 5.0), trial(0, 5.0))
+
+
 def test_each_choice_is_taken_back(db: Path) -> None:
     """The ablation has a row for each gene that differs from the default, with its predicted effect, and is kept."""
     with open_readonly(db) as reader:
@@ -113,7 +127,9 @@ def test_a_device_without_a_clock_does_not_interleave() -> None:
     from evokern.device.live import LiveDevice
     from evokern.device.simulated import SimulatedDevice
 
-    assert not isinstance(SimulatedDevice("l4"), Interleaving)
+    device = SimulatedDevice("l4")
+    device.close()
+    assert not isinstance(device, Interleaving)
     assert hasattr(LiveDevice, "rounds")
 
 

@@ -47,7 +47,6 @@ def verify(
     """
     from evokern.explain.candidates import device_for, subject
     from evokern.explain.playoff import Rules
-    from evokern.explain.verify import verify as prove
     from evokern.store import add_proof, open_readonly
     from evokern.study import parse_duration
 
@@ -56,6 +55,9 @@ def verify(
     seconds = parse_duration(fuzz) if fuzz else 0.0
     with open_readonly(db) as reader, subject(reader, study, trial, elites=elites, trust=trust) as chosen:
         opened = device_for(chosen.record, device)
+        # After the device's processes began to import torch, which this brings in too.
+        from evokern.explain.verify import verify as prove
+
         proof = prove(
             chosen, opened, reader.sessions(chosen.record), rules=Rules(level=level), fuzz_s=seconds, seed=seed,
             on_stage=output.remark,

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Built, CompileFailure
 from evokern.device._sim_arguments import launch_arguments, refill, upload
+from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
 from evokern.device._sim_margin import MarginProbe
 from evokern.device._sim_predict import MODEL_MARGIN, Predictor, failure
 from evokern.device._sim_problems import gate_problems
@@ -30,49 +30,13 @@ from evokern.feasibility import launches_of
 from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.kernel import Launch, Problem, Tensor
-from evokern.profiles import Profile
 from evokern.render import render
 from evokern.roofline import Work, below, floor, peak_rates, recorded, work
 from evokern.space import Config
-from evokern.study import GateSettings, InputSet, SimulationSettings, TimingSettings
+from evokern.study import InputSet
 from evokern.trial import Evaluation, Outcome, Timing
 
-
-@dataclass(frozen=True)
-class SimSettings:
-    """What every job of a study shares."""
-
-    folder: Path
-    """The kernel's folder."""
-    problems: tuple[Problem, ...]
-    """The study's problems."""
-    profile: Profile
-    """The chip, under the study's limits."""
-    gate: GateSettings
-    """How candidates are checked."""
-    timing: TimingSettings
-    """For the size of the working set: how many input sets rotate."""
-    simulation: SimulationSettings
-    """Limits and samples."""
-    default: Config
-    """Candidate on which the gate's power is proved."""
-
-
-@dataclass(frozen=True)
-class ProvePower:
-    """Prove that the gate tells right from wrong on this workload."""
-
-
-@dataclass(frozen=True)
-class Simulate:
-    """Check one candidate and predict its time."""
-
-    config: Config
-    """Its configuration."""
-    built: Built
-    """Its programs and launches at the study's problems."""
-    elite_us: float | None
-    """Predicted time of the best so far, µs."""
+__all__ = ["ProvePower", "SimRunner", "SimSettings", "SimWorker", "Simulate", "checked"]
 
 
 class SimWorker:

@@ -10,7 +10,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
-from evokern.device._sim_worker import ProvePower, SimSettings, Simulate
+from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.profiles import Profile, chip, limits_for
@@ -48,7 +48,8 @@ class SimulatedDevice:
         """
         self._profile = chip(name)
         self._cores = cores or len(os.sched_getaffinity(0))
-        self._servers: list[ForkServer] = []
+        # Importing torch takes seconds; it begins while the kernel folder is still being read.
+        self._servers = [ForkServer((*PRELOAD, *MODULES))]
         self._pools: list[WorkerPool] = []
         self._pipeline: Pipeline | None = None
         self._first_us: float | None = None
@@ -75,8 +76,7 @@ class SimulatedDevice:
             task.kernel.folder, task.problems, profile, task.study.gate, task.study.timing, task.study.simulation,
             first_candidate(task, profile),
         )  # fmt: skip
-        server = ForkServer((*PRELOAD, *MODULES))
-        self._servers.append(server)
+        (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
         spec = WorkerSpec("evokern.device._sim_worker:SimWorker", simulating, {"OMP_NUM_THREADS": "1"})
         executors = WorkerPool(server, spec, size=self._cores)
@@ -129,11 +129,13 @@ class SimulatedDevice:
 
 
 def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
-    """Return the predicted time of the default candidate, None when it fails.
+    """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
 
     Raises:
         KernelError: it does not compile.
     """
     built = require_built(task, run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate"))
+    if not task.study.timing.race:
+        return None
     evaluation = run_alone(executors, Simulate(default, built, None), DEADLINE_S, "simulating the default candidate")
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None
