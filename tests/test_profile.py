@@ -154,6 +154,28 @@ def test_the_bound_is_the_largest_term(here: Path) -> None:
     assert ["shared", "shared"] == [line["resource"] for line in conflicts["launches"][0]["lines"][:2]]
 
 
+def test_a_helpers_line_is_split_by_the_lines_that_call_it(here: Path) -> None:
+    """A call site that is run three times pays three quarters of a helper's conflicts; calls in between are named."""
+    (here / "kernels" / "columns" / "kernel.cu").write_text(
+        SOURCE.replace(
+            "  put(tile, x[i]);\n",
+            "  put(tile, x[i] + 1);\n  __syncthreads();\n"
+            "  for (int k = 0; k < 3; k++) {\n    through(tile, x[i]);\n    __syncthreads();\n  }\n",
+        ).replace("\n", "\n__device__ inline void through(float* tile, float value) { put(tile, value); }\n", 1)
+    )
+    command = ("columns", "--device", "sim:l4", "--problem", "4096", "--set", "STRIDE=32")
+    line = _line(_profile(*command), "tile.cuh", "tile[threadIdx.x * STRIDE] = value;")
+    thrice, once = line["calls"]
+    assert ([["", 2], ["", 9]], [["", 6]]) == (thrice["calls"], once["calls"])
+    assert "put(tile, x[i] + 1);" == once["source"]
+    assert ("shared", pytest.approx(3.0)) == (line["resource"], thrice["time_us"] / once["time_us"])
+    assert pytest.approx(line["time_us"]) == thrice["time_us"] + once["time_us"]
+    assert line["warp_instructions"] == thrice["warp_instructions"] + once["warp_instructions"]
+    text = CliRunner().invoke(app, ["profile", *command]).stdout
+    assert "  from kernel.cu:6  put(tile, x[i] + 1);" in text
+    assert " put(tile, value); } < kernel.cu:9" in text
+
+
 def test_the_text_shows_lines_terms_and_resources(here: Path) -> None:
     """A person sees the time as predicted, what bounds it, registers, occupancy, waits, and lines with their text."""
     result = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "4096", "--top", "2"])

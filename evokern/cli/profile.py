@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from evokern.explain.bound import Verdict
     from evokern.explain.counters import CountedCandidate
     from evokern.explain.profile import CandidateProfile, LaunchProfile
+    from evokern.explain.profile_lines import LineProfile
     from evokern.explain.subject import Subject
 
 WORST_BOUND = 0.02
@@ -203,14 +204,30 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int) -> Iterato
             _count(line.ideal_wavefronts),
             _count(line.global_sectors),
             _count(line.ideal_sectors),
-            f"{line.file or found.file}:{line.line}  {line.source[:SOURCE_WIDTH]}" if line.line else "(no line)",
+            _place(found, line.file, line.line, line.source) if line.line else "(no line)",
         )
         for line in shown
     ]
-    yield from table(header, rows)
+    split = [one for line, row in zip(shown, rows, strict=True) for one in (row, *_calls(found, line))]
+    yield from table(header, split)
     rest = len(launch.lines) - len(shown)
     if rest:
         yield f"and {rest} lines that cost less (--top N, --json)"
+
+
+def _calls(found: CandidateProfile, line: LineProfile) -> Iterator[tuple[str, ...]]:
+    """Yield rows for the call sites of a line that several pay for."""
+    if len(line.calls) < 2:
+        return
+    for share in line.calls:
+        (file, number), *outer = share.calls
+        through = "".join(f" < {name or found.file}:{at}" for name, at in outer)
+        place = f"  from {_place(found, file, number, share.source)}{through}"
+        yield (microseconds(share.time_us), "", _count(share.warp_instructions), "", "", "", "", "", place)
+
+
+def _place(found: CandidateProfile, file: str, line: int, source: str) -> str:
+    return f"{file or found.file}:{line}  {source[:SOURCE_WIDTH]}".rstrip()
 
 
 def _count(number: int) -> str:

@@ -2,67 +2,25 @@
 
 The records say nothing about where counters come from. `profile_simulated` fills them from the simulated device:
 sampled blocks of the problem itself are executed, their mean stands for the grid, and the time model turns the sums
-into predicted times. A line's own time is what the same model gives for its instructions alone on the busiest SM, on
-the resource they load most (of L2 and DRAM its share by sectors); lines overlap, so that these times need not add up to
-the launch's.
+into predicted times (`evokern.explain.profile_lines` those of each line).
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.occupancy import blocks_per_sm, resources
 from evokern.compile.records import Built, CompileFailure
 from evokern.errors import SourceError, UsageError
 from evokern.explain.bound import Verdict, by_terms, suggested
+from evokern.explain.profile_lines import LineProfile, line_profiles
 from evokern.explain.subject import Subject
 from evokern.gate import RunFailed
-from evokern.kernel import Launch
-from evokern.profiles import Profile
 from evokern.render import Rendered, render
-from evokern.simt import Counters, timemodel
 from evokern.trial import Resources
-
-_NOT_A_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "satfinite"})
-
-
-@dataclass(frozen=True)
-class LineProfile:
-    """One source line; counts are of the whole grid, estimated from the sampled blocks."""
-
-    file: str
-    """The kernel's header that holds it, empty for the source itself."""
-    line: int
-    """Line, 0 for what the compiler names no line for."""
-    source: str
-    """Its text."""
-    time_us: float
-    """Time that its instructions alone take on the busiest SM, on the resource they load most, µs."""
-    resource: str
-    """That resource."""
-    warp_instructions: int
-    """Instructions issued for a warp."""
-    thread_instructions: int
-    """The same, counted per active thread."""
-    divergent: int
-    """Warp instructions issued while live lanes of the warp were elsewhere."""
-    shared_wavefronts: int
-    """Wavefronts of shared memory."""
-    ideal_wavefronts: int
-    """The same without bank conflicts."""
-    global_sectors: int
-    """32-byte sectors of global memory, loads and stores."""
-    ideal_sectors: int
-    """The least for that many bytes."""
-    pipes: Mapping[str, int]
-    """Pipe → warp instructions."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +129,7 @@ def profile_simulated(subject: Subject) -> CandidateProfile:
                 terms_us=prediction.terms_us,
                 bound=prediction.bound,
                 waits_clocks=predicted.waits[number],
-                lines=tuple(
-                    sorted(_lines(counters, launch, chip, texts, prediction.terms_us), key=lambda line: -line.time_us)
-                ),
+                lines=line_profiles(counters, launch, chip, texts, prediction.terms_us),
             )
         )
     total = predicted.total
@@ -196,82 +152,3 @@ def _built(subject: Subject) -> tuple[Built, Rendered]:
         raise SourceError(f"{kernel.name}: {program.message}")
     lined = replace(built.programs[0], ptx=program.ptx, lowered=program.lowered)
     return replace(built, programs=(lined,)), rendered
-
-
-def _lines(
-    counters: Counters, launch: Launch, chip: Profile, texts: Mapping[str, str], terms_us: Mapping[str, float]
-) -> Iterator[LineProfile]:
-    """Yield every line that issued something, scaled from the sampled blocks to the grid."""
-    split = {name: text.splitlines() for name, text in texts.items()}
-    share = math.ceil(launch.blocks / chip.sms)
-    scale = launch.blocks / max(len(counters.blocks) * counters.launches, 1)
-    moved = _sectors(counters)
-    for (file, line), numbers in _places(counters).items():
-        mine = _only(counters, numbers)
-        if not mine.total_warp_instructions:
-            continue
-        times = {name: value * share / chip.clock_mhz for name, value in timemodel.block_clocks(mine, chip).items()}
-        sectors = _sectors(mine)
-        # What lies behind L1 is shared by all SMs: a line has its part of the launch's term.
-        times |= {name: terms_us.get(name, 0.0) * sectors / max(moved, 1) for name in ("l2", "dram")}
-        resource = max(times, key=times.__getitem__)
-        own = split.get(file, [])
-        ideal = mine.ideal_load_sectors.sum() + mine.ideal_store_sectors.sum()
-        yield LineProfile(
-            file=file,
-            line=line,
-            source=own[line - 1].strip() if 0 < line <= len(own) else "",
-            time_us=times[resource],
-            resource=resource,
-            warp_instructions=round(mine.total_warp_instructions * scale),
-            thread_instructions=round(int(mine.thread_instructions.sum()) * scale),
-            divergent=round(int(mine.divergent.sum()) * scale),
-            shared_wavefronts=round(int(mine.shared_wavefronts.sum()) * scale),
-            ideal_wavefronts=round(int(mine.ideal_wavefronts.sum()) * scale),
-            global_sectors=round(sectors * scale),
-            ideal_sectors=round(int(ideal) * scale),
-            pipes={name: round(count * scale) for name, count in mine.by_pipe().items() if count},
-        )
-
-
-def _sectors(counters: Counters) -> int:
-    return int(counters.load_sectors.sum() + counters.store_sectors.sum())
-
-
-def _places(counters: Counters) -> dict[tuple[str, int], list[int]]:
-    """Return (file, line) → the numbers of its instructions."""
-    places: dict[tuple[str, int], list[int]] = {}
-    for number, place in enumerate(zip(counters.files, counters.lines.tolist(), strict=True)):
-        places.setdefault(place, []).append(number)
-    return places
-
-
-def _only(counters: Counters, numbers: Sequence[int]) -> Counters:
-    """Return the counters of some instructions, without what is known of the launch as a whole only."""
-    changes: dict[str, Any] = {"record": (), "unique_load_sectors": {}, "unique_store_sectors": {}}
-    size = len(counters.instructions)
-    for item in fields(counters):
-        value = getattr(counters, item.name)
-        if isinstance(value, np.ndarray) and value.shape == (size,):
-            changes[item.name] = value[list(numbers)]
-    for name in ("instructions", "pipes", "files"):
-        changes[name] = tuple(getattr(counters, name)[number] for number in numbers)
-    changes["mma"] = _matrix_work(counters, numbers)
-    copies = [n for n in numbers if re.match(r"(@\S+\s+)?cp\.async\.c[ag]", counters.instructions[n])]
-    changes["async_bytes"] = int(counters.load_bytes[copies].sum())
-    return replace(counters, **changes)
-
-
-def _matrix_work(counters: Counters, numbers: Sequence[int]) -> dict[str, tuple[int, float]]:
-    """Return what these instructions have of the matrix work, by the names that the counters use."""
-    work: dict[str, tuple[int, float]] = {}
-    for number in numbers:
-        opcode = re.sub(r"^@\S+\s+", "", counters.instructions[number]).split(None, 1)[0]
-        name = ".".join(word for word in opcode.split(".")[1:] if word not in _NOT_A_TYPE)
-        if counters.pipes[number] != "tensor" or name not in counters.mma:
-            continue
-        issued, operations = counters.mma[name]
-        mine = int(counters.warp_instructions[number])
-        known = work.get(name, (0, 0.0))
-        work[name] = known[0] + mine, known[1] + operations / issued * mine
-    return work

@@ -88,6 +88,8 @@ class Counters:
     """Source line of each instruction."""
     files: tuple[str, ...]
     """The user's header that holds the line of each instruction; empty for the source itself."""
+    called_from: tuple[tuple[tuple[str, int], ...], ...]
+    """(header or empty, line) of the calls through which each instruction was inlined, innermost first."""
     pipes: tuple[str, ...]
     """Pipe of each instruction."""
     warp_instructions: Array
@@ -275,6 +277,7 @@ class Tally:
             instructions=tuple(item.text for item in program.instructions),
             lines=np.array([spot.line for spot in spots], np.int64),
             files=tuple(spot.file for spot in spots),
+            called_from=tuple(spot.called_from for spot in spots),
             pipes=pipes,
             barriers=barriers,
             mma={name: value for name, value in mma.items() if value[0]},
