@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
@@ -56,6 +57,9 @@ class ForkServer:
                 start_new_session=True,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
+        # It sees the closed socket only once its imports are over: seconds in which an interrupted command, whoever was
+        # about to close this server, would seem to have left a process behind.
+        self._end = weakref.finalize(self, _kill, self._process)
 
     def spawn(self) -> tuple[int, Connection, Any]:
         """Ask for a worker; returns its ticket, the connection to it and the file that holds what it prints.
@@ -136,9 +140,12 @@ class ForkServer:
         self._alive = False
         self._control.close()
         self._log.close()
-        # Its workers die with it; waiting for it to see the closed socket would wait for its imports.
-        self._process.kill()
-        self._process.wait()
+        self._end()  # its workers die with it
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def trim(log: Any) -> None:

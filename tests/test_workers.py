@@ -278,3 +278,18 @@ def test_no_process_outlives_a_killed_parent() -> None:
     while any(map(is_alive, processes)) and time.monotonic() < end:
         time.sleep(0.02)
     assert [pid for pid in processes if is_alive(pid)] == []
+
+
+def test_a_program_that_ends_early_leaves_no_server_importing(tmp_path: Path) -> None:
+    """Ctrl-C before anybody could close it: the server ends with the program, not when its imports are over."""
+    (tmp_path / "endless.py").write_text("import time; time.sleep(60)")
+    script = (
+        "from evokern.workers import ForkServer\n"
+        "server = ForkServer(('endless',)); print(server._process.pid, flush=True); raise KeyboardInterrupt"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False, env=environment
+    )
+    assert "KeyboardInterrupt" in done.stderr
+    assert not is_alive(int(done.stdout))
