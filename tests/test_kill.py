@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -106,6 +107,34 @@ def test_a_signal_ends_a_search_cleanly(number: signal.Signals, tmp_path: Path) 
         assert summary["trials"] == len(list(reader.trials(study))) > 0
     assert not Path(f"{db}-wal").exists()
     assert not Path(f"{db}.lock").exists()
+
+
+def test_ctrl_c_while_the_device_opens(tmp_path: Path) -> None:
+    """Exit code 130, a session that says so, one file, and no process: whatever was starting is gone."""
+    db, mark = tmp_path / "opening.db", f"{tmp_path}"
+    command = [sys.executable, "-m", "evokern", "search", "attention-s512", "--device", "sim:l4", "--db", str(db)]
+    environment = os.environ | {"EVOKERN_CACHE": "off", "EVOKERN_TEST_MARK": mark}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "attention-s512 on sim:l4\n"
+    assert len(marked(mark)) > 1
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert marked(mark) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["opening.db"]
+    with open_readonly(db) as reader:
+        assert [session.end_reason for session in reader.sessions(reader.study())] == ["interrupted"]
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes whose environment has a mark, and which have not ended."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def recorded(db: Path) -> int:
