@@ -61,6 +61,7 @@ class Candidate:
         self.built = built
         self._modules = [_load(program) for program in built.programs]
         self._functions: dict[tuple[int, str], Any] = {}
+        self._shared_limits: dict[tuple[int, str], int] = {}
         self._wants_window = any(launch.l2_window for build in built.builds for launch in build.launches)
         if self._wants_window:
             _set_persisting_l2(enabled=True)
@@ -100,9 +101,11 @@ class Candidate:
             symbol = self.built.programs[program].lowered[launch.entry]
             self._functions[key] = check(driver.cuModuleGetFunction(self._modules[program], symbol.encode()))
         function = self._functions[key]
-        if launch.shared_bytes > 0:
+        # Problems may share a module, and calls prepared earlier are launched again: the limit only ever grows.
+        if launch.shared_bytes > self._shared_limits.get(key, 0):
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(function, attribute, launch.shared_bytes))
+            self._shared_limits[key] = launch.shared_bytes
         if launch.cluster and _product(launch.cluster) > 8:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             check(driver.cuFuncSetAttribute(function, attribute, 1))
