@@ -2,11 +2,14 @@
 
 What a sample is, is the device's affair (`Clock`). On several problems a candidate races with the geometric mean of its
 lower bounds, so that every problem gets a first round of samples before any gets a second.
+
+Compiling a candidate often takes longer than timing one. While none waits for the device, the one at hand is sampled
+on: its time becomes better known at no cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,24 +71,43 @@ class Measurement:
         return geometric_mean([one.median_us for one in self.series])
 
 
-def measure(clocks: Sequence[Clock], settings: TimingSettings, elite_us: float | None = None) -> Measurement:
+def measure(
+    clocks: Sequence[Clock],
+    settings: TimingSettings,
+    elite_us: float | None = None,
+    idle: Callable[[], bool] = lambda: False,
+) -> Measurement:
     """Time a candidate on every problem.
 
     Args:
         clocks: one per problem.
         settings: stopping rule and racing margin.
         elite_us: objective to race against; None to run to the stopping rule.
+        idle: whether nothing else waits for the device. Once the candidate is known well enough, or lost, it is sampled
+            on for as long, up to the most samples; that it lost stays so.
     """
+    samples, lost = _decided(clocks, settings, elite_us)
+    while min(map(len, samples)) < settings.max_samples and idle():
+        fewest = min(range(len(samples)), key=lambda index: len(samples[index]))
+        wanted = min(_MORE_SAMPLES, settings.max_samples - len(samples[fewest]))
+        samples[fewest] += _at_least(clocks[fewest], wanted)
+    return Measurement(tuple(Series(tuple(taken)) for taken in samples), lost)
+
+
+def _decided(
+    clocks: Sequence[Clock], settings: TimingSettings, elite_us: float | None
+) -> tuple[list[list[float]], bool]:
+    """Sample until the stopping rule is met or the race is lost; return the samples, and whether it was."""
     racing = elite_us is not None and settings.race > 0
     first = RACE_SAMPLES if racing else settings.min_samples
     samples = [list(_at_least(clock, min(first, settings.max_samples))) for clock in clocks]
     while True:
         series = tuple(Series(tuple(taken)) for taken in samples)
         if racing and elite_us is not None and _lost(series, settings.race * elite_us):
-            return Measurement(series, lost=True)
+            return samples, True
         open_ones = [index for index, one in enumerate(series) if not one.settled(settings)]
         if not open_ones:
-            return Measurement(series, lost=False)
+            return samples, False
         for index in open_ones:
             count = len(samples[index])
             wanted = settings.min_samples - count if count < settings.min_samples else _MORE_SAMPLES

@@ -36,7 +36,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Handler(Protocol):
-    """What runs in a worker: built once from the worker's `init`, then asked job after job."""
+    """What runs in a worker: built once from the worker's `init`, then asked job after job.
+
+    One with a method `listen` is given a function that tells whether the next job has come already.
+    """
 
     def handle(self, job: Any) -> Any:
         """Answer one job."""
@@ -156,6 +159,8 @@ def _answer(connection: Connection) -> None:
     except Exception as error:
         connection.send(("failed", _portable(error)))
         return
+    if hasattr(handler, "listen"):
+        handler.listen(connection.poll)
     connection.send(("ready", getattr(handler, "greeting", None)))
     while True:
         job = connection.recv()

@@ -72,6 +72,19 @@ def test_several_problems_race_with_their_geometric_mean() -> None:
     assert slow.time_us == pytest.approx(40**0.5)
 
 
+@pytest.mark.parametrize("median_us", [5.0, 8.0])
+def test_idle_devices_sample_on(median_us: float) -> None:
+    """While nothing waits, a candidate that is known well enough or lost gets more samples, and stays what it was."""
+    moments = iter([True] * 3 + [False] * 100)
+    usual = measure([Synthetic(median_us, 0.002)], SETTINGS, elite_us=5.0)
+    longer = measure([Synthetic(median_us, 0.002)], SETTINGS, elite_us=5.0, idle=lambda: next(moments))
+    assert longer.series[0].samples_us[: len(usual.series[0].samples_us)] == usual.series[0].samples_us
+    assert len(longer.series[0].samples_us) == len(usual.series[0].samples_us) + 12
+    assert longer.lost == usual.lost == (median_us > 5.5)
+    whole = measure([Synthetic(median_us), Synthetic(median_us)], SETTINGS, idle=lambda: True)
+    assert [len(one.samples_us) for one in whole.series] == [SETTINGS.max_samples] * 2
+
+
 def test_disturbed_samples_are_taken_again() -> None:
     """A batch that the device discarded is asked for anew."""
     clock = Synthetic(5.0, lost=2)

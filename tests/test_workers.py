@@ -156,6 +156,15 @@ def test_an_answer_in_doubt_is_asked_for_once_more(server: ForkServer) -> None:
     pool.close()
 
 
+def test_a_worker_knows_whether_its_next_job_has_come(server: ForkServer) -> None:
+    """A handler that listens is told that a job waits, and that none does."""
+    pool = make_pool(server, depth=2)
+    for number in range(2):
+        pool.submit(number, ("does the next wait", 0.2), 10.0)
+    assert {result.key: result.value for result in collect(pool, 2)} == {0: True, 1: False}
+    pool.close()
+
+
 def test_spares_do_not_work_beside_the_workers(server: ForkServer) -> None:
     """A pool of one has one job in work at a time, whichever process was ready first."""
     pool = make_pool(server, spares=2)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,14 @@ class Obedient:
             os.kill(os.getpid(), signal.SIGSEGV)
         self.greeting = {"init": init}
 
+    def listen(self, next_waits: Callable[[], bool]) -> None:
+        self.next_waits = next_waits
+
     def handle(self, job: Any) -> Any:
         match job:
+            case ("does the next wait", seconds):
+                time.sleep(seconds)
+                return self.next_waits()
             case ("echo", value):
                 return value
             case ("print", size):

@@ -49,6 +49,7 @@ class GpuWorker:
         """
         self._settings = settings
         self._turn = settings.turn.open("rb")
+        self._next_waits: Callable[[], bool] = lambda: True
         device, self._monitor = self._context()
         self._kernel = load_kernel(settings.folder)
         self._gates = {problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.problems}
@@ -74,6 +75,10 @@ class GpuWorker:
         torch.empty(1, device=device)
         address = check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice())))
         return device, Monitor(address.decode().strip("\0"))
+
+    def listen(self, next_waits: Callable[[], bool]) -> None:
+        """Take the function that tells whether the next candidate waits: while none does, one is sampled on."""
+        self._next_waits = next_waits
 
     def handle(
         self, job: Prove | Evaluate | Round | MeasureRates
@@ -214,7 +219,7 @@ class GpuWorker:
             clocks.append(self._clock([call.enqueue for call in prepared]))
             benches.append(bench)
             resets.append(prepared)
-        measurement = measure(clocks, self._settings.timing, job.elite_us)
+        measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
         timings = self._timings(measurement, clocks)
         tasks = [self._work(job.config, problem) for problem in self._gates]
         chip = boosted(self._settings.profile, [timing.clock_mhz for timing in timings])
