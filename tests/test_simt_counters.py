@@ -132,3 +132,43 @@ def test_sampled_blocks() -> None:
     counters = counted(PLAIN, "reduction", np.zeros(8, np.float32), x, np.int32(5000), grid=8, block=256, blocks=[0, 7])
     assert counters.blocks == (0, 7)
     assert counters.barriers == 2 * 8 * 9
+
+
+LONG = """
+extern "C" __global__ void turns(float* x, int count) {
+  float sum = x[threadIdx.x];
+  for (int i = 0; i < count; i++) sum = sum * 1.5f + x[(threadIdx.x + i) & 31];
+  x[threadIdx.x] = sum;
+}
+"""
+
+
+def _turns(enough: Any) -> simt.LaunchResult:
+    memory = simt.Memory()
+    args = [memory.allocate("x", np.zeros(32, np.float32)), np.int32(4000)]
+    return simt.launch(module_of(LONG), "turns", (1, 1, 1), (32, 1, 1), args, memory=memory, enough=enough)
+
+
+def test_a_caller_that_has_seen_enough_ends_a_launch() -> None:
+    """It is asked with counters that grow, and the launch then ends without a finding, neither complete nor hung."""
+    seen: list[int] = []
+
+    def enough(counters: simt.Counters) -> bool:
+        seen.append(counters.total_warp_instructions)
+        return len(seen) == 3
+
+    result = _turns(enough)
+    assert (True, False, False, ()) == (result.ended, result.completed, result.hung, result.findings)
+    assert result.counters is not None
+    assert sorted(seen) == seen
+    assert 0 < seen[0] < seen[-1] <= result.counters.total_warp_instructions
+
+
+def test_asking_changes_no_counter() -> None:
+    """A launch whose caller never has enough counts what one that is not asked about counts."""
+    asked, alone = _turns(lambda counters: False), _turns(None)
+    assert (False, True) == (asked.ended, asked.completed)
+    assert asked.counters is not None
+    assert alone.counters is not None
+    assert asked.counters.warp_instructions.tolist() == alone.counters.warp_instructions.tolist()
+    assert asked.counters.load_sectors.tolist() == alone.counters.load_sectors.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,39 +105,47 @@ class Predictor:
     ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float]]:
         chip, blocks = self._chip, timemodel.sample_blocks(launch.blocks, self._simulation.blocks)
         limit = self._instruction_limit(launch, len(blocks), limit_us)
+        working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
+
+        def facts(counters: Counters, ends: Sequence[float]) -> timemodel.LaunchFacts:
+            return timemodel.LaunchFacts(
+                blocks=launch.blocks,
+                resident=max(blocks_per_sm(use, launch, chip), 1),
+                counters=counters,
+                latency_clocks=sum(ends) / len(ends),
+                longest_clocks=max(ends),
+                working_set_bytes=working_set,
+                unique_bytes=self._kernel.workload.bytes(stage.problem),
+                spill_bytes=use.spill_bytes,
+            )
+
+        def too_slow(counters: Counters) -> bool:
+            """Tell whether what was counted so far takes too long by itself; every term grows with the counters."""
+            return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
+
         result = simt.launch(
             module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
             dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False, architecture=chip.architecture,
-            blocks=blocks, instruction_limit=limit,
+            blocks=blocks, instruction_limit=limit, enough=None if limit_us is None else too_slow,
         )  # fmt: skip
+        if result.ended and limit_us is not None:
+            raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs", limit_us)
         if result.fatal is not None:
             if result.hung and limit_us is not None and limit < self._simulation.instruction_limit:
-                message = f"the instructions of a block alone take longer than {limit_us:.3g} µs"
-                raise RunFailed(Outcome.SLOW, {"elite_us": limit_us, "limit_us": limit_us, "message": message})
+                raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs", limit_us)
             raise failure(result.fatal, limit, stage.problem)
         if result.counters is None:
             raise InternalError("the simulator returned no counters")
         counters = result.counters
         latencies = latencies_of(chip)
-        working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         timeline = Timeline(
             module.program(symbol), latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram
         )
         walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
         ends = [end for walk in walks for end in walk.blocks]
-        facts = timemodel.LaunchFacts(
-            blocks=launch.blocks,
-            resident=max(blocks_per_sm(use, launch, chip), 1),
-            counters=counters,
-            latency_clocks=sum(ends) / len(ends),
-            longest_clocks=max(ends),
-            working_set_bytes=working_set,
-            unique_bytes=self._kernel.workload.bytes(stage.problem),
-            spill_bytes=use.spill_bytes,
-        )
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
-        return timemodel.predict(facts, chip), counters, waits
+        return timemodel.predict(facts(counters, ends), chip), counters, waits
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
         """Return how many warp instructions may run: issuing alone must not take longer than the limit."""
@@ -148,6 +156,10 @@ class Predictor:
         of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
         # Free instructions of PTX count here though not in the model: twice the room keeps the bound safe.
         return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
+
+
+def _slow(message: str, limit_us: float) -> RunFailed:
+    return RunFailed(Outcome.SLOW, {"elite_us": limit_us, "limit_us": limit_us, "message": message})
 
 
 def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:

@@ -30,7 +30,7 @@ from evokern.feasibility import launches_of
 from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.kernel import Launch, Problem, Tensor
-from evokern.render import render
+from evokern.render import Rendered, render
 from evokern.roofline import Work, below, floor, peak_rates, recorded, work
 from evokern.space import Config
 from evokern.study import InputSet
@@ -47,6 +47,7 @@ class SimWorker:
         self._settings = settings
         self._kernel = load_kernel(settings.folder)
         self._gates: dict[Problem, Gate] = {}
+        self._parsed: tuple[Rendered, simt.Module, Mapping[str, str]] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
         self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation, tolerance)
         self._probe = MarginProbe(self._kernel, settings.profile, settings.simulation, tolerance)
@@ -152,6 +153,19 @@ class SimWorker:
     def _check(self, config: Config, problem: Problem) -> Verdict:
         kernel, gate = self._kernel, self._gate(problem)
         rendered = render(kernel, config, problem)
+        if self._parsed is None or self._parsed[0] != rendered:  # often the same program serves all small problems
+            self._parsed = rendered, *self._compiled(rendered, problem)
+        _, module, lowered = self._parsed
+        runner = SimRunner(module, lowered, self._settings, rendered.source, problem)
+        launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
+        return checked(gate, runner, launches, tensors)
+
+    def _compiled(self, rendered: Rendered, problem: Problem) -> tuple[simt.Module, Mapping[str, str]]:
+        """Return the program with its lines named.
+
+        Raises:
+            RunFailed: it does not compile at this problem.
+        """
         capability = self._settings.profile.compute_capability
         program = compile_ptx(
             rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, capability
@@ -159,10 +173,7 @@ class SimWorker:
         if isinstance(program, CompileFailure):
             evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)
-        module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
-        runner = SimRunner(module, program.lowered, self._settings, rendered.source, problem)
-        launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
-        return checked(gate, runner, launches, tensors)
+        return simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers), program.lowered
 
 
 class SimRunner:

@@ -308,6 +308,10 @@ class EventCounter:
     def finish(self) -> None:
         """Add up what the machine counted per segment; called once per batch, after its blocks ran."""
         self.tally.record.append(BatchRecord(self.machine.lanes // 32, tuple(self.steps)))
+        self.add_up()
+
+    def add_up(self) -> None:
+        """Add what the machine has counted since the last time."""
         arrays = self.tally.arrays
         for bound in self.machine.bound:
             place = slice(bound.segment.base, bound.segment.base + bound.size)

@@ -26,6 +26,9 @@ STATE_BYTES = 64 << 20
 """Most bytes of a state that is kept; with more, only the limit ends a loop."""
 LOOKS = 4096
 """Comparisons of one lane's registers in a part, which tell nearly every loop that goes on: about 20 ms."""
+FIRST_ASKED = 100_000
+"""Warp instructions of a batch after which the caller is first asked whether it has seen enough; then at each half more
+again."""
 COMPARISONS = 64
 """Comparisons of the whole state in a part."""
 
@@ -45,7 +48,8 @@ class Endless:
         self._short: tuple[Any, ...] = ()
         self._lane: list[Array] = []
         self._state: list[Array] = []
-        self.machine.look_at = self._next
+        self._ask = FIRST_ASKED if self.machine.options.enough else 1 << 62
+        self.machine.look_at = min(self._next, self._ask)
 
     def look(self, bound: Bound, key: int, active: Active, burst: int) -> None:
         """Look at the state before a segment runs; called for each one once `Machine.look_at` is passed.
@@ -57,9 +61,14 @@ class Endless:
             burst: segments that they may still run out of order.
 
         Raises:
-            Stopped: the limit is passed, or the state repeats.
+            Stopped: the limit is passed, the state repeats, or the caller has seen enough.
         """
         machine = self.machine
+        if machine.issued > self._ask:
+            self._ask = machine.issued * 3 // 2
+            if machine.options.enough is not None and machine.options.enough():
+                machine.stop()
+            self._rest()
         limit = machine.options.instruction_limit
         if machine.issued > limit:
             machine.stop_hung(bound, f"{limit} warp instructions were issued without an end: raise the limit for more")
@@ -106,7 +115,7 @@ class Endless:
         """Stop looking until the next part, or go on at once."""
         if not self._comparisons:
             self._looks = 0
-        self.machine.look_at = 0 if self._looks else min(self._next, self.machine.options.instruction_limit)
+        self.machine.look_at = 0 if self._looks else min(self._next, self._ask, self.machine.options.instruction_limit)
 
     def _column(self, active: Active) -> list[Array]:
         lane = int(active.lanes[0])

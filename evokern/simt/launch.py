@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class LaunchResult:
     """The finding for which a GPU would have ended the launch."""
     hung: bool
     """True when the launch did not end: instruction limit, or threads that wait for ever."""
+    ended: bool = False
+    """True when the caller had seen enough; counters are of what ran until then."""
 
 
 def launch(
@@ -86,6 +88,7 @@ def launch_many(
     architecture: str | None = None,
     source: str | None = None,
     batch_blocks: int | None = None,
+    enough: Callable[[Counters], bool] | None = None,
 ) -> list[LaunchResult]:
     """Run several launches of one kernel that differ in their arguments only, side by side as lanes of one batch.
 
@@ -105,6 +108,7 @@ def launch_many(
         architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
         source: text of the CUDA source, quoted in findings.
         batch_blocks: blocks side by side; None for what suits the caches.
+        enough: asked now and then with what was counted so far; True ends the launch. For a single argument list.
 
     Returns:
         One result per argument list.
@@ -113,7 +117,8 @@ def launch_many(
         SourceError: the entry does not exist or uses what the machine does not execute.
         UsageError: the arguments do not match the entry, or the shape is impossible.
     """
-    run = _Run(module, entry, grid, block, memory, dynamic_shared, Options(sanitize, count, instruction_limit), source)
+    options = Options(sanitize, count, instruction_limit)
+    run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
     chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
     before = run.contents() if len(args) > 1 else []
@@ -141,6 +146,7 @@ class _Run:
     dynamic_shared: int
     options: Options
     source: str | None
+    enough: Callable[[Counters], bool] | None = None
     program: Program = field(init=False)
     width: int = field(init=False)
 
@@ -193,6 +199,18 @@ class _Run:
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
+        ended = False
+
+        def enough() -> bool:
+            nonlocal ended
+            assert tally is not None and self.enough is not None
+            for running in machines.values():
+                if running.events is not None:
+                    running.events.add_up()
+            ended = self.enough(tally.counters(chosen, len(args), self.width // 32))
+            return ended
+
+        options = replace(self.options, enough=enough) if self.enough and tally is not None else self.options
         try:
             for start in range(0, len(pairs), per_batch):
                 part = pairs[start : start + per_batch]
@@ -206,7 +224,7 @@ class _Run:
                         params,
                         symbols,
                         self.dynamic_shared,
-                        self.options,
+                        options,
                         collectors,
                         shadow,
                         tally,
@@ -226,7 +244,7 @@ class _Run:
             for number, lines in machine.printed.items():
                 printed[number] += "".join(text for _, text in lines)
         return [
-            _result(collector, counters, number in unfinished, printed[number])
+            _result(collector, counters, number in unfinished, printed[number], ended)
             for number, collector in enumerate(collectors)
         ]
 
@@ -252,10 +270,12 @@ class _Run:
         return blocks
 
 
-def _result(collector: Collector, counters: Counters | None, unfinished: bool, printed: str) -> LaunchResult:
+def _result(
+    collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool
+) -> LaunchResult:
     fatal = collector.fatal
-    waits = unfinished and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
-    return LaunchResult(collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits)
+    waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
+    return LaunchResult(collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended)
 
 
 def check_entry(module: Module, entry: str) -> None:

@@ -50,6 +50,8 @@ class Options:
     """Count wavefronts and sectors."""
     instruction_limit: int = 50_000_000
     """Warp instructions a launch may issue."""
+    enough: Callable[[], bool] | None = None
+    """Asked now and then: True ends the launch."""
 
 
 @dataclass(slots=True)
