@@ -22,7 +22,7 @@ from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._genome import Genome
 from evokern.samplers.evo._observations import Ledger
 from evokern.samplers.evo._sampler import boundary
-from evokern.samplers.evo._surrogate import compress, representative
+from evokern.samplers.evo._surrogate import Scale, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.space import Config, Gene, Mutation, Parameter, Space
 from evokern.trial import Outcome
@@ -48,6 +48,11 @@ def large_space() -> Space:
     """The same with further genes: too many combinations to list."""
     more = tuple(Parameter(f"EXTRA_{i}", (1, 2, 3)) for i in range(4))
     return Space((*GENES, *more), feasible=kernel_space().feasible)
+
+
+def listed_space() -> Space:
+    """The small kernel's feasible configurations as a recording has them: a list."""
+    return Space(GENES, table=tuple(c for c in kernel_space().grid() if kernel_space().feasible(c)))
 
 
 def log_time(c: Config) -> float:
@@ -133,6 +138,22 @@ def test_interrupted_and_uninterrupted_searches_propose_the_same() -> None:
     assert [(p.config, p.info) for p in plain] == [(p.config, p.info) for p in broken]
     assert [p.rejections for p in plain] == [p.rejections for p in broken]
     assert sum(sum(p.rejections.values()) for p in plain) > 0
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_nothing_infeasible_and_nothing_twice(listed: bool) -> None:
+    """Not one trial is spent on what cannot run or was tried, whether the feasible set is a list or must be asked."""
+    space = listed_space() if listed else large_space()
+    proposals, _ = search(space, measured, 120, window=8)
+    assert len({p.config for p in proposals}) == 120
+    assert all(space.feasible(p.config) for p in proposals)
+
+
+def test_a_list_is_searched_the_same_after_an_interruption() -> None:
+    """Where every row of a recorded list is a candidate, restarts leave no trace either."""
+    plain, _ = search(listed_space(), measured, 90, window=2)
+    broken, _ = search(listed_space(), measured, 90, window=2, restart_at=(5, 30, 31, 77))
+    assert [(p.config, p.info) for p in plain] == [(p.config, p.info) for p in broken]
 
 
 def test_finds_the_best_of_a_small_kernel_early() -> None:
@@ -338,10 +359,13 @@ def test_features_tell_names_ranks_and_products_apart() -> None:
 
 @given(st.lists(st.integers(-500, 1500), min_size=3, max_size=40, unique=True))
 def test_compression_keeps_the_order(values: list[int]) -> None:
-    """The slow tail comes closer, and nothing changes places."""
-    given_values = np.array(values) / 100.0
-    assert np.argmin(compress(given_values)) == np.argmin(given_values)
-    assert (np.diff(compress(np.sort(given_values))) >= 0).all()
+    """The slow tail comes closer, nothing changes places, and a predicted time can be read back."""
+    given_values = np.sort(np.array(values) / 100.0)
+    scale = Scale.of(given_values)
+    compressed = scale.compress(given_values)
+    assert (np.diff(compressed) > 0).all()
+    assert np.ptp(compressed) <= np.ptp(given_values) / scale.unit
+    assert scale.expand(compressed) == pytest.approx(given_values)
 
 
 @given(st.integers(0, 4000), st.sampled_from([16, 32]), st.sampled_from([None, 8]))

@@ -97,8 +97,6 @@ def breed(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generat
         rng: source of randomness.
         count: how many candidates to make in all.
     """
-    if pool.everything is not None and len(pool.everything) - len(seen) <= count:
-        return _label(pool.draw(rng, count, seen.keys), elites)
     wanted = {name: int(count * share) for name, share in shares(seen).items()}
     children = _distinct(
         pool,
@@ -160,8 +158,8 @@ def _distinct(pool: Pool, taken: Keys, *made: Candidates) -> Candidates:
     return replace(everyone, feasible=np.ones(len(everyone.rows), dtype=bool))
 
 
-def _label(rows: Rows, elites: Elites) -> Candidates:
-    """Name the operator that would have made each row of a list that holds everything left."""
+def labelled(rows: Rows, elites: Elites) -> Candidates:
+    """Return feasible rows that nobody bred as candidates, under the operator that would have made each."""
     distance = (rows[:, None] != elites.rows[None]).sum(axis=2)
     nearest = distance.argmin(axis=1)
     apart = distance[np.arange(len(rows)), nearest]

@@ -41,6 +41,10 @@ class Features:
     """Group of each column, ascending from 0."""
     product: npt.NDArray[np.bool_]
     """Of each group: whether it is a product of two genes."""
+    centre: Floats
+    """Mean of each column over all combinations of values."""
+    variance: Floats
+    """Variance of each column over them."""
 
     def __call__(self, rows: Rows) -> Floats:
         """Return the columns of rows, shape (n, columns)."""
@@ -82,7 +86,10 @@ def features_of(genome: Genome) -> Features:
         products[a][:, column], products[b][:, column] = magnitudes[a] / span, magnitudes[b] / span
     tables = tuple(Table(*both) for both in zip(own, products, strict=True))
     product = np.arange(count + len(pairs)) >= count
-    return Features(tables, np.append(groups, np.arange(count, count + len(pairs))).astype(np.intp), product)
+    centre = np.concatenate([*(table.mean(axis=0) for table in own), sum(table.mean(axis=0) for table in products)])
+    variance = np.concatenate([*(table.var(axis=0) for table in own), sum(table.var(axis=0) for table in products)])
+    of_column = np.append(groups, np.arange(count, count + len(pairs))).astype(np.intp)
+    return Features(tables, of_column, product, centre, variance)
 
 
 def _is_number(gene: Gene) -> bool:

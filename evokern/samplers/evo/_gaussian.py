@@ -1,4 +1,7 @@
-"""Gaussian process regression: Matérn 5/2 over feature groups, length scales by maximum a posteriori, grown row by row.
+"""Gaussian process regression over feature groups, length scales by maximum a posteriori, grown row by row.
+
+The covariance is a Matérn 5/2 of all groups together, in which every choice may matter beside every other, and a linear
+part, in which each choice adds its own to log(time) wherever it is made: most of what few trials can tell.
 
 Formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning, sections 2.2 (algorithm 2.1), 4.2 and 5.4.
 """
@@ -19,7 +22,7 @@ LOG_WEIGHT = -1.0
 """Prior mean of a group's log inverse squared length scale."""
 LOG_WEIGHT_PRODUCT = -3.0
 """The same for a product of two genes: rarer, so flatter."""
-LOG_WEIGHT_SD = 1.5
+LOG_WEIGHT_SD = 1.0
 """Prior standard deviation of both."""
 JITTER = 1e-6
 """Added to the diagonal, in units of the signal variance."""
@@ -87,36 +90,65 @@ class Process:
     variance around it before its result is known.
     """
 
-    def __init__(self, features: Features, logs: Floats, rows: Floats, candidates: Floats, room: int) -> None:
+    def __init__(
+        self, features: Features, logs: Floats, rows: Floats, candidates: Floats, room: int, linear: float = 0.5
+    ) -> None:
+        """Condition on rows.
+
+        Args:
+            features: columns and groups.
+            logs: log weights of the groups and log noise.
+            rows: columns of the rows, shape (n, columns).
+            candidates: columns of the candidates.
+            room: rows that may be added later.
+            linear: share of the signal variance that is the linear part's.
+        """
         scale = np.sqrt(np.exp(logs[:-1]))[features.groups]
         self._noise = float(np.exp(logs[-1])) + JITTER
-        self._scale = scale
+        self._scale, self._centre = scale, features.centre * scale
+        # The linear part's variance is 1 on average over all combinations, as the other part's is everywhere.
+        self._linear = linear
+        self._unit = linear / max(float(features.variance @ (scale * scale)), 1e-12)
         self._count = n = len(rows)
         self._rows = np.zeros((n + room, len(scale)))
-        self._rows[:n] = rows * scale
-        self._candidates = candidates * scale
-        covariance = matern(_squared(self._rows[:n], self._rows[:n]))
+        self._rows[:n] = self._scaled(rows)
+        self._candidates = self._scaled(candidates)
+        covariance = self._covariance(self._rows[:n], self._rows[:n])
         covariance.flat[:: n + 1] += self._noise
         self._factor = np.zeros((n + room, n + room))
         self._factor[:n, :n] = np.linalg.cholesky(covariance)
         self._cross = np.zeros((n + room, len(candidates)))
-        self._cross[:n] = matern(_squared(self._rows[:n], self._candidates))
+        self._cross[:n] = self._covariance(self._rows[:n], self._candidates)
         self._solved = np.zeros_like(self._cross)
         self._solved[:n] = _solve(self._factor[:n, :n], self._cross[:n])
-        self._explained = np.einsum("ij,ij->j", self._solved[:n], self._solved[:n])
+        # What is left of each candidate's variance.
+        self._left = self._variance(self._candidates) - np.einsum("ij,ij->j", self._solved[:n], self._solved[:n])
+
+    def _scaled(self, columns: Floats) -> Floats:
+        scaled: Floats = columns * self._scale - self._centre
+        return scaled
+
+    def _covariance(self, one: Floats, other: Floats) -> Floats:
+        inner = one @ other.T
+        squared = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2.0 * inner
+        return (1.0 - self._linear) * matern(squared) + self._unit * inner
+
+    def _variance(self, rows: Floats) -> Floats:
+        variance: Floats = (1.0 - self._linear) + self._unit * (rows * rows).sum(axis=1)
+        return variance
 
     def add(self, row: Floats) -> None:
         """Condition on one more row, shape (columns,)."""
         n = self._count
-        scaled = (row * self._scale)[None]
-        known = matern(_squared(self._rows[:n], scaled))[:, 0]
+        scaled = self._scaled(row)[None]
+        known = self._covariance(self._rows[:n], scaled)[:, 0]
         link = _solve(self._factor[:n, :n], known)
-        own = np.sqrt(max(1.0 + self._noise - float(link @ link), self._noise))
+        own = np.sqrt(max(float(self._variance(scaled)[0]) + self._noise - float(link @ link), self._noise))
         self._rows[n] = scaled
         self._factor[n, :n], self._factor[n, n] = link, own
-        self._cross[n] = matern(_squared(scaled, self._candidates))[0]
+        self._cross[n] = self._covariance(scaled, self._candidates)[0]
         self._solved[n] = (self._cross[n] - link @ self._solved[:n]) / own
-        self._explained = self._explained + self._solved[n] * self._solved[n]
+        self._left = self._left - self._solved[n] * self._solved[n]
         self._count = n + 1
 
     def predict(self, y: Floats) -> tuple[Floats, Floats]:
@@ -132,12 +164,7 @@ class Process:
         weights = _solve(known, half, transposed=True)
         mean: Floats = weights @ self._cross[: len(y)]
         signal = max(float(half @ half) / max(len(y), 1), 1e-12)
-        return mean, np.sqrt(np.maximum(1.0 - self._explained, 1e-10) * signal)
-
-
-def _squared(one: Floats, other: Floats) -> Floats:
-    squared: Floats = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2.0 * (one @ other.T)
-    return np.maximum(squared, 0.0)
+        return mean, np.sqrt(np.maximum(self._left, 1e-10) * signal)
 
 
 def _solve(lower: Any, right: Any, *, transposed: bool = False) -> Any:

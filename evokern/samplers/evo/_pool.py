@@ -10,6 +10,8 @@ import numpy.typing as npt
 from evokern.samplers._base import Explain
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 
+LISTED = 20_000
+"""Longest list of feasible rows whose every row is a candidate."""
 ENUMERABLE = 4_096
 """Largest grid that is enumerated at once; beyond it feasibility checks would delay the first trial."""
 CHUNK = 48
@@ -137,6 +139,15 @@ class Pool:
         stored = np.concatenate(self._reservoir[:chunks])
         stored = stored[~np.isin(self.genome.keys(stored), taken)]
         return stored[rng.permutation(len(stored))[:count]]
+
+    @property
+    def listed(self) -> bool:
+        """Whether there is a list short enough that a model can look at every row of it."""
+        return self.everything is not None and len(self.everything) <= LISTED
+
+    def left(self, taken: Keys) -> npt.NDArray[np.intp]:
+        """Return the positions in the list of the rows whose keys are not among `taken`."""
+        return np.flatnonzero(~np.isin(self._keys, taken))
 
     def admissible(self, rows: Rows, taken: Keys) -> Rows:
         """Return the distinct rows that are feasible and not among `taken`, in order of first appearance."""

@@ -11,7 +11,7 @@ from evokern.errors import StudyError
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process
 from evokern.samplers.evo._genome import Genome, Rows
-from evokern.samplers.evo._surrogate import compress, fit, representative
+from evokern.samplers.evo._surrogate import fit, representative, standardised, targets_of
 from evokern.space import Config, Space, Value
 
 STRENGTH = 10.0
@@ -108,8 +108,8 @@ class PriorModel:
         """The prior's configurations, best first."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
-        self._rows, targets = rows[kept], compress(values[kept])
-        self._targets = (targets - targets.mean()) / (targets.std() + 1e-9)
+        self._rows = rows[kept]
+        self._targets = standardised(targets_of(values[kept])[0])
         self._logs = fit(features, self._rows, values[kept], np.zeros(len(kept), dtype=bool))
 
     def preference(self, rows: Rows, told: int) -> Floats:

@@ -29,7 +29,7 @@ from evokern.samplers._base import (
     trial_seed,
 )
 from evokern.samplers.evo import _first
-from evokern.samplers.evo._breeding import Candidates, breed, elites_of, screened
+from evokern.samplers.evo._breeding import Candidates, breed, elites_of, labelled, screened
 from evokern.samplers.evo._features import Floats, features_of
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
@@ -52,8 +52,16 @@ SCREENED = 96
 """Feasible children that a generation keeps where the space is no list."""
 LATE = 256
 """Trial from which a generation has its full length."""
+CONSIDERED = (2_000, 600)
+"""The same where every row of a list can be looked at."""
 GENERATION = 8
 """Most trials of a generation."""
+GROWTH = 32
+"""A young generation's length is this part of the trials before it."""
+LIST_GENERATION = 16
+"""Most trials of a generation where candidates come from a list and so do not age."""
+LIST_GROWTH = 6
+"""The same for a list, and for the length scales: fitted more often, they follow noise."""
 LEAST_TIMES = 3
 """Times that must be known before the model speaks."""
 NICHE_TURN = 6
@@ -78,6 +86,8 @@ class _Generation:
     """The model."""
     worth: Floats
     """Factor of each candidate: probability to be valid, and what the prior thinks of it."""
+    sound: npt.NDArray[np.bool_]
+    """Which candidates are more likely to give a time than not, as far as any is."""
     keys: Keys
     """Keys of the candidates."""
     free: npt.NDArray[np.bool_]
@@ -113,6 +123,7 @@ class EvoSampler(BaseSampler):
         self._first = _first.size(self._genome, self._prior)
         self._ledger = Ledger(self._genome)
         self._distributions: dict[str, BaseDistribution] = dict(distributions(space))
+        self._list_columns: Floats | None = None
         self._logs: tuple[int, Floats] | None = None
         self._generation: _Generation | None = None
         self._told_to: Any = None
@@ -154,7 +165,8 @@ class EvoSampler(BaseSampler):
         raise ValueError(f"{param_name} is no gene of this sampler's space")
 
     def _propose(self, seen: Observations, number: int, rng: np.random.Generator) -> tuple[Rows, Mapping[str, Any]]:
-        start = boundary(number, growth=32, most=GENERATION, least=self._stride)
+        growth, most = (LIST_GROWTH, LIST_GENERATION) if self._pool.listed else (GROWTH, GENERATION)
+        start = boundary(number, growth, most, self._stride)
         if number >= self._first and seen.before(start, start - self._window).timed.sum() >= LEAST_TIMES:
             generation = self._generation_at(start, seen)
             if number > start:
@@ -173,39 +185,62 @@ class EvoSampler(BaseSampler):
         then = seen.before(start, start - self._window)
         rng = np.random.default_rng([self._seed, start])
         late = int(start >= LATE)
-        count = CANDIDATES[late] if self._pool.everything is not None else min(CANDIDATES[late], UNASKED)
-        candidates = breed(self._pool, then, elites_of(self._genome, then), rng, count)
-        fresh = Twins(self._genome, then.rows, then.prints).fresh(candidates.rows, then.rows)
-        if fresh.any():
-            candidates = candidates.take(fresh)
-        kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
-        logs = self._logs_at(boundary(start, growth=16, least=self._stride), seen)
+        logs = self._logs_at(boundary(start, growth=LIST_GROWTH, least=self._stride), seen)
         validity = Validity(self._genome, then)
-        if not candidates.feasible.all():
-            candidates = self._screened(candidates, then, kept, logs, validity)
-        ensemble = Ensemble(self._features, logs, then.rows[kept], candidates.rows, rng, room=GENERATION)
+        elites = elites_of(self._genome, then)
+        if self._pool.listed:
+            candidates = labelled(self._promising(then, logs, validity, rng, CONSIDERED[late]), elites)
+        else:
+            count = CANDIDATES[late] if self._pool.everything is not None else UNASKED
+            candidates = self._fresh(breed(self._pool, then, elites, rng, count), then)
+            if not candidates.feasible.all():
+                columns = self._features(candidates.rows)
+                promise = self._promise(candidates.rows, columns, then, logs, validity)
+                candidates = screened(self._pool, candidates, promise, SCREENED)
+        kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
+        columns = self._features(candidates.rows)
+        ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, room=LIST_GENERATION)
         worth = validity(candidates.rows)
+        sound = worth >= min(0.5, float(worth.max(initial=0.0)))
         if self._prior is not None:
             worth = worth * self._prior.preference(candidates.rows, int(then.finished.sum()))
         keys = self._genome.keys(candidates.rows)
         free = np.ones(len(keys), dtype=bool)
-        self._generation = _Generation(start, then.numbers[kept], candidates, ensemble, worth, keys, free)
+        self._generation = _Generation(start, then.numbers[kept], candidates, ensemble, worth, sound, keys, free)
         return self._generation
 
-    def _screened(
-        self,
-        candidates: Candidates,
-        then: Observations,
-        kept: npt.NDArray[np.intp],
-        logs: Floats,
-        validity: Validity,
-    ) -> Candidates:
-        """Return candidates that are feasible, asking about the promising ones only."""
-        few = kept[representative(then.values[kept], np.zeros(len(kept), dtype=bool), SCREEN_ROWS)]
-        rough = Ensemble(self._features, logs, then.rows[few], candidates.rows, np.random.default_rng(0), 0, members=1)
+    def _fresh(self, candidates: Candidates, then: Observations) -> Candidates:
+        """Return the candidates that are not known to be the same program as one before, unless none is left then."""
+        fresh = Twins(self._genome, then.rows, then.prints).fresh(candidates.rows, then.rows)
+        return candidates.take(fresh) if fresh.any() else candidates
+
+    def _promising(
+        self, then: Observations, logs: Floats, validity: Validity, rng: np.random.Generator, most: int
+    ) -> Rows:
+        """Return the rows of the list that a generation considers: the most promising ones, and some of the rest."""
+        assert self._pool.everything is not None
+        if self._list_columns is None:
+            self._list_columns = self._features(self._pool.everything)
+        left = self._pool.left(then.keys)
+        rows = self._pool.everything[left]
+        fresh = Twins(self._genome, then.rows, then.prints).fresh(rows, then.rows)
+        if fresh.any():
+            left, rows = left[fresh], rows[fresh]
+        if len(left) <= most:
+            return rows
+        order = np.argsort(-self._promise(rows, self._list_columns[left], then, logs, validity), kind="stable")
+        best = most - most // 4
+        others = rng.permutation(order[best:])[: most - best]
+        chosen: Rows = rows[np.sort(np.append(order[:best], others))]
+        return chosen
+
+    def _promise(self, rows: Rows, columns: Floats, then: Observations, logs: Floats, validity: Validity) -> Floats:
+        """Return what a rough model of few trials thinks of rows: higher is better."""
+        few = representative(then.values, np.zeros(len(then), dtype=bool), SCREEN_ROWS)
+        rough = Ensemble(self._features, logs, then.rows[few], columns, np.random.default_rng(0), room=0, members=1)
         forecast = rough.forecast(then.values[few], then.finished[few])
-        worth = validity(candidates.rows)
-        return screened(self._pool, candidates, np.log(forecast.improvement + 1e-300) + np.log(worth + 1e-9), SCREENED)
+        promise: Floats = np.log(forecast.improvement + 1e-300) + np.log(validity(rows) + 1e-9)
+        return promise
 
     def _logs_at(self, number: int, seen: Observations) -> Floats:
         if self._logs is None or self._logs[0] != number:
@@ -258,7 +293,7 @@ class EvoSampler(BaseSampler):
         rows = generation.candidates.rows
         tried = [(int((seen.rows[:, i] == v).sum()), i, v) for i in outer for v in range(int(self._genome.sizes[i]))]
         for _, index, value in sorted(tried):
-            among = free & (rows[:, index] == value)
+            among = free & generation.sound & (rows[:, index] == value)
             if among.any():
                 gene = self._genome.genes[index]
                 return f"niche {gene.name}={gene.values[value]}", among
@@ -275,7 +310,7 @@ class EvoSampler(BaseSampler):
         if latest - int(seen.numbers[best]) < max(PATIENCE, latest // 5):
             return None
         apart = (generation.candidates.rows != seen.rows[best]).sum(axis=1)
-        among = free & (apart >= min(len(self._genome) / 2, apart[free].max()))
+        among = free & generation.sound & (apart >= min(len(self._genome) / 2, apart[free].max()))
         return ("restart", among) if among.any() else None
 
 

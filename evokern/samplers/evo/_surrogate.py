@@ -1,8 +1,8 @@
 """The model of the time: a small ensemble of Gaussian processes that disagree where the data do.
 
 One fit of the length scales is the centre; the members scatter around it, so that a proposal does not hang on one
-guess of which genes matter, and half of them see log(time) with its slow tail compressed, because a landscape's bad
-half says little about its best corner.
+guess of which genes matter, nor on one belief in how far choices act on their own. They see log(time) with its slow
+tail compressed, because a landscape's bad half says little about its best corner.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process, fit_weights
 from evokern.samplers.evo._genome import Rows
 
-MEMBERS = 4
-"""Gaussian processes in the ensemble."""
+LINEAR = (0.6, 0.3, 0.8)
+"""Of each Gaussian process in the ensemble: the share of the variance that choices add wherever they are made."""
 SCATTER = 0.7
 """Standard deviation of the members' log weights around the fit."""
 ROWS_FIT = 96
@@ -37,12 +37,45 @@ class Forecast:
     """Predicted log(time)."""
 
 
-def compress(values: Floats) -> Floats:
-    """Return log times as distances from their median, in median absolute deviations, the slow side's logarithm."""
-    centre = np.median(values)
-    distance = (values - centre) / (np.median(np.abs(values - centre)) + 1e-9)
-    compressed: Floats = np.where(distance > 0, np.log1p(np.maximum(distance, 0.0)), distance)
-    return compressed
+@dataclass(frozen=True)
+class Scale:
+    """How log times become targets: distances from their median in median absolute deviations, slow ones compressed."""
+
+    centre: float
+    """Median of the log times."""
+    unit: float
+    """Their median absolute deviation."""
+
+    @classmethod
+    def of(cls, values: Floats) -> Scale:
+        """Return the scale of known log times."""
+        centre = float(np.median(values))
+        return cls(centre, float(np.median(np.abs(values - centre))) + 1e-9)
+
+    def compress(self, values: Floats) -> Floats:
+        """Return targets of log times; the slow side's distances become logarithms."""
+        distance = (values - self.centre) / self.unit
+        compressed: Floats = np.where(distance > 0, np.log1p(np.maximum(distance, 0.0)), distance)
+        return compressed
+
+    def expand(self, targets: Floats) -> Floats:
+        """Return the log times of targets."""
+        distance = np.where(targets > 0, np.expm1(np.clip(targets, 0.0, 20.0)), targets)
+        expanded: Floats = self.centre + self.unit * distance
+        return expanded
+
+
+def targets_of(values: Floats) -> tuple[Floats, Scale]:
+    """Return targets of log times, NaN where there is none, and their scale.
+
+    A failure is as bad as the slowest success: worse would tear holes into the model beside good regions.
+    """
+    timed = ~np.isnan(values)
+    scale = Scale.of(values[timed])
+    targets = np.zeros(len(values))
+    targets[timed] = scale.compress(values[timed])
+    targets[~timed] = targets[timed].max()
+    return targets, scale
 
 
 def representative(values: Floats, must: npt.NDArray[np.bool_], most: int) -> npt.NDArray[np.intp]:
@@ -76,8 +109,14 @@ def fit(features: Features, rows: Rows, values: Floats, failed: npt.NDArray[np.b
     known = ~np.isnan(values) | failed
     rows, values = rows[known], values[known]
     kept = representative(values, np.zeros(len(values), dtype=bool), ROWS_FIT)
-    targets = _standardised(_targets(values[kept], slow_tail=False))
-    return fit_weights(features, features(rows[kept]), targets)
+    targets, _ = targets_of(values[kept])
+    return fit_weights(features, features(rows[kept]), standardised(targets))
+
+
+def standardised(targets: Floats) -> Floats:
+    """Return targets with mean 0 and standard deviation 1."""
+    standard: Floats = (targets - targets.mean()) / (targets.std() + 1e-9)
+    return standard
 
 
 class Ensemble:
@@ -88,20 +127,31 @@ class Ensemble:
         features: Features,
         logs: Floats,
         rows: Rows,
-        candidates: Rows,
+        candidates: Floats,
         rng: np.random.Generator,
         room: int,
-        members: int = MEMBERS,
+        members: int = len(LINEAR),
     ) -> None:
+        """Build the members.
+
+        Args:
+            features: columns and groups.
+            logs: fitted log weights and log noise.
+            rows: configurations that condition the model.
+            candidates: columns of the configurations that it is asked about.
+            rng: scatters the members.
+            room: rows that may be added later.
+            members: how many; the first is the fit itself.
+        """
         self._features = features
-        columns, targets = features(rows), features(candidates)
+        columns = features(rows)
         self._count = len(candidates)
         self._members: list[Process] = []
-        for member in range(members):
+        for member, linear in enumerate(LINEAR[:members]):
             scatter = SCATTER * rng.standard_normal(len(logs)) * (member > 0)
             own = np.clip(logs + scatter, -12.0, 6.0)
             own[-1] = min(own[-1], -1.0)
-            self._members.append(Process(features, own, columns, targets, room))
+            self._members.append(Process(features, own, columns, candidates, room, linear))
 
     def add(self, rows: Rows) -> None:
         """Take in rows that were proposed since."""
@@ -117,32 +167,17 @@ class Ensemble:
             finished: which of the rows have a result. Rows after the first that has none count as pending.
         """
         known = len(finished) if finished.all() else int(np.argmin(finished))
-        improvement, optimism, log_time = (np.zeros(self._count) for _ in range(3))
-        both = [_targets(values[:known], slow_tail=slow_tail) for slow_tail in (False, True)]
-        scales = [(float(raw.mean()), float(raw.std()) + 1e-9) for raw in both]
-        standard = [(raw - centre) / spread for raw, (centre, spread) in zip(both, scales, strict=True)]
-        for index, member in enumerate(self._members):
-            y, (centre, spread) = standard[index % 2], scales[index % 2]
-            mean, sd = member.predict(y)
-            improvement += _expected_improvement(float(y.min()), mean, sd) / len(self._members)
-            optimism += (mean - 2.0 * sd) / len(self._members)
-            if index % 2 == 1:
-                log_time += (mean * spread + centre) / (MEMBERS // 2)
-        return Forecast(improvement, optimism, log_time)
-
-
-def _targets(values: Floats, *, slow_tail: bool) -> Floats:
-    timed = ~np.isnan(values)
-    targets = np.zeros(len(values))
-    targets[timed] = values[timed] if slow_tail else compress(values[timed])
-    # A failure is as bad as the slowest success: worse would tear holes into the model beside good regions.
-    targets[~timed] = targets[timed].max()
-    return targets
-
-
-def _standardised(targets: Floats) -> Floats:
-    standard: Floats = (targets - targets.mean()) / (targets.std() + 1e-9)
-    return standard
+        targets, scale = targets_of(values[:known])
+        centre, spread = float(targets.mean()), float(targets.std()) + 1e-9
+        y = standardised(targets)
+        improvement, optimism, mean = (np.zeros(self._count) for _ in range(3))
+        for member in self._members:
+            own, sd = member.predict(y)
+            improvement += _expected_improvement(float(y.min()), own, sd)
+            optimism += own - 2.0 * sd
+            mean += own
+        share = 1.0 / len(self._members)
+        return Forecast(improvement * share, optimism * share, scale.expand(mean * share * spread + centre))
 
 
 def _expected_improvement(best: float, mean: Floats, sd: Floats) -> Floats:
