@@ -34,14 +34,14 @@ def margins(draw: Draw, count: int, times: int = 200) -> list[Margin]:
     return [one for one in made if one is not None]
 
 
-@pytest.mark.parametrize("expected", [0.05, 3.0])
+@pytest.mark.parametrize("expected", [0.003, 0.8])
 def test_the_whole_problem_and_a_sample_give_the_same_verdict(expected: float) -> None:
-    """Rates of a failure in twenty draws (which does show now and then) and of three a draw are told apart."""
+    """Rates of a failure in 300 draws and of more than one in two are told apart, by all rows and by a sample."""
     whole, sample = margins(rate(expected), OF), margins(rate(expected), 2048)
     right = expected > -math.log1p(-LIMIT)
     assert sum(one.lucky == right for one in whole) >= 0.9 * len(whole)
     assert sum(one.lucky == right for one in sample) >= 0.85 * len(sample)
-    sure = [one for one in sample if one.decided()]
+    sure = [one for one in sample if one.decided]
     assert sum(one.lucky == right for one in sure) >= 0.97 * len(sure)
 
 
@@ -53,10 +53,10 @@ def test_the_estimate_has_the_error_it_says() -> None:
     assert 0.7 < math.sqrt(sum(score**2 for score in scores) / len(scores)) < 1.4
 
 
-@pytest.mark.parametrize("draw", [rounding(0.8), rounding(0.49), exponential(0.03)], ids=["0.8", "0.49", "small"])
+@pytest.mark.parametrize("draw", [rounding(1.0), rounding(0.8), exponential(0.03)], ids=["all", "0.8", "small"])
 @pytest.mark.parametrize("count", [512, OF])
 def test_errors_that_end_before_the_tolerance_are_no_luck(draw: Draw, count: int) -> None:
-    """One rounding that uses up to 0.8 of the tolerance is right on every input."""
+    """One rounding that uses the whole tolerance, and no more, is right on every input."""
     assert not any(one.lucky for one in margins(draw, count))
 
 
@@ -73,7 +73,7 @@ def test_an_error_beyond_the_tolerance_is_certain() -> None:
     errors = torch.linspace(0, 1.01, 1000).double()
     found = margin(errors, OF)
     assert found is not None
-    assert (found.lucky, found.decided(), found.worst) == (True, True, pytest.approx(1.01))
+    assert (found.lucky, found.decided, found.worst) == (True, True, pytest.approx(1.01))
 
 
 def test_too_small_a_sample_is_asked_about_by_its_worst_error() -> None:
@@ -84,10 +84,10 @@ def test_too_small_a_sample_is_asked_about_by_its_worst_error() -> None:
 
 
 def test_a_small_problem_asks_when_it_cannot_tell() -> None:
-    """336 rows of errors that fail one draw in three of 8,192 are in doubt; those of plain rounding are not."""
-    assert all(doubtful(rate(0.4)(336, torch.Generator().manual_seed(seed)), OF) for seed in range(50))
+    """336 rows of errors that fail one draw in ten of 8,192 are in doubt, those of plain rounding seldom."""
+    assert all(doubtful(rate(0.1)(336, torch.Generator().manual_seed(seed)), OF) for seed in range(50))
     honest = [doubtful(exponential(0.025)(336, torch.Generator().manual_seed(seed)), OF) for seed in range(50)]
-    assert sum(honest) <= 2
+    assert sum(honest) <= 10
 
 
 def test_errors_of_equal_rows_count_once() -> None:

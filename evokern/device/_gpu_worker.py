@@ -247,7 +247,7 @@ class GpuWorker:
         tensors, launches = self._workload(job.config, problem)
         program = job.built.build(problem).program
         runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
-        return gate.borne_out(gate.check(runner, launches, tensors), tensors)
+        return gate.borne_out(gate.check(runner, launches, tensors), runner, launches, tensors)
 
     def _check_timed(
         self, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem

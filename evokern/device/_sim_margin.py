@@ -30,7 +30,7 @@ from evokern.study import InputSet, SimulationSettings
 
 BLOCKS_AT_ONCE = 8
 """Blocks run before the question is asked again."""
-MOST_BLOCKS = 32
+MOST_BLOCKS = 48
 """Blocks after which the estimate is taken as it is: some seconds."""
 
 
@@ -98,7 +98,7 @@ class MarginProbe:
             if result.fatal is not None:
                 raise failure(result.fatal, limit, problem)
             found = self._margins(stage, kind)
-            if all(one is not None and one.decided() for one in found.values()):
+            if all(one is not None and one.decided for one in found.values()):
                 break
         return found
 

@@ -46,6 +46,8 @@ class Worst:
     """Relative Frobenius error of the output in this run and set."""
     spent: float
     """Root mean square of error over allowed error: rounding errors stay far below 1, a systematic one need not."""
+    most: float
+    """Largest error over allowed error, which may be another element's: this one is worst in absolute terms."""
 
     @property
     def over(self) -> float:
@@ -251,7 +253,7 @@ class Bench:
         return self._findings(numbers)
 
     def _compare(self, name: str, view: torch.Tensor) -> torch.Tensor:
-        """Return (7, runs, sets): bad elements, worst index, got, expected, allowed, relative error, spent."""
+        """Return (8, runs, sets): bad elements, worst index, got, expected, allowed, relative error, spent, most."""
         step = max(1, _ELEMENTS_AT_ONCE // (self.runs * self._results[name].elements))
         blocks = [
             self._compare_sets(name, view[:, start : start + step], slice(start, start + step))
@@ -272,10 +274,12 @@ class Bench:
         worst = (error - allowed).argmax(2, keepdim=True)
         picked = [part.gather(2, worst).squeeze(2) for part in (got, expected, allowed)]
         tiny = torch.finfo(torch.float64).tiny
-        spent = (error / allowed.clamp_min(tiny)).square_().mean(2).sqrt_()
+        shares = error / allowed.clamp_min(tiny)
+        most = shares.amax(2)
+        spent = shares.square_().mean(2).sqrt_()
         scale = expected.square().sum(2)
         relative = (error.square_().sum(2) / scale.clamp_min(tiny)).sqrt_()
-        return torch.stack([bad.to(torch.float64), worst.squeeze(2).to(torch.float64), *picked, relative, spent])
+        return torch.stack([bad.to(torch.float64), worst.squeeze(2).to(torch.float64), *picked, relative, spent, most])
 
     def errors(self, name: str, index: int) -> torch.Tensor:
         """Return error over tolerance in the first run of a set, flat: one number for what is one independent event.
@@ -303,7 +307,7 @@ class Bench:
         worst: list[Worst] = []
         differing: dict[str, tuple[int, ...]] = {}
         for name, tensor in self._results.items():
-            columns = [take(pairs) for _ in range(7)]
+            columns = [take(pairs) for _ in range(8)]
             for pair, (bad, flat, got, expected, allowed, *errors) in enumerate(zip(*columns, strict=True)):
                 run, index = divmod(pair, self.sets)
                 where = _unravel(int(flat), tensor.shape)

@@ -18,6 +18,8 @@ from evokern.trial import Outcome
 
 TOUCHED = 1 / 16
 """Share of the inputs that changes between two calls, for candidates that recognise inputs by a sample of them."""
+MOST_DRAWS = 8
+"""Draws of inputs, the first one too, on which a candidate whose errors come near the tolerance may be run."""
 _BENCHES_KEPT = 4
 
 
@@ -150,20 +152,39 @@ class Gate:
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         return {(kind, name): bench.errors(name, n) for n, kind in enumerate(bench.kinds) for name in bench.results}
 
-    def borne_out(self, verdict: Verdict, tensors: Mapping[str, Tensor]) -> Verdict:
+    def borne_out(
+        self, verdict: Verdict, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
+    ) -> Verdict:
         """Turn a candidate away that `check` let through by luck: other inputs would show it to be wrong too often.
+
+        Where one draw cannot tell, others follow.
 
         Args:
             verdict: what `check` said of it, before anything else ran in its buffers.
+            runner: runs it.
+            launches: its launches.
             tensors: the buffers it was checked with.
+
+        Raises:
+            RunFailed: it crashed or hung.
         """
         if not verdict.passed or max(verdict.report["checks"]["of_tolerance"].values()) < MARGINAL:
             return verdict
-        for (kind, name), errors in self.errors(tensors).items():
-            found = margin(errors, errors.numel())
-            if found is not None and found.lucky:
-                evidence = fault(found, name, kind, errors.numel()) | {"problem": str(self.problem)}
-                return Verdict(False, evidence, verdict.report)
+        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
+        seen = self.errors(tensors)
+        of = {key: errors.numel() for key, errors in seen.items()}
+        for left in reversed(range(MOST_DRAWS)):
+            found = {key: margin(errors, of[key]) for key, errors in seen.items()}
+            for key, one in found.items():
+                if one is not None and one.lucky and (one.decided or not left):
+                    evidence = fault(one, key[1], key[0], of[key]) | {"problem": str(self.problem)}
+                    return Verdict(False, evidence, verdict.report)
+            if not left or all(one is None or one.decided for one in found.values()):
+                break
+            bench.refresh()
+            bench.poison()
+            runner.run(calls(bench, launches))
+            seen = {key: torch.cat([seen[key], errors]) for key, errors in self.errors(tensors).items()}
         return verdict
 
     def again(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:

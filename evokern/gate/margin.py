@@ -4,9 +4,9 @@ A check that draws its inputs anew sees another sample of the same rounding erro
 comes near the tolerance, one draw says little: the candidate passed by luck, and another one fails by bad luck. What
 is asked instead is how many elements are expected beyond the tolerance. The errors above a high threshold are taken to
 fall off exponentially (peaks over a threshold: Pickands, Ann. Statist. 3 (1975), 119; Davison and Smith, J. R. Stat.
-Soc. B 52 (1990), 393), with the mean excess over the threshold as the scale; errors with an end point, such as those of
-one rounding, fall off faster, which the threshold among the largest few sees. The same rule serves a GPU, which has
-every element of the problem, and the simulated device, which has a sample.
+Soc. B 52 (1990), 393), with the mean excess over the threshold as the scale. Errors that end at a point, as those of a
+single rounding do, crowd there: their largest excess is too small for its mean, and they are no luck. The same rule
+serves a GPU, which has every element of the problem, and the simulated device, which has a sample.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ import torch
 MARGINAL = 0.5
 """Error over tolerance from which it is asked whether a candidate passed by luck, where the whole problem was seen or
 too little of it to tell otherwise."""
-LIMIT = 1 / 3
-"""Largest chance of failing on other inputs that is accepted."""
-SURE = 1.64
-"""Standard errors between an estimate and the limit from which it counts as decided: 95 % on that side."""
-CLEAR = 2.2
-"""The same for a small sample that stands for a whole problem: to ask further costs little, 99 % on that side."""
+LIMIT = 0.05
+"""Largest chance of failing on other inputs that is accepted: a right candidate passes 19 of 20 checks at least."""
+SURE = 2.0
+"""Standard errors between an estimate and the limit from which it counts as decided: 98 % on that side."""
 _FEWEST_UNITS = 64
 _FEWEST_PEAKS, _MOST_PEAKS = 8, 64
 _SHARE_OF_PEAKS = 32
+_TELLING = 48
+"""Peaks with which errors that end at a point can be told from errors that fall off."""
+_CROWDED = 0.01
+"""Probability of so small a largest excess if errors fell off exponentially, from which on they end at a point."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Margin:
     """Standard error of the logarithm of `expected`."""
     units: int
     """Elements, or rows, that were seen."""
+    peaks: int
+    """Of those, how many lie above the threshold."""
     worst: float
     """Largest error over tolerance among them."""
 
@@ -52,13 +56,15 @@ class Margin:
     @property
     def lucky(self) -> bool:
         """Whether other inputs would turn the candidate away too often."""
-        return self.chance > LIMIT
+        return self.chance > LIMIT and (self.worst > 1 or self.peaks >= _TELLING)
 
-    def decided(self, errors: float = SURE) -> bool:
-        """Whether the estimate is more than so many standard errors away from the limit."""
+    @property
+    def decided(self) -> bool:
+        """Whether a larger sample would hardly change the answer."""
         if not 0 < self.expected < math.inf:
             return True
-        return abs(math.log(self.expected / -math.log1p(-LIMIT))) > errors * self.error
+        beyond = math.log(self.expected / -math.log1p(-LIMIT))
+        return abs(beyond) > SURE * self.error and (beyond < 0 or self.lucky)
 
 
 def doubtful(errors: torch.Tensor, of: int) -> bool:
@@ -66,7 +72,7 @@ def doubtful(errors: torch.Tensor, of: int) -> bool:
     found = margin(errors, of)
     if found is None:
         return bool(errors.max() >= MARGINAL)
-    return found.lucky or not found.decided(CLEAR)
+    return found.lucky or not found.decided
 
 
 def margin(errors: torch.Tensor, of: int) -> Margin | None:
@@ -83,11 +89,14 @@ def margin(errors: torch.Tensor, of: int) -> Margin | None:
     top: list[float] = errors.topk(peaks + 1).values.tolist()
     threshold, above = top[-1], top[:-1]
     if top[0] > 1.0 or math.isnan(top[0]):
-        return Margin(math.inf, 0.0, count, top[0])
+        return Margin(math.inf, 0.0, count, peaks, top[0])
     scale = math.fsum(value - threshold for value in above) / peaks
-    # Equal peaks are an end point: nothing lies beyond it.
-    steps = (1.0 - threshold) / scale if scale > 0 else math.inf
-    return Margin(peaks * (of / count) * math.exp(-steps), steps / math.sqrt(peaks), count, top[0])
+    # The largest of k exponential excesses stays below x times their mean with probability (1 - exp(-x))^k.
+    crowded = -math.log1p(-(_CROWDED ** (1 / peaks)))
+    if top[0] - threshold <= crowded * scale:
+        return Margin(0.0, 0.0, count, peaks, top[0])
+    steps = (1.0 - threshold) / scale
+    return Margin(peaks * (of / count) * math.exp(-steps), steps / math.sqrt(peaks), count, peaks, top[0])
 
 
 def fault(found: Margin, output: str, kind: str, of: int) -> dict[str, Any]:
@@ -99,6 +108,6 @@ def fault(found: Margin, output: str, kind: str, of: int) -> dict[str, Any]:
     message = (
         f"right this time, but errors of {output!r} reach {found.worst:.2f} of the tolerance on {kind} inputs and fall "
         f"off so slowly that {found.expected:.2g} of {of} are expected beyond it: other inputs turn the candidate away "
-        f"with probability {found.chance:.2g}, and {LIMIT:.2g} is accepted"
+        f"with probability {found.chance:.2g}, and {LIMIT:g} is accepted"
     )
     return evidence | {"expected": found.expected, "message": message}

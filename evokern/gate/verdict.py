@@ -59,7 +59,7 @@ def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
     """Return what each check found, whichever of them decided."""
     over: dict[str, float | str] = {}
     for kind in dict.fromkeys(bench.kinds):
-        over[kind] = _number(max((w.over for w in findings.worst if bench.kinds[w.set] == kind), key=_nan_last))
+        over[kind] = _number(max((w.most for w in findings.worst if bench.kinds[w.set] == kind), key=_nan_last))
     return {
         "guard_bytes": sum(findings.trespassed),
         "input_words": sum(findings.inputs_changed),
