@@ -130,6 +130,8 @@ class SharedShadow:
         lanes = part.lanes
         place = (lanes >> 5)[:, None] * self.warps + ((seen & _THREAD) >> np.uint64(5)).view(np.int64)
         late = seen >= self._limits.take(place)
+        if not late.any():
+            return True
         late &= (seen & _THREAD) != self.thread[lanes][:, None]
         late |= seen >= _FAR
         if writes:
