@@ -20,6 +20,8 @@ import torch
 MARGINAL = 0.5
 """Error over tolerance from which it is asked whether a candidate passed by luck, where the whole problem was seen or
 too little of it to tell otherwise."""
+CLEAR = 0.3
+"""Error over tolerance below which a small sample is in no doubt."""
 LIMIT = 0.05
 """Largest chance of failing on other inputs that is accepted: a right candidate passes 19 of 20 checks at least."""
 SURE = 2.0
@@ -69,9 +71,10 @@ class Margin:
 
 def doubtful(errors: torch.Tensor, of: int) -> bool:
     """Tell whether a small sample leaves open that the whole problem would show a candidate to be wrong."""
+    worst = float(errors.max())
     found = margin(errors, of)
-    if found is None:
-        return bool(errors.max() >= MARGINAL)
+    if found is None or worst < CLEAR:
+        return worst >= MARGINAL
     return found.lucky or not found.decided
 
 
