@@ -1,0 +1,77 @@
+"""What the sanitizer costs: the same launches with and without its checks, run as a script.
+
+    python tests/sanitizer_cost.py [REPEATS]
+
+Four launches of a small problem side by side, as the gate runs them, with their checks of races, unwritten data and
+unwaited copies on and off in turn; bounds and alignment are checked either way. Times are the least of all repeats, of
+the processor alone, so that a busy machine disturbs them little.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from typing import Any
+
+from parity_candidates import FOLDERS
+
+from evokern import simt
+from evokern.compile.build import tensors_of
+from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.records import Program
+from evokern.device._sim_arguments import launch_arguments
+from evokern.discovery import load_kernel
+from evokern.explain.sanitize import draw_buffers
+from evokern.feasibility import launches_of
+from evokern.render import render
+
+CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("attention", "1,2,72,64", {}),
+    ("attention", "1,1,192,64", {}),
+    ("attention", "1,2,72,64", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
+    ("matmul", "144,160,96", {}),
+    ("rmsnorm", "5,264", {}),
+)
+"""Kernel, problem, changes to the default candidate."""
+SETS = 4
+"""Launches side by side: the gate's input sets."""
+REPEATS = 20
+
+
+def cost(name: str, problem_text: str, changes: dict[str, Any], repeats: int) -> tuple[float, float]:
+    """Return the least seconds of one launch without and with checks."""
+    kernel = load_kernel(FOLDERS[name])
+    config = kernel.space.canonical({**kernel.space.default(), **changes})
+    problem = kernel.problem(problem_text)
+    made = render(kernel, config, problem)
+    program = compile_ptx(made.source, made.name, made.headers, made.options, made.entries, (8, 9))
+    assert isinstance(program, Program), program
+    module = simt.parse(program.ptx, source_name=made.name, headers=made.headers)
+    (launch,) = launches_of(kernel, config, problem)
+
+    def once(sanitize: bool) -> float:
+        memory = simt.Memory()
+        buffers = [draw_buffers(memory, tensors_of(kernel, config, problem)) for _ in range(SETS)]
+        gc.collect()
+        gc.disable()
+        began = time.process_time()
+        results = simt.launch_many(
+            module, program.lowered[launch.entry], launch.grid, launch.block,
+            [launch_arguments(launch, named) for named in buffers], dynamic_shared=launch.shared_bytes, memory=memory,
+            count=False, sanitize=sanitize,
+        )  # fmt: skip
+        seconds = time.process_time() - began
+        gc.enable()
+        assert all(result.findings == () for result in results)
+        return seconds
+
+    pairs = [(once(False), once(True)) for _ in range(repeats + 1)][1:]
+    return min(plain for plain, _ in pairs), min(checked for _, checked in pairs)
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        without, checked = cost(*case, int(sys.argv[1]) if len(sys.argv) > 1 else REPEATS)
+        share = 1 - without / checked
+        print(f"{case[0]} {case[1]} {case[2] or ''}: {without * 1e3:.1f} ms, checked {checked * 1e3:.1f}: {share:.0%}")
