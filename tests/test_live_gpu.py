@@ -68,11 +68,15 @@ class TestOneDevice:
         assert (max(medians) - min(medians)) / statistics.median(medians) <= 0.015
 
     def test_racing_stops_a_slow_candidate_early(self, rows: Bench) -> None:
-        """Against an elite that nothing reaches a candidate is slow after the few samples that a bound needs."""
+        """Against an elite that nothing reaches a candidate is slow after the few samples that a bound needs.
+
+        The last one has nobody waiting behind it, and is sampled on.
+        """
         rows.forget()
-        (found,) = rows.run([rows.config()], elite_us=0.5)
-        assert found.outcome is Outcome.SLOW
-        assert len(found.timings[0].samples_us) == 5
+        found = rows.run(rows.feasible()[:6], elite_us=0.5)
+        assert {one.outcome for one in found} <= {Outcome.SLOW, Outcome.DUPLICATE}
+        counts = [len(one.timings[0].samples_us) for one in found if one.outcome is Outcome.SLOW]
+        assert 5 <= min(counts) < max(counts) == TimingSettings().max_samples
 
     def test_equal_programs_are_run_once(self, rows: Bench) -> None:
         """The same candidate asked for twice is a duplicate with the same time."""

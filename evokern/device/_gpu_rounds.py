@@ -1,4 +1,8 @@
-"""One round of a playoff on the GPU: everything loaded anew, new inputs, samples of all candidates in turn."""
+"""One round of a playoff on the GPU: everything loaded anew, new inputs, samples of all candidates in turn.
+
+Candidates with the same tensors work on the same buffers: where a buffer lies in memory can change a time by more than
+what a playoff decides about (two loads of one program on buffers of their own were told apart on an H200).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evokern.device._jobs import Round
+from evokern.device._jobs import Entrant, Round
 from evokern.errors import DeviceError
 from evokern.gate.bench import Bench
 from evokern.gate.check import RunFailed
 from evokern.gate.verdict import judge
-from evokern.kernel import Problem
+from evokern.kernel import Problem, Tensor
 from evokern.stats import geometric_mean
 
 if TYPE_CHECKING:
@@ -47,12 +51,14 @@ def play_round(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
 
 def _play(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
     loaded = [worker.load(one.built) if one.built else None for one in job.entrants]
+    benches: list[tuple[Problem, dict[str, Tensor], Bench]] = []
     rows = []
     for entrant, candidate in zip(job.entrants, loaded, strict=True):
         row = []
         for problem in worker.problems:
-            bench, sequence = worker.sequence(entrant.config, problem, entrant.built, candidate, entrant.baseline)
-            clock = worker.clock(sequence)
+            bench = _bench(worker, entrant, problem, benches)
+            calls = worker.sequence(bench, entrant.config, problem, entrant.built, candidate, entrant.baseline)
+            clock = worker.clock(calls)
             row.append(_Course(clock, bench, problem, entrant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]
@@ -69,6 +75,20 @@ def _play(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(samples) for samples in taken)
 
 
+def _bench(
+    worker: GpuWorker, entrant: Entrant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
+) -> Bench:
+    """Return the buffers that others with the same tensors use too, or new ones."""
+    tensors = worker.tensors(entrant.config, problem)
+    if not any(tensor.role == "inout" for tensor in tensors.values()):
+        for of, same, bench in benches:
+            if (of, same) == (problem, tensors):
+                return bench
+    bench = worker.fresh_bench(entrant.config, problem)
+    benches.append((problem, tensors, bench))
+    return bench
+
+
 def _one(clock: GraphClock) -> float:
     while True:
         samples = clock.take(1)
@@ -77,9 +97,12 @@ def _one(clock: GraphClock) -> float:
 
 
 def _require_right(row: Sequence[_Course]) -> None:
+    """Run each timed graph once more, on poisoned outputs, and check what it leaves."""
     for course in row:
         if any(tensor.role == "inout" for tensor in course.bench.tensors.values()):
             continue  # timed calls worked on their own results, which cannot be compared
+        course.bench.poison()
+        course.clock.replay()
         verdict = judge(
             course.bench, course.bench.verify(), deterministic=False, problem=course.problem, when="in the playoff"
         )

@@ -155,19 +155,27 @@ class GpuWorker:
         """Return a clock over a sequence of calls."""
         return self._clock(sequence)
 
-    def sequence(
-        self, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None, baseline: str
-    ) -> tuple[Bench, list[Callable[[], None]]]:
-        """Return fresh buffers with new inputs, and a candidate's or baseline's calls on them, one per input set."""
-        tensors, launches = self._workload(config, problem)
-        bench = self._timed_bench(self._gates[problem], tensors, fresh=True)
+    def tensors(self, config: Config, problem: Problem) -> dict[str, Tensor]:
+        """Return what a candidate's buffers at a problem must hold."""
+        return self._workload(config, problem)[0]
+
+    def fresh_bench(self, config: Config, problem: Problem) -> Bench:
+        """Return poisoned buffers with new inputs for a candidate's timed runs."""
+        bench = self._timed_bench(self._gates[problem], self.tensors(config, problem), fresh=True)
         bench.poison()
-        prepared = calls(bench, launches)
+        return bench
+
+    def sequence(
+        self, bench: Bench, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None,
+        baseline: str,
+    ) -> list[Callable[[], None]]:  # fmt: skip
+        """Return a candidate's or baseline's calls on buffers, one per input set."""
+        prepared = calls(bench, self._workload(config, problem)[1])
         if built is None or candidate is None:
             chosen = next(b for b in self._kernel.workload.baselines if b.name == baseline)
-            return bench, [runs_as(chosen, problem, call.arguments) for call in prepared]
+            return [runs_as(chosen, problem, call.arguments) for call in prepared]
         program = built.build(problem).program
-        return bench, [candidate.prepare(program, call).enqueue for call in prepared]
+        return [candidate.prepare(program, call).enqueue for call in prepared]
 
     # ---- candidates
 
