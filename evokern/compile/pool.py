@@ -33,14 +33,15 @@ class CompileSettings:
     """Limits to keep and compute capability to compile for."""
     cache: Path | None
     """The cache's folder, or None to keep nothing."""
+    niceness: int = 10
+    """Added to the workers' niceness: compiles run ahead of a GPU, and what feeds and times it goes first."""
 
 
 class CompileWorker:
     """Answers a configuration with what can run or with an outcome."""
 
     def __init__(self, settings: CompileSettings) -> None:
-        # Compiles run ahead of the GPU; what feeds and times it goes first where cores are few.
-        os.nice(10)
+        os.nice(settings.niceness)
         self._settings = settings
         self._kernel = load_kernel(settings.folder)
         self._target = Target(settings.profile, CompileCache(settings.cache) if settings.cache else None)

@@ -94,7 +94,7 @@ class Ranking:
         chip = limits_for(profile, study.limits)
         cores = len(os.sched_getaffinity(0))
         self._default = kernel.space.default()
-        compiling = CompileSettings(kernel.folder, problems, chip, default_directory())
+        compiling = CompileSettings(kernel.folder, problems, chip, default_directory(), niceness=0)
         simulating = SimSettings(
             kernel.folder, problems, chip, study.gate, study.timing, study.simulation, self._default
         )  # fmt: skip

@@ -71,7 +71,7 @@ class SimulatedDevice:
             UsageError: the workload, the kernel folder or the compiler cannot work as asked.
         """
         profile = limits_for(self._profile, task.study.limits)
-        compiling = CompileSettings(task.kernel.folder, task.problems, profile, default_directory())
+        compiling = CompileSettings(task.kernel.folder, task.problems, profile, default_directory(), niceness=0)
         simulating = SimSettings(
             task.kernel.folder, task.problems, profile, task.study.gate, task.study.timing, task.study.simulation,
             first_candidate(task, profile),
