@@ -2,12 +2,13 @@
 
     python tests/model_accuracy.py runs.db                        # every study in it that was measured
     python tests/model_accuracy.py runs.db:attention-s512 b.db --chip h200 --json
-    python tests/model_accuracy.py runs.db --within KV_LOAD=cp_async
+    python tests/model_accuracy.py runs.db --within KV_LOAD=cp_async --blocks 3
 
 Every candidate that a study measured to the end is predicted for the chip, on all cores; neither the gate nor a GPU
 takes part. For each study it prints the rank correlation over all candidates and among those of one value of a gene,
 the median error, and how far the best of the five predicted fastest stays behind the best measured. Candidates are
-fair where they were drawn at random and no race cut the slow ones short:
+fair where they were drawn at random and no race cut the slow ones short; some of them take a minute to count, for
+which a study's own limit on instructions is too low (`INSTRUCTIONS`):
 
     evokern search attention-s512 --fresh --trials 200 --db runs.db    # with sampler.name = "random", timing.race = 0
 
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,8 @@ from evokern.trial import Outcome, Trial
 
 WITHIN = "TENSOR_CORES=mma_sync"
 """Gene and value among whose candidates the model has to rank as well."""
+INSTRUCTIONS = 600_000_000
+"""Warp instructions of a launch after which a candidate is given up: thousands of µs on a GPU stay below."""
 TOP = 5
 """Predicted fastest candidates, the best of which is compared with the best measured."""
 FEWEST = 3
@@ -104,7 +107,9 @@ def measured_trials(reader: Reader, record: StudyRecord) -> list[Trial]:
     return [trial for trial in reader.trials(record) if trial.evaluation.outcome is Outcome.MEASURED]
 
 
-def judged(path: Path, name: str | None, chip_name: str | None, within: str) -> Iterator[tuple[StudyRecord, Accuracy]]:
+def judged(
+    path: Path, name: str | None, chip_name: str | None, within: str, blocks: int | None
+) -> Iterator[tuple[StudyRecord, Accuracy]]:
     """Yield the accuracy at each study of a database that a GPU measured.
 
     Raises:
@@ -115,6 +120,10 @@ def judged(path: Path, name: str | None, chip_name: str | None, within: str) -> 
         for record in [reader.study(name)] if name else [one for one in reader.studies() if not one.predicted]:
             trials = measured_trials(reader, record)
             study = study_of(record)
+            counting = replace(
+                study.simulation, instruction_limit=INSTRUCTIONS, blocks=blocks or study.simulation.blocks
+            )
+            study = replace(study, simulation=counting)
             profile = chip(chip_name) if chip_name else chip_of(record.device, reader.sessions(record))
             with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
                 kernel = stored_kernel(reader, record, record.kernel_digest, Path(scratch), trust=True)
@@ -130,13 +139,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("databases", nargs="+", metavar="DB[:STUDY]")
     parser.add_argument("--chip", help="chip to predict for (default: the one each study ran on)")
     parser.add_argument("--within", default=WITHIN, metavar="GENE=VALUE", help="(default: %(default)s)")
+    parser.add_argument("--blocks", type=int, help="blocks counted of each candidate (default: the study's)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     missed = False
     for word in options.databases:
         path, _, name = word.partition(":")
         began = time.monotonic()
-        for record, found in judged(Path(path), name or None, options.chip, options.within):
+        for record, found in judged(Path(path), name or None, options.chip, options.within, options.blocks):
             missed |= bool(found.missed())
             seconds, began = time.monotonic() - began, time.monotonic()
             where = {"study": record.name, "problems": list(record.problems), "seconds": round(seconds, 1)}

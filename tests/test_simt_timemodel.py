@@ -14,6 +14,7 @@ from evokern import simt
 from evokern.profiles import CHIPS, Profile, chip
 from evokern.simt import timemodel
 from evokern.simt.latencies import latencies_of
+from evokern.simt.pipes import holds
 from evokern.simt.timeline import Timeline
 
 SOURCE = r"""
@@ -44,7 +45,10 @@ def _facts(stride: int, steps: int, blocks: int = 64) -> timemodel.LaunchFacts:
     counters = result.counters
     assert counters is not None
     latencies = latencies_of(chip("h200"))
-    timeline = Timeline(module.program("walk"), latencies, counters.conflicts(), latencies.l2)
+    program = module.program("walk")
+    timeline = Timeline(
+        program, latencies, counters.conflicts(), latencies.l2, holds(program, counters, chip("h200"))
+    )  # fmt: skip
     ends = [end for record in counters.record for end in timeline.walk(record, counters.warps_per_block).blocks]
     return timemodel.LaunchFacts(blocks, 8, counters, sum(ends) / len(ends), max(ends), 0.0, 1e6)
 

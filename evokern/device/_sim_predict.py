@@ -21,6 +21,7 @@ from evokern.render import read_source
 from evokern.simt import timemodel
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import latencies_of
+from evokern.simt.pipes import holds
 from evokern.simt.timeline import Timeline
 from evokern.space import Config
 from evokern.study import SimulationSettings, TimingSettings
@@ -139,9 +140,11 @@ class Predictor:
         counters = result.counters
         latencies = latencies_of(chip)
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
+        program = module.program(symbol)
         timeline = Timeline(
-            module.program(symbol), latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram
-        )
+            program, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
+            holds(program, counters, chip),
+        )  # fmt: skip
         walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
         ends = [end for walk in walks for end in walk.blocks]
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}

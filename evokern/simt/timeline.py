@@ -5,13 +5,16 @@ instruction issues when its operands are ready, results are ready a latency late
 last arrival, and a wait for asynchronous copies ends when their data would have come. Within a segment instructions may
 issue in any order that their operands allow, since the assembler reorders there; segments follow one another in order.
 
+A segment that waits for no other warp and has been walked a few times after the same one takes its mean from then on:
+loops settle after a few turns, and the first instructions of a kernel, which load, say nothing about those that follow.
+
 The result is a lower bound on a block's time from latencies alone. `evokern.simt.timemodel` sets it against throughput.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,11 +22,16 @@ from evokern.simt.arrays import Array
 from evokern.simt.counters import BatchRecord
 from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.operands import registers_of
+from evokern.simt.pipes import Hold
 from evokern.simt.program import Program, Segment
 from evokern.simt.syntax import Address, Immediate, Instruction
 
 MOST_STEPS = 40_000
-"""Instructions walked before the rest is extrapolated from the share of instructions done."""
+"""Instructions walked before every segment that was seen takes its mean, those with barriers and copies too."""
+SETTLED = 8
+"""Walks of a segment after the same one before its mean stands for it."""
+_MEETING = frozenset({"barrier", "async", "commit", "wait", "fence"})
+"""Kinds of steps whose clocks other warps or later segments look at."""
 GROUPS = 64
 """Asynchronous copy groups remembered per warp; waits never name more."""
 
@@ -42,6 +50,20 @@ class Step:
     """Rows of registers it writes."""
     keep: int
     """`wait`: groups that may stay in flight; `barrier`: its number."""
+    hold: Hold | None
+    """The pipe that its warp cannot use again for a while."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One segment as the walk needs it."""
+
+    steps: tuple[Step, ...]
+    """Its instructions."""
+    alone: bool
+    """True when it neither waits for other warps nor starts or awaits copies."""
+    results: Array
+    """Rows of registers that it writes."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +74,35 @@ class Walk:
     """Time of each block alone, from start to its last warp's end."""
     waits: Mapping[str, float]
     """Mean clocks a warp spent waiting, by cause: `barrier`, `async_copy`, `memory`."""
-    complete: bool
-    """False when the record was longer than the walk and the end is extrapolated."""
+
+
+@dataclass(slots=True, eq=False)
+class _Typical:
+    """How long a segment took after a certain one, as far as it was walked."""
+
+    walks: int = 0
+    """How often."""
+    whole: float = 0.0
+    """Clocks of a mean warp, the wait at a barrier before it included; summed over walks."""
+    inner: float = 0.0
+    """The same without that wait."""
+    memory: float = 0.0
+    """Clocks of it spent waiting for operands."""
+    late: Array = field(default_factory=lambda: np.zeros((0, 1)))
+    """Clocks from the segment's end until each of its results is ready, one row each, mean warp, last walk."""
 
 
 class Timeline:
     """Walks the record of one launch."""
 
-    def __init__(self, program: Program, latencies: Latencies, extra: Mapping[int, float], l2_latency: float) -> None:
+    def __init__(
+        self,
+        program: Program,
+        latencies: Latencies,
+        extra: Mapping[int, float],
+        l2_latency: float,
+        holds: Mapping[int, Hold],
+    ) -> None:
         """Prepare the walk.
 
         Args:
@@ -67,10 +110,12 @@ class Timeline:
             latencies: the chip's latencies.
             extra: instruction number → further clocks (bank conflicts, uncoalesced sectors).
             l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
+            holds: instruction number → the pipe it holds, and for how long.
         """
         self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
+        self.holds = holds
         self._rows: dict[tuple[int, str], int] = {}
-        self._plans: dict[int, tuple[Step, ...]] = {}
+        self._plans: dict[int, Plan] = {}
 
     def walk(self, record: BatchRecord, warps_per_block: int) -> Walk:
         """Walk the record of one batch.
@@ -82,25 +127,33 @@ class Timeline:
         for index in {segment for segment, _ in record.steps}:
             self._plan(self.program.segments[index])
         state = _State(len(self._rows) + 1, record.warps, warps_per_block, self.latencies.barrier)
-        total = sum(len(self._plans[segment]) for segment, _ in record.steps)
-        done = 0
+        typical: dict[tuple[int, int], _Typical] = {}
+        done, before = 0, -1
         for segment, mask in record.steps:
             plan = self._plans[segment]
-            if done + len(plan) > MOST_STEPS and done:
-                break
-            state.run(plan, mask)
-            done += len(plan)
-        scale = total / max(done, 1)
-        ends = state.clock.reshape(-1, warps_per_block).max(1) * scale
-        waits = {cause: float(clocks.mean()) * scale for cause, clocks in state.waits.items()}
-        return Walk(tuple(float(end) for end in ends), waits, done == total)
+            known = typical.setdefault((before, segment), _Typical())
+            before = segment
+            if known.walks and done > MOST_STEPS:
+                state.skip(plan, mask, known, whole=True)
+            elif known.walks >= SETTLED and plan.alone:
+                state.skip(plan, mask, known, whole=False)
+            else:
+                state.run(plan, mask, known)
+                done += len(plan.steps)
+        ends = state.clock.reshape(-1, warps_per_block).max(1)
+        waits = {cause: float(clocks.mean()) for cause, clocks in state.waits.items()}
+        return Walk(tuple(float(end) for end in ends), waits)
 
     def _plan(self, segment: Segment) -> None:
         if segment.index in self._plans:
             return
         instructions = segment.unit.function.instructions[segment.start : segment.stop]
-        steps = [self._step(segment, instruction, segment.base + at) for at, instruction in enumerate(instructions)]
-        self._plans[segment.index] = tuple(step for step in steps if step is not None)
+        found = [self._step(segment, instruction, segment.base + at) for at, instruction in enumerate(instructions)]
+        steps = tuple(step for step in found if step is not None)
+        written = dict.fromkeys(row for step in steps for row in step.results)
+        self._plans[segment.index] = Plan(
+            steps, all(step.kind not in _MEETING for step in steps), np.array([*written], np.int64)
+        )
 
     def _step(self, segment: Segment, instruction: Instruction, number: int) -> Step | None:
         cost = cost_of(instruction, self.latencies)
@@ -120,7 +173,7 @@ class Timeline:
         if cost.kind in ("wait", "barrier"):
             keep = int(literal) if not instruction.has("wait_all") else 0
         latency += self.extra.get(number, 0.0)
-        return Step(cost.kind, latency, tuple(dict.fromkeys(rows[0])), tuple(rows[1]), keep)
+        return Step(cost.kind, latency, tuple(dict.fromkeys(rows[0])), tuple(rows[1]), keep, self.holds.get(number))
 
     def _row(self, segment: Segment, name: str) -> int:
         return self._rows.setdefault((segment.unit.number, name), len(self._rows))
@@ -140,17 +193,43 @@ class _State:
         self.pending = np.zeros(warps)
         self.block = np.repeat(np.arange(warps // warps_per_block), warps_per_block)
         self.barrier = barrier
+        self.busy: dict[str, Array] = {}
         self.waits = {cause: np.zeros(warps) for cause in ("barrier", "async_copy", "memory")}
 
-    def run(self, plan: tuple[Step, ...], mask: Array | None) -> None:
-        """Let the warps of a mask (None for all) run one segment."""
+    def run(self, plan: Plan, mask: Array | None, known: _Typical) -> None:
+        """Let the warps of a mask (None for all) run one segment, and note what it took."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
+        came = float(self.clock[at].mean())
         self._pass_barrier(at)
         start = self.clock[at].copy()
+        waited = self._steps(plan, at, start)
+        end = self.clock[at]
+        known.walks += 1
+        known.whole += float(end.mean()) - came
+        known.inner += float((end - start).mean())
+        known.memory += float(waited.mean())
+        late = self.ready[plan.results] if isinstance(at, slice) else self.ready[plan.results[:, None], at]
+        known.late = (late - end).mean(1)[:, None]
+
+    def skip(self, plan: Plan, mask: Array | None, known: _Typical, *, whole: bool) -> None:
+        """Let them run a segment that took its mean; ``whole`` where waits at barriers are part of it."""
+        at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
+        if not whole:
+            self._pass_barrier(at)
+        self.clock[at] += (known.whole if whole else known.inner) / known.walks
+        self.waits["memory"][at] += known.memory / known.walks
+        ready = self.clock[at] + known.late
+        if isinstance(at, slice):
+            self.ready[plan.results] = ready
+        else:
+            self.ready[plan.results[:, None], at] = ready
+
+    def _steps(self, plan: Plan, at: Array | slice, start: Array) -> Array:
+        """Issue a segment's instructions; return the clocks each warp waited for operands."""
         last, issued = start.copy(), 0.0
         ordered = np.maximum(self.ordered[at], start)
         ready = self.ready
-        for step in plan:
+        for step in plan.steps:
             if step.kind == "free":
                 when = start if not step.sources else ready[step.sources[0]][at]
                 for source in step.sources[1:]:
@@ -164,6 +243,10 @@ class _State:
                 when = np.maximum(when, ordered)
             for source in step.sources:
                 when = np.maximum(when, ready[source][at])
+            if step.hold is not None:
+                until = self.busy.setdefault(step.hold.pipe, np.zeros(self.clock.size))
+                when = np.maximum(when, until[at])
+                until[at] = when + step.hold.clocks
             if step.kind == "wait":
                 until = self._groups_done(at, step.keep)
                 self.waits["async_copy"][at] += np.maximum(until - when, 0.0)
@@ -179,9 +262,11 @@ class _State:
             for result in step.results:
                 ready[result, at] = when + step.latency
             last = np.maximum(last, when)
-        self.waits["memory"][at] += np.maximum(last - start - issued, 0.0)
+        waited = np.maximum(last - start - issued, 0.0)
+        self.waits["memory"][at] += waited
         self.clock[at] = last + 1.0
         self.ordered[at] = ordered
+        return waited
 
     def _pass_barrier(self, at: Array | slice) -> None:
         number = self.passing[at]

@@ -5,9 +5,8 @@ For the busiest SM, which gets ``ceil(blocks / SMs)`` blocks, each pipe's work i
 Throughput and latency are combined as a p-norm: resident warps hide one behind the other, but never completely. Launch
 and drain are added.
 
-`HIDE_NORM`, `IN_ORDER` and `SPILL_COST` were fitted once, over 160 random attention candidates on an H200, where the
-published rates and latencies alone already ranked them at a Spearman correlation of 0.89; they are the same for every
-kernel and chip.
+`HIDE_NORM` and `SPILL_COST` are fitted, the first over 116 attention candidates of one shape (2,8,512,64) on an H200,
+random and tuned ones, and checked on three other shapes (README.md); they are the same for every kernel and chip.
 
 Counters come from a sample of blocks (`sample_blocks`); a block's mean stands for the whole grid. That is exact where
 blocks do the same work, and for work that changes evenly over the grid (a causal mask), since the sample is symmetric.
@@ -22,21 +21,27 @@ from dataclasses import dataclass
 from evokern.profiles import Profile
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import FREE, latencies_of
+from evokern.simt.pipes import SCHEDULERS, tensor_rate
 
 PIPE_NORM = 4.0
 """Exponent that joins the pipes: near the maximum, since pipes work side by side, above it where two are full."""
-HIDE_NORM = 1.3
+HIDE_NORM = 1.4
 """Exponent that joins throughput and latency: near their sum, for the few warps of a tuned kernel hide little."""
-IN_ORDER = 1.5
-"""A warp issues in order, while the timeline lets a segment's instructions wait for their operands alone."""
 SPILL_COST = 1e-3
 """Share by which a byte that a thread spills lengthens the kernel: local loads and stores that PTX does not show."""
 DRAM_REACH = 0.8
 """Share of L2 that a working set may fill and still be found there by the next launch."""
-ISSUE_PER_CLOCK = 4.0
-"""Warp instructions an SM issues a clock, one by each scheduler (CUDA Programming Guide, "Hardware Multithreading")."""
+ISSUE_PER_CLOCK = float(SCHEDULERS)
+"""Warp instructions an SM issues a clock, one by each scheduler."""
 FP64_PER_CLOCK: Mapping[int, float] = {80: 32.0, 89: 2.0, 90: 64.0}
 """fp64 results a clock and SM (CUDA Programming Guide, "Arithmetic Instructions")."""
+WIDENING = "cvt.f32.f16"
+"""The conversion that becomes an addition of halves (HADD2.F32) and has its rate."""
+EITHER_PIPE = frozenset({"add", "sub", "shl"})
+"""Integer operations that the assembler gives to whichever pipe has room: the integer one, or the multiply-add one as
+IMAD.IADD and IMAD.SHL. Machine code for sm_90 has about as many of one as of the other."""
+MULTIPLIES = frozenset({"mul", "mad"})
+"""Integer operations of the multiply-add pipe alone (IMAD), beside the integer pipe and as fast."""
 
 CAUSES: Mapping[str, str] = {
     "tensor": "tensor-bound", "fp32": "arithmetic-bound", "fp16": "arithmetic-bound", "fp64": "arithmetic-bound",
@@ -108,7 +113,7 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     terms["l2"] = _l2_us(facts, chip)
     terms["dram"] = _dram_us(facts, chip)
     blocks_alone = facts.longest_clocks if waves == 1 else waves * facts.latency_clocks
-    terms["latency"] = IN_ORDER * blocks_alone / microsecond
+    terms["latency"] = blocks_alone / microsecond
     throughput = _norm([value for name, value in terms.items() if name != "latency"], PIPE_NORM)
     launch = latencies_of(chip).launch_us
     time = launch + _norm([throughput, terms["latency"]], HIDE_NORM) * (1 + SPILL_COST * facts.spill_bytes)
@@ -140,7 +145,7 @@ def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
         "fp32": issued["fp32"] * 32 / fp32_lanes,
         "fp16": issued["fp16"] * 32 / fp32_lanes,
         "fp64": issued["fp64"] * 32 / fp64_lanes,
-        "integer": issued["integer"] * 32 / chip.int32_per_clock,
+        "integer": max(issued["integer"], issued["multiply"]) * 32 / chip.int32_per_clock,
         "sfu": issued["sfu"] * 32 / chip.sfu_per_clock,
         "shared": (float(counters.shared_wavefronts.sum()) + counters.async_bytes / 128) / sampled,
         "l1": float(sectors) / sampled / 4,
@@ -148,24 +153,27 @@ def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
 
 
 def _issued(counters: Counters) -> dict[str, float]:
-    totals = dict.fromkeys(("tensor", "fp32", "fp16", "fp64", "sfu", "integer", "load_store", "control"), 0.0)
+    names = ("tensor", "fp32", "fp16", "fp64", "sfu", "integer", "multiply", "either", "load_store", "control")
+    totals = dict.fromkeys(names, 0.0)
     for text, pipe, count in zip(counters.instructions, counters.pipes, counters.warp_instructions, strict=True):
-        opcode = text.split(".", 1)[0].split()[-1] if text else ""
+        name = text.split(" ", 2)[1 if text.startswith("@") else 0]
+        opcode = name.split(".", 1)[0]
         if opcode not in FREE:
-            totals[pipe] += float(count)
+            totals[_machine_pipe(name, opcode, pipe)] += float(count)
     return totals
 
 
+def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
+    """Return the pipe of what the assembler makes of an instruction, where it differs from the PTX instruction's."""
+    if name == WIDENING:
+        return "fp16"
+    if pipe == "integer":
+        return "multiply" if opcode in MULTIPLIES else "either" if opcode in EITHER_PIPE else pipe
+    return pipe
+
+
 def _tensor_clocks(counters: Counters, chip: Profile) -> float:
-    clocks = 0.0
-    for name, (_, flops) in counters.mma.items():
-        kinds = name.split(".")[1:]
-        accumulator, operand = kinds[0], kinds[1] if len(kinds) > 1 else kinds[0]
-        operand = {"u8": "s8", "e5m2": "e4m3"}.get(operand, operand)
-        rates = chip.tensor_flops_per_clock
-        rate = rates.get(f"{operand}->{accumulator}") or rates.get(f"{operand}->f32") or min(rates.values())
-        clocks += flops / rate
-    return clocks
+    return sum(flops / tensor_rate(tuple(name.split(".")[1:]), chip) for name, (_, flops) in counters.mma.items())
 
 
 def _l2_us(facts: LaunchFacts, chip: Profile) -> float:

@@ -12,6 +12,7 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.matrix import bind_mma, bind_wmma, matrix_move, wmma_elements
 from evokern.simt.operations.memory_ops import address_rows, space_of, widened
 from evokern.simt.operations.table import operation
+from evokern.simt.operations.wmma_travel import count_moves, moves
 from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import Immediate, Instruction, Operand, Vector
 
@@ -261,7 +262,9 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
     element = np.dtype(f"u{size}")
     from evokern.simt.operations.memory_access import element_access
 
-    access = element_access(machine, number, space_of(i), size)
+    access = element_access(machine, number, space_of(i), size, wavefronts=False)
+    lines, places = (rows, columns) if major else (columns, rows)
+    way = moves(lines, places, size, rows_of_16_bytes=operand in ("a", "b") and size == 2)
 
     def run() -> None:
         active = active_of()
@@ -269,6 +272,9 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
         step = active.pick(stride).astype(np.int64) if stride is not None else np.int64(pitch)
         base = widened(active.pick(row))
         mine = lane[active.lanes]
+        if machine.events is not None and space_of(i) != "global":
+            pitches = np.asarray(step * size)
+            count_moves(machine, number, active, base + np.uint64(offset), pitches, way, space_of(i))
         for place, file in enumerate(files):
             parts = np.empty((active.count, packed), element)
             if store:

@@ -18,7 +18,7 @@ ElementAccess = Callable[[Active, Array, Array | None], Array]
 """(lanes, 64-bit addresses, values to store or None) → values."""
 
 
-def element_access(machine: Machine, number: int, space: str, width: int) -> ElementAccess:
+def element_access(machine: Machine, number: int, space: str, width: int, *, wavefronts: bool = True) -> ElementAccess:
     """Return a function that loads or stores one element per lane, with every check.
 
     Args:
@@ -26,6 +26,7 @@ def element_access(machine: Machine, number: int, space: str, width: int) -> Ele
         number: the instruction, for findings.
         space: state space, or ``generic``.
         width: bytes of an element.
+        wavefronts: count those of shared memory; False where elements travel together and the caller counts.
     """
     site = Site()
     state: dict[str, Array | None] = {"values": None, "result": None, "lanes": None}
@@ -35,7 +36,7 @@ def element_access(machine: Machine, number: int, space: str, width: int) -> Ele
         if sound is None:
             return
         shadow, values = machine.shared.shadow, state["values"]
-        if machine.events is not None:
+        if wavefronts and machine.events is not None:
             machine.events.shared(number, sound, index, width)
         if values is not None:
             if shadow is not None:

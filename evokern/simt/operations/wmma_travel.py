@@ -1,0 +1,96 @@
+"""How a `wmma` fragment travels between shared memory and registers: the machine's accesses, for counting wavefronts.
+
+The assembler turns `wmma.load` of 16-bit operands into `ldmatrix` (LDSM: up to 32 rows of 16 bytes), and moves
+accumulators by plain loads and stores of what lies side by side (LDS.64, STS.64), as machine code for sm_90 shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.memory import SHARED_WINDOW, WINDOW_BITS
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+
+WIDEST = 16
+"""Bytes that a lane moves at once."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One access of a warp."""
+
+    width: int
+    """Bytes a lane."""
+    lines: Array
+    """Line of the matrix in memory, one per lane."""
+    starts: Array
+    """Bytes from the line's start, one per lane."""
+
+
+def moves(lines: Array, places: Array, size: int, *, rows_of_16_bytes: bool) -> tuple[Move, ...]:
+    """Return the accesses that move a fragment.
+
+    Args:
+        lines: line of each element, [32 lanes, elements of a lane].
+        places: its place in the line.
+        size: bytes of an element.
+        rows_of_16_bytes: whether `ldmatrix` serves it.
+    """
+    if rows_of_16_bytes:
+        height, chunks = int(lines.max()) + 1, (int(places.max()) + 1) * size // WIDEST
+        line, chunk = np.tile(np.arange(height), chunks), np.repeat(np.arange(chunks), height)
+        return tuple(Move(WIDEST, line[at : at + 32], chunk[at : at + 32] * WIDEST) for at in range(0, line.size, 32))
+    found: list[Move] = []
+    at = 0
+    while at < lines.shape[1]:
+        run = _run(lines[:, at:], places[:, at:], size)
+        found.append(Move(run * size, lines[:, at], places[:, at] * size))
+        at += run
+    return tuple(found)
+
+
+def _run(lines: Array, places: Array, size: int) -> int:
+    """Return how many of the first elements lie side by side in every lane, as a width that the machine has."""
+    run = 1
+    while 2 * run <= lines.shape[1] and 2 * run * size <= WIDEST:
+        side_by_side = (places[:, : 2 * run] == places[:, :1] + np.arange(2 * run)).all()
+        if not side_by_side or (lines[:, : 2 * run] != lines[:, :1]).any() or (places[:, 0] % (2 * run)).any():
+            break
+        run *= 2
+    return run
+
+
+def count_moves(
+    machine: Machine, number: int, active: Active, address: Array, pitch: Array, way: tuple[Move, ...], space: str
+) -> None:
+    """Count the wavefronts of a fragment's way, as far as it is in shared memory.
+
+    Args:
+        machine: the machine.
+        number: the instruction.
+        active: lanes that take part, whole warps.
+        address: where the matrix starts, one per active lane or one for all.
+        pitch: bytes from line to line, likewise.
+        way: its accesses.
+        space: state space, or ``generic``.
+    """
+    assert machine.events is not None
+    start, step = (np.broadcast_to(row.astype(np.int64), (active.count,)) for row in (address, pitch))
+    if space == "generic":
+        inside = start >> WINDOW_BITS == 1
+        if not inside.any():
+            return
+        active, start, step = machine.restrict(active, inside), start[inside] - SHARED_WINDOW, step[inside]
+    start, lane = start + active.pick(machine.shared.base), active.lanes % 32
+    for move in way:
+        taken = lane < move.lines.size
+        some = active if taken.all() else machine.restrict(active, taken)
+        mine = lane[taken]
+        where = start[taken] + move.lines[mine] * step[taken] + move.starts[mine]
+        machine.events.shared(number, some, where // move.width, move.width)
