@@ -93,6 +93,20 @@ def test_samples_are_spread_symmetrically(total: int, wanted: int) -> None:
     assert sum(blocks) / len(blocks) == pytest.approx((total - 1) / 2, abs=1.0)
 
 
+def test_a_single_wave_waits_for_dram() -> None:
+    """Bytes from DRAM are waited for in full where all blocks start at once, and hidden behind other waves else."""
+    h200 = chip("h200")
+    cold = replace(_FACTS, blocks=8 * h200.sms, working_set_bytes=1e9, unique_bytes=1e7)
+
+    def waits(resident: int) -> float:
+        far, near = (replace(cold, resident=resident, unique_bytes=size) for size in (1e7, 0.0))
+        return timemodel.predict(far, h200).time_us - timemodel.predict(near, h200).time_us
+
+    alone = 1e7 / h200.dram_bytes_per_s * 1e6
+    assert waits(8) >= alone
+    assert waits(1) < alone
+
+
 def test_launches_that_follow_one_another_add_up() -> None:
     """The time of a sequence is the sum of its launches'."""
     one = timemodel.predict(_FACTS, chip("l4"))
