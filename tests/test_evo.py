@@ -22,7 +22,7 @@ from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._genome import Genome
 from evokern.samplers.evo._observations import Ledger
 from evokern.samplers.evo._sampler import boundary
-from evokern.samplers.evo._surrogate import Scale, representative
+from evokern.samplers.evo._surrogate import LARGE, SMALL, Scale, fit, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.space import Config, Gene, Mutation, Parameter, Space
 from evokern.trial import Outcome
@@ -342,6 +342,17 @@ def test_pending_rows_narrow_the_variance_and_leave_the_mean() -> None:
     whole = Process(features, prior_weights(features), features(rows), features(targets), room=0)
     assert process.predict(y)[0] == pytest.approx(whole.predict(y)[0])
     assert process.predict(y)[1] == pytest.approx(whole.predict(y)[1])
+
+
+def test_a_large_space_lets_fewer_genes_decide() -> None:
+    """Length scales may lie farther from what is believed beforehand than in a short list, so more genes fade out."""
+    genome = Genome(large_space())
+    features, rng = features_of(genome), np.random.default_rng(5)
+    rows = genome.draw(rng, 60)
+    values = np.array([log_time(genome.config(row)) for row in rows])
+    failed = np.zeros(len(rows), dtype=bool)
+    small, large = (fit(features, rows, values, failed, belief) - prior_weights(features) for belief in (SMALL, LARGE))
+    assert np.abs(large[:-1]).mean() > 1.3 * np.abs(small[:-1]).mean()
 
 
 def test_features_tell_names_ranks_and_products_apart() -> None:

@@ -22,8 +22,6 @@ LOG_WEIGHT = -1.0
 """Prior mean of a group's log inverse squared length scale."""
 LOG_WEIGHT_PRODUCT = -3.0
 """The same for a product of two genes: rarer, so flatter."""
-LOG_WEIGHT_SD = 1.0
-"""Prior standard deviation of both."""
 JITTER = 1e-6
 """Added to the diagonal, in units of the signal variance."""
 
@@ -39,17 +37,18 @@ def prior_weights(features: Features) -> Floats:
     return np.append(np.where(features.product, LOG_WEIGHT_PRODUCT, LOG_WEIGHT), LOG_NOISE[0])
 
 
-def fit_weights(features: Features, columns: Floats, y: Floats, iterations: int = 15) -> Floats:
+def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, iterations: int = 15) -> Floats:
     """Return log weights of the groups, and log noise, that are most probable given data.
 
     Args:
         features: which column belongs to which group.
         columns: features of the data, shape (n, columns).
         y: standardised targets, shape (n,).
+        spread: prior standard deviation of the log weights.
         iterations: of L-BFGS, from the prior mean, so that the answer depends on the data alone.
     """
     start = prior_weights(features)
-    spread = np.append(np.full(len(features.product), LOG_WEIGHT_SD), LOG_NOISE[1])
+    spreads = np.append(np.full(len(features.product), spread), LOG_NOISE[1])
     n, count = len(y), len(features.product)
     distances = np.zeros((count, n, n))
     for column, group in zip(columns.T, features.groups, strict=True):
@@ -73,9 +72,9 @@ def fit_weights(features: Features, columns: Floats, y: Floats, iterations: int 
         outer = 0.5 * (inverse - np.outer(alpha, alpha) / signal)
         by_distance = -(5.0 / 6.0) * (1.0 + scaled) * decay
         gradient = np.append((flat @ (outer.ravel() * by_distance)) * weights, np.trace(outer) * noise)
-        off = (logs - start) / spread
+        off = (logs - start) / spreads
         value = 0.5 * n * np.log(signal) + np.log(np.diag(factor)).sum() + 0.5 * off @ off
-        return float(value), gradient + off / spread
+        return float(value), gradient + off / spreads
 
     bounds = [(-9.0, 6.0)] * count + [(-12.0, -1.0)]
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})

@@ -35,7 +35,7 @@ from evokern.samplers.evo._genome import Genome, Keys, Rows
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import Prior, PriorModel
-from evokern.samplers.evo._surrogate import Ensemble, fit, representative
+from evokern.samplers.evo._surrogate import LARGE, SMALL, Ensemble, fit, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.samplers.evo._validity import Validity
 from evokern.space import Space
@@ -61,7 +61,9 @@ GROWTH = 32
 LIST_GENERATION = 16
 """Most trials of a generation where candidates come from a list and so do not age."""
 LIST_GROWTH = 6
-"""The same for a list, and for the length scales: fitted more often, they follow noise."""
+"""The same for a list, and for its length scales: fitted more often, they follow noise."""
+FIT_GROWTH = 16
+"""The same for the length scales of a space that is no list: where a search stands decides which genes matter."""
 LEAST_TIMES = 3
 """Times that must be known before the model speaks."""
 NICHE_TURN = 6
@@ -116,6 +118,7 @@ class EvoSampler(BaseSampler):
         self._genome = Genome(space)
         self._pool = Pool(self._genome, explain or (lambda config: "infeasible"), seed)
         self._features = features_of(self._genome)
+        self._belief = SMALL if self._pool.listed else LARGE
         self._seed = seed
         self._window = max(window, 1)
         self._stride = max(1, min(GENERATION, self._window // 2))
@@ -185,7 +188,8 @@ class EvoSampler(BaseSampler):
         then = seen.before(start, start - self._window)
         rng = np.random.default_rng([self._seed, start])
         late = int(start >= LATE)
-        logs = self._logs_at(boundary(start, growth=LIST_GROWTH, least=self._stride), seen)
+        growth = LIST_GROWTH if self._pool.listed else FIT_GROWTH
+        logs = self._logs_at(boundary(start, growth, least=self._stride), seen)
         validity = Validity(self._genome, then)
         elites = elites_of(self._genome, then)
         if self._pool.listed:
@@ -199,7 +203,7 @@ class EvoSampler(BaseSampler):
                 candidates = screened(self._pool, candidates, promise, SCREENED)
         kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
         columns = self._features(candidates.rows)
-        ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, room=LIST_GENERATION)
+        ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, LIST_GENERATION, belief=self._belief)
         worth = validity(candidates.rows)
         sound = worth >= min(0.5, float(worth.max(initial=0.0)))
         if self._prior is not None:
@@ -237,7 +241,8 @@ class EvoSampler(BaseSampler):
     def _promise(self, rows: Rows, columns: Floats, then: Observations, logs: Floats, validity: Validity) -> Floats:
         """Return what a rough model of few trials thinks of rows: higher is better."""
         few = representative(then.values, np.zeros(len(then), dtype=bool), SCREEN_ROWS)
-        rough = Ensemble(self._features, logs, then.rows[few], columns, np.random.default_rng(0), room=0, members=1)
+        rng, belief = np.random.default_rng(0), self._belief
+        rough = Ensemble(self._features, logs, then.rows[few], columns, rng, room=0, members=1, belief=belief)
         forecast = rough.forecast(then.values[few], then.finished[few])
         promise: Floats = np.log(forecast.improvement + 1e-300) + np.log(validity(rows) + 1e-9)
         return promise
@@ -245,7 +250,7 @@ class EvoSampler(BaseSampler):
     def _logs_at(self, number: int, seen: Observations) -> Floats:
         if self._logs is None or self._logs[0] != number:
             then = seen.before(number, number - self._window)
-            self._logs = number, fit(self._features, then.rows, then.values, then.failed)
+            self._logs = number, fit(self._features, then.rows, then.values, then.failed, self._belief)
         return self._logs[1]
 
     def _catch_up(self, generation: _Generation, seen: Observations) -> None:

@@ -8,6 +8,7 @@ tail compressed, because a landscape's bad half says little about its best corne
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,26 @@ from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process, fit_weights
 from evokern.samplers.evo._genome import Rows
 
-LINEAR = (0.6, 0.3, 0.8)
-"""Of each Gaussian process in the ensemble: the share of the variance that choices add wherever they are made."""
 SCATTER = 0.7
 """Standard deviation of the members' log weights around the fit."""
 ROWS_FIT = 96
 """Most trials from which the length scales are fitted."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of a space before anything is measured."""
+
+    linear: tuple[float, ...]
+    """Of each Gaussian process in the ensemble: the share of the variance that choices add wherever they are made."""
+    spread: float
+    """Prior standard deviation of the logarithms of the length scales' weights."""
+
+
+SMALL: Final = Belief((0.6, 0.3, 0.8), 1.0)
+"""A space that is a short list."""
+LARGE: Final = Belief((0.3, 0.0, 0.6), 1.5)
+"""A space of dozens of genes, of which some decide and many hardly matter, and choices matter beside others."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +112,9 @@ def representative(values: Floats, must: npt.NDArray[np.bool_], most: int) -> np
     return np.flatnonzero(kept)
 
 
-def fit(features: Features, rows: Rows, values: Floats, failed: npt.NDArray[np.bool_]) -> Floats:
+def fit(
+    features: Features, rows: Rows, values: Floats, failed: npt.NDArray[np.bool_], belief: Belief = SMALL
+) -> Floats:
     """Return the length scales that explain finished trials best.
 
     Args:
@@ -105,12 +122,13 @@ def fit(features: Features, rows: Rows, values: Floats, failed: npt.NDArray[np.b
         rows: the trials' configurations.
         values: their log times, NaN where there is none.
         failed: which of them failed; the rest without a time is pending and left out.
+        belief: what is believed of the space.
     """
     known = ~np.isnan(values) | failed
     rows, values = rows[known], values[known]
     kept = representative(values, np.zeros(len(values), dtype=bool), ROWS_FIT)
     targets, _ = targets_of(values[kept])
-    return fit_weights(features, features(rows[kept]), standardised(targets))
+    return fit_weights(features, features(rows[kept]), standardised(targets), belief.spread)
 
 
 def standardised(targets: Floats) -> Floats:
@@ -130,7 +148,8 @@ class Ensemble:
         candidates: Floats,
         rng: np.random.Generator,
         room: int,
-        members: int = len(LINEAR),
+        members: int | None = None,
+        belief: Belief = SMALL,
     ) -> None:
         """Build the members.
 
@@ -141,13 +160,14 @@ class Ensemble:
             candidates: columns of the configurations that it is asked about.
             rng: scatters the members.
             room: rows that may be added later.
-            members: how many; the first is the fit itself.
+            members: how many, None: all; the first is the fit itself.
+            belief: what is believed of the space.
         """
         self._features = features
         columns = features(rows)
         self._count = len(candidates)
         self._members: list[Process] = []
-        for member, linear in enumerate(LINEAR[:members]):
+        for member, linear in enumerate(belief.linear[:members]):
             scatter = SCATTER * rng.standard_normal(len(logs)) * (member > 0)
             own = np.clip(logs + scatter, -12.0, 6.0)
             own[-1] = min(own[-1], -1.0)
