@@ -207,3 +207,32 @@ def test_a_device_that_explains_itself_is_left_alone(tmp_path: Path, notes: Call
     go(tmp_path / "a.db", study("misaligned"), FragileDevice(diagnoses=False))
     assert [] == jobs(told)
     assert {"CUDA_ERROR_MISALIGNED_ADDRESS"} == {t.evaluation.reason for t in trials_of(tmp_path / "a.db")}
+
+
+def test_a_simulated_crash_has_its_line() -> None:
+    """A candidate that ends on a simulated device names line and text; a second of its pattern is not run again."""
+    from evokern.compile.build import Target, build
+    from evokern.compile.records import Built
+    from evokern.device._sim_jobs import SimSettings, Simulate
+    from evokern.device._sim_worker import SimWorker
+
+    kernel, wanted, l4 = load_kernel(FAULTY), study("none"), chip("l4")
+    problems = (kernel.problem("3000"),)
+    worker = SimWorker(
+        SimSettings(FAULTY, problems, l4, wanted.gate, wanted.timing, wanted.simulation, kernel.space.default())
+    )
+    found = []
+    for variant in (0, 1):
+        config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "out_of_bounds", "VARIANT": variant})
+        built = build(kernel, config, problems, Target(l4, None))
+        assert isinstance(built, Built)
+        evaluation = worker.handle(Simulate(config, built, None))
+        assert evaluation is not None
+        found.append(evaluation)
+    lines = (FAULTY / kernel.source).read_text(encoding="utf-8").splitlines()
+    for evaluation in found:
+        finding = evaluation.evidence["finding"]
+        assert (Outcome.CRASHED, "out_of_bounds") == (evaluation.outcome, finding["kind"])
+        assert lines[finding["line"] - 1].strip() == finding["source"] != ""
+        assert f"line {finding['line']}: {finding['source']}" in evaluation.reason
+    assert [False, True] == ["line_from" in evaluation.evidence for evaluation in found]

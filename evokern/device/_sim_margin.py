@@ -41,7 +41,7 @@ class MarginProbe:
         self, kernel: Kernel, chip: Profile, simulation: SimulationSettings, tolerance: Mapping[str, Tolerance]
     ) -> None:
         self._kernel, self._chip, self._simulation, self._tolerance = kernel, chip, simulation, tolerance
-        self._headers = read_source(kernel)[1]
+        self._source, self._headers = read_source(kernel)
 
     def fault(
         self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
@@ -93,7 +93,7 @@ class MarginProbe:
                 module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
                 dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False, count=False,
                 architecture=self._chip.architecture, blocks=sorted(order[start : start + BLOCKS_AT_ONCE]),
-                instruction_limit=limit,
+                source=self._source, instruction_limit=limit,
             )  # fmt: skip
             if result.fatal is not None:
                 raise failure(result.fatal, limit, problem)

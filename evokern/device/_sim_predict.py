@@ -63,7 +63,7 @@ class Predictor:
     ) -> None:
         self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
         self._timing, self._simulation = timing, simulation
-        self._headers = read_source(kernel)[1]
+        self._source, self._headers = read_source(kernel)
         self._stage: Stage | None = None
 
     def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
@@ -127,7 +127,7 @@ class Predictor:
         result = simt.launch(
             module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
             dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False, architecture=chip.architecture,
-            blocks=blocks, instruction_limit=limit, enough=None if limit_us is None else too_slow,
+            source=self._source, blocks=blocks, instruction_limit=limit, enough=None if limit_us is None else too_slow,
         )  # fmt: skip
         if result.ended and limit_us is not None:
             raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs", limit_us)
@@ -167,11 +167,19 @@ def _slow(message: str, limit_us: float) -> RunFailed:
 
 def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
     """Turn a finding of the sanitizer into an outcome with its evidence."""
-    where = finding.place + (f": {finding.source}" if finding.source else "")
-    message = f"{finding.kind.replace('_', ' ')} at {where} ({finding.hint})"
     evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": str(problem)}
     if finding.kind in _CRASHES:
-        return RunFailed(Outcome.CRASHED, {"error": finding.kind, "diagnosis": message, **evidence})
+        return RunFailed(Outcome.CRASHED, described({"error": finding.kind, **evidence}))
     if finding.kind in _ENDLESS:
-        return RunFailed(Outcome.HUNG, {"limit_s": 0.0, "limit_instructions": limit, "message": message, **evidence})
-    return RunFailed(Outcome.WRONG, {"check": f"sanitizer:{finding.kind}", "message": message, **evidence})
+        return RunFailed(Outcome.HUNG, described({"limit_s": 0.0, "limit_instructions": limit, **evidence}))
+    return RunFailed(Outcome.WRONG, described({"check": f"sanitizer:{finding.kind}", **evidence}))
+
+
+def described(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return evidence that holds a finding with the finding in a sentence: a crash's diagnosis, or the message."""
+    finding = evidence["finding"]
+    file = f" of {finding['file']}" if finding.get("file") else ""
+    place = f"line {finding['line']}{file}" if finding["line"] else f"`{finding['instruction']}`"
+    where = place + (f": {finding['source']}" if finding["source"] else "")
+    told = f"{finding['kind'].replace('_', ' ')} at {where} ({finding['hint']})"
+    return {**evidence, "diagnosis" if "error" in evidence else "message": told}

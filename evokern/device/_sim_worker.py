@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Built, CompileFailure
 from evokern.device._sim_arguments import launch_arguments, refill, upload
 from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
+from evokern.device._sim_lines import Lines
 from evokern.device._sim_margin import MarginProbe
-from evokern.device._sim_predict import MODEL_MARGIN, Predictor, failure
+from evokern.device._sim_predict import MODEL_MARGIN, Predicted, Predictor, failure
 from evokern.device._sim_problems import gate_problems
 from evokern.discovery import load_kernel
 from evokern.errors import KernelError
@@ -50,6 +52,7 @@ class SimWorker:
         self._parsed: tuple[Rendered, simt.Module, Mapping[str, str]] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
         self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation, tolerance)
+        self._lines = Lines(self._kernel, settings.profile)
         self._probe = MarginProbe(self._kernel, settings.profile, settings.simulation, tolerance)
         self.greeting: dict[str, Any] = {}
 
@@ -94,7 +97,7 @@ class SimWorker:
             return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
         race = self._settings.timing.race
         limit_us = job.elite_us * (race + MODEL_MARGIN) if job.elite_us and race else None
-        predictions = [self._predictor.predict(job.config, job.built, p, limit_us) for p in self._settings.problems]
+        predictions = [self._predict(job, problem, limit_us) for problem in self._settings.problems]
         times = [prediction.total.time_us for prediction in predictions]
         geometric = math.exp(sum(math.log(t) for t in times) / len(times))
         tasks, chip = [self._work(job.config, p) for p in self._settings.problems], self._settings.profile
@@ -141,10 +144,15 @@ class SimWorker:
             for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():
                 seen[key] = torch.cat([seen[key], errors]) if key in seen else errors
         for problem in self._settings.problems:
-            fault = self._probe.fault(config, built, problem, seen)
+            probe = partial(self._probe.fault, config, problem=problem, seen=seen)
+            fault = self._lines.run(config, built, problem, probe)
             if fault is not None:
                 return fault, reports
         return None, reports
+
+    def _predict(self, job: Simulate, problem: Problem, limit_us: float | None) -> Predicted:
+        predict = partial(self._predictor.predict, job.config, problem=problem, limit_us=limit_us)
+        return self._lines.run(job.config, job.built, problem, predict)
 
     def _work(self, config: Config, problem: Problem) -> Work:
         settings = self._settings
