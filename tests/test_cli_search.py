@@ -17,8 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
+from evokern.cli._output import Output
+from evokern.cli._trial import finding_lines, gate_lines
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.cli.panel import line, panel
+from evokern.cli.panel import Watcher, line, panel
 from evokern.search import Progress
 from evokern.space import Config
 from evokern.trial import Evaluation, Outcome, Timing, Trial
@@ -55,6 +57,43 @@ def test_show_tells_why_nothing_was_measured(here: Path) -> None:
     assert sum(int(row[0]) for row in rows) == sum(kinds.values())
     code, _, remarks = _invoke("report", "-o", "r.html")
     assert (code, "no measured trial" in remarks, "`evokern show small`" in remarks) == (2, True, True)
+
+
+def test_show_tells_why_candidates_failed_beside_the_best(here: Path) -> None:
+    """Also where something was measured each failing outcome has its commonest reasons, at most three."""
+    _invoke("search", "small", "--trials", "60", "--sampler", "random")
+    outcomes = json.loads(_invoke("show", "--json")[1])["outcomes"]
+    failed = {name for name, count in outcomes.items() if count} - {"measured", "duplicate", "slow"}
+    _, told, _ = _invoke("show")
+    rows = [line.split() for line in told.partition("commonest reasons")[2].partition("\n\n")[0].splitlines()[2:]]
+    kinds = [row[1] for row in rows]
+    assert failed == set(kinds) != set()
+    assert max(kinds.count(kind) for kind in kinds) <= 3
+
+
+def test_a_crash_is_told_in_lines() -> None:
+    """A finding names file and line, text, thread, memory and cause; a gate's report is words."""
+    finding = {
+        "kind": "out_of_bounds", "line": 17, "source": "y[i] = x;", "instruction": "st.global.f32 [%rd1], %f1",
+        "block": [1, 0, 0], "thread": [5, 0, 0], "address": 4096, "allocation": "y", "offset": 1200, "other_line": 0,
+        "count": 3, "hint": "An index runs past its array.",
+    }  # fmt: skip
+    told = "\n".join(finding_lines(finding, "kernel.cu"))
+    for part in (
+        "out of bounds at kernel.cu:17",
+        "y[i] = x;",
+        "block 1,0,0, thread 5,0,0",
+        "y, byte 1,200",
+        "An index",
+    ):
+        assert part in told
+    worst = {"output": "y", "index": [7], "got": "nan", "expected": 1.5, "allowed": 1e-3, "over": "inf", "bad": 2}
+    checks = {"guard_bytes": 0, "of_tolerance": {"normal": 0.25}}
+    report = {"relative_error": 0.5, "tolerance_spent": 0.1, "worst": {**worst, "input_set": "normal"}}
+    lines = list(gate_lines({"300": {**report, "input_sets": ["normal"], "runs": 2, "checks": checks}}))
+    assert lines[0] == "gate at 300: 2 runs, inputs normal"
+    assert "y[7]: nan, expected 1.5 within 0.001 (normal inputs), 2 elements" in lines[2]
+    assert "{" not in "".join(lines)
 
 
 def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
@@ -207,6 +246,22 @@ def test_the_line_tells_what_matters() -> None:
         "| 9 measured, 3 wrong"
     )
     assert expected == line(_progress())
+
+
+def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no terminal a failure's reason follows a line of progress, but each one only once."""
+    from dataclasses import replace
+
+    now = [0.0]
+    monkeypatch.setattr("evokern.cli.panel.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sys.stderr", stream := io.StringIO())
+    watcher, first = Watcher(Output()), replace(_progress(), event="trial")
+    for second, failure in ((0, "trial 11 wrong: output"), (30, "trial 11 wrong: output"), (32, "a"), (60, "b" * 999)):
+        now[0] = float(second)
+        watcher(replace(first, last_failures=(failure,)))
+    told = [text for text in stream.getvalue().splitlines() if text.startswith("  last failure")]
+    assert told[0] == "  last failure: trial 11 wrong: output"
+    assert (len(told), told[1].startswith("  last failure: bbb"), len(told[1]) < 200) == (2, True, True)
 
 
 def test_predicted_times_are_labelled() -> None:

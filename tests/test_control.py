@@ -186,7 +186,7 @@ def test_what_a_search_cost_is_told(tmp_path: Path) -> None:
     assert again.summary["cost"]["unit"] == "EUR"
     text = CliRunner().invoke(app, ["show", "--db", str(db)]).output
     assert f"cost: {price(again.summary['cost'])}" in text
-    assert "EUR at 3600 EUR an hour of the device" in text
+    assert "EUR (3600.00 EUR an hour)" in text
 
 
 def test_files_from_before_controls_are_read_and_searched_on(tmp_path: Path) -> None:

@@ -148,6 +148,14 @@ def test_show_tells_what_a_search_learned(tmp_path: Path) -> None:
     assert shares == sorted(shares, reverse=True)
 
 
+def test_few_trials_are_no_reason_for_silence(tmp_path: Path) -> None:
+    """With a handful of times nothing is said to be unimportant, only that there are too few."""
+    db = str(tmp_path / "runs.db")
+    search(study("small"), db=db, device=TableDevice(small_table()), trials=6, sampler="random", seed=2)
+    told = CliRunner().invoke(app, ["show", "--genes", "--db", db]).stdout
+    assert ("too few measured trials" in told, "nothing stands out" in told) == (True, False)
+
+
 def test_genes_and_a_trial_are_not_asked_for_at_once(tmp_path: Path) -> None:
     """A mistake is named, not resolved by guessing."""
     db = str(tmp_path / "runs.db")

@@ -220,7 +220,7 @@ def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
         text = page(reader)
     assert text.count("best so far, random (control)") == 2
     assert re.search(r"evo earned its keep|did not earn its keep|a tie: evo", text)
-    assert "0.05 EUR at 3 EUR an hour of the device" in text
+    assert "0.05 EUR (3.00 EUR an hour)" in text
 
 
 def test_a_gene_that_only_a_comment_names_is_not_marked(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ REFRESH_S = 0.25
 """Least time between two drawings of the panel, seconds."""
 LINE_EVERY_S = 5.0
 """Time between two lines where there is no terminal, seconds."""
+FAILURE_EVERY_S = 15.0
+"""Least time between two failures told there, seconds."""
+_FAILURE_WIDTH = 160
 _SHOWN_CONSTRAINTS = 4
 _SHOWN_FAILURES = 4
 
@@ -34,6 +37,7 @@ class Watcher:
         self._best: int | None = None
         self._opened = False
         self._noted = 0
+        self._failure = ("", float("-inf"))
 
     def __enter__(self) -> Watcher:
         return self
@@ -86,6 +90,12 @@ class Watcher:
             return
         self._output.remark(line(progress))
         self._best, self._drawn = best, time.monotonic()
+        told, when = self._failure
+        failure = next(iter(progress.last_failures), told)
+        if failure != told and self._drawn - when >= FAILURE_EVERY_S:
+            short = failure if len(failure) <= _FAILURE_WIDTH else f"{failure[:_FAILURE_WIDTH]} …"
+            self._output.remark(f"  last failure: {short}")
+            self._failure = failure, self._drawn
 
     def _close(self) -> None:
         if self._live is not None:

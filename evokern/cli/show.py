@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,15 @@ from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
 from evokern.cli._text import changed, counts, duration, limit, microseconds, table
+from evokern.cli._trial import show_trial
 from evokern.errors import UsageError
 
 if TYPE_CHECKING:
-    from evokern.store import Reader, StudyRecord, TrialRecord
+    from evokern.store import Reader, StudyRecord
     from evokern.trial import Trial
+
+FEW = 30
+"""Times below which silence about a gene says nothing of it."""
 
 
 @command(
@@ -50,7 +55,7 @@ def show(
         if trial is not None and genes:
             raise UsageError("--genes is about the whole study; leave --trial away")
         if trial is not None:
-            _one(output, reader, record, reader.trial(record, trial))
+            show_trial(output, reader, record, reader.trial(record, trial))
         elif genes:
             _genes(output, reader, record)
         elif output.json:
@@ -86,7 +91,9 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         if not index:
             print("barred combinations")
         print(f"  {failing.text}")
-    if found.quiet:
+    if found.quiet and found.timed < FEW:
+        print(f"too few {kind} trials ({found.timed}, of about {FEW}) to tell of the genes left")
+    elif found.quiet:
         print(f"nothing stands out: {', '.join(found.quiet)}")
     if found.single:
         print(f"one value in this study: {', '.join(found.single)}")
@@ -114,7 +121,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         lines.append("baseline: none was measured, so no speedup is known")
     if best is None:
         lines.append("best: no trial has been measured yet")
-        return lines + _failures(reader, record)
+        return lines + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
@@ -126,14 +133,21 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if summary["control"]:
         lines += [f"control: {verdict(summary['control'], unit, microseconds)}", "", *_arms(summary["control"], unit)]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
+    lines += _failures(reader, record, each=3)
     lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
     return lines
 
 
-def _failures(reader: Reader, record: StudyRecord) -> list[str]:
+def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
+    """Return a table of the commonest reasons of failure: the `most` of all, and of each outcome `each`."""
     from evokern.report.facts import reasons
 
-    rows = [(str(count), outcome, reason) for outcome, reason, count in reasons(reader.trials(record), most=8)]
+    found, told = reasons(reader.trials(record), most=most), Counter[str]()
+    rows = []
+    for outcome, reason, count in found:
+        told[outcome] += 1
+        if each is None or told[outcome] <= each:
+            rows.append((str(count), outcome, reason))
     return ["", "commonest reasons (numbers as #)", *table(("trials", "outcome", "reason"), rows)] if rows else []
 
 
@@ -148,18 +162,16 @@ def _arms(control: dict[str, Any], unit: str) -> list[str]:
                 str(arm["evaluated"]),
                 microseconds(arm["best_us"]),
                 _reached(after),
-                _reached(matched),
+                "with its own best" if matched and matched == after else _reached(matched),
             )
         )
-    return table(("arm", "trials", "evaluated", f"best {unit}", "its best after", "the other's best after"), rows)
+    return table(("arm", "trials", "evaluated", f"best {unit}", "reached its best", "reached the other's best"), rows)
 
 
 def _reached(reached: dict[str, Any] | None) -> str:
     if reached is None:
         return "never"
-    return (
-        f"{reached['evaluated']} evaluated, {duration(reached['elapsed_s'])} into the study (trial {reached['trial']})"
-    )
+    return f"after {reached['evaluated']} evaluated, {duration(reached['elapsed_s'])} (trial {reached['trial']})"
 
 
 def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float | None) -> list[str]:
@@ -167,110 +179,30 @@ def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float |
 
     measured = [t for t in reader.trials(record) if t.outcome is Outcome.MEASURED]
     measured.sort(key=lambda t: (t.evaluation.time_us or 0.0, t.number))
-    rows = [_row(t, record, baseline_us) for t in measured[:top]]
-    unit = "predicted µs" if record.predicted else "µs"
-    return table(("trial", unit, "95 % interval", "speedup", "registers", "shared", "changed genes"), rows)
+    # A prediction has no interval, and without a baseline there is no speedup: a column of nothing is left out.
+    columns: list[tuple[str, Callable[[Trial], str]]] = [
+        ("trial", lambda t: f"{t.number}{' control' if t.control else ''}"),
+        ("predicted µs" if record.predicted else "µs", lambda t: microseconds(t.evaluation.time_us)),
+        *([] if record.predicted else [("95 % interval", _interval)]),
+        *(
+            [("speedup", lambda t: f"{(baseline_us or 0.0) / (t.evaluation.time_us or 1.0):.2f}×")]
+            if baseline_us
+            else []
+        ),
+        ("registers", lambda t: _most(r.registers for r in t.evaluation.resources)),
+        ("shared", lambda t: _most(r.static_shared_bytes + r.dynamic_shared_bytes for r in t.evaluation.resources)),
+        ("changed genes", lambda t: changed(t.config, record.genes)),
+    ]
+    return table([name for name, _ in columns], [[told(t) for _, told in columns] for t in measured[:top]])
 
 
-def _row(trial: Trial, record: StudyRecord, baseline_us: float | None) -> tuple[str, ...]:
+def _interval(trial: Trial) -> str:
     from evokern.store import interval_us
 
-    evaluation = trial.evaluation
-    interval = interval_us(evaluation)
-    used = evaluation.resources
-    return (
-        f"{trial.number}{' control' if trial.control else ''}",
-        microseconds(evaluation.time_us),
-        f"{microseconds(interval[0])} to {microseconds(interval[1])}" if interval else "-",
-        f"{baseline_us / evaluation.time_us:.2f}×" if baseline_us and evaluation.time_us else "-",
-        str(max(r.registers for r in used)) if used else "-",
-        str(max(r.static_shared_bytes + r.dynamic_shared_bytes for r in used)) if used else "-",
-        changed(trial.config, record.genes),
-    )
+    interval = interval_us(trial.evaluation)
+    return f"{microseconds(interval[0])} to {microseconds(interval[1])}" if interval else "-"
 
 
-def _one(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord) -> None:
-    facts = _facts(reader, record, found)
-    if output.json:
-        output.emit(facts)
-        return
-    evaluation = found.trial.evaluation
-    drawn = " drawn by the control" if found.trial.control else ""
-    print(
-        f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {facts['outcome']}, {facts['reason']}"
-    )
-    print("configuration (* differs from the default candidate)")
-    for gene in record.genes:
-        value = found.trial.config.get(gene.name)
-        print(f"  {'*' if value != gene.default else ' '} {gene.name:<24}{value}")
-    for problem, timing in zip(record.problems, evaluation.timings, strict=False):
-        low, high = timing.ci95_us
-        word = "predicted" if timing.predicted else f"{len(timing.samples_us)} samples"
-        clock = f", SM clock {timing.clock_mhz:.0f} MHz" if timing.clock_mhz else ""
-        heat = f", {timing.temperature_c:.0f} °C" if timing.temperature_c is not None else ""
-        limited = f", throttled: {timing.throttle}" if timing.throttle else ""
-        print(f"time at {problem}: {microseconds(timing.median_us)} µs", end="")
-        print(f" (95 % interval {microseconds(low)} to {microseconds(high)}, {word}{clock}{heat}{limited})")
-    for used in evaluation.resources:
-        print(
-            f"launch: {used.registers} registers, {used.spill_bytes} bytes spilled, {used.static_shared_bytes} static "
-            f"and {used.dynamic_shared_bytes} dynamic bytes of shared memory, occupancy {100 * used.occupancy:.0f} %"
-        )
-    for title in ("evidence", "gate", "proposal", "rejections"):
-        _section(title, facts[title])
-    if facts["profile"]:
-        _section("profile", {key: facts["profile"][key] for key in ("source", "device", "problem", "created")})
-        _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
-    print(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
-    print(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
-
-
-def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str, Any]:
-    evaluation = found.trial.evaluation
-    baseline = reader.baseline(record)
-    speedup = baseline[1] / evaluation.time_us if baseline and evaluation.time_us else None
-    return {
-        "study": record.name,
-        "device": record.device,
-        "predicted": record.predicted,
-        "trial": found.trial.number,
-        "control": found.trial.control,
-        "outcome": evaluation.outcome.value,
-        "reason": evaluation.reason,
-        "time_us": evaluation.time_us,
-        "speedup": speedup,
-        "config": dict(found.trial.config),
-        "timings": [asdict(timing) for timing in evaluation.timings],
-        "resources": [asdict(used) for used in evaluation.resources],
-        "fingerprint": evaluation.fingerprint,
-        "evidence": dict(evaluation.evidence),
-        "gate": dict(evaluation.gate),
-        "proposal": dict(found.trial.proposal),
-        "rejections": dict(found.rejections),
-        "profile": _profile(reader, record, found.trial.number),
-        "compile_s": evaluation.compile_s,
-        "device_s": evaluation.device_s,
-        "study_s": found.trial.seconds,
-        "kernel_digest": found.kernel_digest,
-    }
-
-
-def _profile(reader: Reader, record: StudyRecord, number: int) -> dict[str, Any] | None:
-    """Return the latest profile of a trial."""
-    known = reader.profiles(record, number)
-    if not known:
-        return None
-    last = known[-1]
-    about = {"source": last.source, "device": last.device, "problem": last.problem, "created": last.created}
-    return {**about, **last.result["verdict"], "counters": last.result.get("counters")}
-
-
-def _section(title: str, facts: dict[str, Any]) -> None:
-    if not facts:
-        return
-    print(title)
-    for name, value in facts.items():
-        lines = str(value).strip().splitlines() or [""]
-        print(f"  {name}: {lines[0]}")
-        for line in lines[1:]:
-            print(f"    {line}")
+def _most(used: Iterable[int]) -> str:
+    most = max(used, default=None)
+    return "-" if most is None else str(most)

@@ -44,4 +44,4 @@ def price(cost: Mapping[str, Any]) -> str:
         cost: the object `cost` of `show --json`.
     """
     unit = f" {cost['unit']}" if cost["unit"] else ""
-    return f"{cost['total']:.2f}{unit} at {cost['per_hour']:g}{unit} an hour of the device"
+    return f"{cost['total']:.2f}{unit} ({cost['per_hour']:.2f}{unit} an hour)"

@@ -182,13 +182,13 @@ def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:
     return found
 
 
-def reasons(trials: Iterable[Trial], most: int = 12) -> list[tuple[str, str, int]]:
-    """Return the commonest reasons of failure: outcome, reason without its numbers, count."""
+def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[tuple[str, str, int]]:
+    """Return the commonest reasons of failure, None for all: outcome, reason without its numbers, count."""
     counts: Counter[tuple[str, str]] = Counter()
     for trial in trials:
         if trial.outcome in GOOD:
             continue
         text = re.sub(r"\[[\d, ]+\]", "[…]", trial.evaluation.reason)
-        text = re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
+        text = re.sub(r"(?<!line )(?<![\d.])-?\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
         counts[trial.outcome.value, text[:160]] += 1
     return [(outcome, reason, count) for (outcome, reason), count in counts.most_common(most)]
