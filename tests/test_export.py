@@ -284,3 +284,33 @@ def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
     special = compile_program(device_code(scale, config, problem), "kernel.cu", {}, (), ["scale"], "sm_89")
     assert isinstance(original, Program) and isinstance(special, Program)
     assert original.uses == special.uses
+
+
+@pytest.mark.parametrize("entry", ["scale<2>", "::scale<2>", "ours::scale<2>", "ours::scale< 2 >"])
+def test_a_template_kernel_is_exported(scale: Kernel, entry: str, tmp_path: Path) -> None:
+    """A kernel launched with template arguments, in a namespace or not, stands in the export, and compiles there."""
+    from dataclasses import replace
+
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import Program
+    from evokern.kernel import Launch, i32
+
+    body = """template <int K> __global__ void scale(const float* x, float* y, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = K * x[i];
+}
+__global__ void other(float* y) { y[0] = 1; }
+"""
+    inside = f"namespace ours {{\n{body}}}\n" if "ours" in entry else body
+    scale.source_path.write_text(inside)
+
+    def launches(c: object, p: object) -> list[Launch]:
+        return [Launch(entry, 1, 128, ("x", "y", i32(p.N)))]  # type: ignore[attr-defined]
+
+    kernel = replace(scale, launches=launches)
+    config, problem = kernel.space.default(), kernel.problem("4096")
+    text = device_code(kernel, config, problem)
+    assert "other" not in text
+    built = compile_program(text, "kernel.cu", {}, (), [entry], "sm_89")
+    assert isinstance(built, Program)
+    program = standalone(kernel, config, problem, CHIPS["l4"], Provenance())
+    assert "void scale(" in program

@@ -24,7 +24,7 @@ def drop_unreferenced(text: str, entries: Iterable[str] = ()) -> str:
 
     Args:
         text: the source.
-        entries: the kernels that are launched; every ``__global__`` function when empty.
+        entries: the kernels that are launched, by name; every ``__global__`` function when empty.
 
     Returns:
         The shorter source.
@@ -80,8 +80,15 @@ def _is_root(unit: Unit, leaf: Declaration, entries: frozenset[str]) -> bool:
     if leaf.kind not in _DROPPABLE or "operator" in leaf.names:
         return True
     if leaf.kind == "function" and "__global__" in expanded:
-        return not entries or bool(entries & set(leaf.names))
+        return not entries or any(_means(entry, name) for entry in entries for name in leaf.names)
     return leaf.kind == "variable" and bool(expanded & _STORED)
+
+
+def _means(entry: str, name: str) -> bool:
+    """Tell whether an entry (plain, qualified, mangled, with template arguments) may be a kernel declared by a name."""
+    if entry.startswith("_Z"):
+        return f"{len(name)}{name}" in entry  # Itanium C++ ABI, section 5.1.2: a source name behind its length
+    return entry.partition("<")[0].rpartition("::")[2].strip() == name
 
 
 def _drop_macros(text: str) -> str:
