@@ -7,7 +7,8 @@ import pickle
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from gpu_tools import find_tool
@@ -23,10 +24,11 @@ from evokern.device._ncu import METRICS
 from evokern.device.table import measured
 from evokern.discovery import find_study
 from evokern.driver import Driver, Gpu
-from evokern.explain.bound import by_counters, by_terms
+from evokern.explain.bound import Suggestion, Verdict, by_counters, by_terms, suggested
 from evokern.explain.counters import combined
 from evokern.profiles import CHIPS
 from evokern.search import search
+from evokern.space import Mutation, Space
 from evokern.store import open_readonly
 
 FAKE = Path(__file__).parent / "data" / "ncu"
@@ -145,8 +147,27 @@ def test_the_text_names_bound_evidence_and_next_steps(here: Path) -> None:
     assert lines[0].endswith("on NVIDIA H200, counted by Nsight Compute")
     assert "time 5.00 µs as searched, 5.63 µs under Nsight Compute" == lines[1]
     assert lines[2].startswith("shared-memory-bound: the pipe of shared memory is busy 81 %")
-    assert lines[4].startswith("try next:  STRIDE=2 (floats between neighbours in shared memory)")
+    assert any(line.startswith("try next:  STRIDE = ") for line in lines)
+    assert max(map(len, lines)) <= 120
     assert any(line.split() == ["DRAM", "throughput", "3.7", "%"] for line in lines)
+
+
+def test_a_suggestion_names_new_values_first() -> None:
+    """What to try comes before what the candidate has; the tensor cores are not given up where they are the limit."""
+    one = Suggestion("KV_LOAD", "how keys are read", "cp_async", ("vector16", "tma"), {"ring": "+28.2 % (trial 7)"})
+    assert one.text == "KV_LOAD = vector16 or tma (now cp_async: how keys are read); ring was +28.2 % (trial 7)"
+    assert "KV_LOAD (now cp_async) is tried out" in Suggestion("KV_LOAD", "", "cp_async", (), {"ring": "wrong"}).text
+    genes = (Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), doc="who multiplies"),)
+    space = Space(genes)
+    subject = cast(
+        Any,
+        SimpleNamespace(
+            config=space.default(), record=None, trial=None, history=(), kernel=SimpleNamespace(genes=genes),
+            feasible=lambda config: True,
+        ),
+    )  # fmt: skip
+    (found,) = suggested(Verdict("tensor-bound", (), {}), subject).suggestions
+    assert found.untried == ("wmma",)
 
 
 def test_a_profile_is_kept_with_its_trial(here: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def test_a_helpers_line_is_split_by_the_lines_that_call_it(here: Path) -> None:
     assert ("shared", pytest.approx(3.0)) == (line["resource"], thrice["time_us"] / once["time_us"])
     assert pytest.approx(line["time_us"]) == thrice["time_us"] + once["time_us"]
     assert line["warp_instructions"] == thrice["warp_instructions"] + once["warp_instructions"]
-    text = CliRunner().invoke(app, ["profile", *command]).stdout
+    text = CliRunner().invoke(app, ["profile", *command, "--all"]).stdout
     assert "  from kernel.cu:6  put(tile, x[i] + 1);" in text
     assert " put(tile, value); } < kernel.cu:9" in text
 
@@ -182,10 +183,21 @@ def test_the_text_shows_lines_terms_and_resources(here: Path) -> None:
     lines = result.stdout.splitlines()
     assert (0, "the default candidate of columns at 4096 on sim:l4") == (result.exit_code, lines[0])
     assert lines[1].startswith("predicted time ")
-    for part in ("registers", "occupancy", "waits", "counted    6 of 128 blocks, scaled to all", "(--top N, --json)"):
+    for part in ("registers", "occupancy", "waits", "counted    6 of 128 blocks, scaled to all", "--top N, --json)"):
         assert part in result.stdout
     rows = [line for line in lines if "kernel.cu:" in line or "tile.cuh:" in line]
     assert 2 == len(rows)
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_profile_is_short_unless_all_is_asked_for(here: Path) -> None:
+    """Five lines of source by default, every one of the JSON's with `--all`."""
+    every = _profile("columns", "--device", "sim:l4", "--problem", "4096")["launches"][0]["lines"]
+    assert len(every) > 5
+    for options, shown in (((), 5), (("--all",), len(every))):
+        text = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "4096", *options])
+        rows = re.findall(r"(?m)^ *[\d.]+ +\S+ .*(?:\.cuh?:\d+ |\(no line\))", text.stdout)
+        assert (len(rows) == shown) if options else (0 < len(rows) <= shown)
 
 
 def test_wrong_results_are_told(here: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 WORST_BOUND = 0.02
 """Terms and lines below this share of the largest are left out of the text."""
 
-SOURCE_WIDTH = 90
-"""Characters of a source line that the text shows."""
+WIDTH = 120
+"""Columns of the text; what does not fit is wrapped, source lines are cut (`--json` has them whole)."""
+_CALLS_SHOWN = 3
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -67,7 +69,8 @@ def profile(
     problem: Annotated[
         str | None, typer.Option("--problem", metavar="P", help="Problem to run. Default: the study's first.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Lines to show of a simulated profile.")] = 16,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Lines to show of a simulated profile.")] = 5,
+    all_: Annotated[bool, typer.Option("--all", help="Show every line of a simulated profile.")] = False,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FILE", help="Keep Nsight Compute's report, FILE.ncu-rep.")
     ] = None,
@@ -96,7 +99,7 @@ def profile(
         found: CountedCandidate | CandidateProfile
         if subject.gpu is None or lacking:
             found = profile_simulated(subject)
-            told = lines(found, top)
+            told = lines(found, None if all_ else top)
         else:
             found = profile_counted(subject, keep, LOGGER.info)
             told = counted_lines(found)
@@ -154,20 +157,27 @@ def _value(value: float | None, unit: str) -> str:
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
-    yield f"{verdict.bound}: {'; '.join(verdict.evidence)}"
+    yield from _wrapped(f"{verdict.bound}: {'; '.join(verdict.evidence)}")
     if verdict.advice:
-        yield f"what helps: {verdict.advice}"
+        yield from _wrapped(f"what helps: {verdict.advice}")
     for index, suggestion in enumerate(verdict.suggestions):
-        yield f"{'try next: ' if index == 0 else '          '} {suggestion.text}"
+        yield from _wrapped(f"{'try next: ' if index == 0 else '          '} {suggestion.text}")
     if verdict.advice and not verdict.suggestions:
         yield "no gene of this kernel speaks of that"
 
 
-def lines(found: CandidateProfile, top: int) -> Iterator[str]:
-    """Yield a profile's lines for people."""
+def _wrapped(text: str, indent: int = 11) -> list[str]:
+    begin = text[: len(text) - len(text.lstrip())]
+    return textwrap.wrap(
+        text.lstrip(), WIDTH, initial_indent=begin, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def lines(found: CandidateProfile, top: int | None) -> Iterator[str]:
+    """Yield a profile's lines for people, of source lines the `top` most expensive or, with None, all."""
     word = "predicted" if found.predicted else "measured"
     yield f"{found.title} at {found.problem} on {found.device}"
-    yield f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}"
+    yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}")
     if found.fault:
         yield f"its results are wrong: {found.fault}"
     yield from _verdict(found.verdict)
@@ -176,7 +186,7 @@ def lines(found: CandidateProfile, top: int) -> Iterator[str]:
         yield from _launch(found, launch, top)
 
 
-def _launch(found: CandidateProfile, launch: LaunchProfile, top: int) -> Iterator[str]:
+def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> Iterator[str]:
     grid, block = ("×".join(map(str, extent)) for extent in (launch.grid, launch.block))
     used, blocks = launch.resources, launch.grid[0] * launch.grid[1] * launch.grid[2]
     yield f"{launch.entry}: {blocks:,} blocks ({grid}) of {block} threads"
@@ -188,14 +198,14 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int) -> Iterato
     )
     yield f"  occupancy  {100 * used.occupancy:.0f} %, {launch.blocks_per_sm} blocks on an SM"
     waits = ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in launch.waits_clocks.items())
-    yield f"  waits      {waits} clocks of a warp, its block alone on an SM"
+    yield from _wrapped(f"  waits      {waits} clocks of a warp, its block alone on an SM", 13)
     sampled = len(launch.sampled_blocks)
     yield f"  counted    {sampled} of {blocks:,} blocks" + (", scaled to all" if sampled < blocks else "")
     header = ("µs", "on", "warp instr.", "divergent", "wavefronts", "ideal", "sectors", "ideal", "line")
-    least = WORST_BOUND * launch.lines[0].time_us if launch.lines else 0.0
+    least = WORST_BOUND * launch.lines[0].time_us if launch.lines and top is not None else 0.0
     shown = [line for line in launch.lines if line.time_us >= least][:top]
     rows = [
-        (
+        [
             microseconds(line.time_us),
             line.resource,
             _count(line.warp_instructions),
@@ -204,30 +214,39 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int) -> Iterato
             _count(line.ideal_wavefronts),
             _count(line.global_sectors),
             _count(line.ideal_sectors),
-            _place(found, line.file, line.line, line.source) if line.line else "(no line)",
-        )
+            f"{line.file or found.file}:{line.line}  {line.source}" if line.line else "(no line)",
+        ]
         for line in shown
     ]
-    split = [one for line, row in zip(shown, rows, strict=True) for one in (row, *_calls(found, line))]
-    yield from table(header, split)
+    width = None if top is None else WIDTH
+    head, *body = table(header, rows)
+    yield head
+    for line, text in zip(shown, body, strict=True):
+        yield _cut(text, width)
+        yield from list(_calls(found, line, width))[: None if top is None else _CALLS_SHOWN]
     rest = len(launch.lines) - len(shown)
     if rest:
-        yield f"and {rest} lines that cost less (--top N, --json)"
+        yield f"and {rest} lines that cost less (--all, --top N, --json)"
 
 
-def _calls(found: CandidateProfile, line: LineProfile) -> Iterator[tuple[str, ...]]:
-    """Yield rows for the call sites of a line that several pay for."""
+def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Iterator[str]:
+    """Yield a line for each place that pays for an inline function's line, where there are several."""
     if len(line.calls) < 2:
         return
     for share in line.calls:
         (file, number), *outer = share.calls
-        through = "".join(f" < {name or found.file}:{at}" for name, at in outer)
-        place = f"  from {_place(found, file, number, share.source)}{through}"
-        yield (microseconds(share.time_us), "", _count(share.warp_instructions), "", "", "", "", "", place)
+        chain = [f" < {name or found.file}:{at}" for name, at in outer]
+        head = f"      {microseconds(share.time_us)} µs, {_count(share.warp_instructions)} warp instr."
+        place = f"{head}  from {file or found.file}:{number}  "
+        if width is None:
+            yield place + share.source + "".join(chain)
+            continue
+        through = "".join(chain if len(chain) < 3 else [chain[0], " < …", chain[-1]])
+        yield _cut(place + share.source, max(width - len(through), len(place))) + through
 
 
-def _place(found: CandidateProfile, file: str, line: int, source: str) -> str:
-    return f"{file or found.file}:{line}  {source[:SOURCE_WIDTH]}".rstrip()
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"
 
 
 def _count(number: int) -> str:

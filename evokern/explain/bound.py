@@ -45,6 +45,9 @@ _STEMS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Bound → how the genes that act on it are usually named or described (`doc` in `kernel.py`)."""
 
+_WITHOUT = frozenset({"none", "off", "no", "scalar", "simt", "fma", "cuda_cores", "false"})
+"""What kernels call it when a product is made without tensor cores."""
+
 
 @dataclass(frozen=True)
 class Suggestion:
@@ -63,12 +66,13 @@ class Suggestion:
 
     @property
     def text(self) -> str:
-        """The suggestion in one line."""
-        parts = [f"{self.gene}={self.value} ({self.doc})" if self.doc else f"{self.gene}={self.value}"]
-        if self.untried:
-            parts.append(f"not tried beside it: {', '.join(map(str, self.untried))}")
-        parts += [f"{value}: {what}" for value, what in self.tried.items()]
-        return "; ".join(parts)
+        """The suggestion in one line: what to try, what the candidate has, and what came of the values tried."""
+        now = f"now {self.value}: {self.doc}" if self.doc else f"now {self.value}"
+        came_of = "; ".join(f"{value} was {what}" for value, what in self.tried.items())
+        if not self.untried:
+            return f"{self.gene} ({now}) is tried out: {came_of}"
+        values = " or ".join(map(str, self.untried))
+        return f"{self.gene} = {values} ({now})" + (f"; {came_of}" if came_of else "")
 
 
 @dataclass(frozen=True)
@@ -248,13 +252,19 @@ def suggested(verdict: Verdict, subject: Subject, values: Mapping[str, float | N
             continue
         tried = {value: beside[gene.name, value] for value in gene.values if (gene.name, value) in beside}
         others = [value for value in gene.values if value != config[gene.name] and value not in tried]
-        # Values that could not run are not worth a word.
+        # Values that could not run are not worth a word, nor those that leave the unit which bounds the candidate idle.
+        others = [value for value in others if not (verdict.bound == "tensor-bound" and _leaves_out(value))]
         untried = tuple(v for v in others if subject.feasible(space.canonical({**config, gene.name: v})))
         if untried or tried:
             outcomes = {value: _came_of(trial, time_us) for value, trial in tried.items()}
             found.append((hits, Suggestion(gene.name, gene.doc, config[gene.name], untried, outcomes)))
     found.sort(key=lambda pair: (not pair[1].untried, -pair[0]))
     return replace(verdict, suggestions=tuple(suggestion for _, suggestion in found[:MOST_SUGGESTIONS]))
+
+
+def _leaves_out(value: Value) -> bool:
+    """Tell whether a value does the tensor cores' work without them, which takes longer however busy they are."""
+    return str(value).lower() in _WITHOUT
 
 
 def _speaks_of(gene: Gene, stem: str) -> bool:
