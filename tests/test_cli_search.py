@@ -171,6 +171,38 @@ def test_fresh_keeps_the_old_study(here: Path) -> None:
     assert _invoke("show", "small.1", "--json")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--sampler", "evoo"), "there is no sampler 'evoo': did you mean 'evo'?"),
+        (("--control", "rando"), "control = 'rando': did you mean 'random'?"),
+        (("--control", "random", "--sampler", "random"), "compares it with itself"),
+        (("--warm-start", "absent.json"), "absent.json"),
+        (("--extend", "5m"), "has no budget to extend"),
+        (("--device", "sim:l5"), "there is no chip 'l5'"),
+    ],
+)
+def test_a_refused_search_changes_nothing(here: Path, asked: tuple[str, ...], told: str) -> None:
+    """What cannot be searched as asked renames no study that is there, whether it begins anew or goes on."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    before = json.loads(_invoke("show", "small", "--json")[1])
+    for fresh in ((), ("--fresh",)):
+        code, _, remarks = _invoke("search", "small", *fresh, *asked)
+        assert (code, told in remarks or "begins anew" in remarks) == (2, True)
+        assert "the earlier study is now" not in remarks
+    assert json.loads(_invoke("show", "small", "--json")[1]) == before
+    assert _invoke("show", "small.1")[0] == 2
+
+
+def test_a_misspelt_sampler_is_named_before_what_changed(here: Path) -> None:
+    """On a study that exists already a sampler that does not is no reason to begin anew, and it makes no database."""
+    _invoke("search", "small", "--sampler", "evoo")
+    assert not (here / "evokern.db").exists()
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, _, told = _invoke("search", "small", "--sampler", "evoo")
+    assert (code, "did you mean 'evo'" in told, "--fresh" in told) == (2, True, False)
+
+
 def test_a_recording_cannot_be_exported(here: Path) -> None:
     """A study of a recording has no source, and export says so."""
     _invoke("search", "small", "--trials", "3", "--quiet")

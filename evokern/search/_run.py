@@ -42,12 +42,15 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> 
     name = subject.study.name
     with ExitStack() as stack:
         stack.callback(subject.device.close)
+        # An unknown sampler or option must neither leave a database behind nor set an earlier study aside.
+        sampler_of(subject.record(wanted.overrides), subject)
         store = stack.enter_context(Store(db))
         old = store.study(name)
         begins = wanted.fresh or old is None or not store.has_trials(old)
         offer = offered(store, None if begins else old, subject, wanted.warm_start)
+        planned = plan(store, None if wanted.fresh else old, subject, wanted)
         aside = store.set_aside(name) if wanted.fresh and old else ""
-        record = begin(store, subject, wanted)
+        record = begin(store, None if wanted.fresh else old, planned, subject)
         session = store.session(record, subject.space)
         earlier = session.proposed()
         reporter = Reporter(on_progress, subject, record, sum(entry.evaluation is not None for entry in earlier), aside)
@@ -123,13 +126,18 @@ def clock_of(subject: Subject) -> Callable[[], float]:
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
 
-def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
-    """Create the study, or take it up where it stands.
+def plan(store: Store, old: StudyRecord | None, subject: Subject, wanted: Wanted) -> StudyRecord:
+    """Return the study as this session would have it; nothing is written.
+
+    Args:
+        store: the open database.
+        old: the study as the database keeps it, None where one begins.
+        subject: what is searched.
+        wanted: what this session was asked for.
 
     Raises:
-        UsageError: it cannot be resumed as asked.
+        UsageError: it cannot be searched or resumed as asked.
     """
-    old = store.study(subject.study.name)
     now = subject.record(wanted.overrides)
     if old is not None and store.has_trials(old):
         sources = store.source(old.kernel_digest)
@@ -139,13 +147,17 @@ def begin(store: Store, subject: Subject, wanted: Wanted) -> StudyRecord:
         record = wanted.applied(replace(now, uuid=old.uuid, created=old.created))
     else:
         record = wanted.applied(now)
-    sampler_of(record, subject)  # an unknown sampler or option must not leave a study behind
     check_control(record.control, record.sampler)
-    if old is None:
-        return store.create(record, subject.sources())
-    if record != old:
-        store.update(record, subject.sources())
     return record
+
+
+def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, subject: Subject) -> StudyRecord:
+    """Create the study that was planned, or write what changed of it."""
+    if old is None:
+        return store.create(planned, subject.sources())
+    if planned != old:
+        store.update(planned, subject.sources())
+    return planned
 
 
 def sampler_of(record: StudyRecord, subject: Subject, prior: Prior | None = None) -> Sampler:
