@@ -245,3 +245,70 @@ def test_a_study_without_a_measured_trial_is_no_recording(tmp_path: Path) -> Non
     search(study("bad"), db=tmp_path / "bad.db", device=device, trials=5, sampler="random")
     with pytest.raises(StudyError, match="no measured trial"):
         open_recording(f"{tmp_path / 'bad.db'}:bad")
+
+
+@pytest.fixture
+def doubled(tmp_path: Path) -> Path:
+    """A kernel of two genes beside its study."""
+    folder = tmp_path / "kernels" / "doubled"
+    folder.mkdir(parents=True)
+    (folder / "kernel.cu").write_text("")
+    (folder / "kernel.py").write_text(
+        "from evokern import Kernel, Parameter, ProblemField, Workload\n"
+        "nothing = lambda *_: None\n"
+        "genes = (Parameter('x', (1, 2, 3)), Parameter('y', (4, 5)))\n"
+        "workload = Workload(nothing, nothing, {}, nothing, nothing)\n"
+        "kernel = Kernel('doubled', genes, (ProblemField('N'),), nothing, workload)\n"
+    )
+    path = tmp_path / "doubled.toml"
+    path.write_text('kernel = "kernels/doubled"\nproblems = ["64"]\n')
+    return path
+
+
+def _recording(path: Path, names: tuple[str, ...], kernel: str | None, device: str = "sim:l4") -> str:
+    declared = {name: {"x": [1, 2], "y": [4, 5], "z": [7], "w": [1]}[name] for name in names}
+    genes = [
+        {"name": n, "values": v, "default": v[0], "doc": "", "when": {}, "layer": "parameter"}
+        for n, v in declared.items()
+    ]
+    configuration = {name: values[0] for name, values in declared.items()}
+    results = [
+        {
+            "configuration": configuration,
+            "invalidity": "correct",
+            "times": {},
+            "measurements": [{"name": "time", "value": 1.0, "unit": "ms"}],
+        }
+    ]
+    own = {"study": "other", "kernel": kernel, "device": device, "genes": genes}
+    metadata = {"timeunit": "seconds"} | ({"evokern": own} if kernel else {})
+    return f"replay:{write(path, {'metadata': metadata, 'results': results})}"
+
+
+@pytest.mark.parametrize(
+    ("genes", "kernel", "told"),
+    [
+        (("x", "y"), "attention", "is of kernel attention, and study doubled is of doubled"),
+        (("x", "z"), "doubled", "it lacks y; z is not a gene of doubled"),
+        (("x", "y", "w"), None, "w is not a gene of doubled"),
+    ],
+)
+def test_a_recording_of_another_kernel_is_refused(
+    doubled: Path, genes: tuple[str, ...], kernel: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times of another kernel are not reported under a study's name: kernels and genes must be the same."""
+    monkeypatch.chdir(doubled.parent)
+    with pytest.raises(DeviceError, match=told):
+        search(str(doubled), db="r.db", device=_recording(Path("other.json"), genes, kernel), trials=1)
+    assert not Path("r.db").exists()
+
+
+@pytest.mark.parametrize("kernel", ["doubled", None])
+def test_a_recording_of_the_kernel_is_played(
+    doubled: Path, kernel: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording of the study's kernel is searched, also where it has fewer values, or does not name its kernel."""
+    monkeypatch.chdir(doubled.parent)
+    result = search(str(doubled), db="r.db", device=_recording(Path("same.json"), ("x", "y"), kernel), trials=1)
+    assert result.best is not None
+    assert result.best.evaluation.time_us == pytest.approx(1000.0)

@@ -132,6 +132,11 @@ def chip_of_model(model: str) -> Profile:
     return alike if alike.model == model else replace(alike, name=model or "unknown", model=model or "unknown")
 
 
+def kernel_recorded(kernel: str, device: str) -> str:
+    """Return the kernel that a study of ours tells about; empty where it was itself played from a recording."""
+    return "" if device.startswith("replay:") else kernel
+
+
 def first_hand(evaluation: Evaluation) -> Evaluation:
     """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
     evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
@@ -208,7 +213,8 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
     genes = _own_genes(own) if own else rows.genes({gene: _in_order(list(values)) for gene, values in used.items()})
     chip = chip_of_model(str(own.get("device", "")))
     baseline_us, predicted = own.get("baseline_us"), bool(own.get("predicted"))
-    return Table(own.get("study") or name, genes, rows.answers, chip, baseline_us, rows.seconds, predicted)
+    kernel = kernel_recorded(str(own.get("kernel", "")), str(own.get("device", "")))
+    return Table(own.get("study") or name, genes, rows.answers, chip, baseline_us, rows.seconds, predicted, kernel)
 
 
 def _own_genes(own: Mapping[str, Any]) -> tuple[Gene, ...]:

@@ -51,6 +51,8 @@ class Table:
 
     predicted: bool = False
     """Whether the recorded times are predictions of a simulated device."""
+    recorded_kernel: str = ""
+    """Name of the kernel that was recorded; empty where the recording does not say."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))

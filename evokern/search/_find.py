@@ -11,9 +11,9 @@ from pathlib import Path
 
 from evokern.device import Device
 from evokern.device._open import open_device
-from evokern.device.table import TableDevice
-from evokern.discovery import find_study, kernel_of
-from evokern.errors import StudyError
+from evokern.device.table import Table, TableDevice
+from evokern.discovery import find_kernel_folder, find_study, kernel_of
+from evokern.errors import DeviceError, KernelError, StudyError
 from evokern.feasibility import feasible_space
 from evokern.kernel import Kernel
 from evokern.profiles import limits_for
@@ -40,6 +40,7 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
             table = opened.table
             if found.genes or found.limits:
                 raise StudyError(f"study {found.name} narrows genes or limits; {opened.identity} is searched as it is")
+            _same_kernel(found, table, trust=trust)
             played = table.kernel()
             return Subject(found, played, (played.problem({}),), table.space(), opened, table)
         loaded = kernel or kernel_of(found, trust=trust)
@@ -49,6 +50,45 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
     except BaseException:
         opened.close()
         raise
+
+
+def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
+    """Refuse a recording of another kernel than the study's, whose times would be reported under its name.
+
+    A study whose kernel is nowhere to be found is about the recording itself.
+
+    Raises:
+        DeviceError: names or genes differ.
+    """
+    remedy = "name a recording of that kernel with --device replay:FILE, or write a study for this recording"
+    try:
+        find_kernel_folder(study.kernel, study.path.parent if study.path else None)
+    except KernelError:
+        loaded, wanted = None, study.kernel
+    else:
+        loaded = kernel_of(study, trust=trust)
+        wanted = loaded.name
+    if table.recorded_kernel and table.recorded_kernel != wanted:
+        raise DeviceError(
+            f"recording {table.name} is of kernel {table.recorded_kernel}, and study {study.name} is of {wanted}; "
+            + remedy
+        )
+    if loaded is None:
+        return
+    declared, recorded = ({gene.name: gene.values for gene in genes} for genes in (loaded.genes, table.genes))
+    different = [f"it lacks {name}" for name in declared if name not in recorded]
+    different += [f"{name} is not a gene of {wanted}" for name in recorded if name not in declared]
+    different += [
+        f"{name}={value} is not a value of {wanted}"
+        for name in recorded
+        for value in recorded[name]
+        if value not in declared.get(name, recorded[name])
+    ]
+    if different:
+        raise DeviceError(
+            f"recording {table.name} does not fit kernel {wanted} of study {study.name} "
+            f"({'; '.join(different[:6])}); {remedy}"
+        )
 
 
 def _open(name: str) -> Device:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evokern.device.recorded import chip_of_model, first_hand, read_recording
+from evokern.device.recorded import chip_of_model, first_hand, kernel_recorded, read_recording
 from evokern.device.table import Table
 from evokern.errors import StudyError
 from evokern.space import Config
@@ -73,4 +73,5 @@ def study_table(reader: Reader, record: StudyRecord) -> Table:
     baseline = reader.baseline(record)
     seconds = {config: answer.compile_s + answer.device_s for config, answer in answers.items()}
     chip, baseline_us = chip_of_model(record.device), baseline[1] if baseline else None
-    return Table(record.name, record.genes, answers, chip, baseline_us, seconds, record.predicted)
+    kernel = kernel_recorded(record.kernel, record.device)
+    return Table(record.name, record.genes, answers, chip, baseline_us, seconds, record.predicted, kernel)
