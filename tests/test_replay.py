@@ -136,7 +136,9 @@ def test_an_exhausted_space_keeps_what_it_has(tmp_path: Path) -> None:
     path = write(tmp_path / "toy.json", kernel_tuner_cache())
     found = replay(path, samplers=("random",), trials=60, repeats=1)
     assert found.samplers[0].at(60) == [1.0]
-    assert found.notes == ("recording toy has only 14 configurations",)
+    assert found.notes[0] == "recording toy has only 14 configurations"
+    assert ["scores mean nothing" in note for note in found.notes] == [False, True]
+    assert not replay(SMALL, samplers=("random",), trials=5, repeats=1).notes
 
 
 def test_intervals_are_students() -> None:
@@ -169,6 +171,15 @@ def test_progress_is_told_for_each_repeat() -> None:
 
     replay(SMALL, samplers=("random", "grid"), trials=4, repeats=2, on_repeat=keep)
     assert seen == [(1, 4, "random"), (2, 4, "random"), (3, 4, "grid"), (4, 4, "grid")]
+
+
+def test_progress_is_a_line_per_sampler() -> None:
+    """Where many searches are quick, a line tells of all those of a sampler."""
+    _, _, remarks = _invoke("replay", str(SMALL), "--samplers", "random,grid", "--trials", "4", "--repeats", "5")
+    assert [text.partition(" is done, best ")[0] for text in remarks.splitlines()] == [
+        "5 of 10: random",
+        "10 of 10: grid",
+    ]
 
 
 @pytest.mark.parametrize(

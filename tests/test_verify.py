@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from evokern.cli.app import app
 from evokern.explain.candidates import Interleaving
-from evokern.explain.playoff import effects
-from evokern.explain.verify import rivals
+from evokern.explain.playoff import by_prediction, effects
+from evokern.explain.verify import playoff_stage, rivals
 from evokern.space import Config
 from evokern.store import open_readonly
 from evokern.trial import Evaluation, Outcome, Trial
@@ -64,9 +64,16 @@ def test_a_right_champion_is_proved(db: Path) -> None:
         assert best.evaluation.evidence["time_from"] == "playoff"
 
 
+def test_predictions_are_compared_within_a_margin() -> None:
+    """A tie of predicted times names the margin, since without noise it is the margin alone that makes one."""
+    stage = playoff_stage(by_prediction([5.0, 5.03, 6.0], None), ["trial 0", "trial 1", "trial 2"], 0)
+    assert "a tie with trial 1 by predicted times, less than 1 % apart (they have no noise)" in stage.detail
+
+
 def test_a_planted_bug_is_found_by_fuzzing_alone(db: Path) -> None:
     """A champion that is wrong at tails passes its own gate; `verify --fuzz` exits with 1 and names the shape."""
-    assert invoke("verify", "planted", "--db", str(db))[0] == 0
+    code, told, _ = invoke("verify", "planted", "--db", str(db))
+    assert (code, "standing" in told, "Cliff" in told) == (0, True, False)
     code, told, _ = invoke("verify", "planted", "--db", str(db), "--fuzz", "10s")
     assert code == 1
     assert "FAILED  fuzz       tolerance at" in told
@@ -101,12 +108,14 @@ def test_each_choice_is_taken_back(db: Path) -> None:
 
 
 def test_the_default_has_nothing_to_take_back(db: Path) -> None:
-    """Ablating the default candidate says why there is nothing to do."""
+    """Ablating the default candidate says why there is nothing to do, which is no mistake."""
     with open_readonly(db) as reader:
         record = reader.study("right")
         default = next(t.number for t in reader.trials(record) if t.config.ROWS == 1 and t.config.TILE == 64)
-    code, _, told = invoke("ablate", "right", "--trial", str(default), "--db", str(db))
-    assert (code, "there is no choice to take back" in told) == (2, True)
+    code, told, _ = invoke("ablate", "right", "--trial", str(default), "--db", str(db))
+    assert (code, "there is no choice to take back" in told) == (0, True)
+    code, told, _ = invoke("ablate", "right", "--trial", str(default), "--db", str(db), "--json")
+    assert (code, json.loads(told)["alone"]) == (0, [])
 
 
 @pytest.mark.parametrize("word", ["verify", "ablate"])

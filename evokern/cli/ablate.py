@@ -41,7 +41,7 @@ def ablate(
     On a GPU each row is measured in turn with the champion, with an interval; on a simulated device times are predicted
     and the path, about half the square of the changed genes in candidates, takes minutes: --no-path leaves it out.
     """
-    from evokern.explain.ablate import Row, cells
+    from evokern.explain.ablate import Row, cells, choices, nothing
     from evokern.explain.ablate import ablate as take_apart
     from evokern.explain.ablate import markdown as as_markdown
     from evokern.explain.candidates import device_for, subject
@@ -49,7 +49,15 @@ def ablate(
 
     with open_readonly(db) as reader, subject(reader, study, trial, elites=1, trust=trust) as chosen:
         record = chosen.record
-        found = take_apart(chosen, device_for(record, device), path=path, on_step=output.remark)
+        opened = device_for(record, device)
+        if not choices(chosen):
+            opened.close()
+            if output.json:
+                output.emit({"study": record.name, "trial": chosen.trial.number, "alone": [], "path": [],
+                             "note": nothing(chosen)})  # fmt: skip
+            output.say(nothing(chosen))
+            return
+        found = take_apart(chosen, opened, path=path, on_step=output.remark)
     if found.device == record.device:
         add_proof(db, record, "ablate", found.trial, found.as_dict())
     if markdown is not None:

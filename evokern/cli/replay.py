@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +17,9 @@ from evokern.errors import UsageError
 
 if TYPE_CHECKING:
     from evokern.replay import Repeat, ReplayResult, SamplerResult
+
+LINE_EVERY_S = 5.0
+"""Time between two lines while a sampler's searches run, seconds."""
 
 
 @command(
@@ -62,10 +66,7 @@ def replay(
     if plot is not None and not plot.absolute().parent.is_dir():
         raise UsageError(f"cannot write {plot}: there is no folder {plot.absolute().parent}")
 
-    def said(done: int, total: int, repeat: Repeat) -> None:
-        best = repeat.best_us[-1] if repeat.best_us else None
-        output.remark(f"{done} of {total}: {repeat.sampler}, seed {repeat.seed}, best {microseconds(best)} µs")
-
+    said = Told(output, repeats)
     result = run(
         space, samplers=names, trials=trials, repeats=repeats, seed=seed, window=window, budget=budget, jobs=jobs,
         on_repeat=said,
@@ -79,6 +80,30 @@ def replay(
         print(line)
     if plot is not None:
         print(f"wrote {plot}")
+
+
+class Told:
+    """Tells how far a replay is: a line per sampler, and one every few seconds."""
+
+    def __init__(self, output: Output, repeats: int) -> None:
+        self._output, self._repeats = output, repeats
+        self._best: dict[str, list[float | None]] = {}
+        self._when = time.monotonic()
+
+    def __call__(self, done: int, total: int, repeat: Repeat) -> None:
+        """Take one more finished search."""
+        own = self._best.setdefault(repeat.sampler, [])
+        own.append(repeat.best_us[-1] if repeat.best_us else None)
+        if len(own) == self._repeats:
+            known = [best for best in own if best is not None]
+            found = f"best {microseconds(min(known))} to {microseconds(max(known))} µs" if known else "nothing ran"
+            text = f"{done} of {total}: {repeat.sampler} is done, {found}"
+        elif time.monotonic() - self._when >= LINE_EVERY_S:
+            text = f"{done} of {total}: {repeat.sampler}, {len(own)} of {self._repeats}"
+        else:
+            return
+        self._output.remark(text)
+        self._when = time.monotonic()
 
 
 def _write(path: Path, result: ReplayResult) -> None:

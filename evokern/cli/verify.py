@@ -74,18 +74,20 @@ def verify(
         output.say(f"{_MARKS[stage.state]:<8}{stage.name:<11}{stage.detail}")
     if proof.playoff:
         unit = "predicted µs" if proof.playoff.predicted else "µs"
+        # Predicted times have no noise, so that neither an interval nor Cliff's delta says anything of them.
+        measured = not proof.playoff.predicted
+        header = ("", unit, "of champion", *(("95 % interval", "Cliff's delta") if measured else ()), "standing")
         rows = [
             (
                 proof.players[one.index],
                 microseconds(one.time_us),
                 f"{one.ratio:.3f}",
-                "-" if proof.playoff.predicted else f"{one.ratio_ci95[0]:.3f} to {one.ratio_ci95[1]:.3f}",
-                f"{one.delta:+.2f}",
+                *((f"{one.ratio_ci95[0]:.3f} to {one.ratio_ci95[1]:.3f}", f"{one.delta:+.2f}") if measured else ()),
                 one.standing if one.standing != "tie" or one.equivalent else "tie (not told apart)",
             )
             for one in proof.playoff.finalists
         ]
         output.say("")
-        for line in table(("", unit, "of champion", "95 % interval", "Cliff's delta", "standing"), rows):
+        for line in table(header, rows):
             output.say(line)
     return 0 if proof.passed else 1

@@ -93,9 +93,9 @@ def ablate(
     """
     space = narrowed(subject.kernel.space, subject.study.genes)
     champion, default = subject.trial.config, space.default()
-    genes = [gene.name for gene in space.genes if champion.get(gene.name) != default.get(gene.name)]
+    genes = choices(subject)
     if not genes:
-        raise StudyError(f"trial {subject.trial.number} is the default candidate: there is no choice to take back")
+        raise StudyError(nothing(subject))
     with started(device, subject.task()) as report:
         runs = _Runs(subject, device)
         on_step(f"{len(genes)} choices taken back alone, on {device.identity}")
@@ -124,6 +124,18 @@ def ablate(
         subject.record.name, subject.trial.number, device.identity, device.predicted,
         table.row(champion, "", None, None), tuple(alone), tuple(walked), fastest[1] if fastest else None,
     )  # fmt: skip
+
+
+def choices(subject: Subject) -> list[str]:
+    """Return the genes in which a candidate differs from its study's default."""
+    space = narrowed(subject.kernel.space, subject.study.genes)
+    champion, default = subject.trial.config, space.default()
+    return [gene.name for gene in space.genes if champion.get(gene.name) != default.get(gene.name)]
+
+
+def nothing(subject: Subject) -> str:
+    """Return the sentence for a candidate without such a gene."""
+    return f"trial {subject.trial.number} is the default candidate: there is no choice to take back"
 
 
 def _path(

@@ -167,8 +167,11 @@ def playoff_stage(played: Playoff | None, players: list[str], number: int) -> St
         missing = "there is no other right elite and no baseline to play against"
         return Stage("playoff", "skipped", missing)
     best = played.champion
-    how = "by predicted times, which have no noise" if played.predicted else f"in {played.rounds} rounds"
+    how = f"in {played.rounds} rounds"
     ties = [players[one.index] for one in played.finalists if one.standing == "tie"]
+    if played.predicted:
+        apart = "less" if ties else "more"
+        how = f"by predicted times, {apart} than {100 * played.rules.margin:g} % apart (they have no noise)"
     detail = f"{players[best.index]} is fastest, {best.time_us:.3f} µs, decided {how}"
     if ties:
         detail = (

@@ -18,6 +18,9 @@ from evokern.errors import UsageError
 CHECKPOINTS = (50, 100, 200, 500, 1000, 2000, 5000)
 """Evaluations after which results are told, as far as a replay goes; its last evaluation is always one."""
 
+FEW = 100
+"""Configurations below which a score says nothing of a sampler."""
+
 
 @dataclass(frozen=True)
 class Repeat:
@@ -166,6 +169,11 @@ def replay(
     notes: list[str] = []
     if settings.trials > len(table.answers):
         notes.append(f"recording {table.name} has only {len(table.answers)} configurations")
+    if len(table.answers) < FEW:
+        notes.append(
+            f"the scores mean nothing: a recording of {len(table.answers)} configurations is searched through by "
+            f"chance; take one of at least {FEW}"
+        )
     return ReplayResult(table.name, settings.trials, optimum, tuple(results), expected, tuple(notes))
 
 
