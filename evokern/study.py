@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -248,7 +249,8 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
             raise StudyError(f"{where} lacks the key {compulsory!r}")
     values: dict[str, Any] = dict(table)
     if "budget" in values:
-        values["budget_s"] = parse_duration(values.pop("budget"))
+        with _named(f"{where}: budget"):
+            values["budget_s"] = parse_duration(values.pop("budget"))
     values["problems"] = _problems(where, values["problems"])
     values["genes"] = {gene: _gene_values(where, gene, v) for gene, v in _table(where, "genes", values).items()}
     values["limits"] = _table(where, "limits", values)
@@ -256,7 +258,17 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     for key, record in (("gate", GateSettings), ("timing", TimingSettings), ("simulation", SimulationSettings)):
         values[key] = _record(where, key, record, _table(where, key, values))
     _check_types(where, Study, values, skip=("problems", "genes", "limits", "sampler", "gate", "timing", "simulation"))
-    return Study(name=name, path=path, **values)
+    with _named(where):
+        return Study(name=name, path=path, **values)
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Put file and key before what is wrong with a value."""
+    try:
+        yield
+    except StudyError as error:
+        raise StudyError(f"{where}: {error}") from error
 
 
 def _refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -302,7 +314,8 @@ def _record(where: str, key: str, record: Any, table: Mapping[str, Any]) -> Any:
     _refuse_unknown(where, f"{key}.", table, [f.name for f in fields(record)])
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
     _check_types(f"{where}: {key}", record, values)
-    return record(**values)
+    with _named(where):
+        return record(**values)
 
 
 def _check_types(where: str, record: Any, values: Mapping[str, Any], skip: Sequence[str] = ()) -> None:

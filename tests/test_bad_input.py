@@ -93,12 +93,16 @@ def test_unknown_names_and_values(here: Path, arguments: tuple[str, ...], told: 
         ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[genes]\nTHREADS = [65]\n', "THREADS cannot be '65'"),
         ('kernel = "scale"\nproblems = ["64"]\ndevice = "sim:l4"\n[limits]\nchip = "l5"\n', "did you mean 'l4'?"),
         ('kernel = "scale"\nproblems = ["64"]\nbudget = "2x"\n', "'2x' is no duration"),
+        ('kernel = "scale"\nproblems = ["64"]\ntrials = 0\n', "give at least 1"),
     ],
 )
 def test_study_files(here: Path, text: str, told: str) -> None:
     """Broken TOML, unknown kernels, genes and values, and problems a kernel cannot take."""
     (here / "studies" / "mine.toml").write_text(text)
-    assert told in _refused("search", "mine")
+    message = _refused("search", "mine")
+    assert told in message
+    for key in ("[genes]", "budget", "trials"):
+        assert key not in text or ("mine.toml" in message and key in message)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from evokern.device import Device
 from evokern.device._open import open_device
 from evokern.device.table import Table, TableDevice
 from evokern.discovery import find_kernel_folder, find_study, kernel_of
-from evokern.errors import DeviceError, KernelError, StudyError
+from evokern.errors import DeviceError, KernelError, SpaceError, StudyError
 from evokern.feasibility import feasible_space
 from evokern.kernel import Kernel
 from evokern.profiles import limits_for
@@ -46,7 +46,11 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
         loaded = kernel or kernel_of(found, trust=trust)
         problems = problems_of(found, loaded)
         chip = limits_for(opened.profile, found.limits)
-        return Subject(found, loaded, problems, feasible_space(loaded, problems, chip, found.genes), opened)
+        try:
+            space = feasible_space(loaded, problems, chip, found.genes)
+        except SpaceError as error:
+            raise StudyError(f"{found.path or found.name}: [genes]: {error}") from error
+        return Subject(found, loaded, problems, space, opened)
     except BaseException:
         opened.close()
         raise
