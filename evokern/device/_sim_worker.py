@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -144,15 +143,24 @@ class SimWorker:
             for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():
                 seen[key] = torch.cat([seen[key], errors]) if key in seen else errors
         for problem in self._settings.problems:
-            probe = partial(self._probe.fault, config, problem=problem, seen=seen)
-            fault = self._lines.run(config, built, problem, probe)
+            fault = self._margin_fault(config, built, problem, seen)
             if fault is not None:
                 return fault, reports
         return None, reports
 
     def _predict(self, job: Simulate, problem: Problem, limit_us: float | None) -> Predicted:
-        predict = partial(self._predictor.predict, job.config, problem=problem, limit_us=limit_us)
+        def predict(built: Built) -> Predicted:
+            return self._predictor.predict(job.config, built, problem, limit_us)
+
         return self._lines.run(job.config, job.built, problem, predict)
+
+    def _margin_fault(
+        self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
+    ) -> Mapping[str, Any] | None:
+        def probe(built: Built) -> Mapping[str, Any] | None:
+            return self._probe.fault(config, built, problem, seen)
+
+        return self._lines.run(config, built, problem, probe)
 
     def _work(self, config: Config, problem: Problem) -> Work:
         settings = self._settings
