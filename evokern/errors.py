@@ -17,6 +17,7 @@ Messages echo the offending value and say what to do about it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -61,7 +62,7 @@ class InternalError(EvokernError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a clause naming the nearest known word and the list of them.
+    """Return a clause naming the nearest known word, or of whole numbers the nearest one, and the list of them.
 
     Args:
         word: what was given.
@@ -74,6 +75,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if not options:
         return ""
     lowered = {option.lower(): option for option in options}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
-    guess = f"did you mean {lowered[close[0]]!r}? " if close else ""
+    if all(_WHOLE.fullmatch(text) for text in (word, *options)):
+        close = [min(options, key=lambda option: abs(int(option) - int(word)))]
+    else:
+        close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
+    guess = f"did you mean {lowered[close[0].lower()]!r}? " if close else ""
     return f"{guess}known: {', '.join(options)}"
+
+
+_WHOLE = re.compile(r"-?\d+")

@@ -1,0 +1,29 @@
+"""What errors suggest."""
+
+from __future__ import annotations
+
+import pytest
+
+from evokern.errors import nearest
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "guess"),
+    [
+        ("65", ("32", "64", "96", "128"), "64"),
+        ("129", ("32", "64", "128", "256"), "128"),
+        ("-1", ("0", "10"), "0"),
+        ("evoo", ("evo", "tpe", "random"), "evo"),
+        ("block_m", ("BLOCK_M", "BLOCK_N"), "BLOCK_M"),
+        ("Wgma", ("mma", "WGMMA"), "WGMMA"),
+    ],
+)
+def test_the_nearest_is_suggested(word: str, known: tuple[str, ...], guess: str) -> None:
+    """Of whole numbers the nearest by value, of words the one spelt most alike; all that is known is listed."""
+    assert nearest(word, known) == f"did you mean {guess!r}? known: {', '.join(known)}"
+
+
+def test_nothing_is_suggested_where_nothing_is_alike() -> None:
+    """A word that resembles none gets the list alone."""
+    assert nearest("zebra", ("evo", "tpe")) == "known: evo, tpe"
+    assert nearest("64", ("evo", "tpe")) == "known: evo, tpe"
