@@ -113,3 +113,13 @@ def test_a_missing_reference_h_is_found(folder: Path) -> None:
     """The exported program needs the file, so its absence is a failure."""
     (folder / "reference.h").unlink()
     assert "has no reference.h" in _failures("scale")[1]["reference.h"]
+
+
+def test_a_small_space_is_counted_whole(folder: Path) -> None:
+    """The candidates asked of the constraints are counted once each, all of them where there are few."""
+    from evokern.discovery import load_kernel
+
+    said = CliRunner().invoke(app, ["check", "scale"]).stdout
+    distinct = len(list(load_kernel(folder).space.grid()))
+    assert distinct < 50
+    assert f"of {distinct} candidates these are feasible" in said

@@ -75,7 +75,8 @@ def _text(problem: Problem) -> str:
 def _functions(folder: Folder) -> Results:
     """Constraints, launches, tensors and macros raise for no configuration of a sample, on no chip and no problem."""
     kernel, rng = folder.kernel, random.Random(0)
-    sample = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]
+    drawn = kernel.space.grid() if kernel.space.size <= SAMPLE else (kernel.space.draw(rng) for _ in range(SAMPLE))
+    sample = list(dict.fromkeys((kernel.space.default(), *drawn)))
     feasible: dict[str, int] = dict.fromkeys(CHIPS, 0)
     for name, chip in CHIPS.items():
         for config in sample:
