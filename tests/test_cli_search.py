@@ -203,6 +203,54 @@ def test_a_misspelt_sampler_is_named_before_what_changed(here: Path) -> None:
     assert (code, "did you mean 'evo'" in told, "--fresh" in told) == (2, True, False)
 
 
+def test_evaluated_trials_are_counted_apart(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--trials` counts what was evaluated, and so does what is said; duplicates and infeasible ones are apart."""
+    from dataclasses import replace
+    from itertools import count
+
+    from evokern.device.table import TableDevice, measured
+
+    met = count()
+    monkeypatch.setattr(TableDevice, "_recorded", lambda self, config: measured(5.0, f"code {next(met) // 2}"))
+    _, said, _ = _invoke("search", "small", "--trials", "9", "--sampler", "random")
+    outcomes = json.loads(_invoke("show", "--json")[1])["outcomes"]
+    others = outcomes["duplicate"] + outcomes["infeasible"]
+    assert others > 0
+    assert said.startswith(f"small: 9 trials evaluated (and {others} duplicate or infeasible); the trials are done")
+    assert ", 9 of 20 trials evaluated (and 3 duplicate or infeasible) |" in line(
+        replace(_progress(), evaluated=9, trials_limit=20)
+    )
+
+
+def test_more_time_does_not_help_where_the_trials_are_done(here: Path) -> None:
+    """`--extend` on a study that its trials end names the option that goes on."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, _, told = _invoke("resume", "--extend", "20s")
+    assert (code, "time alone does not help; --trials N" in told) == (2, True)
+    _invoke("resume", "--budget", "1h", "--quiet")
+    code, said, _ = _invoke("resume", "--extend", "20s")
+    assert (code, "more time alone does not help" in said, "--trials N" in said) == (0, True, True)
+
+
+def test_a_search_in_which_all_failed_ends_with_1(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was measured the answer is no: exit code 1, and the commonest reasons are said."""
+    from evokern.device.table import TableDevice
+
+    wrong = Evaluation(Outcome.WRONG, evidence={"check": "y differs from the reference"})
+    monkeypatch.setattr(TableDevice, "_recorded", lambda self, config: wrong)
+    code, said, _ = _invoke("search", "small", "--trials", "4", "--sampler", "random")
+    assert code == 1
+    assert "no candidate was measured" in said
+    assert "4 wrong: y differs from the reference" in said
+    assert _invoke("search", "small", "--json")[0] == 1
+
+
+def test_a_folder_is_no_database(here: Path) -> None:
+    """Reading commands say of a folder what a search says of it."""
+    told = [_invoke(command, "small", "--db", "studies")[2] for command in ("show", "search")]
+    assert all("studies is a folder; name a file with --db" in remarks for remarks in told)
+
+
 def test_a_recording_cannot_be_exported(here: Path) -> None:
     """A study of a recording has no source, and export says so."""
     _invoke("search", "small", "--trials", "3", "--quiet")

@@ -141,8 +141,16 @@ def _best(progress: Progress) -> str:
 
 def _spent(progress: Progress) -> str:
     budget = f" of {duration(progress.budget_s)}" if progress.budget_s else ""
-    limit = f" of {progress.trials_limit} evaluated" if progress.trials_limit else ""
-    return f"{duration(progress.elapsed_s)}{budget}, {progress.trials} trials{limit}"
+    return f"{duration(progress.elapsed_s)}{budget}, {_trials(progress)}"
+
+
+def _trials(progress: Progress) -> str:
+    """Return how many trials there were; under a limit those that it counts, the others apart."""
+    if not progress.trials_limit:
+        return f"{progress.trials} trials"
+    others = progress.trials - progress.evaluated
+    apart = f" (and {others} duplicate or infeasible)" if others else ""
+    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{apart}"
 
 
 def _arms(progress: Progress) -> list[str]:

@@ -132,7 +132,7 @@ def search(
             trust=trust,
             on_progress=watch,
         )
-    return conclude(output, result)
+    return conclude(output, result, extended=extend is not None)
 
 
 @command(
@@ -173,7 +173,7 @@ def resume(
             trust=trust,
             on_progress=watch,
         )
-    return conclude(output, result)
+    return conclude(output, result, extended=extend is not None)
 
 
 _ENDS = {
@@ -184,19 +184,47 @@ _ENDS = {
 }
 
 
-def conclude(output: Output, result: SearchResult) -> int:
-    """Say what the search ended with and return the exit code."""
+def _counted(result: SearchResult) -> str:
+    """Return how many trials there were, those apart that `--trials` does not count."""
+    others = sum(result.summary["outcomes"][kind] for kind in ("duplicate", "infeasible"))
+    evaluated = result.summary["trials"] - others
+    return f"{evaluated} trials evaluated" + (f" (and {others} duplicate or infeasible)" if others else "")
+
+
+def _reasons(result: SearchResult) -> list[str]:
+    """Return the commonest reasons of failure as lines."""
+    from evokern.report.facts import reasons
+    from evokern.store import open_readonly
+
+    with open_readonly(result.db) as reader:
+        found = reasons(reader.trials(reader.study(result.study)), most=3)
+    return [f"{count} {outcome.replace('_', ' ')}: {reason}" for outcome, reason, count in found]
+
+
+def conclude(output: Output, result: SearchResult, *, extended: bool = False) -> int:
+    """Say what the search ended with and return the exit code: 1 where every candidate failed.
+
+    Args:
+        output: where to say it.
+        result: what the search ended with.
+        extended: whether time was added to its budget.
+    """
     from evokern.explain.worth import price, verdict
 
-    code = INTERRUPTED if result.interrupted else 0
+    failed = result.summary["best"] is None and result.summary["trials"] > 0
+    code = INTERRUPTED if result.interrupted else int(failed)
     if output.json:
         output.emit({**result.summary, "end": result.end})
         return code
     baseline, best = result.summary["baseline"], result.summary["best"]
     unit = "µs predicted" if result.summary["predicted"] else "µs"
-    output.say(f"{result.study}: {result.summary['trials']} trials; {_ENDS[result.end]}")
+    output.say(f"{result.study}: {_counted(result)}; {_ENDS[result.end]}")
+    if extended and result.end == "trials":
+        output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
     if best is None:
-        output.say("no candidate was measured; `evokern show` tells why")
+        output.say("no candidate was measured; `evokern show` tells more")
+        for line in _reasons(result):
+            output.say(line)
         return code
     output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
     if result.summary["limit"]:

@@ -48,6 +48,11 @@ class Wanted:
         """
         budget_s = record.budget_s if self.budget_s is None else self.budget_s
         if self.extend_s is not None:
+            if budget_s is None and record.trials_limit is not None:
+                raise StudyError(
+                    f"study {record.name} has no budget to extend: its trials ({record.trials_limit}) end it, and "
+                    "time alone does not help; --trials N sets a larger total"
+                )
             if budget_s is None:
                 raise StudyError(f"study {record.name} has no budget to extend; give one with --budget")
             budget_s += self.extend_s

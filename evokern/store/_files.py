@@ -131,6 +131,8 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: there is no such file.
     """
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; name a file with --db")
     if not path.is_file():
         raise StoreError(f"there is no database {path}; `evokern search` writes one, --db names another")
     folder = path.resolve().parent
