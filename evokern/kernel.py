@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -223,8 +224,10 @@ class Constraint:
         except SpaceError:
             raise
         except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[:2][-1]  # this function's, then the constraint's own
             raise KernelError(
-                f"constraint {self.name} raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
+                f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "
+                f"for {dict(config)} at {problem}; it must answer for every candidate: False where one cannot work"
             ) from error
         return answer if isinstance(answer, Need) else Need(0 if answer else 1, 0)
 
