@@ -35,7 +35,11 @@ class Violation:
     """Unit of `needed` and `available`."""
 
     def __str__(self) -> str:
+        if self.unit == "remainder":  # of `divides`
+            return f"{self.constraint}: remainder {self.needed:g}, must be 0 ({self.reason})"
         unit = f" {self.unit}" if self.unit else ""
+        if self.available < 0:
+            return f"{self.constraint}: {self.needed - self.available:g}{unit} too many ({self.reason})"
         return f"{self.constraint}: needs {self.needed:g}{unit}, has {self.available:g}{unit} ({self.reason})"
 
     @property

@@ -192,3 +192,19 @@ def test_a_constraint_that_raises_is_named_in_the_quick_answer_too() -> None:
     space = feasible_space(broken, [broken.problem({"N": 192})], chip("l4"))
     with pytest.raises(KernelError, match="constraint bad raised ZeroDivisionError"):
         space.feasible(space.default())
+
+
+def test_violations_read_naturally() -> None:
+    """A remainder is no thing that one has, and what is used up is too much of it."""
+    from evokern.feasibility import Violation
+
+    said = [
+        str(Violation("whole_vectors", 1, 0, "a tail", "remainder")),
+        str(Violation("row_registers", 0, -8, "it spills", "registers")),
+        str(Violation("warps", 16, 8, "too small", "warps")),
+    ]
+    assert said == [
+        "whole_vectors: remainder 1, must be 0 (a tail)",
+        "row_registers: 8 registers too many (it spills)",
+        "warps: needs 16 warps, has 8 warps (too small)",
+    ]
