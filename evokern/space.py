@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,9 +31,9 @@ class NamedValues(Mapping[str, Value]):
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = dict(values)
 
+    @abstractmethod
     def _unknown(self, name: str) -> EvokernError:
         """Return what to raise where there is no such entry."""
-        raise NotImplementedError
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from gpu_tools import find_tool
+from profile_command import profile, refused
 from test_profile import DECLARATION, SOURCE, TILE, PretendedH200
 from typer.testing import CliRunner
 
@@ -76,26 +77,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _profile(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["profile", *arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def _refused(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["profile", *arguments])
-    assert (2, "") == (result.exit_code, result.stdout), result.output
-    return result.stderr
-
-
 def _asked(folder: Path) -> list[list[str]]:
     return [json.loads(line) for line in (folder / "asked.log").read_text().splitlines()]
 
 
 def test_counters_are_read_and_judged(here: Path) -> None:
     """The champion on its own GPU: every counter with its value, the bound with numbers, and a gene to try."""
-    found = _profile()
+    found = profile()
     assert ("ncu", False, "NVIDIA H200", "4096", 2) == (
         found["source"], found["predicted"], found["device"], found["problem"], found["config"]["STRIDE"],
     )  # fmt: skip
@@ -120,7 +108,7 @@ def test_counters_are_read_and_judged(here: Path) -> None:
 def test_what_is_asked_of_nsight_compute(here: Path) -> None:
     """Clocks and caches as when timed, our launches only, the candidate's own program; the command line is logged."""
     log = here / "log.txt"
-    found = _profile("--log", str(log))
+    found = profile("--log", str(log))
     ((*options,),) = _asked(here)
     text = " ".join(options)
     for part in (
@@ -137,7 +125,7 @@ def test_what_is_asked_of_nsight_compute(here: Path) -> None:
 def test_a_flushed_study_is_counted_with_empty_caches(here: Path) -> None:
     """Where calls are timed after a flush, Nsight Compute empties the caches too."""
     (here / "studies" / "cold.toml").write_text('kernel = "columns"\nproblems = ["64"]\n[timing]\ncache = "flush"\n')
-    _profile("cold")
+    profile("cold")
     assert "--cache-control all" in " ".join(_asked(here)[0])
 
 
@@ -172,8 +160,8 @@ def test_a_suggestion_names_new_values_first() -> None:
 
 def test_a_profile_is_kept_with_its_trial(here: Path) -> None:
     """`show --trial` tells it; a candidate that is no trial leaves nothing in the database."""
-    _profile("mine", "--set", "STRIDE=32")
-    found = _profile()
+    profile("mine", "--set", "STRIDE=32")
+    found = profile()
     number = int(found["title"].split()[1])
     with open_readonly(here / "evokern.db") as reader:
         record = reader.study("mine")
@@ -192,21 +180,21 @@ def test_a_study_being_searched_is_profiled_and_not_kept(here: Path) -> None:
     from evokern.store import Store
 
     with Store(here / "evokern.db"):
-        found = _profile()
+        found = profile()
     (note,) = found["notes"]
     assert note.startswith("the profile is not kept with the trial: evokern.db is in use by")
 
 
 def test_nsight_computes_report_is_kept_on_request(here: Path) -> None:
     """`--keep` writes the report and reads the counters from it."""
-    found = _profile("--keep", "best")
+    found = profile("--keep", "best")
     assert str(here / "best.ncu-rep") == found["report"]
     assert (here / "best.ncu-rep").is_file()
     assert 5632.0 == found["counters"]["duration_ns"]
     first, second = _asked(here)
     assert "--export" in first
     assert ["--import", str(here / "best.ncu-rep"), "--csv"] == second[:3]
-    assert "create it" in _refused("--keep", "nowhere/best")
+    assert "create it" in refused("--keep", "nowhere/best")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +211,7 @@ def test_nsight_computes_report_is_kept_on_request(here: Path) -> None:
 def test_a_refusal_comes_with_the_remedy(here: Path, monkeypatch: pytest.MonkeyPatch, how: str, told: str) -> None:
     """Each way in which Nsight Compute gives nothing ends with exit code 2, the cause and what to do."""
     monkeypatch.setenv("FAKE_NCU", how)
-    assert told in _refused()
+    assert told in refused()
 
 
 def test_without_nsight_compute_counters_are_simulated_and_said_to_be(
@@ -232,19 +220,19 @@ def test_without_nsight_compute_counters_are_simulated_and_said_to_be(
     """No ncu: the simulated profile of the same chip, with a plain word about it in text and JSON."""
     (here / "bin" / "ncu").unlink()
     monkeypatch.setattr("evokern.device._ncu.USUAL_PLACE", str(here))
-    found = _profile("--device", "cuda:0")
+    found = profile("--device", "cuda:0")
     assert ("simulated", "sim:h200", True) == (found["source"], found["device"], found["predicted"])
     (note,) = found["notes"]
     assert note.startswith("Nsight Compute (ncu) is not installed, so nothing was counted on the GPU")
     assert note in CliRunner().invoke(app, ["profile"]).stderr
-    assert "ncu) is not installed" in _refused("--keep", "best")
+    assert "ncu) is not installed" in refused("--keep", "best")
 
 
 @pytest.mark.parametrize("how", [f"refuse:{SHORT}", f"na:{SHORT}"])
 def test_an_unknown_metric_costs_its_own_row_only(here: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """A counter that this chip or version does not know reads n/a; all others are there."""
     monkeypatch.setenv("FAKE_NCU", how)
-    found = _profile()
+    found = profile()
     assert {"short_scoreboard"} == {key for key, value in found["counters"].items() if value is None}
     text = CliRunner().invoke(app, ["profile"]).stdout
     assert any(line.split()[-2:] == ["n/a", "cycles"] for line in text.splitlines() if "short scoreboard" in line)
@@ -254,7 +242,7 @@ def test_an_unknown_metric_costs_its_own_row_only(here: Path, monkeypatch: pytes
 def test_a_metric_is_asked_for_by_its_other_name(here: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Where a chip names a counter differently, the second name is asked for."""
     monkeypatch.setenv("FAKE_NCU", how)
-    assert 0.0 == _profile()["counters"]["tensor_percent"]
+    assert 0.0 == profile()["counters"]["tensor_percent"]
     assert 2 == len(_asked(here))
 
 
@@ -262,7 +250,7 @@ def test_a_gpu_under_search_is_left_alone(here: Path) -> None:
     """Counting would disturb the times of a search on the same GPU: it is refused, with who has it."""
     lock = GpuLock("GPU-of-a-test", "cuda:0", here)
     try:
-        assert "is being searched on already" in _refused()
+        assert "is being searched on already" in refused()
     finally:
         lock.release()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from profile_command import profile, refused
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -98,19 +98,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _profile(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["profile", *arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def _refused(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["profile", *arguments])
-    assert (2, "") == (result.exit_code, result.stdout), result.output
-    return result.stderr
-
-
 def _line(found: dict[str, Any], file: str, text: str) -> dict[str, Any]:
     return next(line for line in found["launches"][0]["lines"] if (line["file"], line["source"]) == (file, text))
 
@@ -118,7 +105,7 @@ def _line(found: dict[str, Any], file: str, text: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("stride", "wavefronts"), [(1, 1), (2, 2), (32, 32)])
 def test_counters_are_those_of_the_line(here: Path, stride: int, wavefronts: int) -> None:
     """A line's wavefronts and sectors, scaled to the grid, are what its accesses need; a header's line is its own."""
-    found = _profile("columns", "--device", "sim:l4", "--problem", "4096", "--set", f"STRIDE={stride}")
+    found = profile("columns", "--device", "sim:l4", "--problem", "4096", "--set", f"STRIDE={stride}")
     launch = found["launches"][0]
     assert 6 == len(launch["sampled_blocks"])
     store = _line(found, "tile.cuh", "tile[threadIdx.x * STRIDE] = value;")
@@ -132,8 +119,8 @@ def test_counters_are_those_of_the_line(here: Path, stride: int, wavefronts: int
 
 def test_divergence_is_counted_at_its_line(here: Path) -> None:
     """Instructions that half of a warp runs while the other half is elsewhere count as divergent."""
-    whole = _profile("columns", "--device", "sim:l4", "--problem", "64")
-    half = _profile("columns", "--device", "sim:l4", "--problem", "64", "--set", "SHARE=16")
+    whole = profile("columns", "--device", "sim:l4", "--problem", "64")
+    half = profile("columns", "--device", "sim:l4", "--problem", "64", "--set", "SHARE=16")
     store = "if (threadIdx.x < SHARE) y[i] = tile[threadIdx.x * STRIDE];"
     assert 0 == _line(whole, "", store)["divergent"]
     assert _line(half, "", store)["divergent"] >= 2
@@ -141,8 +128,8 @@ def test_divergence_is_counted_at_its_line(here: Path) -> None:
 
 def test_the_bound_is_the_largest_term(here: Path) -> None:
     """32-way bank conflicts cost the lines that have them; the predicted time contains each term."""
-    plain = _profile("columns", "--device", "sim:l4", "--problem", "1048576")
-    conflicts = _profile("columns", "--device", "sim:l4", "--problem", "1048576", "--set", "STRIDE=32")
+    plain = profile("columns", "--device", "sim:l4", "--problem", "1048576")
+    conflicts = profile("columns", "--device", "sim:l4", "--problem", "1048576", "--set", "STRIDE=32")
     assert (True, "shared-memory-bound", "shared") == (
         conflicts["predicted"],
         conflicts["cause"],
@@ -165,7 +152,7 @@ def test_a_helpers_line_is_split_by_the_lines_that_call_it(here: Path) -> None:
         ).replace("\n", "\n__device__ inline void through(float* tile, float value) { put(tile, value); }\n", 1)
     )
     command = ("columns", "--device", "sim:l4", "--problem", "4096", "--set", "STRIDE=32")
-    line = _line(_profile(*command), "tile.cuh", "tile[threadIdx.x * STRIDE] = value;")
+    line = _line(profile(*command), "tile.cuh", "tile[threadIdx.x * STRIDE] = value;")
     thrice, once = line["calls"]
     assert ([["", 2], ["", 9]], [["", 6]]) == (thrice["calls"], once["calls"])
     assert "put(tile, x[i] + 1);" == once["source"]
@@ -192,7 +179,7 @@ def test_the_text_shows_lines_terms_and_resources(here: Path) -> None:
 
 def test_a_profile_is_short_unless_all_is_asked_for(here: Path) -> None:
     """Five lines of source by default, every one of the JSON's with `--all`."""
-    every = _profile("columns", "--device", "sim:l4", "--problem", "4096")["launches"][0]["lines"]
+    every = profile("columns", "--device", "sim:l4", "--problem", "4096")["launches"][0]["lines"]
     assert len(every) > 5
     for options, shown in (((), 5), (("--all",), len(every))):
         text = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "4096", *options])
@@ -206,7 +193,7 @@ def test_wrong_results_are_told(here: Path) -> None:
     source.write_text(SOURCE.replace("tile[threadIdx.x * STRIDE];", "1 + tile[threadIdx.x * STRIDE];"))
     result = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "64"])
     assert "its results are wrong: " in result.stdout
-    assert _profile("columns", "--problem", "64")["fault"]
+    assert profile("columns", "--problem", "64")["fault"]
 
 
 def test_candidates_of_a_database(here: Path) -> None:
@@ -214,13 +201,13 @@ def test_candidates_of_a_database(here: Path) -> None:
     from evokern.discovery import find_study
 
     search(find_study("mine"), db=here / "evokern.db", device=PretendedH200(), trials=6)
-    champion = _profile()
+    champion = profile()
     assert ("sim:h200", "4096", 2) == (champion["device"], champion["problem"], champion["config"]["STRIDE"])
     assert "(the champion)" in champion["title"]
-    trial = _profile("mine", "--trial", "0", "--device", "sim:l4", "--problem", "64")
+    trial = profile("mine", "--trial", "0", "--device", "sim:l4", "--problem", "64")
     assert ("sim:l4", "64") == (trial["device"], trial["problem"])
     assert trial["title"].startswith("trial 0 of mine")
-    changed = _profile("mine", "--set", "STRIDE=32")
+    changed = profile("mine", "--set", "STRIDE=32")
     assert 32 == changed["config"]["STRIDE"]
     assert "the study ran on NVIDIA H200, which is not here" in CliRunner().invoke(app, ["profile"]).stderr
 
@@ -232,8 +219,8 @@ def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
     search(find_study("mine"), db=here / "evokern.db", device=PretendedH200(), trials=2)
     source = here / "kernels" / "columns" / "kernel.cu"
     source.write_text(SOURCE.replace("put(tile, x[i]);", "put(tile, x[i]);  // changed"))
-    assert "the code of kernel columns changed" in _refused("--trial", "0")
-    found = _profile("--trial", "0", "--trust")
+    assert "the code of kernel columns changed" in refused("--trial", "0")
+    found = profile("--trial", "0", "--trust")
     assert "put(tile, x[i]);" in {line["source"] for line in found["launches"][0]["lines"]}
 
 
@@ -254,20 +241,20 @@ def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
 )
 def test_mistakes_are_told_with_the_remedy(here: Path, command: list[str], told: str) -> None:
     """Each mistake ends with exit code 2 and names the value and what to do."""
-    assert told in _refused(*command)
+    assert told in refused(*command)
 
 
 def test_a_study_of_a_gpu_asks_for_a_chip(here: Path) -> None:
     """A study file for a GPU is profiled on the chip that is named, and no other is assumed."""
     path = here / "studies" / "mine.toml"
     path.write_text(path.read_text() + 'device = "cuda:0"\n')
-    assert "for example with --device sim:l4" in _refused("mine")
+    assert "for example with --device sim:l4" in refused("mine")
 
 
 def test_a_candidate_that_fails_is_no_profile(here: Path) -> None:
     """A candidate that crashes is refused with the line, and where to look."""
     source = here / "kernels" / "columns" / "kernel.cu"
     source.write_text(SOURCE.replace("y[i] =", "y[i + 100000000] ="))
-    told = _refused("columns", "--problem", "64")
+    told = refused("columns", "--problem", "64")
     assert "out of bounds at line 7" in told
     assert "`evokern sanitize` tells more" in told
