@@ -16,15 +16,16 @@ import pytest
 import torch
 
 from evokern import simt
+from evokern.compile.build import Target, build
 from evokern.compile.records import Built
-from evokern.device import _cuda, _gpu_worker
+from evokern.device import Answer, Request, StartReport, Task, _cuda, _gpu_worker
 from evokern.device._gpu_worker import GpuWorker
 from evokern.device._jobs import Evaluate, GpuSettings
 from evokern.device._nvml import Monitor, State
 from evokern.device._sim_arguments import launch_arguments
 from evokern.gate import Call, RunFailed
 from evokern.kernel import Kernel, Problem
-from evokern.profiles import Profile
+from evokern.profiles import Profile, chip
 from evokern.space import Config
 from evokern.study import Study, TimingSettings
 from evokern.trial import Evaluation, Outcome
@@ -144,3 +145,40 @@ def evaluated(worker: Worker, config: Config, built: Built) -> Evaluation:
         answer = last.value
     assert isinstance(answer, Evaluation)
     return answer
+
+
+class Device:
+    """A device made of such a worker; what it says of a crash is the error's name."""
+
+    identity, predicted, profile, window, diagnoses = "emulated GPU", False, chip("l4"), 4, True
+
+    def __init__(self, patch: pytest.MonkeyPatch, turn: Path) -> None:
+        self._patch, self._turn = patch, turn
+        self._asked: list[Request] = []
+
+    def start(self, task: Task) -> StartReport:
+        """Make the worker."""
+        self._task = task
+        self._worker = worker(self._patch, task.kernel, task.problems, task.study, self.profile, self._turn)
+        return StartReport()
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate."""
+        self._asked.append(request)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Evaluate the next candidate."""
+        if not self._asked:
+            return []
+        request = self._asked.pop(0)
+        made = build(self._task.kernel, request.config, self._task.problems, Target(self.profile, None))
+        assert isinstance(made, Built), made.reason
+        return [Answer(request.number, evaluated(self._worker, request.config, made))]
+
+    def busy_s(self) -> float:
+        """Nothing is held."""
+        return 0.0
+
+    def close(self) -> None:
+        """Forget what was asked."""
+        self._asked.clear()
