@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gpu_tools import find_tool
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evokern.diagnosis import host_compiler
 from evokern.discovery import find_kernel, load_kernel
 from evokern.export.formula import Formula, cpp, evaluate, simplified
-from evokern.export.standalone import Provenance, device_code, standalone
+from evokern.export.standalone import CALLS, Provenance, device_code, standalone
 from evokern.export.trace import trace
 from evokern.export.traced import Recorder, Traced
 from evokern.feasibility import launches_of
@@ -31,6 +32,8 @@ SHIPPED = {
     "matmul": "4096,4096,4096",
     "rmsnorm": "8192,8192",
 }
+SMALL = {"attention": "1,1,512,64,0", "attention_fp8": "1,1,512,64,0", "matmul": "128,128,64", "rmsnorm": "8,8192"}
+"""Shapes for tools under which a launch takes a hundred times as long."""
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
 needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
@@ -173,6 +176,41 @@ def test_a_right_kernel_passes(program: Callable[..., str], loads: str, tmp_path
     done = _fake_run(program(LOADS=loads), tmp_path, "1000", "3")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
     assert re.search(r"^time: 50\.000 us a call", done.stdout, re.MULTILINE)
+    assert done.stderr.count("a launch\n") == 1 + CALLS
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "arguments", [("--check",), ("--check", "1000"), ("1000", "--check"), ("1000", "3", "--check")]
+)
+def test_a_check_launches_once(program: Callable[..., str], arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """`--check`, wherever it stands, is one launch held against the reference: no timing, and the same exit codes."""
+    text = program(LOADS="scalar")
+    right = _fake_run(text, tmp_path, *arguments)
+    assert (right.returncode, right.stdout.splitlines()[-1], right.stderr) == (0, "PASS", "a launch\n")
+    wrong = _fake_run(text.replace("y[i] = 2 * x[i];", "y[i] = 2.001f * x[i];", 1), tmp_path, *arguments)
+    assert (wrong.returncode, wrong.stdout.splitlines()[-1], wrong.stderr) == (1, "FAIL", "a launch\n")
+    for done in (right, wrong):
+        assert "time:" not in done.stdout
+
+
+@needs_compiler
+def test_a_check_checks_what_the_timed_program_checks(program: Callable[..., str], tmp_path: Path) -> None:
+    """A seed draws the same inputs with `--check` and without; another seed draws others."""
+    worst = [
+        _fake_run(program(LOADS="scalar"), tmp_path, *arguments).stdout.splitlines()[0]
+        for arguments in (("1000", "3"), ("--check", "1000", "3"), ("--check", "1000", "4"))
+    ]
+    assert worst[0] == worst[1] != worst[2]
+
+
+@needs_compiler
+def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) -> None:
+    """`--help` names the option, the fields of a shape and the seed, and runs nothing."""
+    done = _fake_run(program(LOADS="scalar"), tmp_path, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[--check] [SHAPE] [SEED]" in done.stdout
+    assert "N, for example 4096" in done.stdout
 
 
 @needs_compiler
@@ -201,6 +239,10 @@ def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: st
         (("12x",), "usage: "),
         (("1,2",), "usage: "),
         (("1024", "1", "2"), "usage: "),
+        (("--chek",), "usage: "),
+        (("1024", "one"), "usage: "),
+        (("1024", "-1"), "usage: "),
+        (("--check", "1001"), "this shape is not supported: "),
     ],
 )
 def test_shapes_it_cannot_take_are_refused(
@@ -231,6 +273,7 @@ def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
     text = program(LOADS="scalar")
     for line in (
         "nvcc -arch=sm_89 best.cu -o best",
+        "./best [--check] [SHAPE] [SEED]",
         "study: scale, begun today",
         "trial: 7",
         "N=4096",
@@ -243,33 +286,57 @@ def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
 @needs_nvcc
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:
-    """An export of each shipped kernel's default candidate builds without a warning, and refuses a bad shape."""
+    """An export of each shipped kernel's default candidate builds without a warning, and refuses bad shapes alone."""
     kernel = find_kernel(str(ROOT / "kernels" / name))
     text = standalone(kernel, kernel.space.default(), kernel.problem(SHIPPED[name]), CHIPS["l4"], Provenance())
     (tmp_path / "best.cu").write_text(text)
     build = ["nvcc", "-arch=sm_89", "best.cu", "-o", "best"]
     built = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (built.returncode, built.stderr) == (0, "")
-    refused = subprocess.run([str(tmp_path / "best"), ",".join("0" for _ in SHIPPED[name].split(","))], timeout=60)
-    assert refused.returncode == 2
+    asked = [",".join("0" for _ in SMALL[name].split(",")), SMALL[name]]
+    refused, taken = (
+        subprocess.run([tmp_path / "best", "--check", shape], capture_output=True, text=True, timeout=60)
+        for shape in asked
+    )
+    assert (refused.returncode, refused.stderr[:27]) == (2, "this shape is not supported")
+    assert taken.returncode in (0, 3)  # 3: CUDA says that there is no GPU
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A shipped kernel's name, and its default candidate exported and built for the GPU that is here."""
+    from evokern.driver import probe
+
+    name, folder = request.param, tmp_path_factory.mktemp(request.param)
+    kernel = find_kernel(str(ROOT / "kernels" / name))
+    problem = {"matmul": "512,640,256", "rmsnorm": "64,8192"}.get(name, SHIPPED[name])
+    text = standalone(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["l4"], Provenance())
+    (folder / "best.cu").write_text(text)
+    major, minor = probe().gpus[0].compute_capability
+    build = ["nvcc", f"-arch=sm_{major}{minor}", "best.cu", "-o", "best"]
+    subprocess.run(build, cwd=folder, check=True, timeout=300)
+    return name, folder / "best"
 
 
 @pytest.mark.gpu
 @needs_nvcc
-@pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_kernels_pass_on_a_gpu(name: str, tmp_path: Path) -> None:
-    """An export of each shipped kernel's default candidate runs, is right, and says PASS."""
-    from evokern.driver import probe
+def test_shipped_kernels_pass_on_a_gpu(exported: tuple[str, Path]) -> None:
+    """An export of each shipped kernel's default candidate is right and says PASS, timed or not."""
+    for options in ((), ("--check",)):
+        done = subprocess.run([exported[1], *options], capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+        assert ("time: " in done.stdout) == (options == ())
 
-    kernel = find_kernel(str(ROOT / "kernels" / name))
-    problem = {"matmul": "512,640,256", "rmsnorm": "64,8192"}.get(name, SHIPPED[name])
-    text = standalone(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["l4"], Provenance())
-    (tmp_path / "best.cu").write_text(text)
-    major, minor = probe().gpus[0].compute_capability
-    build = ["nvcc", f"-arch=sm_{major}{minor}", "best.cu", "-o", "best"]
-    subprocess.run(build, cwd=tmp_path, check=True, timeout=300)
-    done = subprocess.run([str(tmp_path / "best")], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.skipif(find_tool("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
+def test_shipped_kernels_have_no_race_on_a_gpu(exported: tuple[str, Path]) -> None:
+    """Under racecheck a check at a small shape passes, without an error, within two minutes."""
+    name, binary = exported
+    command = [find_tool("compute-sanitizer"), "--tool", "racecheck", "--error-exitcode", "9", binary, "--check"]
+    done = subprocess.run([*command, SMALL[name]], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "PASS" in done.stdout.splitlines()) == (0, True), done.stdout + done.stderr
 
 
 def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:

@@ -121,7 +121,9 @@ def _banner(
     lines = [f"{kernel.name}: the fastest variant that evokern found, with the check of its own answers.", ""]
     lines += [
         f"    {build}",
-        f"    ./{binary} [SHAPE] [SEED]     prints the time, then PASS (exit 0) or FAIL (exit 1)",
+        f"    ./{binary} [--check] [SHAPE] [SEED]     prints the time, then PASS (exit 0) or FAIL (exit 1)",
+        "",
+        "--check leaves the timing out: one call against the reference, for example under compute-sanitizer.",
         "",
     ]
     width = max((len(label) for label in provenance.facts), default=0)
