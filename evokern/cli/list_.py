@@ -19,7 +19,8 @@ from evokern.cli._output import Output
 def list_(output: Output) -> None:
     """List the kernels, studies and devices that can be named here.
 
-    Kernels and studies are looked for in ./kernels and ./studies, then in the installed package. No kernel's code runs.
+    Kernels and studies are looked for in ./kernels and ./studies, then in the installed package. A study that cannot be
+    searched says why: its file, its kernel, or a gene that the kernel does not have. No kernel's code runs.
     """
     from evokern.discovery import kernel_folders, study_files
     from evokern.driver import probe
@@ -69,16 +70,20 @@ def list_(output: Output) -> None:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Return what a study is about, or what is wrong with its file: one broken study must not hide the others."""
+    """Return what a study is about, and what is wrong with it: one broken study must not hide the others."""
     from evokern.errors import StudyError
+    from evokern.explain.study_soundness import require_sound
     from evokern.study import read_study
 
+    summary: dict[str, Any] = {}
     try:
         study = read_study(path)
+        problems = [p if isinstance(p, str) else ",".join(f"{k}={v}" for k, v in p.items()) for p in study.problems]
+        summary = {"kernel": study.kernel, "problems": problems, "device": study.device}
+        require_sound(study)
     except StudyError as error:
-        return {"error": str(error)}
-    problems = [p if isinstance(p, str) else ",".join(f"{k}={v}" for k, v in p.items()) for p in study.problems]
-    return {"kernel": study.kernel, "problems": problems, "device": study.device}
+        summary["error"] = str(error)
+    return summary
 
 
 def _short(path: Path) -> str:

@@ -1,0 +1,116 @@
+"""`list` says what is wrong with a study, from what a kernel's declaration says without being run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.discovery import find_kernel
+from evokern.explain.study_soundness import read_genes
+
+ROOT = Path(__file__).resolve().parent.parent
+DECLARED = """
+from pathlib import Path
+from evokern import Kernel, Mutation, Parameter
+Path("ran").touch()
+SIZES = (16, 32)
+GENES = (Mutation("LOADS", ("scalar", "vector4")), Parameter("BLOCK_M", SIZES), Parameter("STEPS", range(10, 40, 10)))
+kernel = Kernel("mine", genes=(*GENES, Parameter("WARPS", [2**n for n in range(4)])), fields=())
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a kernel `mine` that tells when it is run."""
+    (tmp_path / "kernels" / "mine").mkdir(parents=True)
+    (tmp_path / "kernels" / "mine" / "kernel.py").write_text(DECLARED)
+    (tmp_path / "studies").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def said(here: Path, genes: str, kernel: str = "mine", device: str = "auto") -> str | None:
+    """Return what `list` says is wrong with a study, None where nothing is."""
+    text = f'kernel = "{kernel}"\nproblems = ["8"]\ndevice = "{device}"\n[genes]\n{genes}\n'
+    (here / "studies" / "asked.toml").write_text(text)
+    result = CliRunner().invoke(app, ["list", "--json"])
+    assert 0 == result.exit_code
+    assert not (here / "ran").exists()
+    studies = {study["name"]: study for study in json.loads(result.stdout)["studies"]}
+    error: str | None = studies["asked"].get("error")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("genes", "wrong"),
+    [
+        ("BLCK_M = [16]", "asked.toml: [genes]: there is no gene 'BLCK_M': did you mean 'BLOCK_M'?"),
+        ("BLOCK_M = [16, 24]", "asked.toml: [genes]: gene BLOCK_M cannot be '24': did you mean '16'? known: 16, 32"),
+        ("LOADS = ['vector8']", "gene LOADS cannot be 'vector8': "),
+        ("STEPS = [11]", "gene STEPS cannot be '11': "),
+        ("BLOCK_M = [16, 16]", "gene BLOCK_M lists a value twice"),
+    ],
+)
+def test_a_gene_that_the_kernel_does_not_have_is_named(here: Path, genes: str, wrong: str) -> None:
+    """A wrong gene or value is told in one line, with what there is, and the kernel's code does not run."""
+    error = said(here, genes)
+    assert error is not None
+    assert wrong in error
+    assert "\n" not in error
+
+
+def test_people_read_it_in_place_of_the_problems(here: Path) -> None:
+    """The line of the study has the reason; the other studies are listed as they are."""
+    said(here, "BLCK_M = [16]")
+    lines = CliRunner().invoke(app, ["list"]).stdout.splitlines()
+    (line,) = [line for line in lines if line.startswith("  asked ")]
+    assert "there is no gene 'BLCK_M'" in line
+    assert f"  {'rmsnorm-8192':<24}rmsnorm at 8192,8192" in lines
+
+
+def test_a_kernel_that_is_not_there_is_named(here: Path) -> None:
+    """A study of no kernel cannot be searched, unless it is about a recording."""
+    assert "there is no kernel 'mien': did you mean 'mine'?" in (said(here, "", "mien") or "")
+    assert said(here, "", "mien", "replay:file.json") is None
+
+
+@pytest.mark.parametrize(
+    "genes", ["", "LOADS = 'scalar'", "loads = ['VECTOR4']", "BLOCK_M = [32]", "STEPS = [10, 30]", "WARPS = [3]"]
+)
+def test_what_can_be_searched_or_not_be_told_is_listed_as_it_is(here: Path, genes: str) -> None:
+    """Right genes and values are fine, and so is a value of a gene whose values are computed."""
+    assert said(here, genes) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("*GENES, ", "*more(GENES), "),
+        ("kernel = ", "GENES += (Parameter('BLCK_M', (16,)),)\nkernel = "),
+        ("GENES = (", "from elsewhere import GENES\nOTHERS = ("),
+        ("genes=", "**made, ge="),
+        ("kernel = ", "kernel = = "),
+    ],
+)
+def test_of_genes_that_are_computed_nothing_is_said(here: Path, old: str, new: str) -> None:
+    """Where the declaration cannot be read without running it, a study is not called wrong."""
+    path = here / "kernels" / "mine" / "kernel.py"
+    assert old in DECLARED
+    path.write_text(DECLARED.replace(old, new))
+    assert said(here, "BLCK_M = [16]") is None
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_fp8", "matmul", "rmsnorm"])
+def test_shipped_kernels_are_read_as_they_run(name: str) -> None:
+    """Names and values read from a shipped kernel's text are those that it declares when it runs."""
+    folder = ROOT / "kernels" / name
+    declared = read_genes(folder / "kernel.py")
+    assert declared is not None
+    assert declared.computed == frozenset()
+    expected = [(gene.name, gene.values) for gene in find_kernel(str(folder)).genes]
+    assert expected == [(gene.name, gene.values) for gene in declared.space.genes]
