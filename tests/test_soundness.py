@@ -78,6 +78,64 @@ def test_each_defect_is_found(folder: Path, file: str, old: str, new: str, check
     assert message in failures[check]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "check", "message", "others"),
+    [
+        ("divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision", 3),
+        ("divides(width(c), p.N)", "c.LODAS", "constraints", "there is no gene 'LODAS': did you mean 'LOADS'?", 3),
+        ("blocks = -(-p.N", "blocks = -(-p.M", "constraints", "the problem has no field 'M'", 3),
+        ("lambda c, p: [VectorAccess(", "lambda c, p: 1 / 0 or [VectorAccess(", "constraints", "ZeroDivisionError", 3),
+        ('lambda p, c: {"x"', 'lambda p, c: 1 / 0 or {"x"', "workload", "tensors raised ZeroDivisionError", 4),
+    ],
+)  # fmt: skip
+def test_a_function_that_raises_is_told_once(
+    folder: Path, old: str, new: str, check: str, message: str, others: int
+) -> None:
+    """The first check that it stops tells what and where; each other one that it stops points there, as not tried."""
+    _change(folder / "kernel.py", old, new)
+    result = CliRunner().invoke(app, ["check", "scale", "--json"])
+    assert 1 == result.exit_code
+    findings = json.loads(result.stdout)["checks"]
+    ((name, detail),) = [(finding["check"], finding["detail"]) for finding in findings if finding["ok"] is False]
+    assert check == name
+    assert message in detail
+    lines = (folder / "kernel.py").read_text().splitlines()
+    (number,) = re.findall(r"kernel\.py:(\d+)", detail)
+    assert new in lines[int(number) - 1]
+    pointing = [f for f in findings if f["detail"] == f"stopped by the error under '{check}'"]
+    assert others * [None] == [finding["ok"] for finding in pointing]
+
+
+def test_two_functions_that_raise_are_both_told(folder: Path) -> None:
+    """Another line that raises is another defect, whatever its error says."""
+    _change(folder / "kernel.py", "divides(width(c), p.N)", "p.N / 0")
+    _change(folder / "kernel.py", RIGHT, "reference=lambda p, t: p.N / 0")
+    _, failures = _failures("scale")
+    assert {"constraints", "reference"} == set(failures)
+
+
+def test_a_defect_of_evokern_is_not_the_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What raises without a line of the kernel is no finding about it: exit code 3."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent))
+
+    def broken(kernel: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("evokern.explain.source_checks.read_source", broken)
+    assert 3 == CliRunner().invoke(app, ["check", "scale", "--json"]).exit_code
+
+
+def test_what_is_alike_on_every_target_is_one_line(folder: Path) -> None:
+    """A compile that fails for the same reason everywhere is one failure, and so is an infeasible default candidate."""
+    _change(folder / "kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];")
+    assert _failures("scale")[1]["compiler"].startswith("sm_80, sm_89, sm_90: ")
+    _change(folder / "kernel.py", "block=c.THREADS", "block=8 * c.THREADS")
+    said = CliRunner().invoke(app, ["check", "scale"]).stdout
+    assert 1 == said.count("block_extent: needs 2048")
+    assert "N=1024 and N=1001: feasible on no chip" in said
+    assert "sm_80, sm_89, sm_90: not tried" in said
+
+
 def test_a_static_assert_without_its_constraint_is_found(folder: Path) -> None:
     """A static_assert that names itself needs the constraint of that name."""
     _change(

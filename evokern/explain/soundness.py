@@ -1,15 +1,18 @@
 """Is a kernel folder sound? Everything that can be known without a GPU, each check with what it found.
 
 The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
-reference. A check that raises is a check that failed; the next ones run all the same.
+reference. A check that raises is a check that failed; the next ones run all the same, and where the same line of the
+kernel stops them too, it is not told again.
 """
 
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from evokern.errors import EvokernError, KernelError
 from evokern.explain.folder import SAMPLE, Folder, Results, known_problems
@@ -56,16 +59,37 @@ def check_kernel(kernel: Kernel) -> Iterator[Finding]:
         )
         return
     yield Finding("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
+    told: dict[str, str] = {}
     for name, check in _CHECKS.items():
         try:
             yield from _named(name, check(folder))
-        except EvokernError as error:
-            yield Finding(name, False, str(error))
+        except Exception as error:
+            place = _place(error, kernel.folder)
+            if not (place or isinstance(error, EvokernError)):
+                raise  # no doing of the kernel's
+            defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
+            if defect in told:
+                yield Finding(name, None, f"stopped by the error under {told[defect]!r}")
+            else:
+                told[defect] = name
+                yield Finding(name, False, _sentence(error, place))
 
 
 def _named(name: str, results: Results) -> Iterator[Finding]:
     for ok, detail in results:
         yield Finding(name, ok, detail)
+
+
+def _place(error: BaseException, folder: Path) -> str:
+    """Return file and line of the kernel's own code that raised, empty where none did."""
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(folder.resolve())]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def _sentence(error: Exception, place: str) -> str:
+    text = str(error) if isinstance(error, EvokernError) else f"{type(error).__name__}: {error}"
+    return text if place in text else f"{text} ({place})"
 
 
 def _text(problem: Problem) -> str:
@@ -94,7 +118,7 @@ def _default_feasible(folder: Folder) -> Results:
     """The default candidate is feasible somewhere, and says which problems and chips it cannot do."""
     default = folder.kernel.space.default()
     anywhere = False
-    notes: list[tuple[bool | None, str]] = []
+    notes: dict[str, list[Problem]] = {}
     for problem in folder.problems:
         # A small problem may be a waste for the default candidate: it is only asked whether it can run there.
         tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem in folder.small)
@@ -105,12 +129,12 @@ def _default_feasible(folder: Folder) -> Results:
             continue
         chip, why = next((name, violation) for name, violation in verdicts.items() if violation is not None)
         where = f"only on {', '.join(fits)}" if fits else "on no chip"
-        notes.append((None, f"{_text(problem)}: feasible {where}; {chip}: {why}"))
+        notes.setdefault(f"feasible {where}; {chip}: {why}", []).append(problem)
     if anywhere:
-        yield True, f"feasible at {len(folder.problems) - len(notes)} of {len(folder.problems)} problems on every chip"
-        yield from notes
-    else:
-        yield from ((False, text) for _, text in notes)
+        everywhere = len(folder.problems) - sum(map(len, notes.values()))
+        yield True, f"feasible at {everywhere} of {len(folder.problems)} problems on every chip"
+    for note, problems in notes.items():
+        yield None if anywhere else False, f"{' and '.join(map(_text, problems))}: {note}"
 
 
 def _chip_for(architecture: str) -> Profile:
@@ -119,27 +143,34 @@ def _chip_for(architecture: str) -> Profile:
 
 def _compiles(folder: Folder) -> Results:
     """The default candidate compiles for every architecture on which it is feasible."""
+    failures: dict[tuple[bool | None, str], list[str]] = {}
+    for architecture in ARCHITECTURES:
+        target, ok, detail = _compiled(folder, architecture)
+        if ok:
+            yield ok, f"{target}: {detail}"
+        else:
+            failures.setdefault((ok, detail), []).append(target)
+    for (ok, detail), targets in failures.items():
+        yield ok, f"{', '.join(targets)}: {detail}"
+
+
+def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
+    """Return the compiler's target, whether the default candidate compiles for it, and what was found."""
     from evokern.compile.nvrtc import compile_program
     from evokern.compile.records import CompileFailure
 
     kernel, default = folder.kernel, folder.kernel.space.default()
-    for architecture in ARCHITECTURES:
-        chip = _chip_for(architecture)
-        possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
-        if not possible:
-            yield None, f"{architecture}: not tried, the default candidate is not feasible there"
-            continue
-        problem = possible[0]
-        program = render(kernel, default, problem)
-        target = architecture + program.architecture_suffix
-        built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
-        if isinstance(built, CompileFailure):
-            yield False, f"{target}: {built.message}"
-        else:
-            uses = ", ".join(
-                f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items()
-            )
-            yield True, f"{target}: {uses}"
+    chip = _chip_for(architecture)
+    possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
+    if not possible:
+        return architecture, None, "not tried, the default candidate is not feasible there"
+    program = render(kernel, default, possible[0])
+    target = architecture + program.architecture_suffix
+    built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
+    if isinstance(built, CompileFailure):
+        return target, False, built.message
+    uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
+    return target, True, ", ".join(uses)
 
 
 def _spills(spilled: int) -> str:
@@ -198,10 +229,10 @@ def _cpp_reference(folder: Folder) -> Results:
 
 _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "workload": _workload,
+    "constraints": _functions,
     "entry points": entries,
     "macros": gene_macros,
     "static asserts": static_asserts,
-    "constraints": _functions,
     "default candidate": _default_feasible,
     "compiler": _compiles,
     "reference": _python_reference,
