@@ -284,13 +284,14 @@ def test_a_prior_takes_the_genes_that_are_shared_and_names_the_others() -> None:
         Prior.from_trials(kernel_space(), [({"TILE_M": 48}, 1.0)], "runs.db:other")
 
 
-def test_a_ranking_becomes_a_prior() -> None:
-    """A time model is asked about feasible configurations; those it cannot predict are left out."""
+def test_of_what_a_prior_cannot_tell_apart_one_is_tried() -> None:
+    """A time model gives many candidates one time; the first trials of a warm start go to different ones."""
     space = kernel_space()
-    prior = Prior.from_ranking(space, lambda cs: [None if c.WARPS == 8 else log_time(c) for c in cs], "sim:l4", 64)
-    values = [value for _, value in prior.entries]
-    assert values == sorted(values)
-    assert all(space.feasible(c) and c.WARPS != 8 for c, _ in prior.entries)
+    feasible = [c for c in space.grid() if space.feasible(c)]
+    prior = Prior.from_trials(space, [(c, float(c.WARPS)) for c in feasible], "sim")
+    proposals, _ = search(space, measured, 4, window=1, prior=prior)
+    praised = [p.config for p in proposals if p.info["operator"] == "prior"]
+    assert [config.WARPS for config in praised] == sorted({config.WARPS for config in feasible})[: len(praised)]
 
 
 @pytest.mark.parametrize(("told", "milliseconds"), [(1000, 3.0), (5000, 8.0)])

@@ -166,16 +166,16 @@ class FakeGpu(FakeDevice):
         self._ready.append(Answer(request.number, measured(float(request.config.WARPS))))
 
 
-def test_the_time_model_ranks_candidates_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sim` compiles and predicts random feasible candidates for the chip at hand; the best one is tried first."""
-    monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "RANKED", 4)
+def test_the_time_model_is_searched_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sim` compiles and predicts candidates for the chip at hand; the best one is tried first."""
+    monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "LOOKED_AT", 4)
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
     kernel = Path(__file__).parent / "data" / "kernels" / "scale_rows"
     scaled = Study(name="scaled", kernel=str(kernel), problems=("64,256",))
     device, seen = FakeGpu(), list[Progress]()
     db = tmp_path / "a.db"
     search(scaled, db=db, device=device, trials=6, warm_start="sim", trust=True, on_progress=seen.append)
-    assert seen[-1].notes[0] == "warm start: predicting 4 candidates for NVIDIA H200"
+    assert seen[-1].notes[0] == "warm start: searching the time model for NVIDIA H200, 4 candidates"
     assert seen[-1].notes[1].startswith("warm start from sim: 4 candidates; genes used: LOADS, REDUCE")
     with Store(db) as store:
         record = store.study("scaled")

@@ -6,8 +6,7 @@ whatever became of the database that it came from.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from evokern.device.table import Table
@@ -15,6 +14,7 @@ from evokern.errors import StudyError
 from evokern.samplers import WARM
 from evokern.samplers._base import objective
 from evokern.search._identity import Subject
+from evokern.search._model_search import search_model
 from evokern.space import Config, Space
 from evokern.store import StudyRecord, open_recording
 from evokern.store._writer import Store
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from evokern.samplers.evo import Prior
 
 SIMULATED = "sim"
-"""The warm start that asks the time model for the chip that is searched on."""
-RANKED = 192
-"""Random feasible candidates that the time model ranks."""
+"""The warm start that searches the time model for the chip that is searched on."""
+LOOKED_AT = 320
+"""Candidates that a search of the time model looks at."""
 
 Said = Callable[[str], None]
 """Called with a sentence on what is being done."""
@@ -82,7 +82,7 @@ def warm_start(
     if record.sampler not in WARM:
         say(f"sampler {record.sampler} cannot use a warm start and begins cold; {', '.join(WARM)} can")
         return None
-    prior = offer or _ranked(subject, record, say)
+    prior = offer or _searched(subject, record, say)
     store.keep_prior(record, prior)
     say(told(prior))
     return prior
@@ -116,15 +116,12 @@ def told(prior: Prior) -> str:
     )
 
 
-def _ranked(subject: Subject, record: StudyRecord, say: Said) -> Prior:
+def _searched(subject: Subject, record: StudyRecord, say: Said) -> Prior:
     from evokern.device._sim_ranking import Ranking
     from evokern.samplers.evo import Prior
 
-    device = subject.device
-
-    def predict(configs: Sequence[Config]) -> list[float | None]:
-        say(f"warm start: predicting {len(configs)} candidates for {device.profile.model}")
-        with Ranking(subject.kernel, subject.problems, subject.study, device.profile) as ranking:
-            return [None if time is None else math.log(time) for time in ranking.predict(configs)]
-
-    return Prior.from_ranking(subject.space, predict, SIMULATED, RANKED, record.seed)
+    profile, space = subject.device.profile, subject.space
+    say(f"warm start: searching the time model for {profile.model}, {LOOKED_AT} candidates")
+    with Ranking(subject.kernel, subject.problems, subject.study, profile) as ranking:
+        found = search_model(space, ranking, LOOKED_AT, 2 * ranking.cores, record.seed)
+    return Prior.from_trials(space, found, SIMULATED)

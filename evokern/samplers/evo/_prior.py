@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,9 @@ from evokern.space import Config, Space, Value
 
 STRENGTH = 10.0
 """Trials after which the prior's word and the model's count alike (the exponent of Hvarfner et al. 2022, piBO)."""
+APART = 0.005
+"""Difference in log(time) from which two of a prior's configurations are worth a trial each: what a time model gives
+one time differs in nothing that it sees."""
 ENTRIES = 192
 """Most entries from which the prior's model is made: the best half of them, and the rest spread over all."""
 
@@ -66,37 +69,6 @@ class Prior:
         ordered = sorted(best.items(), key=lambda entry: (entry[1], entry[0].key))
         return cls(tuple(ordered), source, used, ignored)
 
-    @classmethod
-    def from_ranking(
-        cls,
-        space: Space,
-        predict: Callable[[Sequence[Config]], Sequence[float | None]],
-        source: str,
-        count: int = 256,
-        seed: int = 0,
-    ) -> Prior:
-        """Ask a time model about random feasible configurations.
-
-        Args:
-            space: genes with feasibility bound.
-            predict: log(time) of each configuration, None where the model has none.
-            source: where the predictions come from.
-            count: how many configurations to draw.
-            seed: of the draw.
-
-        Raises:
-            StudyError: the model predicts nothing.
-        """
-        from evokern.samplers.evo._pool import Pool
-
-        genome = Genome(space)
-        pool = Pool(genome, lambda config: "infeasible", seed)
-        rows = pool.draw(np.random.default_rng(seed), count, np.empty(0, dtype=np.int64))
-        configs = [genome.config(row) for row in rows]
-        said = [(config, value) for config, value in zip(configs, predict(configs), strict=True) if value is not None]
-        ordered = sorted(said, key=lambda entry: (entry[1], entry[0].key))
-        return cls(tuple(ordered), source, tuple(gene.name for gene in space.genes))
-
 
 class PriorModel:
     """A prior, spread from its entries over the whole space."""
@@ -104,8 +76,8 @@ class PriorModel:
     def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
         rows = genome.rows(config for config, _ in prior.entries)
         values = np.array([value for _, value in prior.entries])
-        self.best: Rows = rows
-        """The prior's configurations, best first."""
+        self.best: Rows = rows[_apart(values)]
+        """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
         self._rows = rows[kept]
@@ -118,3 +90,12 @@ class PriorModel:
         mean, _ = process.predict(self._targets)
         preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + told))
         return preference
+
+
+def _apart(values: Floats) -> list[int]:
+    """Return the positions in ascending values that lie apart from the one chosen before."""
+    chosen: list[int] = []
+    for position, value in enumerate(values):
+        if not chosen or value >= values[chosen[-1]] + APART:
+            chosen.append(position)
+    return chosen
