@@ -28,9 +28,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from ranking import Ranking
 from scipy.stats import spearmanr
 
-from evokern.device._sim_ranking import Ranking
 from evokern.explain.stored import chip_of, stored_kernel
 from evokern.profiles import chip
 from evokern.search._identity import problems_of, study_of

@@ -36,17 +36,17 @@ class SimulatedDevice:
     diagnoses = False
     """Every failure comes with its finding already."""
 
-    def __init__(self, name: str, cores: int | None = None) -> None:
+    def __init__(self, name: str | Profile, cores: int | None = None) -> None:
         """Make a device.
 
         Args:
-            name: a chip's short name.
+            name: a chip's short name, or the chip itself.
             cores: worker processes; None takes the machine's cores.
 
         Raises:
             DeviceError: there is no such chip.
         """
-        self._profile = chip(name)
+        self._profile = chip(name) if isinstance(name, str) else name
         self._cores = cores or len(os.sched_getaffinity(0))
         # Importing torch takes seconds; it begins while the kernel folder is still being read.
         self._servers = [ForkServer((*PRELOAD, *MODULES))]

@@ -12,8 +12,10 @@ from evokern import __version__
 from evokern.device._base import Device
 from evokern.device.table import Table
 from evokern.errors import DeviceError, StudyError
+from evokern.feasibility import Violation, check
 from evokern.kernel import Kernel, Problem
-from evokern.space import Gene, Space, Value
+from evokern.profiles import limits_for
+from evokern.space import Config, Gene, Space, Value
 from evokern.store import StudyRecord
 from evokern.study import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 
@@ -57,6 +59,15 @@ class Subject:
     def digest(self) -> str:
         """Return the identity of the kernel's code, or of the recording."""
         return self.table.digest() if self.table else self.kernel.digest()
+
+    def violation(self, config: Config) -> Violation | None:
+        """Return the constraint that a configuration violates; None where it is feasible."""
+        if self.table is not None:
+            return self.table.violation(config)
+        # The space remembers what is feasible; only what is turned away is asked for its reason again.
+        if self.space.feasible(config):
+            return None
+        return check(self.kernel, config, self.problems, limits_for(self.device.profile, self.study.limits))
 
     def sources(self) -> dict[str, str]:
         """Return the kernel's files, name → text."""

@@ -1,59 +1,78 @@
-"""A search of the time model, before anything runs on the GPU: what `--warm-start sim` begins with.
+"""A search of the simulated device before anything runs on the GPU: what `--warm-start sim` begins with.
 
-Candidates that a few genes must agree on are rare among random ones. So the model's candidates are not drawn: `evo`
-searches the model as it would search a device, and what it looked at on the way, good and bad, is the prior.
+What several genes must agree on is rare among random candidates, and what looks fastest to a model may be wrong. So
+the model's opinion is not drawn at random: `evo` searches the simulated device, answers checked, and what it looked at
+on the way, good and bad, is the prior.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Protocol
+import os
+import time
+from collections.abc import Callable
 
-from evokern.samplers import History, Result, make_sampler
-from evokern.space import Config, Space
-from evokern.trial import Outcome
+from evokern.device import Task
+from evokern.device.simulated import SimulatedDevice
+from evokern.profiles import Profile
+from evokern.samplers import History, make_sampler
+from evokern.samplers._base import objective
+from evokern.search._identity import Subject
+from evokern.search._loop import Limits, Loop, Nowhere
+from evokern.space import Config
+from evokern.trial import Trial
+
+PER_CORE = 2
+"""Candidates in flight for each core: one that takes long holds up those proposed after it."""
+SAYS_S = 15.0
+"""Seconds between two remarks on how far it has come."""
 
 
-class Model(Protocol):
-    """Predicts candidates, several at a time."""
+class Looked(Nowhere):
+    """A recorder that keeps the trials."""
 
-    def submit(self, key: int, config: Config) -> None:
-        """Accept one candidate."""
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        """Every trial, in the order they ended."""
 
-    def poll(self) -> Mapping[int, float | None]:
-        """Return the predicted times that are ready, in µs, by key; None where a candidate cannot run."""
+    def record(self, trial: Trial, elapsed_s: float) -> None:
+        """Keep a trial."""
+        self.trials.append(trial)
 
 
-def search_model(space: Space, model: Model, count: int, window: int, seed: int) -> list[tuple[Config, float]]:
-    """Return the candidates that a search of the model looked at and their log(time in µs), in the order proposed.
+def search_model(
+    subject: Subject, chip: Profile, count: int, seed: int, say: Callable[[str], None]
+) -> list[tuple[Config, float]]:
+    """Return the right candidates that a search of the simulated device saw, and their log(predicted time in µs).
 
     Args:
-        space: genes with feasibility bound.
-        model: predicts them.
-        count: candidates to look at, those that cannot run too; fewer where the space has fewer.
-        window: candidates in flight.
-        seed: of the proposals.
+        subject: what is searched; its own device is not touched.
+        chip: the chip to simulate.
+        count: trials of the search.
+        seed: of its proposals.
+        say: told now and then how far it has come.
+
+    Raises:
+        UsageError: the kernel cannot be simulated.
     """
-    sampler, history = make_sampler("evo", space, {}, seed, window), History(space)
-    times: dict[int, float | None] = {}
-    proposed, told = 0, 0
-    while told < count:
-        if proposed < min(count, told + window):
-            if sampler.propose(history, proposed) is None:
-                count = proposed
-            else:
-                model.submit(proposed, history.pending[proposed])
-                proposed += 1
-            continue
-        while told not in times:
-            times.update(model.poll())
-        history.tell(_result(told, history.pending[told], times[told]))
-        told += 1
-    return [(result.config, result.value) for result in history.results if result.value is not None]
+    space, looked = subject.space, Looked()
+    device = SimulatedDevice(chip)
+    window = PER_CORE * len(os.sched_getaffinity(0))
+    sampler = make_sampler("evo", space, {}, seed, window)
+    loop = Loop(History(space), sampler, device, looked, Limits(window, trials=count), subject.violation)
+    said = time.monotonic()
 
+    def after(event: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= SAYS_S:
+            said = time.monotonic()
+            best = loop.best and loop.best.evaluation.time_us
+            what = f"best {best:.2f} µs predicted" if best else "none of them right"
+            say(f"warm start: {loop.evaluated} of {count} candidates simulated, {what}")
 
-def _result(number: int, config: Config, time_us: float | None) -> Result:
-    if time_us is None:
-        return Result(number, config, Outcome.CRASHED)
-    return Result(number, config, Outcome.MEASURED, math.log(time_us))
+    try:
+        device.start(Task(subject.kernel, subject.problems, subject.study))
+        loop.run(after)
+    finally:
+        device.close()
+    results = sorted(looked.trials, key=lambda trial: trial.number)
+    return [(trial.config, value) for trial in results if (value := objective(trial.evaluation)) is not None]

@@ -13,8 +13,6 @@ from evokern.device import Device, Task
 from evokern.device._base import Rated
 from evokern.device.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
-from evokern.feasibility import Violation, check
-from evokern.profiles import limits_for
 from evokern.samplers import History, Proposal, Sampler, make_sampler
 from evokern.search import EndReason, OnProgress, SearchResult
 from evokern.search._arms import arm_window, control_seed
@@ -85,7 +83,7 @@ def _one_session(
         subject.device,
         session,
         Limits(record.window, record.budget_s, record.trials_limit),
-        violation_of(subject),
+        subject.violation,
         control=(History(subject.space), control_of(record, subject)) if record.control != "none" else None,
         before_s=session.before_s,
         clock=clock_of(subject),
@@ -174,26 +172,13 @@ def control_of(record: StudyRecord, subject: Subject) -> Sampler:
 
 
 def _explain(subject: Subject) -> Callable[[Config], str]:
-    violation = violation_of(subject)
+    violation = subject.violation
 
     def explain(config: Config) -> str:
         found = violation(config)
         return found.constraint if found else "infeasible"
 
     return explain
-
-
-def violation_of(subject: Subject) -> Callable[[Config], Violation | None]:
-    """Return the function that names the constraint a configuration violates."""
-    if subject.table is not None:
-        return subject.table.violation
-    chip = limits_for(subject.device.profile, subject.study.limits)
-
-    def violation(config: Config) -> Violation | None:
-        # The space remembers what is feasible; only what is turned away is asked for its reason again.
-        return None if subject.space.feasible(config) else check(subject.kernel, config, subject.problems, chip)
-
-    return violation
 
 
 def _task(subject: Subject, earlier: Sequence[Proposed]) -> Task:

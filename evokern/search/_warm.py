@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from evokern.samplers.evo import Prior
 
 SIMULATED = "sim"
-"""The warm start that searches the time model for the chip that is searched on."""
-LOOKED_AT = 320
-"""Candidates that a search of the time model looks at."""
+"""The warm start that searches the simulated device for the chip at hand first."""
+LOOKED_AT = 200
+"""Trials of the search of the simulated device."""
 
 Said = Callable[[str], None]
 """Called with a sentence on what is being done."""
@@ -117,11 +117,8 @@ def told(prior: Prior) -> str:
 
 
 def _searched(subject: Subject, record: StudyRecord, say: Said) -> Prior:
-    from evokern.device._sim_ranking import Ranking
     from evokern.samplers.evo import Prior
 
-    profile, space = subject.device.profile, subject.space
-    say(f"warm start: searching the time model for {profile.model}, {LOOKED_AT} candidates")
-    with Ranking(subject.kernel, subject.problems, subject.study, profile) as ranking:
-        found = search_model(space, ranking, LOOKED_AT, 2 * ranking.cores, record.seed)
-    return Prior.from_trials(space, found, SIMULATED)
+    chip = subject.device.profile
+    say(f"warm start: searching the simulated {chip.model}, {LOOKED_AT} candidates")
+    return Prior.from_trials(subject.space, search_model(subject, chip, LOOKED_AT, record.seed, say), SIMULATED)

@@ -25,12 +25,10 @@ from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile, limits_for
 from evokern.space import Config
 from evokern.study import Study
-from evokern.workers import WorkerPool, WorkerSpec, wait
+from evokern.workers import Result, WorkerPool, WorkerSpec, wait
 
 SLOWEST = 4.0
 """Multiple of the default candidate's predicted time beyond which it does not matter how slow a candidate is."""
-DEFAULT = -1
-"""Key of the default candidate, whose time says what is slow."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,7 @@ class Ranking:
             UsageError: the kernel folder or the compiler cannot work as asked.
         """
         chip = limits_for(profile, study.limits)
-        self.cores = cores = len(os.sched_getaffinity(0))
-        """Candidates that are predicted at once."""
+        cores = len(os.sched_getaffinity(0))
         self._default = kernel.space.default()
         compiling = CompileSettings(kernel.folder, problems, chip, default_directory(), niceness=0)
         simulating = SimSettings(
@@ -103,12 +100,8 @@ class Ranking:
         )  # fmt: skip
         self._server = ForkServer((*PRELOAD, *MODULES))
         self._compilers = WorkerPool(self._server, compile_spec(compiling), size=max(1, cores // 2), depth=2)
-        spec = WorkerSpec("evokern.device._sim_ranking:RankWorker", simulating, {"OMP_NUM_THREADS": "1"})
+        spec = WorkerSpec("ranking:RankWorker", simulating, {"OMP_NUM_THREADS": "1"})
         self._executors = WorkerPool(self._server, spec, size=cores)
-        self._open: dict[int, tuple[Config, float | None]] = {}
-        self._ready: dict[int, float | None] = {}
-        self._limited = False
-        self._limit_us: float | None = None
 
     def __enter__(self) -> Ranking:
         return self
@@ -130,52 +123,32 @@ class Ranking:
         Raises:
             UsageError: the kernel folder or the compiler cannot work as asked.
         """
+        if to_the_end:
+            return self._all(configs, None)
+        first = self._all([self._default], None)[0]
+        return self._all(configs, None if first is None else SLOWEST * first)
+
+    def _all(self, configs: Sequence[Config], limit_us: float | None) -> list[float | None]:
         for key, config in enumerate(configs):
-            self.submit(key, config, to_the_end=to_the_end)
-        times: dict[int, float | None] = {}
-        while len(times) < len(configs):
-            times.update(self.poll())
-        return [times[key] for key in range(len(configs))]
-
-    def submit(self, key: int, config: Config, *, to_the_end: bool = False) -> None:
-        """Accept one candidate under a key of its own.
-
-        Args:
-            key: names it in the answers, at least 0.
-            config: the candidate.
-            to_the_end: as for `predict`. Where it is not set, the first call waits for the default candidate's time.
-
-        Raises:
-            UsageError: the kernel folder or the compiler cannot work as asked.
-        """
-        if not to_the_end and not self._limited:
-            self._limited = True
-            self._compilers.submit(DEFAULT, self._default, COMPILE_DEADLINE_S)
-            self._open[DEFAULT] = self._default, None
-            found: dict[int, float | None] = {}
-            while DEFAULT not in found:
-                found |= self.poll()
-            first = found.pop(DEFAULT)
-            self._ready |= found
-            self._limit_us = None if first is None else SLOWEST * first
-        self._compilers.submit(key, config, COMPILE_DEADLINE_S)
-        self._open[key] = config, None if to_the_end else self._limit_us
-
-    def poll(self) -> dict[int, float | None]:
-        """Return the times that are ready by key, as `predict` does, waiting for a while for the first.
-
-        Raises:
-            UsageError: the kernel folder or the compiler cannot work as asked.
-        """
-        times, self._ready = self._ready, {}
-        for result in () if times else wait([self._compilers, self._executors], 1.0):
-            if result.status == "raised":
-                raise result.value
-            config, limit_us = self._open[result.key]
-            if result.status == "done" and isinstance(result.value, Built):
-                self._executors.submit(result.key, Predict(config, result.value, limit_us), DEADLINE_S)
-                continue
-            del self._open[result.key]
-            executed = result.status == "done" and isinstance(result.value, float)
-            times[result.key] = result.value if executed else None
+            self._compilers.submit(key, config, COMPILE_DEADLINE_S)
+        times: list[float | None] = [None] * len(configs)
+        open_keys = set(range(len(configs)))
+        compiled: set[int] = set()
+        while open_keys:
+            for result in wait([self._compilers, self._executors], 1.0):
+                if result.status == "raised":
+                    raise result.value
+                if result.key not in compiled:
+                    compiled.add(result.key)
+                    if _is_built(result):
+                        job = Predict(configs[result.key], result.value, limit_us)
+                        self._executors.submit(result.key, job, DEADLINE_S)
+                        continue
+                elif result.status == "done":
+                    times[result.key] = result.value
+                open_keys.discard(result.key)
         return times
+
+
+def _is_built(result: Result) -> bool:
+    return result.status == "done" and isinstance(result.value, Built)
