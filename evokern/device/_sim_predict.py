@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evokern import simt
@@ -18,7 +18,7 @@ from evokern.gate import RunFailed
 from evokern.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.profiles import Profile
 from evokern.render import read_source
-from evokern.simt import timemodel
+from evokern.simt import spread, timemodel
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import latencies_of
 from evokern.simt.pipes import holds
@@ -124,20 +124,24 @@ class Predictor:
             """Tell whether what was counted so far takes too long by itself; every term grows with the counters."""
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
-        result = simt.launch(
-            module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
-            dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False, architecture=chip.architecture,
-            source=self._source, blocks=blocks, instruction_limit=limit, enough=None if limit_us is None else too_slow,
-        )  # fmt: skip
-        if result.ended and limit_us is not None:
-            raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs", limit_us)
-        if result.fatal is not None:
-            if result.hung and limit_us is not None and limit < self._simulation.instruction_limit:
-                raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs", limit_us)
-            raise failure(result.fatal, limit, stage.problem)
-        if result.counters is None:
-            raise InternalError("the simulator returned no counters")
-        counters = result.counters
+        def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
+            result = simt.launch(
+                module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
+                dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False,
+                architecture=chip.architecture, source=self._source, blocks=chosen, instruction_limit=most,
+                enough=enough,
+            )  # fmt: skip
+            if result.ended and limit_us is not None:
+                raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs", limit_us)
+            if result.fatal is not None:
+                if result.hung and limit_us is not None and most < self._simulation.instruction_limit:
+                    raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs", limit_us)
+                raise failure(result.fatal, most, stage.problem)
+            if result.counters is None:
+                raise InternalError("the simulator returned no counters")
+            return result.counters
+
+        counters = run(blocks, limit, None if limit_us is None else too_slow)
         latencies = latencies_of(chip)
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
         program = module.program(symbol)
@@ -146,9 +150,18 @@ class Predictor:
             holds(program, counters, chip),
         )  # fmt: skip
         walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
-        ends = [end for walk in walks for end in walk.blocks]
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
-        return timemodel.predict(facts(counters, ends), chip), counters, waits
+        found = facts(counters, [end for walk in walks for end in walk.blocks])
+        runs = spread.block_runs(program, counters)
+        if not spread.are_equal(runs):
+            # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
+            chosen = spread.line_blocks(launch.grid)
+            more = run(chosen, limit * len(chosen), None)
+            along = spread.block_runs(program, more)
+            if spread.explains(launch.grid, along, blocks, runs):
+                ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
+                found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))
+        return timemodel.predict(found, chip), counters, waits
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
         """Return how many warp instructions may run: issuing alone must not take longer than the limit."""

@@ -7,10 +7,10 @@ of an inline function stands in the machine code once for every place that it wa
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,11 @@ class _Lines:
         """Blocks of the grid for each sampled one."""
         return self.launch.blocks / max(len(self.counters.blocks) * self.counters.launches, 1)
 
+    @cached_property
+    def _whole(self) -> Mapping[str, float]:
+        """Clocks that all lines of a mean block hold each pipe."""
+        return timemodel.block_clocks(self.counters, self.chip)
+
     def profiles(self) -> Iterator[LineProfile]:
         """Yield the lines in the order of the code."""
         scale, moved = self.scale, max(_sectors(self.counters), 1)
@@ -142,11 +147,9 @@ class _Lines:
                 yield CallShare(chain, self._text(*chain[0]), time_us, issued)
 
     def _times(self, mine: Counters, moved: int) -> dict[str, float]:
-        """Return resource → µs on the busiest SM."""
-        share = math.ceil(self.launch.blocks / self.chip.sms)
+        """Return resource → µs on the SM that is done last: a line has its part of the launch's term."""
         clocks = timemodel.block_clocks(mine, self.chip)
-        times = {name: value * share / self.chip.clock_mhz for name, value in clocks.items()}
-        # What lies behind L1 is shared by all SMs: a line has its part of the launch's term.
+        times = {name: self.terms_us[name] * value / self._whole[name] for name, value in clocks.items() if value}
         return times | {name: self.terms_us.get(name, 0.0) * _sectors(mine) / moved for name in ("l2", "dram")}
 
     def _text(self, file: str, line: int) -> str:
