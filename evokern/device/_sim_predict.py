@@ -156,7 +156,8 @@ class Predictor:
         if not spread.are_equal(runs):
             # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
             chosen = spread.line_blocks(launch.grid)
-            more = run(chosen, limit * len(chosen), None)
+            with stage.undisturbed():
+                more = run(chosen, limit * len(chosen), None)
             along = spread.block_runs(program, more)
             if spread.explains(launch.grid, along, blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
