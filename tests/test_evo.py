@@ -21,6 +21,7 @@ from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._genome import Genome
 from evokern.samplers.evo._observations import Ledger
+from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._sampler import boundary
 from evokern.samplers.evo._surrogate import LARGE, SMALL, Scale, fit, representative
 from evokern.samplers.evo._twins import Twins
@@ -354,6 +355,23 @@ def test_a_large_space_lets_fewer_genes_decide() -> None:
     failed = np.zeros(len(rows), dtype=bool)
     small, large = (fit(features, rows, values, failed, belief) - prior_weights(features) for belief in (SMALL, LARGE))
     assert np.abs(large[:-1]).mean() > 1.3 * np.abs(small[:-1]).mean()
+
+
+def test_what_must_change_together_is_changed_together() -> None:
+    """Where a constraint ties genes, a child takes over a gene's new value and just what it needs beside it."""
+    genes = (Parameter("ROWS", (64, 128, 256, 512), 256), Parameter("WARPS", (4, 8, 16, 32), 16))
+    genes = (*genes, *(Parameter(f"P{i}", tuple(range(8))) for i in range(6)))
+    space = Space(genes, lambda c: c.ROWS == 16 * c.WARPS)
+    genome = Genome(space)
+    pool = Pool(genome, lambda config: "tied", 0)
+    parent = genome.rows([space.default()])
+    made, _ = pool.grafted(parent, np.random.default_rng(0), 40, np.empty(0, dtype=np.int64))
+    assert pool.feasible(made).all()
+    changed = made != parent
+    tied = changed[:, 0]
+    assert (tied == changed[:, 1]).all()
+    assert {2} == set(changed[tied].sum(axis=1).tolist())
+    assert {1} == set(changed[~tied].sum(axis=1).tolist())
 
 
 def test_features_tell_names_ranks_and_products_apart() -> None:

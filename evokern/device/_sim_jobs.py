@@ -38,6 +38,14 @@ class ProvePower:
 
 
 @dataclass(frozen=True)
+class Haste:
+    """What is left out where only an order of candidates is wanted: the answers of those that are not a new best."""
+
+    stop: float = 1.5
+    """From this multiple of the best time on a candidate is not looked at to the end; it gets that time."""
+
+
+@dataclass(frozen=True)
 class Simulate:
     """Check one candidate and predict its time."""
 
@@ -46,4 +54,8 @@ class Simulate:
     built: Built
     """Its programs and launches at the study's problems."""
     elite_us: float | None
-    """Predicted time of the best so far, µs."""
+    """Predicted time to race against, µs: of the best so far, or of the default candidate."""
+    haste: Haste | None = None
+    """None: every candidate that races well is checked."""
+    best_us: float | None = None
+    """Predicted time of the best that was right, µs: in haste only a faster one is checked."""

@@ -94,15 +94,20 @@ class SimWorker:
             evidence = {"constraint": "small_problem", "needed": 1, "available": 0, "unit": "problems"}
             reason = "the kernel declares no small problem that this candidate can run, so it cannot be checked here"
             return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
-        race = self._settings.timing.race
-        limit_us = job.elite_us * (race + MODEL_MARGIN) if job.elite_us and race else None
-        predictions = [self._predict(job, problem, limit_us) for problem in self._settings.problems]
+        limit_us = self._limit_us(job)
+        try:
+            predictions = [self._predict(job, problem, limit_us) for problem in self._settings.problems]
+        except RunFailed as failed:
+            if job.haste and failed.outcome is Outcome.SLOW:
+                return Evaluation(Outcome.SLOW, limit_us, evidence=failed.evidence)
+            raise
         times = [prediction.total.time_us for prediction in predictions]
         geometric = math.exp(sum(math.log(t) for t in times) / len(times))
         tasks, chip = [self._work(job.config, p) for p in self._settings.problems], self._settings.profile
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
-        if limit_us is not None and geometric > limit_us:
-            evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": limit_us}
+        unchecked_us = job.best_us if job.haste else limit_us
+        if unchecked_us is not None and geometric >= unchecked_us:
+            evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": unchecked_us}
             return Evaluation(Outcome.SLOW, geometric, evidence=evidence)
         against, reports = self.gate(job.config, job.built, problems)
         if against is not None:
@@ -121,6 +126,13 @@ class SimWorker:
             **recorded(tasks, floors),
         }
         return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=reports)
+
+    def _limit_us(self, job: Simulate) -> float | None:
+        """Return the predicted time beyond which it does not matter how slow a candidate is."""
+        race = self._settings.timing.race
+        if not job.elite_us or not race:
+            return None
+        return job.elite_us * (job.haste.stop if job.haste else race + MODEL_MARGIN)
 
     def gate(
         self, config: Config, built: Built, problems: Sequence[Problem]

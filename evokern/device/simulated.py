@@ -10,7 +10,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
-from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
+from evokern.device._sim_jobs import Haste, ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.profiles import Profile, chip, limits_for
@@ -36,18 +36,20 @@ class SimulatedDevice:
     diagnoses = False
     """Every failure comes with its finding already."""
 
-    def __init__(self, name: str | Profile, cores: int | None = None) -> None:
+    def __init__(self, name: str | Profile, cores: int | None = None, haste: Haste | None = None) -> None:
         """Make a device.
 
         Args:
             name: a chip's short name, or the chip itself.
             cores: worker processes; None takes the machine's cores.
+            haste: leave out what an order of candidates does not need; None leaves out nothing.
 
         Raises:
             DeviceError: there is no such chip.
         """
         self._profile = chip(name) if isinstance(name, str) else name
         self._cores = cores or len(os.sched_getaffinity(0))
+        self._haste = haste
         # Importing torch takes seconds; it begins while the kernel folder is still being read.
         self._servers = [ForkServer((*PRELOAD, *MODULES))]
         self._pools: list[WorkerPool] = []
@@ -120,7 +122,8 @@ class SimulatedDevice:
     def _job(self, work: Work) -> Simulate:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
         known = [time for time in (work.request.elite_us, self._first_us) if time is not None]
-        return Simulate(work.request.config, work.built, min(known, default=None))
+        racing_us, best_us = min(known, default=None), work.request.elite_us
+        return Simulate(work.request.config, work.built, racing_us, self._haste, best_us)
 
     def _running(self) -> Pipeline:
         if self._pipeline is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SIMULATED = "sim"
 """The warm start that searches the simulated device for the chip at hand first."""
-LOOKED_AT = 200
+LOOKED_AT = 300
 """Trials of the search of the simulated device."""
 
 Said = Callable[[str], None]

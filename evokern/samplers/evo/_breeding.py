@@ -110,6 +110,18 @@ def breed(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generat
     return _distinct(pool, seen.keys, immigrants, children)
 
 
+def grafts(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generator, count: int) -> Candidates:
+    """Return feasible children of elites in which one gene changed, and with it those that it needs beside it."""
+    rows, parent = pool.grafted(elites.rows, rng, count, seen.keys)
+    made = _made(rows, elites.numbers[parent], None, 1, rng, count)
+    return _distinct(pool, seen.keys, replace(made, feasible=np.ones(len(made.rows), dtype=bool)))
+
+
+def joined(pool: Pool, one: Candidates, other: Candidates) -> Candidates:
+    """Return each candidate of both once."""
+    return _distinct(pool, np.empty(0, dtype=np.int64), one, other)
+
+
 def screened(pool: Pool, made: Candidates, promise: Floats, most: int) -> Candidates:
     """Return the candidates known to be feasible, and of the others the most promising `most` that are.
 

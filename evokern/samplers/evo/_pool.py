@@ -111,6 +111,55 @@ class Pool:
             made[np.flatnonzero(changes), gene[changes]] = value[changes]
         return genome.canonical(made), parent
 
+    def grafted(
+        self, parents: Rows, rng: np.random.Generator, count: int, taken: Keys
+    ) -> tuple[Rows, npt.NDArray[np.intp]]:
+        """Return feasible rows that take one gene's value from a stranger, with what else it needs to be feasible.
+
+        Constraints tie genes together: a tile of 16 rows needs one warp along them, and neither change is feasible
+        alone. The stranger, which is feasible, shows one way in which all of them fit.
+
+        Args:
+            parents: feasible rows.
+            rng: source of randomness.
+            count: how many to try.
+            taken: keys of rows that are no strangers.
+
+        Returns:
+            The rows, and the position of each one's parent.
+        """
+        donors = self.strangers(rng, count, taken)
+        parent = rng.integers(len(parents), size=len(donors))
+        made = [self._graft(parents[at], donor, rng) for donor, at in zip(donors, parent, strict=True)]
+        return np.array(made, dtype=np.int16).reshape(-1, len(self.genome)), parent
+
+    def _graft(self, parent: Rows, donor: Rows, rng: np.random.Generator) -> Rows:
+        order = rng.permutation(np.flatnonzero(parent != donor))
+
+        def child(genes: npt.NDArray[np.intp]) -> Rows:
+            row = parent.copy()
+            row[genes] = donor[genes]
+            return self.genome.canonical(row[None])
+
+        if self.feasible(child(order[:1]))[0]:
+            alone: Rows = child(order[:1])[0]
+            return alone
+        # The whole donor is feasible, so some prefix of the order is; halving finds a short one.
+        low, high = 2, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            if self.feasible(child(order[:middle]))[0]:
+                high = middle
+            else:
+                low = middle + 1
+        kept = order[:high]
+        for gene in kept[1:]:
+            fewer = kept[kept != gene]
+            if self.feasible(child(fewer))[0]:
+                kept = fewer
+        grafted: Rows = child(kept)[0]
+        return grafted
+
     def _distance(self, row: Rows) -> npt.NDArray[np.uint8]:
         """Return the Hamming distance of every row of the list to one row; elites are asked about again and again."""
         known = self._distances.get(row.tobytes())

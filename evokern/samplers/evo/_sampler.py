@@ -29,7 +29,7 @@ from evokern.samplers._base import (
     trial_seed,
 )
 from evokern.samplers.evo import _first
-from evokern.samplers.evo._breeding import Candidates, breed, elites_of, labelled, screened
+from evokern.samplers.evo._breeding import Candidates, breed, elites_of, grafts, joined, labelled, screened
 from evokern.samplers.evo._features import Floats, features_of
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
@@ -48,6 +48,8 @@ MODEL_ROWS = (256, 128)
 """Most trials that condition the model: the best half of them, and the rest spread over all."""
 SCREEN_ROWS = 64
 """Most trials that condition the rough model which decides which candidates are asked about."""
+GRAFTED = 8
+"""Grafts of a generation where the space is no list."""
 SCREENED = 96
 """Feasible children that a generation keeps where the space is no list."""
 LATE = 256
@@ -201,6 +203,9 @@ class EvoSampler(BaseSampler):
                 columns = self._features(candidates.rows)
                 promise = self._promise(candidates.rows, columns, then, logs, validity)
                 candidates = screened(self._pool, candidates, promise, SCREENED)
+            if self._pool.everything is None:
+                more = self._fresh(grafts(self._pool, then, elites, rng, GRAFTED), then)
+                candidates = joined(self._pool, candidates, more)
         kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
         columns = self._features(candidates.rows)
         ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, LIST_GENERATION, belief=self._belief)
