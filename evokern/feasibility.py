@@ -6,14 +6,16 @@ order in which messages help most: compute capability, the kernel's own constrai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from evokern.errors import KernelError, SpaceError, nearest
 from evokern.kernel import Kernel, Launch, Need, Problem
 from evokern.profiles import Profile
 from evokern.space import Config, Gene, Space, Value
+
+Answer = TypeVar("Answer")
 
 MIN_REGISTERS = 24
 """Fewest registers of a thread that the ABI allows; ptxas raises any lower cap to it ("lower bound of 24")."""
@@ -175,17 +177,32 @@ def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launc
     Raises:
         KernelError: the kernel's `launches` raised, or declared none.
     """
+    launches = _answered(kernel, "launches", kernel.launches, config, problem)
+    if not launches:
+        raise KernelError(f"kernel {kernel.name}: launches returned none for {dict(config)} at {problem}")
+    return launches
+
+
+def _answered(
+    kernel: Kernel,
+    name: str,
+    function: Callable[[Config, Problem], Iterable[Answer]],
+    config: Config,
+    problem: Problem,
+) -> tuple[Answer, ...]:
+    """Return what a kernel's function answers for a candidate.
+
+    Raises:
+        KernelError: it raised.
+    """
     try:
-        launches = tuple(kernel.launches(config, problem))
+        return tuple(function(config, problem))
     except (KernelError, SpaceError):
         raise
     except Exception as error:
         raise KernelError(
-            f"kernel {kernel.name}: launches raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
+            f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error
-    if not launches:
-        raise KernelError(f"kernel {kernel.name}: launches returned none for {dict(config)} at {problem}")
-    return launches
 
 
 def _check_compute_capability(kernel: Kernel, config: Config, chip: Profile) -> Violation | None:
@@ -204,7 +221,7 @@ def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         yield from _shared_memory(launch, chip)
         yield from _residency(launch, chip)
         yield from _attributes(launch, chip)
-    for access in kernel.vector_accesses(config, problem):
+    for access in _answered(kernel, "vector_accesses", kernel.vector_accesses, config, problem):
         for stride in access.stride_bytes:
             yield (
                 "vector_alignment",

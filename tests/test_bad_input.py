@@ -113,6 +113,7 @@ def test_study_files(here: Path, text: str, told: str) -> None:
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraint whole_vectors raised ZeroDivisionError"),
         ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "/kernels/scale/kernel.py:"),
         ("kernel.py", "blocks = -(", "blocks = 1 / 0 -(", "launches raised ZeroDivisionError"),
+        ("kernel.py", "(4 * width(c),)", "(1 / 0,)", "vector_accesses raised ZeroDivisionError"),
         ("kernel.py", RIGHT, "reference=lambda p, t: 1 / 0", "ZeroDivisionError"),
         ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"][:9]}', "shape"),
         ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"].float()}', "float64"),
