@@ -24,6 +24,8 @@ from evokern.space import Config
 from evokern.store import Store, open_readonly
 from evokern.study import Study
 
+SCALE_ROWS = Path(__file__).parent / "data" / "kernels" / "scale_rows"
+
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -154,6 +156,16 @@ def test_a_database_from_before_warm_starts_is_brought_up_to_date(tmp_path: Path
         assert connection.execute("SELECT count(*) FROM evokern_priors").fetchone() == (0,)
 
 
+def test_a_simulated_device_on_which_nothing_runs_is_no_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user is told so, and how to go on without."""
+    monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "search_model", lambda *given: [])
+    scaled = Study(name="scaled", kernel=str(SCALE_ROWS), problems=("64,256",))
+    with pytest.raises(StudyError, match="no candidate ran on the simulated NVIDIA H200; leave --warm-start sim away"):
+        search(scaled, db=tmp_path / "a.db", device=FakeGpu(), trials=6, warm_start="sim", trust=True)
+
+
 class FakeGpu(FakeDevice):
     """An H200 whose candidates all take as long as their blocks have warps."""
 
@@ -166,8 +178,7 @@ def test_the_simulated_device_is_searched_for_a_gpu(tmp_path: Path, monkeypatch:
     """`sim` searches the chip at hand on the simulated device first; the best that was right there is tried first."""
     monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "LOOKED_AT", 4)
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
-    kernel = Path(__file__).parent / "data" / "kernels" / "scale_rows"
-    scaled = Study(name="scaled", kernel=str(kernel), problems=("64,256",))
+    scaled = Study(name="scaled", kernel=str(SCALE_ROWS), problems=("64,256",))
     device, seen = FakeGpu(), list[Progress]()
     db = tmp_path / "a.db"
     search(scaled, db=db, device=device, trials=6, warm_start="sim", trust=True, on_progress=seen.append)

@@ -121,4 +121,7 @@ def _searched(subject: Subject, record: StudyRecord, say: Said) -> Prior:
 
     chip = subject.device.profile
     say(f"warm start: searching the simulated {chip.model}, {LOOKED_AT} candidates")
-    return Prior.from_trials(subject.space, search_model(subject, chip, LOOKED_AT, record.seed, say), SIMULATED)
+    found = search_model(subject, chip, LOOKED_AT, record.seed, say)
+    if not found:
+        raise StudyError(f"no candidate ran on the simulated {chip.model}; leave --warm-start sim away")
+    return Prior.from_trials(subject.space, found, SIMULATED)
