@@ -128,7 +128,7 @@ def judged(
             with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
                 kernel = stored_kernel(reader, record, record.kernel_digest, Path(scratch), trust=True)
                 with Ranking(kernel, problems_of(study, kernel), study, profile) as ranking:
-                    predicted = ranking.predict([trial.config for trial in trials], to_the_end=True)
+                    predicted = ranking.predict([trial.config for trial in trials])
             inside = [str(trial.config.get(gene)) == value for trial in trials]
             yield record, accuracy([trial.evaluation.time_us or math.nan for trial in trials], predicted, inside)
 

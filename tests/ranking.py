@@ -1,8 +1,4 @@
-"""Predicted times of many candidates at once: compiled, sampled blocks counted, nothing checked, nothing kept.
-
-A ranking is a guess to begin a search with, not a result: the gate is left out, and whoever is far slower than the
-default candidate is not looked at to the end.
-"""
+"""Predicted times of many candidates at once: compiled, sampled blocks counted, nothing checked, nothing kept."""
 
 from __future__ import annotations
 
@@ -27,9 +23,6 @@ from evokern.space import Config
 from evokern.study import Study
 from evokern.workers import Result, WorkerPool, WorkerSpec, wait
 
-SLOWEST = 4.0
-"""Multiple of the default candidate's predicted time beyond which it does not matter how slow a candidate is."""
-
 
 @dataclass(frozen=True)
 class Predict:
@@ -39,8 +32,6 @@ class Predict:
     """Its configuration."""
     built: Built
     """Its programs and launches at the study's problems."""
-    limit_us: float | None
-    """Time, in µs, at which it counts as that slow."""
 
 
 class RankWorker:
@@ -62,14 +53,13 @@ class RankWorker:
     def handle(self, job: Predict) -> float | None:
         """Predict one candidate: the geometric mean over the problems."""
         from evokern.gate import RunFailed
-        from evokern.trial import Outcome
 
         logs = []
         for problem in self._problems:
             try:
-                found = self._predictor.predict(job.config, job.built, problem, job.limit_us)
-            except RunFailed as failed:
-                return job.limit_us if failed.outcome is Outcome.SLOW else None
+                found = self._predictor.predict(job.config, job.built, problem)
+            except RunFailed:
+                return None
             if found.sampled is not None:
                 return None
             logs.append(math.log(found.total.time_us))
@@ -93,10 +83,9 @@ class Ranking:
         """
         chip = limits_for(profile, study.limits)
         cores = len(os.sched_getaffinity(0))
-        self._default = kernel.space.default()
         compiling = CompileSettings(kernel.folder, problems, chip, default_directory(), niceness=0)
         simulating = SimSettings(
-            kernel.folder, problems, chip, study.gate, study.timing, study.simulation, self._default
+            kernel.folder, problems, chip, study.gate, study.timing, study.simulation, kernel.space.default()
         )  # fmt: skip
         self._server = ForkServer((*PRELOAD, *MODULES))
         self._compilers = WorkerPool(self._server, compile_spec(compiling), size=max(1, cores // 2), depth=2)
@@ -113,22 +102,12 @@ class Ranking:
         self._executors.close()
         self._server.close()
 
-    def predict(self, configs: Sequence[Config], *, to_the_end: bool = False) -> list[float | None]:
+    def predict(self, configs: Sequence[Config]) -> list[float | None]:
         """Return the predicted time of each candidate in µs; None where it does not compile or run.
-
-        Args:
-            configs: the candidates.
-            to_the_end: predict slow ones too, whose time is otherwise given as `SLOWEST` times the default's.
 
         Raises:
             UsageError: the kernel folder or the compiler cannot work as asked.
         """
-        if to_the_end:
-            return self._all(configs, None)
-        first = self._all([self._default], None)[0]
-        return self._all(configs, None if first is None else SLOWEST * first)
-
-    def _all(self, configs: Sequence[Config], limit_us: float | None) -> list[float | None]:
         for key, config in enumerate(configs):
             self._compilers.submit(key, config, COMPILE_DEADLINE_S)
         times: list[float | None] = [None] * len(configs)
@@ -141,7 +120,7 @@ class Ranking:
                 if result.key not in compiled:
                     compiled.add(result.key)
                     if _is_built(result):
-                        job = Predict(configs[result.key], result.value, limit_us)
+                        job = Predict(configs[result.key], result.value)
                         self._executors.submit(result.key, job, DEADLINE_S)
                         continue
                 elif result.status == "done":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from engine_helpers import small_table, study
+from ranking import Ranking
 from test_recorded import kernel_tuner_cache, write
 from test_search import FakeDevice
 from typer.testing import CliRunner
@@ -18,7 +20,9 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device import Answer, Request
 from evokern.device.table import Table, TableDevice, measured
+from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, StudyError
+from evokern.profiles import CHIPS
 from evokern.search import Progress, SearchResult, search
 from evokern.space import Config
 from evokern.store import Store, open_readonly
@@ -192,3 +196,6 @@ def test_the_simulated_device_is_searched_for_a_gpu(tmp_path: Path, monkeypatch:
     assert device.requests[0].config == prior.entries[0][0]
     logs = [log for _, log in prior.entries]
     assert logs == sorted(logs)
+    kernel = load_kernel(SCALE_ROWS)
+    with Ranking(kernel, (kernel.problem("64,256"),), scaled, CHIPS["h200"]) as ranking:
+        assert ranking.predict([prior.entries[0][0]]) == [pytest.approx(math.exp(logs[0]))]

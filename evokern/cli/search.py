@@ -95,7 +95,7 @@ def search(
         typer.Option(
             "--warm-start",
             metavar="DB:STUDY|sim",
-            help="Begin with what another study found, or with the time model's ranking for this GPU (sim).",
+            help="Begin with what another study found, or with a search of this GPU, simulated (sim).",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,

@@ -37,12 +37,16 @@ class ProvePower:
     """Prove that the gate tells right from wrong on this workload."""
 
 
+HASTY_STOP = 1.5
+"""In haste, a candidate is not looked at to the end from this multiple of the time to race against; it gets that."""
+
+
 @dataclass(frozen=True)
 class Haste:
-    """What is left out where only an order of candidates is wanted: the answers of those that are not a new best."""
+    """Only an order of candidates is wanted: answers are checked of those alone that would be the best."""
 
-    stop: float = 1.5
-    """From this multiple of the best time on a candidate is not looked at to the end; it gets that time."""
+    best_us: float | None
+    """Predicted time of the best that was right, µs."""
 
 
 @dataclass(frozen=True)
@@ -57,5 +61,3 @@ class Simulate:
     """Predicted time to race against, µs: of the best so far, or of the default candidate."""
     haste: Haste | None = None
     """None: every candidate that races well is checked."""
-    best_us: float | None = None
-    """Predicted time of the best that was right, µs: in haste only a faster one is checked."""

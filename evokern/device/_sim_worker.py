@@ -20,7 +20,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Built, CompileFailure
 from evokern.device._sim_arguments import launch_arguments, refill, upload
-from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
+from evokern.device._sim_jobs import HASTY_STOP, ProvePower, SimSettings, Simulate
 from evokern.device._sim_lines import Lines
 from evokern.device._sim_margin import MarginProbe
 from evokern.device._sim_predict import MODEL_MARGIN, Predicted, Predictor, failure
@@ -105,7 +105,7 @@ class SimWorker:
         geometric = math.exp(sum(math.log(t) for t in times) / len(times))
         tasks, chip = [self._work(job.config, p) for p in self._settings.problems], self._settings.profile
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
-        unchecked_us = job.best_us if job.haste else limit_us
+        unchecked_us = job.haste.best_us if job.haste else limit_us
         if unchecked_us is not None and geometric >= unchecked_us:
             evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": unchecked_us}
             return Evaluation(Outcome.SLOW, geometric, evidence=evidence)
@@ -132,7 +132,7 @@ class SimWorker:
         race = self._settings.timing.race
         if not job.elite_us or not race:
             return None
-        return job.elite_us * (job.haste.stop if job.haste else race + MODEL_MARGIN)
+        return job.elite_us * (HASTY_STOP if job.haste else race + MODEL_MARGIN)
 
     def gate(
         self, config: Config, built: Built, problems: Sequence[Problem]

@@ -36,20 +36,20 @@ class SimulatedDevice:
     diagnoses = False
     """Every failure comes with its finding already."""
 
-    def __init__(self, name: str | Profile, cores: int | None = None, haste: Haste | None = None) -> None:
+    def __init__(self, name: str | Profile, cores: int | None = None, hasty: bool = False) -> None:
         """Make a device.
 
         Args:
             name: a chip's short name, or the chip itself.
             cores: worker processes; None takes the machine's cores.
-            haste: leave out what an order of candidates does not need; None leaves out nothing.
+            hasty: leave out what an order of candidates does not need.
 
         Raises:
             DeviceError: there is no such chip.
         """
         self._profile = chip(name) if isinstance(name, str) else name
         self._cores = cores or len(os.sched_getaffinity(0))
-        self._haste = haste
+        self._hasty = hasty
         # Importing torch takes seconds; it begins while the kernel folder is still being read.
         self._servers = [ForkServer((*PRELOAD, *MODULES))]
         self._pools: list[WorkerPool] = []
@@ -122,8 +122,8 @@ class SimulatedDevice:
     def _job(self, work: Work) -> Simulate:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
         known = [time for time in (work.request.elite_us, self._first_us) if time is not None]
-        racing_us, best_us = min(known, default=None), work.request.elite_us
-        return Simulate(work.request.config, work.built, racing_us, self._haste, best_us)
+        haste = Haste(work.request.elite_us) if self._hasty else None
+        return Simulate(work.request.config, work.built, min(known, default=None), haste)
 
     def _running(self) -> Pipeline:
         if self._pipeline is None:

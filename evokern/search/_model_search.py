@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from evokern.device import Task
-from evokern.device._sim_jobs import Haste
 from evokern.device.simulated import SimulatedDevice
 from evokern.profiles import Profile
 from evokern.samplers import History, make_sampler
@@ -63,7 +62,7 @@ def search_model(
         UsageError: the kernel cannot be simulated.
     """
     space, looked = subject.space, Looked()
-    device = SimulatedDevice(chip, haste=Haste())
+    device = SimulatedDevice(chip, hasty=True)
     counting = replace(subject.study.simulation, blocks=min(subject.study.simulation.blocks, BLOCKS))
     study = replace(subject.study, simulation=counting)
     window = PER_CORE * len(os.sched_getaffinity(0))
