@@ -141,9 +141,9 @@ class Pool:
             row[genes] = donor[genes]
             return self.genome.canonical(row[None])
 
-        grafted: Rows = child(order[:1])[0]
-        if self.feasible(grafted[None])[0]:
-            return grafted
+        child_of_one: Rows = child(order[:1])[0]
+        if self.feasible(child_of_one[None])[0]:
+            return child_of_one
         # The whole donor is feasible, so some prefix of the order is; halving finds a short one.
         low, high = 2, len(order)
         while low < high:
@@ -157,7 +157,7 @@ class Pool:
             fewer = kept[kept != gene]
             if self.feasible(child(fewer))[0]:
                 kept = fewer
-        grafted = child(kept)[0]
+        grafted: Rows = child(kept)[0]
         return grafted
 
     def _distance(self, row: Rows) -> npt.NDArray[np.uint8]:
