@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nearest import predict_in_numpy
 from recorded import Recorded, load
 
 from evokern.replay import Settings
@@ -80,6 +81,7 @@ def _kernel_tuner(space: Recorded, strategy: str, seed: int, evaluations: int) -
     def allowed(chosen: Any) -> bool:
         return tuple(chosen[name] for name in params) in members
 
+    predict_in_numpy()
     random.seed(seed)
     np.random.seed(seed % 2**32)
     logging.disable(logging.WARNING)
