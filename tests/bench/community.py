@@ -68,6 +68,7 @@ def scores(
         parts = []
         for space, budget, repeats in zip(spaces, budgets, searches, strict=True):
             moments = np.linspace(budget.start_s, budget.end_s, STEPS)
+            np.random.seed(0)  # a curve is fitted to drawn evaluations: the same searches should score the same
             with _silent():
                 curve = _curve(space, contender, repeats)
                 entry = (RandomSearchCalculatedBaseline(budget.statistics), [curve], budget.statistics, moments, None)
