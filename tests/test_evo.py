@@ -18,11 +18,13 @@ from evokern.samplers._base import Proposal, Result
 from evokern.samplers.evo import EvoSampler, Prior
 from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
 from evokern.samplers.evo._features import features_of
+from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
+from evokern.samplers.evo._generations import boundary
 from evokern.samplers.evo._genome import Genome
 from evokern.samplers.evo._observations import Ledger
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._sampler import boundary
+from evokern.samplers.evo._prior import GOOD
 from evokern.samplers.evo._surrogate import LARGE, SMALL, Scale, fit, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.space import Config, Gene, Mutation, Parameter, Space
@@ -270,6 +272,20 @@ def test_a_good_prior_is_tried_first_and_a_wrong_one_is_overcome() -> None:
     wrong = Prior.from_trials(space, [(c, -log_time(c)) for c in feasible[::7]], "runs.db:other")
     proposals, _ = search(space, measured, 160, window=1, prior=wrong)
     assert min(log_time(p.config) for p in proposals) == pytest.approx(best, abs=0.05)
+
+
+def test_a_prior_fills_the_wait_for_the_first_results() -> None:
+    """In a large window most trials before any result are good ones of the prior, none of them twice, not strangers."""
+    space = large_space()
+    drawn = random.Random(1).sample([c for c in kernel_space().grid() if kernel_space().feasible(c)], 200)
+    known = [({**c, **{f"EXTRA_{i}": 1 for i in range(4)}}, 0.4 * log_time(c)) for c in drawn]
+    prior = Prior.from_trials(space, known, "sim")
+    proposals, _ = search(space, measured, 40, window=40, prior=prior)
+    good = sorted(value for _, value in known)[0] + GOOD
+    from_prior = [p for p in proposals if p.info["operator"] == "prior"]
+    assert len(from_prior) >= 20
+    assert all(0.4 * log_time(p.config) <= good for p in from_prior[FROM_PRIOR:])
+    assert len({p.config for p in proposals}) == 40
 
 
 def test_a_prior_takes_the_genes_that_are_shared_and_names_the_others() -> None:

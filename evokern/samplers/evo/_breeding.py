@@ -81,7 +81,7 @@ def shares(seen: Observations) -> Mapping[str, float]:
     good = seen.values[latest] <= threshold
     rates = {}
     for code, name in enumerate(BRED):
-        own = seen.operators[latest] == code
+        own = (seen.operators[latest] == code) & (seen.roots[latest] < 0)
         rates[name] = (1.0 + float((own & good).sum())) / (2.0 + float(own.sum()))
     spare, total = 1.0 - LEAST_SHARE * len(BRED), sum(rates.values())
     return {name: LEAST_SHARE + spare * rate / total for name, rate in rates.items()}
@@ -115,6 +115,33 @@ def grafts(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Genera
     rows, parent = pool.grafted(elites.rows, rng, count, seen.keys)
     made = _made(rows, elites.numbers[parent], None, 1, rng, count)
     return _distinct(pool, seen.keys, replace(made, feasible=np.ones(len(made.rows), dtype=bool)))
+
+
+def niche_children(
+    pool: Pool, taken: Keys, row: Rows, number: int, gene: int, mates: Rows, rng: np.random.Generator, count: int
+) -> Candidates:
+    """Return about `count` children of a candidate that keep its value of one gene.
+
+    Args:
+        pool: feasibility.
+        taken: keys of what was proposed before.
+        row: the candidate, shape (genes,).
+        number: its trial number.
+        gene: the gene.
+        mates: candidates that it is crossed with.
+        rng: source of randomness.
+        count: how many to make.
+    """
+    alone = Elites(row[None], np.array([number], dtype=np.intp))
+    near = [_near(pool, alone, rng, count // 3, genes) for genes in (1, 2)]
+    mate = mates[rng.integers(len(mates), size=count // 3)]
+    mixed = np.where(rng.random(mate.shape) < 0.5, row, mate).astype(np.int16)
+    made = [*near, _made(mixed, np.full(len(mixed), number), None, 2, rng, len(mixed))]
+    held = np.arange(len(pool.genome)) == gene
+    kept = [replace(m, rows=pool.genome.canonical(np.where(held, row, m.rows).astype(np.int16))) for m in made]
+    children = _distinct(pool, taken, *kept)
+    # A gene whose condition a child no longer meets is at its default.
+    return children.take(children.rows[:, gene] == row[gene])
 
 
 def joined(pool: Pool, one: Candidates, other: Candidates) -> Candidates:

@@ -13,7 +13,9 @@ from evokern.samplers.evo._prior import PriorModel
 LEAST = 6
 """Trials of a first generation in a space without outer genes."""
 FROM_PRIOR = 8
-"""Trials that a prior fills at most."""
+"""Trials that the best of a prior fill."""
+PRAISED = 0.75
+"""Share of a prior in the trials that cover values."""
 DRAWN = 48
 """Rows from which the one that shows most is taken."""
 
@@ -27,7 +29,11 @@ def size(genome: Genome, prior: PriorModel | None) -> int:
 def propose(
     pool: Pool, seen: Observations, prior: PriorModel | None, rng: np.random.Generator
 ) -> tuple[Rows, str] | None:
-    """Return a row, shape (1, genes), and its operator; None when nothing is left."""
+    """Return a row, shape (1, genes), and its operator; None when nothing is left.
+
+    A large window asks for dozens of rows before the first result. With a prior most of them are good ones of it that
+    show most, for strangers tell little of a good region.
+    """
     genome = pool.genome
     if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < FROM_PRIOR:
         praised = pool.admissible(prior.best, seen.keys)
@@ -36,12 +42,16 @@ def propose(
     default = pool.admissible(genome.rows([genome.space.default()]), seen.keys)
     if len(default):
         return default, "default"
-    drawn = pool.strangers(rng, DRAWN, seen.keys)
+    drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
+    if prior is not None and rng.random() < PRAISED:
+        drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
+    if not len(drawn):
+        drawn, operator = pool.strangers(rng, DRAWN, seen.keys), "cover"
     if not len(drawn):
         drawn = pool.first_left(seen.keys)
     if not len(drawn):
         return None
-    return drawn[[int(np.argmax(novelty(genome, drawn, seen.rows)))]], "cover"
+    return drawn[[int(np.argmax(novelty(genome, drawn, seen.rows)))]], operator
 
 
 def novelty(genome: Genome, rows: Rows, shown: Rows) -> Floats:

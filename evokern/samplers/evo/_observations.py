@@ -41,6 +41,12 @@ class Observations:
     """A number per distinct fingerprint; -1 where none is known."""
     operators: npt.NDArray[np.int8]
     """Position in `OPERATORS`; -1 where another sampler proposed."""
+    roots: npt.NDArray[np.intp]
+    """Number of the first trial of the excursion that each belongs to; -1 where it belongs to none."""
+    slots: npt.NDArray[np.int16]
+    """The excursion's slot; -1 where there is none."""
+    held: npt.NDArray[np.int16]
+    """Position of the gene that the excursion holds; -1 where there is none."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -67,6 +73,9 @@ class Observations:
             self.finished[there] & told,
             np.where(told, self.prints[there], -1),
             self.operators[there],
+            self.roots[there],
+            self.slots[there],
+            self.held[there],
         )
 
 
@@ -98,6 +107,8 @@ class Ledger:
 
     def _arrays(self, trials: list[FrozenTrial]) -> Observations:
         rows = self._genome.rows(trial.params for trial in trials)
+        made = [trial.system_attrs.get(PROPOSAL_ATTR, {}) for trial in trials]
+        position = {gene.name: index for index, gene in enumerate(self._genome.genes)}
         return Observations(
             np.array([trial.number for trial in trials], dtype=np.intp),
             rows,
@@ -105,7 +116,10 @@ class Ledger:
             np.array([_value(trial) for trial in trials], dtype=float),
             np.array([trial.state.is_finished() for trial in trials], dtype=bool),
             np.array([self._code(trial.user_attrs.get("fingerprint")) for trial in trials], dtype=np.int64),
-            np.array([_operator(trial.system_attrs.get(PROPOSAL_ATTR, {})) for trial in trials], dtype=np.int8),
+            np.array([_operator(proposal) for proposal in made], dtype=np.int8),
+            np.array([proposal.get("root", -1) for proposal in made], dtype=np.intp),
+            np.array([proposal.get("slot", -1) for proposal in made], dtype=np.int16),
+            np.array([position.get(proposal.get("held"), -1) for proposal in made], dtype=np.int16),
         )
 
     def _code(self, fingerprint: str | None) -> int:

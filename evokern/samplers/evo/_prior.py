@@ -19,6 +19,8 @@ STRENGTH = 10.0
 APART = 0.005
 """Difference in log(time) from which two of a prior's configurations are worth a trial each: what a time model gives
 one time differs in nothing that it sees."""
+GOOD = 0.2
+"""Difference in log(time) up to which a configuration is not far behind."""
 ENTRIES = 192
 """Most entries from which the prior's model is made: the best half of them, and the rest spread over all."""
 
@@ -78,6 +80,8 @@ class PriorModel:
         values = np.array([value for _, value in prior.entries])
         self.best: Rows = rows[_apart(values)]
         """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
+        self.good: Rows = rows[values <= values.min() + GOOD]
+        """Its configurations that are not far behind its best."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
         self._rows = rows[kept]

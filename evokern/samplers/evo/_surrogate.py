@@ -179,21 +179,25 @@ class Ensemble:
             for member in self._members:
                 member.add(row)
 
-    def forecast(self, values: Floats, finished: npt.NDArray[np.bool_]) -> Forecast:
+    def forecast(self, values: Floats, finished: npt.NDArray[np.bool_], over: float | None = None) -> Forecast:
         """Return what the ensemble says of its candidates.
 
         Args:
             values: log times of the rows in the order they were taken in, NaN where there is none.
             finished: which of the rows have a result. Rows after the first that has none count as pending.
+            over: log time on which improvement is expected, None: the best.
         """
         known = len(finished) if finished.all() else int(np.argmin(finished))
         targets, scale = targets_of(values[:known])
         centre, spread = float(targets.mean()), float(targets.std()) + 1e-9
         y = standardised(targets)
+        best = float(y.min())
+        if over is not None:
+            best = (float(scale.compress(np.array([over]))[0]) - centre) / spread
         improvement, optimism, mean = (np.zeros(self._count) for _ in range(3))
         for member in self._members:
             own, sd = member.predict(y)
-            improvement += _expected_improvement(float(y.min()), own, sd)
+            improvement += _expected_improvement(best, own, sd)
             optimism += own - 2.0 * sd
             mean += own
         share = 1.0 / len(self._members)
