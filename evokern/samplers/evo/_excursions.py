@@ -15,13 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from evokern.samplers.evo._breeding import Candidates, niche_children
-from evokern.samplers.evo._genome import Keys
+from evokern.samplers.evo._breeding import Candidates, niche_children, screened
+from evokern.samplers.evo._features import Floats
+from evokern.samplers.evo._genome import Keys, Rows
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
 
 LEAST_SLOTS: Final = 4
-"""Excursions at a time in a small window: a slot has at most one trial in a generation."""
+"""Excursions at a time in a small window."""
 TURN: Final = 2
 """Every so many trials of a stuck study belong to excursions."""
 PATIENCE: Final = 8
@@ -104,7 +105,8 @@ def plans(
     pool: Pool,
     seen: Observations,
     wanted: list[int],
-    screen: Callable[[Candidates], Candidates],
+    worthwhile: Callable[[Candidates], Candidates],
+    promise: Callable[[Rows], Floats],
     rng: np.random.Generator,
 ) -> dict[int, Plan]:
     """Return what each of some slots may propose next; nothing for a slot that finds nothing worth a trial.
@@ -113,7 +115,8 @@ def plans(
         pool: feasibility.
         seen: trials so far.
         wanted: the slots.
-        screen: of candidates, those that are feasible, fresh and likely to give a time; at most a few.
+        worthwhile: of candidates, those that are fresh and likely to give a time.
+        promise: a rough score of rows, higher is better.
         rng: source of randomness.
     """
     all_slots = [int(slot) for slot in np.unique(seen.slots) if slot >= 0]
@@ -121,7 +124,7 @@ def plans(
     busy = {excursion.niche for excursion in under_way.values()}
     waiting = [niche for niche in _niches(pool, seen) if niche not in busy]
     order = np.argsort(np.where(seen.timed, seen.values, np.inf), kind="stable")[: int(seen.timed.sum())]
-    found = {}
+    bred: dict[int, tuple[Excursion, Candidates]] = {}
     for slot in wanted:
         tried = [under_way[slot]] if slot in under_way else []
         while len(tried) < TRIES and waiting:
@@ -133,10 +136,20 @@ def plans(
                 pool, seen.keys, seen.rows[best], int(seen.numbers[best]), excursion.niche.gene,
                 seen.rows[order[:MATES]], rng, CHILDREN,
             )  # fmt: skip
-            made = screen(made)
+            made = worthwhile(made)
             if len(made.rows):
-                found[slot] = Plan(excursion, made, pool.genome.keys(made.rows))
+                bred[slot] = excursion, made
                 break
+    if not bred:
+        return {}
+    # One look of the model at all of them costs less than a look at each slot's.
+    scores = promise(np.concatenate([made.rows for _, made in bred.values()]))
+    found, at = {}, 0
+    for slot, (excursion, made) in bred.items():
+        kept = screened(pool, made, scores[at : at + len(made.rows)], KEPT)
+        at += len(made.rows)
+        if len(kept.rows):
+            found[slot] = Plan(excursion, kept, pool.genome.keys(kept.rows))
     return found
 
 

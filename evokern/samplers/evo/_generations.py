@@ -38,14 +38,14 @@ LATE = 256
 """Trial from which a generation has its full length."""
 CONSIDERED = (2_000, 600)
 """The same where every row of a list can be looked at."""
-GENERATION = 8
+GENERATION = 16
 """Most trials of a generation."""
+STRIDE = 8
+"""Longest first generation: half the window where that is less."""
 GROWTH = 32
 """A young generation's length is this part of the trials before it."""
-LIST_GENERATION = 16
-"""Most trials of a generation where candidates come from a list and so do not age."""
 LIST_GROWTH = 6
-"""The same for a list, and for its length scales: fitted more often, they follow noise."""
+"""The same for a list, whose candidates do not age, and for its length scales: fitted more often, they follow noise."""
 FIT_GROWTH = 16
 """The same for the length scales of a space that is no list: where a search stands decides which genes matter."""
 SOUND = 0.5
@@ -93,7 +93,7 @@ class Generations:
         self._pool, self._features, self._prior = pool, features, prior
         self._belief = SMALL if pool.listed else LARGE
         self._seed, self._window = seed, window
-        self._stride = max(1, min(GENERATION, window // 2))
+        self._stride = max(1, min(STRIDE, window // 2))
         self._list_columns: Floats | None = None
         self.forget()
 
@@ -104,8 +104,8 @@ class Generations:
 
     def start_of(self, number: int) -> int:
         """Return the first trial of the generation to which a trial belongs."""
-        growth, most = (LIST_GROWTH, LIST_GENERATION) if self._pool.listed else (GROWTH, GENERATION)
-        return boundary(number, growth, most, self._stride)
+        growth = LIST_GROWTH if self._pool.listed else GROWTH
+        return boundary(number, growth, GENERATION, self._stride)
 
     def at(self, start: int, seen: Observations) -> Generation:
         """Return the generation that begins at a trial, conditioned on every row proposed since."""
@@ -142,7 +142,7 @@ class Generations:
                     candidates = joined(self._pool, candidates, plan.candidates)
         kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
         columns = self._features(candidates.rows)
-        ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, LIST_GENERATION, belief=self._belief)
+        ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, GENERATION, belief=self._belief)
         worth = validity(candidates.rows)
         sound = worth >= min(SOUND, float(worth.max(initial=0.0)))
         if self._prior is not None:
@@ -158,17 +158,17 @@ class Generations:
         if not _excursions.is_stuck(then):
             return {}
 
-        def screen(made: Candidates) -> Candidates:
+        def worthwhile(made: Candidates) -> Candidates:
             made = made.take(twins.fresh(made.rows, then.rows))
-            made = made.take(validity(made.rows) >= SOUND)
-            if not len(made.rows):
-                return made
-            promise = self._promise(made.rows, self._features(made.rows), then, logs, validity)
-            return screened(self._pool, made, promise, _excursions.KEPT)
+            return made.take(validity(made.rows) >= SOUND)
+
+        def promise(rows: Rows) -> Floats:
+            return self._promise(rows, self._features(rows), then, logs, validity)
 
         turns = (_excursions.slot_of(number, self._window) for number in range(start, start + GENERATION))
-        wanted = [slot for slot in turns if slot is not None]
-        return _excursions.plans(self._pool, then, wanted, screen, np.random.default_rng([self._seed, start, 1]))
+        wanted = list(dict.fromkeys(slot for slot in turns if slot is not None))
+        rng = np.random.default_rng([self._seed, start, 1])
+        return _excursions.plans(self._pool, then, wanted, worthwhile, promise, rng)
 
     def _fresh(self, candidates: Candidates, then: Observations, twins: Twins) -> Candidates:
         """Return the candidates that are not known to be the same program as one before, unless none is left then."""

@@ -143,7 +143,7 @@ class EvoSampler(BaseSampler):
         extra: dict[str, Any] = {}
         if plan is not None:
             score = np.where(np.isin(generation.keys, plan.keys), score, -np.inf)
-            extra = self._trip(plan.excursion, number)
+            extra = self._trip(generation, plan.excursion, seen, number)
         elif turn := (
             self._niche_turn(generation, seen, number, free) or self._restart_turn(generation, seen, number, free)
         ):
@@ -169,15 +169,18 @@ class EvoSampler(BaseSampler):
             return None
         return plan
 
-    def _trip(self, excursion: _excursions.Excursion, number: int) -> dict[str, Any]:
+    def _trip(
+        self, generation: Generation, excursion: _excursions.Excursion, seen: Observations, number: int
+    ) -> dict[str, Any]:
         """Return what is recorded of a trial of an excursion."""
         gene = self._genome.genes[excursion.niche.gene]
-        return {
-            "turn": f"excursion {gene.name}={gene.values[excursion.niche.value]}",
-            "root": number if excursion.root is None else excursion.root,
-            "slot": _excursions.slot_of(number, self._window),
-            "held": gene.name,
-        }
+        slot, root = _excursions.slot_of(number, self._window), excursion.root
+        if root is None:
+            # It begins in this generation: with this trial, unless an earlier one began it.
+            begun = seen.roots[(seen.slots == slot) & (seen.numbers >= generation.start)]
+            root = int(begun[0]) if len(begun) else number
+        turn = f"excursion {gene.name}={gene.values[excursion.niche.value]}"
+        return {"turn": turn, "root": root, "slot": slot, "held": gene.name}
 
     def _niche_turn(
         self, generation: Generation, seen: Observations, number: int, free: npt.NDArray[np.bool_]
