@@ -29,7 +29,12 @@ JITTER = 1e-6
 def matern(squared: Floats) -> Floats:
     """Return the Matérn 5/2 correlation at squared distances."""
     scaled = np.sqrt(5.0 * np.maximum(squared, 0.0))
-    return (1.0 + scaled + scaled * scaled / 3.0) * np.exp(-scaled)
+    polynomial = scaled * (1.0 / 3.0)
+    polynomial += 1.0
+    polynomial *= scaled
+    polynomial += 1.0
+    correlation: Floats = polynomial * np.exp(-scaled)
+    return correlation
 
 
 def prior_weights(features: Features) -> Floats:
@@ -112,40 +117,45 @@ class Process:
         self._rows = np.zeros((n + room, len(scale)))
         self._rows[:n] = self._scaled(rows)
         self._candidates = self._scaled(candidates)
-        covariance = self._covariance(self._rows[:n], self._rows[:n])
+        # Squared norms, which every distance needs.
+        self._row_norms = np.zeros(n + room)
+        self._row_norms[:n] = _norms(self._rows[:n])
+        self._candidate_norms = _norms(self._candidates)
+        covariance = self._covariance(self._rows[:n], self._row_norms[:n], self._rows[:n], self._row_norms[:n])
         covariance.flat[:: n + 1] += self._noise
         self._factor = np.zeros((n + room, n + room))
         self._factor[:n, :n] = np.linalg.cholesky(covariance)
         self._cross = np.zeros((n + room, len(candidates)))
-        self._cross[:n] = self._covariance(self._rows[:n], self._candidates)
+        self._cross[:n] = self._covariance(self._rows[:n], self._row_norms[:n], self._candidates, self._candidate_norms)
         self._solved = np.zeros_like(self._cross)
         self._solved[:n] = _solve(self._factor[:n, :n], self._cross[:n])
         # What is left of each candidate's variance.
-        self._left = self._variance(self._candidates) - np.einsum("ij,ij->j", self._solved[:n], self._solved[:n])
+        self._left = self._variance(self._candidate_norms) - np.einsum("ij,ij->j", self._solved[:n], self._solved[:n])
 
     def _scaled(self, columns: Floats) -> Floats:
         scaled: Floats = columns * self._scale - self._centre
         return scaled
 
-    def _covariance(self, one: Floats, other: Floats) -> Floats:
+    def _covariance(self, one: Floats, one_norms: Floats, other: Floats, other_norms: Floats) -> Floats:
         inner = one @ other.T
-        squared = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None] - 2.0 * inner
+        squared = one_norms[:, None] + other_norms[None] - 2.0 * inner
         return (1.0 - self._linear) * matern(squared) + self._unit * inner
 
-    def _variance(self, rows: Floats) -> Floats:
-        variance: Floats = (1.0 - self._linear) + self._unit * (rows * rows).sum(axis=1)
+    def _variance(self, norms: Floats) -> Floats:
+        variance: Floats = (1.0 - self._linear) + self._unit * norms
         return variance
 
     def add(self, row: Floats) -> None:
         """Condition on one more row, shape (columns,)."""
         n = self._count
         scaled = self._scaled(row)[None]
-        known = self._covariance(self._rows[:n], scaled)[:, 0]
+        norms = _norms(scaled)
+        known = self._covariance(self._rows[:n], self._row_norms[:n], scaled, norms)[:, 0]
         link = _solve(self._factor[:n, :n], known)
-        own = np.sqrt(max(float(self._variance(scaled)[0]) + self._noise - float(link @ link), self._noise))
-        self._rows[n] = scaled
+        own = np.sqrt(max(float(self._variance(norms)[0]) + self._noise - float(link @ link), self._noise))
+        self._rows[n], self._row_norms[n] = scaled[0], norms[0]
         self._factor[n, :n], self._factor[n, n] = link, own
-        self._cross[n] = self._covariance(scaled, self._candidates)[0]
+        self._cross[n] = self._covariance(scaled, norms, self._candidates, self._candidate_norms)[0]
         self._solved[n] = (self._cross[n] - link @ self._solved[:n]) / own
         self._left = self._left - self._solved[n] * self._solved[n]
         self._count = n + 1
@@ -164,6 +174,11 @@ class Process:
         mean: Floats = weights @ self._cross[: len(y)]
         signal = max(float(half @ half) / max(len(y), 1), 1e-12)
         return mean, np.sqrt(np.maximum(self._left, 1e-10) * signal)
+
+
+def _norms(rows: Floats) -> Floats:
+    norms: Floats = np.einsum("ij,ij->i", rows, rows)
+    return norms
 
 
 def _solve(lower: Any, right: Any, *, transposed: bool = False) -> Any:

@@ -207,8 +207,9 @@ class Ensemble:
 def _expected_improvement(best: float, mean: Floats, sd: Floats) -> Floats:
     z = (best - mean) / sd
     density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
-    plain = sd * (z * ndtr(z) + density)
+    improvement: Floats = sd * (z * ndtr(z) + density)
     # Far from any improvement the difference cancels; the tail's asymptote keeps the order of candidates.
-    tail = np.exp(np.log(sd) + log_ndtr(z) - np.log(np.maximum(-z, 1.0)))
-    improvement: Floats = np.where(z > -5.0, plain, tail)
+    far = z <= -5.0
+    if far.any():
+        improvement[far] = np.exp(np.log(sd[far]) + log_ndtr(z[far]) - np.log(-z[far]))
     return improvement
