@@ -143,7 +143,10 @@ class Evaluation:
             case Outcome.DUPLICATE:
                 return f"same machine code and launch as trial {e['duplicate_of']}"
             case Outcome.SLOW:
-                return f"slower than the elite's {e['elite_us']:.3f} µs"
+                elite, limit = e["elite_us"], e.get("limit_us")
+                if limit and limit > elite:
+                    return f"slower than {limit:.3f} µs, {limit / elite:.2g} × the {elite:.3f} µs to beat"
+                return f"slower than the elite's {elite:.3f} µs"
             case Outcome.WRONG:
                 return str(e.get("message") or e["check"])
             case Outcome.CRASHED:

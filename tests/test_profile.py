@@ -164,6 +164,13 @@ def test_a_helpers_line_is_split_by_the_lines_that_call_it(here: Path) -> None:
     assert " put(tile, value); } < kernel.cu:9" in text
 
 
+def test_a_call_that_leaves_the_lines_resource_alone_has_no_part_in_it(here: Path) -> None:
+    """A call of a helper may not load the resource that bounds its line, as in `attention`: it has 0 µs."""
+    found = profile("attention-s512", "--device", "sim:l4")
+    lines = [line for launch in found["launches"] for line in launch["lines"]]
+    assert any(call["time_us"] == 0 for line in lines for call in line["calls"])
+
+
 def test_the_text_shows_lines_terms_and_resources(here: Path) -> None:
     """A person sees the time as predicted, what bounds it, registers, occupancy, waits, and lines with their text."""
     result = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "4096", "--top", "2"])

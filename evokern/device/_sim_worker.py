@@ -95,16 +95,26 @@ class SimWorker:
             reason = "the kernel declares no small problem that this candidate can run, so it cannot be checked here"
             return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
         limit_us = self._limit_us(job)
-        try:
-            predictions = [self._predict(job, problem, limit_us) for problem in self._settings.problems]
-        except RunFailed as failed:
-            if job.haste and failed.outcome is Outcome.SLOW:
-                return Evaluation(Outcome.SLOW, limit_us, evidence=failed.evidence)
-            raise
-        times = [prediction.total.time_us for prediction in predictions]
-        geometric = math.exp(sum(math.log(t) for t in times) / len(times))
         tasks, chip = [self._work(job.config, p) for p in self._settings.problems], self._settings.profile
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
+        least = [limit.time_us for limit in floors]
+        by_position: dict[int, Predicted] = {}
+        try:
+            # The smallest first: what they take leaves a tighter limit to those that take longest to simulate.
+            for position in sorted(range(len(least)), key=least.__getitem__):
+                share_us = _share(limit_us, least, position)
+                by_position[position] = self._predict(job, self._settings.problems[position], share_us)
+                least[position] = by_position[position].total.time_us
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.SLOW:
+                raise
+            evidence = {**failed.evidence, "elite_us": job.elite_us, "limit_us": limit_us}
+            if job.haste:
+                return Evaluation(Outcome.SLOW, limit_us, evidence=evidence)
+            raise RunFailed(Outcome.SLOW, evidence) from failed
+        predictions = [by_position[position] for position in range(len(least))]
+        times = [prediction.total.time_us for prediction in predictions]
+        geometric = math.exp(sum(math.log(t) for t in times) / len(times))
         unchecked_us = job.haste.best_us if job.haste else limit_us
         if unchecked_us is not None and geometric >= unchecked_us:
             evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": unchecked_us}
@@ -285,3 +295,19 @@ def checked(gate: Gate, runner: SimRunner, launches: Sequence[Launch], tensors: 
         )
         return Verdict(False, {"check": "state", "message": message, "problem": str(gate.problem)}, verdict.report)
     return gate.repeat(runner, launches, tensors)
+
+
+def _share(limit_us: float | None, least_us: Sequence[float], position: int) -> float | None:
+    """Return the time at one problem beyond which the geometric mean over all passes a limit.
+
+    Args:
+        limit_us: the limit of the mean.
+        least_us: of each problem, a time that it takes at least.
+        position: which problem.
+    """
+    if limit_us is None:
+        return None
+    count = len(least_us)
+    others = sum(math.log(t) for other, t in enumerate(least_us) if other != position)
+    # Beyond so many times the limit at one problem no mean comes near the time to beat; simulating it takes minutes.
+    return min(math.exp(count * math.log(limit_us) - others), count * limit_us)

@@ -142,7 +142,8 @@ class _Lines:
         for chain, part in chains.items():
             mine = _only(self.counters, part)
             if chain and mine.total_warp_instructions:
-                time_us = self._times(mine, moved)[resource]
+                # A call that issues nothing to the line's resource has no part in its time.
+                time_us = self._times(mine, moved).get(resource, 0.0)
                 issued = round(mine.total_warp_instructions * self.scale)
                 yield CallShare(chain, self._text(*chain[0]), time_us, issued)
 

@@ -50,6 +50,11 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
             space = feasible_space(loaded, problems, chip, found.genes)
         except SpaceError as error:
             raise StudyError(f"{found.path or found.name}: [genes]: {error}") from error
+        if not space.genes:
+            raise StudyError(
+                f"kernel {loaded.name} declares no gene, so there is nothing to search; turn a number of its source"
+                " into a macro and declare it in kernel.py: Parameter(NAME, (16, 32, 64))"
+            )
         return Subject(found, loaded, problems, space, opened)
     except BaseException:
         opened.close()
