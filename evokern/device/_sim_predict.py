@@ -132,10 +132,10 @@ class Predictor:
                 enough=enough,
             )  # fmt: skip
             if result.ended and limit_us is not None:
-                raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs", limit_us)
+                raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs")
             if result.fatal is not None:
                 if result.hung and limit_us is not None and most < self._simulation.instruction_limit:
-                    raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs", limit_us)
+                    raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
                 raise failure(result.fatal, most, stage.problem)
             if result.counters is None:
                 raise InternalError("the simulator returned no counters")
@@ -175,8 +175,8 @@ class Predictor:
         return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
 
 
-def _slow(message: str, limit_us: float) -> RunFailed:
-    return RunFailed(Outcome.SLOW, {"elite_us": limit_us, "limit_us": limit_us, "message": message})
+def _slow(message: str) -> RunFailed:
+    return RunFailed(Outcome.SLOW, {"message": message})
 
 
 def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:

@@ -62,7 +62,7 @@ class Candidates:
 
 def elites_of(genome: Genome, seen: Observations) -> Elites:
     """Return the best trials and each niche's champion."""
-    order = np.argsort(np.where(seen.timed, seen.values, np.inf), kind="stable")[: int(seen.timed.sum())]
+    order = seen.best_first
     chosen = list(order[:BEST])
     for index, gene in enumerate(genome.genes):
         if gene.layer != "mutation":
@@ -137,16 +137,16 @@ def niche_children(
     mate = mates[rng.integers(len(mates), size=count // 3)]
     mixed = np.where(rng.random(mate.shape) < 0.5, row, mate).astype(np.int16)
     made = [*near, _made(mixed, np.full(len(mixed), number), None, 2, rng, len(mixed))]
-    held = np.arange(len(pool.genome)) == gene
-    kept = [replace(m, rows=pool.genome.canonical(np.where(held, row, m.rows).astype(np.int16))) for m in made]
-    children = _distinct(pool, taken, *kept)
+    for candidates in made:
+        candidates.rows[:, gene] = row[gene]
+    children = _distinct(pool, taken, *(replace(m, rows=pool.genome.canonical(m.rows)) for m in made))
     # A gene whose condition a child no longer meets is at its default.
     return children.take(children.rows[:, gene] == row[gene])
 
 
-def joined(pool: Pool, one: Candidates, other: Candidates) -> Candidates:
-    """Return each candidate of both once."""
-    return _distinct(pool, np.empty(0, dtype=np.int64), one, other)
+def joined(pool: Pool, *made: Candidates) -> Candidates:
+    """Return each candidate of all once."""
+    return _distinct(pool, np.empty(0, dtype=np.int64), *made)
 
 
 def screened(pool: Pool, made: Candidates, promise: Floats, most: int) -> Candidates:

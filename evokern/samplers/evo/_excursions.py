@@ -123,7 +123,7 @@ def plans(
     under_way = {slot: excursion for slot in all_slots if (excursion := _going(seen, slot)) is not None}
     busy = {excursion.niche for excursion in under_way.values()}
     waiting = [niche for niche in _niches(pool, seen) if niche not in busy]
-    order = np.argsort(np.where(seen.timed, seen.values, np.inf), kind="stable")[: int(seen.timed.sum())]
+    order = seen.best_first
     bred: dict[int, tuple[Excursion, Candidates]] = {}
     for slot in wanted:
         tried = [under_way[slot]] if slot in under_way else []

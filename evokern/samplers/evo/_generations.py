@@ -136,10 +136,8 @@ class Generations:
             if self._pool.everything is None:
                 more = grafts(self._pool, then, elites, rng, GRAFTED)
                 more = more.take(twins.fresh(more.rows, then.rows))
-                candidates = joined(self._pool, candidates, more)
                 plans = self._plans(start, then, logs, validity, twins)
-                for plan in plans.values():
-                    candidates = joined(self._pool, candidates, plan.candidates)
+                candidates = joined(self._pool, candidates, more, *(plan.candidates for plan in plans.values()))
         kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
         columns = self._features(candidates.rows)
         ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, GENERATION, belief=self._belief)

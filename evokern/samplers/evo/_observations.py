@@ -61,6 +61,12 @@ class Observations:
         """Whether the candidate was evaluated and gave no time: wrong, crashed, hung, refused by the compiler."""
         return self.finished & np.isnan(self.values)
 
+    @property
+    def best_first(self) -> npt.NDArray[np.intp]:
+        """Positions of the trials with a time, the best first."""
+        order = np.argsort(np.where(self.timed, self.values, np.inf), kind="stable")
+        return order[: int(self.timed.sum())]
+
     def before(self, number: int, latest_result: int) -> Observations:
         """Return what was known before trial `number`, when results up to trial `latest_result` were visible."""
         there = self.numbers < number
