@@ -196,24 +196,32 @@ def check_price(per_hour: float | None) -> None:
 
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_duration(text: str | int | float) -> float:
-    """Return seconds from `2h`, `1h30m`, `90m`, `45s` or a plain number of seconds.
+    """Return seconds from `2h`, `1h30m`, `90m` or `45s`; a number, which only Python can give, is seconds already.
 
     Raises:
-        StudyError: the text is no duration.
+        StudyError: it is no duration, has no unit, or is not longer than nothing.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return float(text)
+        return _longer_than_nothing(text, float(text))
     word = str(text).strip().lower().replace(" ", "")
     match = _DURATION.fullmatch(word)
     if match and any(match.groups()):
         hours, minutes, seconds = (float(part) if part else 0.0 for part in match.groups())
-        total = 3600 * hours + 60 * minutes + seconds
-        if total > 0:
-            return total
+        return _longer_than_nothing(text, 3600 * hours + 60 * minutes + seconds)
+    if _NUMBER.fullmatch(word):
+        _longer_than_nothing(text, float(word))
+        raise StudyError(f"{text!r} has no unit; write for example {word}h, {word}m or {word}s")
     raise StudyError(f"{text!r} is no duration; write for example 2h, 90m, 1h30m or 45s")
+
+
+def _longer_than_nothing(given: str | float, seconds: float) -> float:
+    if seconds > 0:
+        return seconds
+    raise StudyError(f"{given!r} is no time to spend: it must be longer than nothing; write for example 2h, 90m or 45s")
 
 
 def read_study(path: Path) -> Study:
@@ -249,8 +257,11 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
             raise StudyError(f"{where} lacks the key {compulsory!r}")
     values: dict[str, Any] = dict(table)
     if "budget" in values:
+        budget = values.pop("budget")
+        if isinstance(budget, (int, float)) and not isinstance(budget, bool):
+            raise StudyError(f'{where}: budget = {budget} has no unit; write for example budget = "2h", "90m" or "45s"')
         with _named(f"{where}: budget"):
-            values["budget_s"] = parse_duration(values.pop("budget"))
+            values["budget_s"] = parse_duration(budget)
     values["problems"] = _problems(where, values["problems"])
     values["genes"] = {gene: _gene_values(where, gene, v) for gene, v in _table(where, "genes", values).items()}
     values["limits"] = _table(where, "limits", values)

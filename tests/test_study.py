@@ -54,6 +54,11 @@ def test_a_whole_study_reads(tmp_path: Path) -> None:
         ('kernel = "a"\n', "lacks the key 'problems'"),
         ('kernel = "a"\nproblems = []\n', "has no problem"),
         ('kernel = "a"\nproblems = "1"\nbudget = "2x"\n', "'2x' is no duration; write for example 2h"),
+        ('kernel = "a"\nproblems = "1"\nbudget = 2\n', 'budget = 2 has no unit; write for example budget = "2h"'),
+        ('kernel = "a"\nproblems = "1"\nbudget = 1.5\n', "budget = 1.5 has no unit"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "2"\n', "budget: '2' has no unit; write for example 2h"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "0m"\n', "'0m' is no time to spend: it must be longer than nothing"),
+        ('kernel = "a"\nproblems = "1"\nbudget = true\n', "True is no duration"),
         ('kernel = "a"\nproblems = "1"\nseed = "x"\n', "seed is 'x'; it must be a whole number"),
         ('kernel = "a"\nproblems = "1"\ntrials = 0\n', "trials = 0; give at least 1"),
         ('kernel = "a"\nproblems = "1"\n[timing]\ncash = 1\n', "unknown key 'timing.cash': did you mean 'cache'"),
@@ -81,3 +86,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_durations_add_up(hours: int, minutes: int, seconds: int) -> None:
     """Any mixture of hours, minutes and seconds reads as their sum."""
     assert parse_duration(f"{hours}h{minutes}m{seconds}s") == 3600 * hours + 60 * minutes + seconds
+
+
+@pytest.mark.parametrize("given", ["0", "0s", "0h0m", 0, -3, float("nan")])
+def test_a_time_is_longer_than_nothing(given: str | float) -> None:
+    """A time of zero is called what it is, with examples of a longer one, however it was written."""
+    with pytest.raises(StudyError, match=r"must be longer than nothing; write for example 2h, 90m or 45s"):
+        parse_duration(given)
+
+
+def test_a_number_is_seconds_only_in_python() -> None:
+    """A number given from Python is seconds; the same digits as text are refused, since most mean hours by them."""
+    assert parse_duration(2) == 2.0
+    with pytest.raises(StudyError, match=r"^'2' has no unit; write for example 2h, 2m or 2s$"):
+        parse_duration("2")

@@ -52,7 +52,7 @@ def verify(
 
     if not 0 < level < 1:
         raise UsageError(f"--level {level} is no probability; give a number between 0 and 1")
-    seconds = parse_duration(fuzz) if fuzz else 0.0
+    seconds = 0.0 if fuzz is None else parse_duration(fuzz)
     with open_readonly(db) as reader, subject(reader, study, trial, elites=elites, trust=trust) as chosen:
         opened = device_for(chosen.record, device)
         # After the device's processes began to import torch, which this brings in too.
