@@ -163,6 +163,15 @@ def test_the_log_tells_every_trial(here: Path) -> None:
     assert json.loads(_invoke("show", "--json")[1])["trials"] == len(set(numbers)) == len(numbers)
 
 
+def test_a_table_of_no_trials_is_refused(here: Path) -> None:
+    """`show --top 0` is refused like every other count of nothing, instead of a header without a line below it."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, said, told = _invoke("show", "--top", "0")
+    assert (code, said) == (2, "")
+    assert "'--top': 0 is not in the range x>=1" in told
+    assert _invoke("show", "--top", "1")[0] == 0
+
+
 def test_fresh_keeps_the_old_study(here: Path) -> None:
     """`--fresh` begins anew, names the old study NAME.1 and says so."""
     _invoke("search", "small", "--trials", "3", "--quiet")

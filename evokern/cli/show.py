@@ -37,7 +37,7 @@ FEW = 30
 def show(
     output: Output,
     study: StudyArgument = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=0, help="How many of the fastest trials to list.")] = 10,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many of the fastest trials to list.")] = 10,
     trial: TrialOption = None,
     genes: Annotated[
         bool, typer.Option("--genes", help="Show what the search learned: decisive, locked and dead genes.")
