@@ -168,7 +168,7 @@ def test_a_table_of_no_trials_is_refused(here: Path) -> None:
     _invoke("search", "small", "--trials", "3", "--quiet")
     code, said, told = _invoke("show", "--top", "0")
     assert (code, said) == (2, "")
-    assert "'--top': 0 is not in the range x>=1" in told
+    assert "Invalid value for '--top'" in told
     assert _invoke("show", "--top", "1")[0] == 0
 
 
