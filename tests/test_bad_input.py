@@ -63,7 +63,7 @@ def _change(path: Path, old: str, new: str) -> None:
         (("search", "small", "--sampler", "evolution"), "'evolution'"),
         (("search", "small", "--device", "gpu"), "there is no device 'gpu'"),
         (("search", "small", "--device", "sim:l5"), "there is no chip 'l5': did you mean 'l4'?"),
-        (("search", "small", "--device", "replay:absent.json"), "cannot read recording absent.json"),
+        (("search", "small", "--device", "replay:absent.json"), "there is no recording absent.json; name a"),
         (("search", "small", "--budget", "2x"), "'2x' is no duration; write for example 2h"),
         (("search", "small", "--budget", "2"), "'2' has no unit; write for example 2h, 2m or 2s"),
         (("search", "small", "--budget", "0s"), "'0s' is no time to spend: it must be longer than nothing"),

@@ -185,7 +185,9 @@ def test_progress_is_a_line_per_sampler() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("none.json",), "cannot read recording none.json"),
+        (("none.json",), "there is no recording none.json; name a Kernel Tuner cache or T4 file"),
+        (("none.db:some",), "there is no recording none.db:some, nor a database none.db; name a"),
+        ((".",), "cannot read recording .: Is a directory; name a Kernel Tuner cache"),
         ((str(SMALL), "--samplers", "evi"), "did you mean 'evo'"),
         ((str(SMALL), "--samplers", ","), "names none"),
         ((str(SMALL), "--plot", "/nowhere/out.html"), "no folder /nowhere"),

@@ -342,6 +342,22 @@ def test_one_process_cannot_search_a_file_twice(tmp_path: Path) -> None:
     Store(tmp_path / "a.db").close()
 
 
+def test_a_database_made_in_vain_is_removed(tmp_path: Path) -> None:
+    """A file made for what failed before a study stood in it is removed; one that was there or has a study stays."""
+
+    def fails(db: Path, *, studies: bool) -> None:
+        with pytest.raises(RuntimeError, match="vain"), Store(db) as store:
+            if studies:
+                fill(store, [MEASURED])
+            raise RuntimeError("in vain")
+
+    fails(tmp_path / "empty.db", studies=False)
+    fails(tmp_path / "full.db", studies=True)
+    Store(tmp_path / "earlier.db").close()
+    fails(tmp_path / "earlier.db", studies=False)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["earlier.db", "full.db"]
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """Readers and writers refuse a file with migrations they do not know, and leave it as it is."""
     db = tmp_path / "a.db"

@@ -110,7 +110,7 @@ def test_genes_that_differ_are_named(tmp_path: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        ("none.db:small", DeviceError, "cannot read"),
+        ("none.db:small", DeviceError, "nor a database none.db; name .* runs.db:STUDY"),
         ("{other}:othr", StudyError, "did you mean 'other'"),
         ("{toy}", StudyError, "shares no gene with this kernel .LOADS, LAYOUT"),
         ("sim", StudyError, "is for a GPU"),
@@ -128,6 +128,18 @@ def test_a_source_that_says_nothing_loses_nothing(
     with open_readonly(db) as reader:
         assert [record.name for record in reader.studies()] == ["small"]
         assert len(list(reader.trials(reader.study("small")))) >= 12
+
+
+@pytest.mark.parametrize("source", ["none.db:small", "none.json"])
+def test_a_first_search_that_is_refused_leaves_no_database(source: str, tmp_path: Path) -> None:
+    """What was never begun leaves no file behind, neither the database nor what SQLite and the lock put beside it."""
+    with pytest.raises(DeviceError, match=f"there is no recording {source}"):
+        _search(tmp_path / "a.db", warm_start=source)
+    assert list(tmp_path.iterdir()) == []
+    _search(tmp_path / "a.db")
+    with pytest.raises(DeviceError):
+        _search(tmp_path / "a.db", warm_start=source, fresh=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
 def test_a_sampler_that_cannot_use_it_says_so(tmp_path: Path, other: Path) -> None:

@@ -112,6 +112,10 @@ class Table:
         return state.hexdigest()
 
 
+RECORDINGS = "a Kernel Tuner cache or T4 file (.json, .json.gz), or a database and its study, runs.db:STUDY"
+"""What may be named as a recording."""
+
+
 def load_recording(path: str | Path) -> Any:
     """Return the JSON of a recording, plain or gzip.
 
@@ -122,8 +126,12 @@ def load_recording(path: str | Path) -> Any:
     try:
         raw = path.read_bytes()
         return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except FileNotFoundError as error:
+        database, colon, _ = str(path).rpartition(":")
+        nor = f", nor a database {database}" if colon else ""
+        raise DeviceError(f"there is no recording {path}{nor}; name {RECORDINGS}") from error
     except OSError as error:
-        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}") from error
+        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}; name {RECORDINGS}") from error
     except (EOFError, ValueError, zlib.error) as error:
         raise DeviceError(f"recording {path} is truncated or no JSON: {error}") from error
 

@@ -125,6 +125,12 @@ def apply_pragmas(connection: Any) -> None:
     connection.execute("PRAGMA synchronous=FULL")
 
 
+def remove(path: Path) -> None:
+    """Remove a database that nobody has open, with what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
 def connect_readonly(path: Path) -> sqlite3.Connection:
     """Open a connection that cannot write, also where the file or its folder is read-only.
 

@@ -28,7 +28,7 @@ from evokern.errors import StoreError
 from evokern.roofline import Rates
 from evokern.samplers import Proposal, Result
 from evokern.space import Config, Space
-from evokern.store._files import Lock, check_place, connect, explained
+from evokern.store._files import Lock, check_place, connect, explained, remove
 from evokern.store._optuna import OptunaStudy, quiet, require_tables
 from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
 from evokern.store._schema import migrations, refuse_newer
@@ -58,10 +58,13 @@ class Store:
         self.path = Path(path)
         check_place(self.path)
         self._lock = Lock(self.path)
+        self._made = not self.path.exists()
         try:
             with explained(self.path):
                 self._open()
         except BaseException:
+            if self._made:
+                remove(self.path)
             self._lock.release()
             raise
 
@@ -87,16 +90,24 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
 
-    def close(self) -> None:
-        """Fold the write-ahead log in and let go of the file; safe to call twice."""
+    def close(self, *, failed: bool = False) -> None:
+        """Fold the write-ahead log in and let go of the file; safe to call twice.
+
+        Args:
+            failed: something went wrong; a file that was made for it and holds no study is then removed again.
+        """
+        empty = False
         try:
+            empty = failed and self._made and not self.db.execute("SELECT 1 FROM evokern_studies LIMIT 1").fetchone()
             self.db.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self.db.conn.close()
         except Exception:  # closing must not hide what went wrong before; the log is folded in by the next opening
             pass
+        if empty:
+            remove(self.path)
         self._lock.release()
 
     def study(self, name: str) -> StudyRecord | None:
