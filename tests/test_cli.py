@@ -134,6 +134,29 @@ def test_the_log_file_gets_every_message(tmp_path: Path) -> None:
     assert log.read_text().endswith("INFO evokern: something was done\n")
 
 
+@pytest.mark.parametrize(("quiet", "verbose"), [(False, 0), (False, 1), (False, 2), (True, 1)])
+def test_a_remark_is_shown_once(quiet: bool, verbose: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`-v` adds messages and repeats none, with a log file and without; `--quiet -v` shows what `--quiet` hides."""
+    for log in (None, tmp_path / "evokern.log"):
+        output = Output(quiet=quiet, verbose=verbose, log=log)
+        assert guarded(output, lambda: output.remark("something was done")) == 0  # noqa: B023 (called at once)
+        assert capsys.readouterr() == ("", "something was done\n")
+
+
+def test_the_log_file_gets_what_went_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message that ends a command stands in the log too, and is shown once, also with `-v`."""
+    log = tmp_path / "evokern.log"
+
+    def work() -> int:
+        raise UsageError("budget '2x' is no duration; write 2h")
+
+    for verbose in (0, 1):
+        assert guarded(Output(log=log, verbose=verbose), work) == 2
+        told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("evokern: ")]
+        assert told == ["evokern: budget '2x' is no duration; write 2h"]
+    assert log.read_text().count("ERROR evokern: budget '2x' is no duration; write 2h\n") == 2
+
+
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A bad `--log` is the user's mistake."""
     missing = tmp_path / "absent" / "evokern.log"

@@ -20,7 +20,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from evokern.cli._output import LOGGER, Output, crash_log
+from evokern.cli._output import Output, crash_log
 from evokern.errors import EvokernError
 
 INTERRUPTED = 130
@@ -98,12 +98,20 @@ def guarded(output: Output, work: Callable[[], int | None]) -> int:
     """Do a command's work and return its exit code; no exception leaves, and no traceback is shown unless asked for."""
     try:
         with output.logging():
-            code = work()
+            return _worded(output, work)
+    except EvokernError as error:  # the log itself cannot be written
+        return report(output, error)
+
+
+def _worded(output: Output, work: Callable[[], int | None]) -> int:
+    """Do the work, and put into words what ended it."""
+    try:
+        code = work()
         sys.stdout.flush()
     except EvokernError as error:
         return report(output, error)
     except KeyboardInterrupt:
-        print("evokern: interrupted", file=sys.stderr)
+        output.complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
@@ -118,12 +126,11 @@ def guarded(output: Output, work: Callable[[], int | None]) -> int:
 
 def report(output: Output, error: EvokernError) -> int:
     """Say what the user should change, and return the exit code of that kind of error."""
-    LOGGER.error("%s: %s", type(error).__name__, error)
     if error.exit_code != 2:
         return broke(output, error)
     if output.verbose:
         traceback.print_exception(error)
-    print(f"evokern: {error}", file=sys.stderr)
+    output.complain(str(error))
     return error.exit_code
 
 
@@ -134,9 +141,8 @@ def broke(output: Output, error: Exception) -> int:
     if output.verbose:
         print(text, file=sys.stderr, end="")
     summary = str(error).strip().splitlines()
-    print(
-        f"evokern: internal error: {type(error).__name__}: {summary[0] if summary else 'no message'}; "
-        f"the traceback is in {path} (-v shows it)",
-        file=sys.stderr,
+    output.complain(
+        f"internal error: {type(error).__name__}: {summary[0] if summary else 'no message'}; "
+        f"the traceback is in {path} (-v shows it)"
     )
     return 3

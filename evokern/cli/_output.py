@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
+_SHOWN = "shown"
+"""Marks a message that stands on the terminal already, so that `-v` does not repeat it there."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,14 @@ class Output:
 
     def remark(self, text: str) -> None:
         """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out."""
-        LOGGER.info(text)
+        LOGGER.info(text, extra={_SHOWN: self.remarks})
         if self.remarks:
             print(text, file=sys.stderr, flush=True)
+
+    def complain(self, text: str) -> None:
+        """Print a line that says what went wrong."""
+        LOGGER.error(text, extra={_SHOWN: True})
+        print(f"evokern: {text}", file=sys.stderr)
 
     def emit(self, record: Any) -> None:
         """Print a record as JSON."""
@@ -82,6 +89,7 @@ class Output:
             terminal = logging.StreamHandler(sys.stderr)
             terminal.setFormatter(logging.Formatter("%(message)s"))
             terminal.setLevel(logging.DEBUG if self.verbose > 1 else logging.INFO)
+            terminal.addFilter(lambda record: not getattr(record, _SHOWN, False))
             handlers.append(terminal)
         before = (LOGGER.level, LOGGER.propagate)
         LOGGER.setLevel(logging.DEBUG if handlers else logging.WARNING)
