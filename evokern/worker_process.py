@@ -64,8 +64,8 @@ def main() -> None:
     sys.path[:] = settings["path"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in settings["preload"]:
-        # A module that cannot be imported is reported by the worker that needs it, with its message.
-        with contextlib.suppress(ImportError):
+        # A module that cannot be imported, whatever it raises, is reported by the worker that needs it.
+        with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
     # Frozen objects are not visited by the workers' collectors, so their pages stay shared.
     gc.collect()

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.fork_server import ForkServer, tail, trim
+from evokern.shadowing import shadowed
 
 __all__ = ["ForkServer", "Result", "WorkerPool", "WorkerSpec", "wait"]
 
@@ -224,7 +225,8 @@ class WorkerPool:
         self._remove(worker)
         if not worker.ready:
             what = f"did not start within {self._spec.init_deadline_s:g} s" if overran else death
-            self._init_failed(DeviceError(f"a worker process died while it started ({what}): {log or 'no message'}"))
+            said = log or self._server.last_words() or "no message"
+            self._init_failed(DeviceError(f"a worker process died while it started ({what}): {said}"))
             return []
         if not worker.jobs:
             return []
@@ -237,7 +239,7 @@ class WorkerPool:
     def _init_failed(self, error: EvokernError) -> None:
         self._init_failures += 1
         if self.ready == 0 and (self.greeting is None or self._init_failures >= _INIT_FAILURES_ALLOWED):
-            raise error
+            raise _explained(error)
 
     def _remove(self, worker: _Worker) -> None:
         self._discard(worker)
@@ -280,6 +282,15 @@ class WorkerPool:
                 # A worker that just died is noticed, with its jobs, at the end of its connection.
                 with contextlib.suppress(OSError):
                     worker.connection.send_bytes(worker.jobs[-1].payload)
+
+
+def _explained(error: EvokernError) -> EvokernError:
+    """Return why a worker did not start: where a user's file hides a library that it needs, that instead."""
+    hidden = shadowed(str(error)) if isinstance(error, (DeviceError, InternalError)) else ""
+    if not hidden:
+        return error
+    first = str(error).splitlines()[0].removesuffix(": Traceback (most recent call last):")
+    return DeviceError(f"{first}; {hidden}")
 
 
 def wait(pools: Sequence[WorkerPool], timeout_s: float, also: Sequence[Any] = ()) -> list[Result]:

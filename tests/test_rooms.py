@@ -14,6 +14,7 @@ PACKAGE = Path(evokern.__file__).parent
 
 ROOMS = (
     "errors",
+    "shadowing",
     "driver",
     "space",
     "problem",

@@ -22,6 +22,7 @@ import typer
 
 from evokern.cli._output import Output, crash_log
 from evokern.errors import EvokernError
+from evokern.shadowing import shadowed
 
 INTERRUPTED = 130
 
@@ -140,9 +141,9 @@ def broke(output: Output, error: Exception) -> int:
     path = crash_log(text)
     if output.verbose:
         print(text, file=sys.stderr, end="")
-    summary = str(error).strip().splitlines()
+    summary, hidden = str(error).strip().splitlines(), shadowed(text)
     output.complain(
         f"internal error: {type(error).__name__}: {summary[0] if summary else 'no message'}; "
-        f"the traceback is in {path} (-v shows it)"
+        f"{f'{hidden}; ' if hidden else ''}the traceback is in {path} (-v shows it)"
     )
     return 3
