@@ -211,6 +211,31 @@ def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) ->
     assert (done.returncode, done.stderr) == (0, "")
     assert "[--check] [SHAPE] [SEED]" in done.stdout
     assert "N, for example 4096" in done.stdout
+    assert "3 an error of CUDA's" in done.stdout
+
+
+@needs_compiler
+def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[..., str], tmp_path: Path) -> None:
+    """An error of CUDA's, as where there is no GPU, is told with the call that met it and ends with 3, never with 1."""
+    text = program(LOADS="scalar")
+    call = "cudaMalloc(&buffer.device, count * sizeof(T))"
+    assert call in text
+    done = _fake_run(text.replace(call, "100 /* cudaErrorNoDevice */"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "cudaMalloc: fake error\n")
+
+
+def test_the_readme_names_every_exit_code() -> None:
+    """The exit codes that the program can end with are the ones that the README tells."""
+    root = Path(__file__).resolve().parent.parent
+    template = (root / "evokern" / "export" / "program.cu.in").read_text(encoding="utf-8")
+    ends = template.partition("int main(")[2] + "".join(re.findall(r"std::exit\(\d\)", template))
+    codes = {int(code) for code in re.findall(r"(?:return |\? |: |exit\()(\d)(?=[;) ])", ends)}
+    assert codes == {0, 1, 2, 3}
+    told = re.search(
+        r"PASS \(exit code (\d)\) or FAIL \((\d)\); (\d) is .*, (\d) an error", (root / "README.md").read_text()
+    )
+    assert told is not None
+    assert {int(code) for code in told.groups()} == codes
 
 
 @needs_compiler
