@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from evokern.errors import StudyError, nearest
+from evokern.errors import StudyError, UsageError, nearest
 from evokern.space import Value
 
 CONTROLS = ("none", "random")
@@ -171,6 +171,22 @@ class Study:
             raise StudyError(f"budget = {self.budget_s} s; give a positive time such as 90m")
         check_control(self.control, self.sampler.name)
         check_price(self.cost_per_hour)
+
+    @contextmanager
+    def blamed(self, key: str, mistake: type[UsageError] = UsageError) -> Iterator[None]:
+        """Put the study's file and one of its keys before what is wrong with the values there.
+
+        Args:
+            key: as it stands in the file, for example `[genes]`.
+            mistake: only errors of this kind are the study's.
+
+        Raises:
+            StudyError: the mistake, with its place.
+        """
+        try:
+            yield
+        except mistake as error:
+            raise StudyError(f"{self.path or self.name}: {key}: {error}") from error
 
 
 def check_control(control: str, sampler: str) -> None:

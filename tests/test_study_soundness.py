@@ -16,11 +16,14 @@ from evokern.explain.study_soundness import read_genes
 ROOT = Path(__file__).resolve().parent.parent
 DECLARED = """
 from pathlib import Path
-from evokern import Kernel, Mutation, Parameter
+from evokern import Kernel, Mutation, Parameter, ProblemField
 Path("ran").touch()
 SIZES = (16, 32)
 GENES = (Mutation("LOADS", ("scalar", "vector4")), Parameter("BLOCK_M", SIZES), Parameter("STEPS", range(10, 40, 10)))
-kernel = Kernel("mine", genes=(*GENES, Parameter("WARPS", [2**n for n in range(4)])), fields=())
+kernel = Kernel(
+    "mine", genes=(*GENES, Parameter("WARPS", [2**n for n in range(4)])), fields=(ProblemField("N"),),
+    launches=None, workload=None,
+)
 """
 
 
@@ -62,6 +65,15 @@ def test_a_gene_that_the_kernel_does_not_have_is_named(here: Path, genes: str, w
     assert error is not None
     assert wrong in error
     assert "\n" not in error
+
+
+def test_a_search_says_what_the_list_says(here: Path) -> None:
+    """What is wrong with a study is told in the same words before a search, which may run the kernel's code."""
+    listed = said(here, "BLCK_M = [16]", device="sim:l4")
+    (here / "kernels" / "mine" / "kernel.cu").touch()
+    told = CliRunner().invoke(app, ["search", "asked"])
+    assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, f"evokern: {listed}")
+    assert (here / "ran").exists()
 
 
 def test_people_read_it_in_place_of_the_problems(here: Path) -> None:

@@ -47,11 +47,9 @@ def require_sound(study: Study) -> None:
     declared = read_genes(folder / "kernel.py")
     if declared is None:
         return
-    try:
+    with study.blamed("[genes]", SpaceError):
         genes = {declared.space.gene(name).name: values for name, values in study.genes.items()}
         narrowed(declared.space, {name: v for name, v in genes.items() if name not in declared.computed})
-    except SpaceError as error:
-        raise StudyError(f"{study.path or study.name}: [genes]: {error}") from error
 
 
 def read_genes(path: Path) -> Declared | None:

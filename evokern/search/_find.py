@@ -46,10 +46,8 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
         loaded = kernel or kernel_of(found, trust=trust)
         problems = problems_of(found, loaded)
         chip = limits_for(opened.profile, found.limits)
-        try:
+        with found.blamed("[genes]", SpaceError):
             space = feasible_space(loaded, problems, chip, found.genes)
-        except SpaceError as error:
-            raise StudyError(f"{found.path or found.name}: [genes]: {error}") from error
         if not space.genes:
             raise StudyError(
                 f"kernel {loaded.name} declares no gene, so there is nothing to search; turn a number of its source"
