@@ -81,6 +81,7 @@ def sanitize(tool: str, jobs: Sequence[Job], folder: Path, timeout: float = 120)
 def defect_job(name: str, source: str, defect: Defect, fixed: bool, architecture: str) -> Job:
     """Return a seeded defect, or its clean twin, as a job whose line information names it."""
     options = ("-DFIXED",) if fixed else ()
+    architecture += "a" if defect.architecture.endswith("a") else ""
     program = compile_program(source, f"{name}.cu", {}, options, ["kernel"], architecture, line_info=True)
     assert isinstance(program, Program), program
     arguments = defect.arguments(simt.Memory())

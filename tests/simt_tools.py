@@ -53,6 +53,7 @@ class Defect:
     kind: str
     tool: str
     lines: tuple[int, ...]
+    architecture: str = "compute_89"
 
     def arguments(self, memory: simt.Memory) -> list[object]:
         """Allocate buffers and make scalars: ``name=f32[64]``; r: input, u: not initialised, iota: 0, 1, 2 …."""
@@ -77,7 +78,7 @@ class Defect:
 
     def run(self, *, fixed: bool = False, **options: object) -> simt.LaunchResult:
         """Run the defect, or its clean twin, on the machine."""
-        module = module_of(self.source, ("-DFIXED",) if fixed else ())
+        module = module_of(self.source, ("-DFIXED",) if fixed else (), self.architecture)
         memory = simt.Memory()
         return simt.launch(
             module, "kernel", self.grid, self.block, self.arguments(memory), memory=memory, dynamic_shared=self.shared,
@@ -110,6 +111,7 @@ def defects() -> list[Defect]:
                 kind,
                 tool,
                 lines,
+                header.get("arch", "compute_89"),
             )
         )
     return found

@@ -67,6 +67,7 @@ def test_a_planted_defect_of_a_file_is_named(defect: Defect) -> None:
     grid, block = (",".join(map(str, extent)) for extent in (defect.grid, defect.block))
     path = DATA / "defects" / f"{defect.name}.cu"
     command = [str(path), "--grid", grid, "--block", block, "--smem", str(defect.shared), *_arguments_of(defect)]
+    command += ["--arch", defect.architecture.replace("compute", "sm")]
     code, out, _ = _sanitize(*command, "--json")
     report = json.loads(out)
     assert (1, False) == (code, report["clean"])

@@ -96,7 +96,7 @@ def test_partial_warps() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "wgmma.fence.sync.aligned;",
+        "tcgen05.fence::before_thread_sync;",
         "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [p, {%r1, %r2}];",
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 16, [%r2];",
         "mapa.shared::cluster.u32 %r1, %r2, 0;",
@@ -114,7 +114,7 @@ def test_unsupported_instructions_are_refused(text: str) -> None:
 
 def test_refusal_concerns_the_reachable_only() -> None:
     """An unsupported instruction in a function that the entry does not call is no obstacle."""
-    other = ".func other()\n{\nwgmma.fence.sync.aligned;\nret;\n}"
+    other = ".func other()\n{\ntcgen05.fence::before_thread_sync;\nret;\n}"
     module("", before=other).check("k")
 
 

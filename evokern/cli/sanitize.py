@@ -81,7 +81,8 @@ def sanitize(
     ] = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="FILE: seed of the inputs.")] = None,
     arch: Annotated[
-        str, typer.Option("--arch", metavar="SM", help="Architecture to compile for: sm_80, sm_86, sm_89, sm_90.")
+        str,
+        typer.Option("--arch", metavar="SM", help="Architecture to compile for: sm_80, sm_86, sm_89, sm_90, sm_90a."),
     ] = "sm_89",
     limit: Annotated[
         int | None,
@@ -117,6 +118,7 @@ def sanitize(
             tuple(include),
             limit or INSTRUCTION_LIMIT,
             seed or 0,
+            "a" if arch.strip().lower().endswith("a") else "",
         )
         report = sanitize_file(wanted, chip)
     else:

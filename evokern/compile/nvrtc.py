@@ -119,9 +119,14 @@ def compile_ptx(
     entries: Sequence[str],
     compute_capability: tuple[int, int],
     line_info: bool = True,
+    *,
+    suffix: str = "",
 ) -> Program | CompileFailure:
-    """Compile to PTX alone, with line information for whoever reports source lines; arguments as `compile_program`."""
-    architecture = f"compute_{compute_capability[0]}{compute_capability[1]}"
+    """Compile to PTX alone, with line information for whoever reports source lines; arguments as `compile_program`.
+
+    ``suffix`` is `a` for instructions that only this architecture has.
+    """
+    architecture = f"compute_{compute_capability[0]}{compute_capability[1]}{suffix}"
     return compile_program(source, name, headers, options, entries, architecture, line_info)
 
 

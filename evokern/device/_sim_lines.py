@@ -76,7 +76,7 @@ class Lines:
         rendered = render(self._kernel, config, problem)
         program = compile_ptx(
             rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
-            self._chip.compute_capability,
+            self._chip.compute_capability, suffix=rendered.architecture_suffix,
         )  # fmt: skip
         if isinstance(program, CompileFailure):
             return None

@@ -206,8 +206,9 @@ class SimWorker:
         """
         capability = self._settings.profile.compute_capability
         program = compile_ptx(
-            rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, capability
-        )
+            rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, capability,
+            suffix=rendered.architecture_suffix,
+        )  # fmt: skip
         if isinstance(program, CompileFailure):
             evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)

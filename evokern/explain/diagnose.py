@@ -140,8 +140,9 @@ def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile,
     launch = launches_of(kernel, config, problem)[0]
     rendered = render(kernel, config, problem)
     program = compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, profile.compute_capability
-    )
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
+        profile.compute_capability, suffix=rendered.architecture_suffix,
+    )  # fmt: skip
     if isinstance(program, CompileFailure):
         return []
     try:

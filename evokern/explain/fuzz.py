@@ -139,7 +139,7 @@ class Checker:
         if key not in self._programs:
             program = compile_ptx(
                 rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
-                self._chip.compute_capability,
+                self._chip.compute_capability, suffix=rendered.architecture_suffix,
             )  # fmt: skip
             if isinstance(program, CompileFailure):
                 evidence = {"check": "compile_error", "message": program.message, "log": program.log}

@@ -146,8 +146,9 @@ def _built(subject: Subject) -> tuple[Built, Rendered]:
     built = subject.built()
     rendered = render(kernel, config, problem)
     program = compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability
-    )
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
+        suffix=rendered.architecture_suffix,
+    )  # fmt: skip
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name}: {program.message}")
     lined = replace(built.programs[0], ptx=program.ptx, lowered=program.lowered)

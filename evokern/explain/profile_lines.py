@@ -18,8 +18,8 @@ import numpy as np
 from evokern.kernel import Launch
 from evokern.profiles import Profile
 from evokern.simt import Counters, timemodel
+from evokern.simt.operations.matrix_ops import matrix_name
 
-_NOT_A_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "satfinite"})
 Chain = tuple[tuple[str, int], ...]
 """(header or empty, line) of the calls through which a line was inlined, innermost first."""
 
@@ -191,7 +191,7 @@ def _matrix_work(counters: Counters, numbers: Sequence[int]) -> dict[str, tuple[
     work: dict[str, tuple[int, float]] = {}
     for number in numbers:
         opcode = re.sub(r"^@\S+\s+", "", counters.instructions[number]).split(None, 1)[0]
-        name = ".".join(word for word in opcode.split(".")[1:] if word not in _NOT_A_TYPE)
+        name = matrix_name(opcode.split(".")[1:])
         if counters.pipes[number] != "tensor" or name not in counters.mma:
             continue
         issued, operations = counters.mma[name]

@@ -29,14 +29,14 @@ INSTRUCTION_LIMIT = 20_000_000
 """Warp instructions of a launch after which it counts as endless, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
 """Blocks of a launch; more would take hours here, and a smaller grid shows the same defects."""
-_CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200"}
+_CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
 
 
 def architecture(name: str) -> Profile:
     """Return the chip whose limits stand for an architecture.
 
     Args:
-        name: `sm_80`, `sm_86`, `sm_89` or `sm_90`.
+        name: `sm_80`, `sm_86`, `sm_89`, `sm_90` or `sm_90a`.
 
     Raises:
         DeviceError: the simulator does not know it.
@@ -217,8 +217,9 @@ def _run(
 
     rendered = render(kernel, config, problem)
     program = compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability
-    )
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
+        suffix=rendered.architecture_suffix,
+    )  # fmt: skip
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
     module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)

@@ -49,6 +49,8 @@ class FileLaunch:
     """Warp instructions after which the launch counts as endless."""
     seed: int = 0
     """Seed of the random inputs."""
+    suffix: str = ""
+    """`a` to compile for what only the chip's own architecture has."""
 
     def __post_init__(self) -> None:
         for text in self.defines:
@@ -81,7 +83,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     args = place(wanted.arguments, names(entry, compiled.params), memory, wanted.seed)
     result = run_launch(module, symbol, launch, args, memory, source.text, wanted.limit)
     run = SanitizedRun(
-        f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}",
+        f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}{wanted.suffix}",
         result.findings,
         result.completed,
         result.printed,
@@ -94,7 +96,7 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     expressions = [point.expression] if point.expression else []
     program = compile_ptx(
         source.device_text, source.name, source.headers, [f"-D{text}" for text in wanted.defines], expressions,
-        chip.compute_capability,
+        chip.compute_capability, suffix=wanted.suffix,
     )  # fmt: skip
     if isinstance(program, CompileFailure):
         _LOGGER.info("%s", program.log)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.operations.matrix_ops import shape_of
+from evokern.simt.operations.matrix_ops import matrix_name, operations_of
 from evokern.simt.operations.table import pipe_of
 
 if TYPE_CHECKING:
@@ -256,18 +256,16 @@ class Tally:
         issued = self.arrays["warp_instructions"]
         mma: dict[str, tuple[int, float]] = {}
         barriers = 0
-        for number, (item, operation) in enumerate(pairs):
+        for number, (item, _) in enumerate(pairs):
             if (
-                operation.pipe == "tensor"
+                pipes[number] == "tensor"
                 and item.has("mma", "sync")
                 and "load" not in item.modifiers
                 and "store" not in item.modifiers
             ):
-                m, n, k = shape_of(item)
-                skip = ("sync", "aligned", "row", "col", "mma", "satfinite")
-                name = ".".join(word for word in item.modifiers if word not in skip)
+                name = matrix_name(item.modifiers)
                 known = mma.get(name, (0, 0.0))
-                mma[name] = known[0] + int(issued[number]), known[1] + 2.0 * m * n * k * int(issued[number])
+                mma[name] = known[0] + int(issued[number]), known[1] + operations_of(item) * int(issued[number])
             elif item.opcode in ("bar", "barrier") and "warp" not in item.modifiers:
                 barriers += int(issued[number])
         return Counters(

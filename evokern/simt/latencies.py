@@ -72,6 +72,7 @@ FREE = frozenset({"mov", "cvta", "pragma"})
 """Opcodes that vanish when PTX becomes machine code: register renaming does their work."""
 
 SPECIAL = frozenset({"ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"})
+_PRODUCTS = {"mma_async": "product", "commit_group": "product_commit", "wait_group": "product_wait"}
 WARP_WIDE = frozenset({"shfl", "vote", "match", "redux", "activemask", "elect"})
 
 
@@ -82,7 +83,8 @@ class Cost:
     latency: float
     """Clocks until a dependent instruction may issue."""
     kind: str
-    """`plain`, `free`, `global`, `local`, `shared`, `async`, `commit`, `wait`, `store`, `barrier` or `fence`."""
+    """`plain`, `free`, `global`, `local`, `shared`, `async`, `commit`, `wait`, `product`, `product_commit`,
+    `product_wait`, `store`, `barrier` or `fence`."""
 
 
 def cost_of(instruction: Instruction, table: Latencies) -> Cost:
@@ -92,6 +94,8 @@ def cost_of(instruction: Instruction, table: Latencies) -> Cost:
         return Cost(0.0, "free")
     if opcode in ("mma", "wmma") and not instruction.has("load", "store"):
         return Cost(table.tensor, "plain")
+    if opcode == "wgmma":
+        return Cost(0.0, _PRODUCTS.get(instruction.modifiers[0], "plain"))
     if opcode == "ldmatrix" or (opcode == "wmma" and instruction.has("load")):
         return Cost(table.matrix_load, "shared")
     if opcode in ("ld", "ldu"):

@@ -163,11 +163,15 @@ class _Run:
 
     def check(self, architecture: str | None) -> None:
         """Refuse what the chip or the machine cannot run, before any run."""
-        made_for, runs_on = (
-            int(re.sub(r"\D", "", name) or 0) for name in (self.module.target, architecture or "sm_999")
-        )
+        target = self.module.target
+        made_for, runs_on = (int(re.sub(r"\D", "", name) or 0) for name in (target, architecture or "sm_999"))
         if made_for > runs_on:
-            raise UsageError(f"PTX for {self.module.target} does not run on {architecture}: compile it for that chip")
+            raise UsageError(f"PTX for {target} does not run on {architecture}: compile it for that chip")
+        if architecture and target.endswith("a") and made_for != runs_on:
+            raise UsageError(
+                f"PTX for {target} does not run on {architecture}: it may use what only {target} has, so that no later "
+                "chip takes it; compile it for that chip"
+            )
         self.module.check(self.entry)
 
     def contents(self) -> list[tuple[Buffer, Array]]:

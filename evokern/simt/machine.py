@@ -27,12 +27,14 @@ from evokern.simt.globals import GlobalSpace
 from evokern.simt.objects import BarrierObjects
 from evokern.simt.operations.control import bind_control
 from evokern.simt.program import Program, Segment, Unit
+from evokern.simt.proxies import ProxyFences
 from evokern.simt.registers import Binder, RegisterFile, Unsupported, immediate_bits
 from evokern.simt.reporter import Reporter
 from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.syntax import Immediate, Symbol
+from evokern.simt.warpgroup import WarpgroupProducts
 
 if TYPE_CHECKING:
     from evokern.simt.findings import Collector
@@ -103,6 +105,8 @@ class Machine(Reporter):
         self.barriers = Barriers(self)
         self.gates = Gates(self)
         self.copies = AsyncCopies(self)
+        self.products = WarpgroupProducts(self)
+        self.proxies = ProxyFences(self)
         self.objects = BarrierObjects(self)
         self.look_at = 0
         self.endless = Endless(self)
@@ -239,6 +243,8 @@ class Machine(Reporter):
         self.barriers.load()
         self.gates.load()
         self.copies.load()
+        self.products.load()
+        self.proxies.load()
         self.objects.load()
         self.endless.load()
         for inside in self.inside.values():
@@ -272,6 +278,7 @@ class Machine(Reporter):
                 self._execute(key, active, burst)
         self.barriers.report_stuck()
         self.copies.finish()
+        self.products.finish()
 
     def key(self, depth: int, segment: int) -> int:
         """Return the rank of a segment at a call depth: deeper first, then by layout."""

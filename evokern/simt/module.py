@@ -59,7 +59,7 @@ class Module:
         if function is None and entry not in self.entries:
             raise SourceError(f"no kernel {entry!r} in {self.source_name}: {nearest(entry, self.entries)}")
         if entry not in self._programs:
-            self._programs[entry] = Program(self.functions, self.variables, self.lines, entry)
+            self._programs[entry] = Program(self.functions, self.variables, self.lines, entry, self.target)
         return self._programs[entry]
 
     def check(self, entry: str) -> None:

@@ -81,12 +81,13 @@ class Program:
     """Everything about one entry that does not depend on a launch."""
 
     def __init__(
-        self, functions: dict[str, Function], variables: dict[str, Variable], lines: LineTable, entry: str
+        self, functions: dict[str, Function], variables: dict[str, Variable], lines: LineTable, entry: str, target: str
     ) -> None:
         self.functions = functions
         self.variables = variables
         self.lines = lines
         self.entry = functions[entry]
+        self.target = target
         self.units: list[Unit] = []
         self.unit_of: dict[str, Unit] = {}
         self.segments: list[Segment] = []
@@ -120,7 +121,8 @@ class Program:
         self.shared_grain = shared_grain(self.instructions, self.operations)
         self.global_grain = global_grain(self.instructions)
         self.orders_blocks = any(
-            item.opcode in ("membar", "fence") or item.has("release", "acquire", "acq_rel", "sc")
+            (item.opcode in ("membar", "fence") and not item.has("proxy"))
+            or item.has("release", "acquire", "acq_rel", "sc")
             for item in self.instructions
         )
 
@@ -136,6 +138,7 @@ class Program:
         writes: set[object] = {name for operand in instruction.operands[:results] for name in registers_of(operand)}
         if instruction.guard is not None:
             reads.add(instruction.guard.name)
+        if instruction.guard is not None or updates(instruction):
             reads |= writes
         if instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc"):
             writes.add("carry")
@@ -259,7 +262,9 @@ class Program:
                 reads = [name for operand in instruction.operands[results:] for name in registers_of(operand)]
                 writes = [name for operand in instruction.operands[:results] for name in registers_of(operand)]
                 if instruction.guard is not None:
-                    reads += [instruction.guard.name, *writes]
+                    reads.append(instruction.guard.name)
+                if instruction.guard is not None or updates(instruction):
+                    reads += writes
                 for name in reads:
                     if name not in first:
                         shared_names.add(name)
@@ -349,7 +354,7 @@ class Program:
         """Give literals among the registers of matrix instructions rows of their own."""
         rows: dict[tuple[str, Immediate], int] = {}
         for instruction in self.instructions:
-            if instruction.opcode in ("mma", "wmma"):
+            if instruction.opcode in ("mma", "wmma", "wgmma"):
                 kind = "64" if instruction.has("f64") else "32"
                 for operand in instruction.operands:
                     for item in operand.items if isinstance(operand, Vector) else ():
@@ -402,6 +407,11 @@ def result_count(instruction: Instruction, operation: Operation) -> int:
     if instruction.operands and isinstance(instruction.operands[0], Address):
         return 0
     return min(operation.results, len(instruction.operands))
+
+
+def updates(instruction: Instruction) -> bool:
+    """Say whether an instruction reads its results before it writes them: accumulators of ``wgmma.mma_async``."""
+    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
 
 
 def is_warp_barrier(instruction: Instruction) -> bool:

@@ -158,10 +158,13 @@ class SharedShadow:
                 self.read(active, index, width, number, Part(active, EVERYTHING))
                 return
             self._tell(found)
+        self._note_read(few, element, width, number)
+
+    def _note_read(self, few: Active, element: Array, width: int, number: int) -> None:
         self.dirty = True
-        keys = self.keys(few, number, count)
         self.turn ^= 1
-        target = self._view(1 + self.turn, width)[0]
+        target, count = self._view(1 + self.turn, width)
+        keys = self.keys(few, number, count)
         if self.turn:
             target[element[::-1]] = keys[::-1]
         else:
@@ -242,6 +245,28 @@ class SharedShadow:
                     return True
                 self._tell(found)
         return False
+
+    def writers(self, index: Array, width: int) -> tuple[Array, Array]:
+        """Return the keys of the last writers of what accesses cover, and the words, both [accesses, keys]."""
+        view, count = self._view(0, width)
+        element = self._element(index, width)
+        keys = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        return keys, element[:, None] * count + np.arange(count)
+
+    def read_until_now(self, active: Active, index: Array, width: int, number: int, since: int) -> None:
+        """Check and record reads that began at the stamp ``since`` and end now: nobody may have written in between."""
+        part = self.twins.part(active, None)
+        keys, words = self.writers(index[part.chosen], width)
+        late = (keys >= np.uint64(since << STAMP)) & (keys < NEVER)
+        if late.any():
+            if not part.whole:
+                self.twins.spread()
+                self.read_until_now(active, index, width, number, since)
+                return
+            lanes = np.repeat(part.active.lanes[:, None], late.shape[1], 1)[late]
+            detail = "What it reads is overwritten before its group was waited for"
+            self.tell("async_not_waited", number, lanes, words[late], keys[late], detail)
+        self._note_read(part.active, self._element(index[part.chosen], width), width, number)
 
     def land(self, active: Active, index: Array, width: int, number: int) -> None:
         """Record that asynchronous writes have arrived: from now on they are ordinary writes of their threads."""
@@ -373,6 +398,11 @@ class SharedShadow:
             detail = f"The word is {words[act]} thread {int(thread[race][0])} of the same block"
             found.append(("shared_race", number, lane[race], word[race], other, detail))
         return found
+
+    def tell(self, kind: str, number: int, lanes: Array, words: Array, keys: Array, detail: str) -> None:
+        """Report accesses that meet these keys."""
+        other = int((keys[0] & _LOW) >> np.uint64(10)) & 0x1FFFFF
+        self._tell([(kind, number, lanes, words, other, detail)])
 
     def _tell(self, found: list[Found]) -> None:
         machine = self.machine

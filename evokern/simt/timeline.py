@@ -23,17 +23,18 @@ from evokern.simt.counters import BatchRecord
 from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.operands import registers_of
 from evokern.simt.pipes import Hold
-from evokern.simt.program import Program, Segment
-from evokern.simt.syntax import Address, Immediate, Instruction
+from evokern.simt.program import Program, Segment, updates
+from evokern.simt.syntax import Address, Function, Immediate, Instruction
 
 MOST_STEPS = 40_000
 """Instructions walked before every segment that was seen takes its mean, those with barriers and copies too."""
 SETTLED = 8
 """Walks of a segment after the same one before its mean stands for it."""
-_MEETING = frozenset({"barrier", "async", "commit", "wait", "fence"})
+_MEETING = frozenset({"barrier", "async", "commit", "wait", "fence", "product", "product_commit", "product_wait"})
 """Kinds of steps whose clocks other warps or later segments look at."""
+_PRODUCTS = frozenset({"product", "product_commit", "product_wait"})
 GROUPS = 64
-"""Asynchronous copy groups remembered per warp; waits never name more."""
+"""Groups of asynchronous copies or products remembered per warp; waits never name more."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Step:
     results: tuple[int, ...]
     """Rows of registers it writes."""
     keep: int
-    """`wait`: groups that may stay in flight; `barrier`: its number."""
+    """`wait`, `product_wait`: groups that may stay in flight; `barrier`: its number."""
     hold: Hold | None
     """The pipe that its warp cannot use again for a while."""
 
@@ -166,17 +167,27 @@ class Timeline:
         ]
         if instruction.guard is not None:
             read.append(instruction.guard.name)
+        if cost.kind == "product":  # accumulators are ready when their group was waited for
+            read, written = read + written, []
+        elif cost.kind == "product_wait":
+            written = accumulators_of(segment.unit.function)
         rows = [self._row(segment, name) for name in read], [self._row(segment, name) for name in written]
         latency = self.l2_latency if cost.kind in ("global", "async") else cost.latency
         keep = 0
         literal = next((operand.value for operand in operands if isinstance(operand, Immediate)), 0)
-        if cost.kind in ("wait", "barrier"):
+        if cost.kind in ("wait", "barrier", "product_wait"):
             keep = int(literal) if not instruction.has("wait_all") else 0
         latency += self.extra.get(number, 0.0)
         return Step(cost.kind, latency, tuple(dict.fromkeys(rows[0])), tuple(rows[1]), keep, self.holds.get(number))
 
     def _row(self, segment: Segment, name: str) -> int:
         return self._rows.setdefault((segment.unit.number, name), len(self._rows))
+
+
+def accumulators_of(function: Function) -> list[str]:
+    """Return the registers in which a function's warpgroups accumulate."""
+    found = [name for item in function.instructions if updates(item) for name in registers_of(item.operands[0])]
+    return list(dict.fromkeys(found))
 
 
 class _State:
@@ -188,9 +199,9 @@ class _State:
         self.ordered = np.zeros(warps)
         self.arrival = np.zeros((16, warps // warps_per_block))
         self.passing = np.full(warps, -1)
-        self.group_end = np.zeros((GROUPS, warps))
-        self.group_count = np.zeros(warps, np.int64)
+        self.copies, self.products = _Groups(warps), _Groups(warps)
         self.pending = np.zeros(warps)
+        self.products_done = np.zeros(warps)
         self.block = np.repeat(np.arange(warps // warps_per_block), warps_per_block)
         self.barrier = barrier
         self.busy: dict[str, Array] = {}
@@ -243,18 +254,23 @@ class _State:
                 when = np.maximum(when, ordered)
             for source in step.sources:
                 when = np.maximum(when, ready[source][at])
+            if step.kind in _PRODUCTS:
+                when = self._product(step, at, when)
+                ordered = np.maximum(ordered, when) if step.kind == "product_wait" else ordered
+                last = np.maximum(last, when)
+                continue
             if step.hold is not None:
                 until = self.busy.setdefault(step.hold.pipe, np.zeros(self.clock.size))
                 when = np.maximum(when, until[at])
                 until[at] = when + step.hold.clocks
             if step.kind == "wait":
-                until = self._groups_done(at, step.keep)
+                until = self.copies.done(at, step.keep)
                 self.waits["async_copy"][at] += np.maximum(until - when, 0.0)
                 when = ordered = np.maximum(when, until)
             elif step.kind == "async":
                 self.pending[at] = np.maximum(self.pending[at], when + step.latency)
             elif step.kind == "commit":
-                self._commit(at)
+                self.copies.commit(at, self.pending)
             elif step.kind == "fence":
                 ordered = when + step.latency
             elif step.kind == "barrier":
@@ -283,14 +299,39 @@ class _State:
         np.maximum.at(self.arrival[number], self.block[at], when)
         self.passing[at] = number
 
-    def _commit(self, at: Array | slice) -> None:
-        warps = np.arange(self.clock.size)[at]
-        slot = self.group_count[warps] % GROUPS
-        before = self.group_end[(slot - 1) % GROUPS, warps]
-        self.group_end[slot, warps] = np.maximum(before, self.pending[warps])
-        self.group_count[warps] += 1
+    def _product(self, step: Step, at: Array | slice, when: Array) -> Array:
+        """Start, close or await products of a warpgroup; return when the warp goes on."""
+        if step.kind == "product":
+            until = self.busy.setdefault("tensor", np.zeros(self.clock.size))
+            until[at] = np.maximum(when, until[at]) + (step.hold.clocks if step.hold else 0.0)
+            self.products_done[at] = until[at]
+        elif step.kind == "product_commit":
+            self.products.commit(at, self.products_done)
+        else:
+            when = np.maximum(when, self.products.done(at, step.keep))
+            for result in step.results:
+                self.ready[result, at] = np.maximum(self.ready[result, at], when)
+        return when
 
-    def _groups_done(self, at: Array | slice, keep: int) -> Array:
-        warps = np.arange(self.clock.size)[at]
-        last = self.group_count[warps] - keep - 1
-        return np.where(last >= 0, self.group_end[last % GROUPS, warps], 0.0)
+
+class _Groups:
+    """When the groups of a warp's asynchronous work end."""
+
+    def __init__(self, warps: int) -> None:
+        self.end = np.zeros((GROUPS, warps))
+        self.count = np.zeros(warps, np.int64)
+        self.warps = np.arange(warps)
+
+    def commit(self, at: Array | slice, pending: Array) -> None:
+        """Close a group of what ends at these clocks."""
+        warps = self.warps[at]
+        slot = self.count[warps] % GROUPS
+        before = self.end[(slot - 1) % GROUPS, warps]
+        self.end[slot, warps] = np.maximum(before, pending[warps])
+        self.count[warps] += 1
+
+    def done(self, at: Array | slice, keep: int) -> Array:
+        """Return when all but the latest groups have ended."""
+        warps = self.warps[at]
+        last = self.count[warps] - keep - 1
+        return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)

@@ -26,7 +26,7 @@ from evokern.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import FREE, latencies_of
-from evokern.simt.pipes import SCHEDULERS, tensor_rate
+from evokern.simt.pipes import SCHEDULERS, matrix_rate
 from evokern.simt.spread import Work, extended, place
 
 PIPE_NORM = 4.0
@@ -237,7 +237,7 @@ def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
 
 
 def _tensor_clocks(counters: Counters, chip: Profile) -> float:
-    return sum(flops / tensor_rate(tuple(name.split(".")[1:]), chip) for name, (_, flops) in counters.mma.items())
+    return sum(flops / matrix_rate(name, chip) for name, (_, flops) in counters.mma.items())
 
 
 def _l2_us(facts: LaunchFacts, chip: Profile) -> float:

@@ -138,13 +138,13 @@ class Mma:
         """Registers of A -> values [warp, row, k]."""
         warps = a.shape[1]
         order = (2, 1, 3, 0)  # [rk, rm, warp, g] -> [warp, rm, g, rk]
-        items = _quads(a, self.a_type).reshape(self.column_steps, self.row_tiles, warps, 8, -1)
+        items = quads(a, self.a_type).reshape(self.column_steps, self.row_tiles, warps, 8, -1)
         return self._values(self.a_type, items.transpose(*order, 4), warps, self.shape[0])
 
     def _right(self, b: Array) -> Array:
         """Registers of B -> values [warp, column, k], columns in the order of `_column_order`."""
         warps = b.shape[1]
-        items = _quads(b, self.b_type)
+        items = quads(b, self.b_type)
         if self._split_columns:
             items = items.reshape(self.column_steps, warps, 4, 2, -1).transpose(1, 3, 2, 0, 4)
         else:
@@ -163,7 +163,7 @@ class Mma:
             return flat.view(np.int8 if kind == "s8" else np.uint8).reshape(warps, rows, -1).astype(np.float32)
         patterns = flat.view(STORAGE[kind])
         if kind in ("f16", "e4m3", "e5m2"):
-            values = _doubles(kind).take(patterns.view(f"u{patterns.dtype.itemsize}"), mode="wrap")
+            values = doubles(kind).take(patterns.view(f"u{patterns.dtype.itemsize}"), mode="wrap")
         else:
             values = decode(kind, patterns).astype(np.float64, copy=False)
         return values.reshape(warps, rows, self.shape[2])
@@ -172,10 +172,10 @@ class Mma:
         """Registers of C -> bit patterns [warp, row, column] in the column order of the product."""
         warps = c.shape[1]
         if kind == "f16":
-            items = _quads(c, kind).reshape(self.row_tiles, warps, 8, -1).transpose(1, 0, 2, 3)
+            items = quads(c, kind).reshape(self.row_tiles, warps, 8, -1).transpose(1, 0, 2, 3)
             flat = np.ascontiguousarray(items).view(np.uint16)
             return flat.reshape(warps, self.shape[0], 8)
-        items = _quads(c, kind).reshape(self.row_tiles, 2, warps, 8, -1).transpose(2, 0, 3, 1, 4)
+        items = quads(c, kind).reshape(self.row_tiles, 2, warps, 8, -1).transpose(2, 0, 3, 1, 4)
         flat = np.ascontiguousarray(items).view(STORAGE[kind]).reshape(warps, self.shape[0], 8)
         if self._split_columns:
             return flat
@@ -201,23 +201,23 @@ class Mma:
         """Bit patterns [warp, row, column] -> registers [register, warp, 32]."""
         warps = patterns.shape[0]
         if self.d_type == "f16":
-            items = _quads(patterns, "f16").reshape(warps, self.row_tiles, 8, -1).transpose(1, 0, 2, 3)
+            items = quads(patterns, "f16").reshape(warps, self.row_tiles, 8, -1).transpose(1, 0, 2, 3)
             return np.ascontiguousarray(items).view(np.uint32).reshape(-1, warps, WARP)
         if not self._split_columns:
             patterns = patterns.reshape(warps, -1, 4, 2).swapaxes(2, 3)
-        items = _quads(np.ascontiguousarray(patterns), self.d_type).reshape(warps, self.row_tiles, 8, 2, -1)
+        items = quads(np.ascontiguousarray(patterns), self.d_type).reshape(warps, self.row_tiles, 8, 2, -1)
         flat = np.ascontiguousarray(items.transpose(1, 3, 0, 2, 4))
         word = np.float64 if self.d_type == "f64" else np.uint32
         return flat.view(word).reshape(-1, warps, WARP)
 
 
-def _quads(registers: Array, kind: str) -> Array:
+def quads(registers: Array, kind: str) -> Array:
     """View an array in items of 16 bytes: what the four lanes of a group hold of one register (half of it for f64)."""
     return np.ascontiguousarray(registers).view(np.complex128).reshape(-1, 2 if kind == "f64" else 1)
 
 
 @cache
-def _doubles(kind: str) -> Array:
+def doubles(kind: str) -> Array:
     """Every value of a format of 8 or 16 bits as float64: one look-up instead of two conversions."""
     word = np.dtype(f"u{STORAGE[kind].itemsize}")
     return decode(kind, np.arange(1 << 8 * word.itemsize, dtype=word)).astype(np.float64)

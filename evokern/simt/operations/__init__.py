@@ -13,6 +13,7 @@ from evokern.simt.operations import (
     memory_ops,
     video,
     warp_ops,
+    warpgroup,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "memory_ops",
     "video",
     "warp_ops",
+    "warpgroup",
 ]

@@ -146,12 +146,16 @@ def fence(i: Instruction, b: Binder) -> Action:
     if i.has("proxy") and i.has("tensormap"):
         raise Unsupported(f"{i.name}")
     machine, active_of = b.machine, b.active
+    if i.has("proxy") and i.has("async"):
+        if i.has("global"):
+            return lambda: None
+        return lambda: machine.proxies.fence(active_of())
     return lambda: machine.globals.fence(active_of())
 
 
-@operation("nanosleep griddepcontrol setmaxnreg", "9.7.17", pipe="control", results=0)
+@operation("nanosleep griddepcontrol", "9.7.17", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """Hints about time and registers: no effect on results."""
+    """Hints about time: no effect on results."""
 
     def run() -> None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,20 @@ def shape_of(i: Instruction) -> tuple[int, int, int]:
         if match is not None:
             return int(match[1]), int(match[2]), int(match[3])
     raise Unsupported(f"{i.name} without a shape")
+
+
+_NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satfinite"})
+
+
+def matrix_name(words: Sequence[str]) -> str:
+    """Return shape and types of a matrix instruction, given the words behind its opcode: what counters call it."""
+    return ".".join(word for word in words if word not in _NO_TYPE)
+
+
+def operations_of(i: Instruction) -> float:
+    """Return the operations that one warp does in a matrix product: of a warpgroup's, a quarter."""
+    m, n, k = shape_of(i)
+    return 2.0 * m * n * k / (4 if i.opcode == "wgmma" else 1)
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
@@ -63,7 +78,8 @@ def mma_of(i: Instruction) -> Any:
         raise Unsupported(str(error)) from None
 
 
-def _met(machine: Machine, active: Active) -> None:
+def met(machine: Machine, active: Active) -> None:
+    """Note that lanes have met at a warp-synchronous instruction."""
     shadow = machine.shared.shadow
     if shadow is not None and shadow.dirty:
         shadow.met(active)
@@ -87,7 +103,7 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
 
     def rows(place: int) -> Array:
         """Rows of one operand, registers outermost, instructions within."""
-        table = [[_slot(item, b, kind) for item in items_of(i.operands[place])] for i in group]
+        table = [[slot_of(item, b, kind) for item in items_of(i.operands[place])] for i in group]
         return np.array(table).T.reshape(-1)
 
     d_rows, sources = rows(0), [rows(place) for place in (1, 2, 3)]
@@ -98,7 +114,7 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
 
     def run() -> None:
         active = active_of()
-        _met(machine, active)
+        met(machine, active)
         for source, buffer in zip(sources, buffers, strict=True):
             take(source, 0, buffer, "clip")
         result = function(*views).view(file.dtype).reshape(d_rows.size, lanes)
@@ -110,7 +126,8 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
     return run
 
 
-def _slot(operand: Operand, b: Binder, kind: str) -> int:
+def slot_of(operand: Operand, b: Binder, kind: str) -> int:
+    """Return the row of the register file that holds an operand of a matrix instruction."""
     name = getattr(operand, "name", None)
     known = b.unit.slots.get(name) if isinstance(name, str) else None
     if known is not None and known[0] == kind:
@@ -268,7 +285,7 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
 
     def run() -> None:
         active = active_of()
-        _met(machine, active)
+        met(machine, active)
         step = active.pick(stride).astype(np.int64) if stride is not None else np.int64(pitch)
         base = widened(active.pick(row))
         mine = lane[active.lanes]
@@ -288,6 +305,6 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
                 parts[:, piece] = access(active, address, parts[:, piece].copy() if store else None)
             if not store:
                 active.put(file, parts.view(file.dtype).reshape(-1))
-        _met(machine, active)
+        met(machine, active)
 
     return run

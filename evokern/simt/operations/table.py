@@ -108,6 +108,8 @@ def pipe_of(instruction: Instruction, operation: Operation) -> str:
     """Return the pipe an instruction is issued to."""
     if operation.opcode == "ld" and instruction.has("param"):
         return "integer"
+    if operation.opcode == "wgmma" and not instruction.has("mma_async"):
+        return "control"
     if operation.family == "float" and operation.pipe == "fp32" and data_type(instruction) == "f64":
         return "fp64"
     return operation.pipe

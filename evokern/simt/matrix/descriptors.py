@@ -1,0 +1,96 @@
+"""Where a matrix descriptor of `wgmma` finds its operand in shared memory.
+
+A descriptor names a start address, two offsets and a swizzle; together with the operand's major-ness they give the
+address of each piece of 16 bytes. Source: PTX ISA 9.0, section 9.7.15.5.1.2 "Shared Memory Matrix Layout", its table of
+canonical layouts and section 9.7.15.5.1.2.2 "Matrix Descriptor Format". With W pieces in the swizzle's width (8, 4, 2
+for 128, 64, 32 bytes, 1 without) and 16-bit elements, so that a piece holds eight of them:
+
+    K-major, row r, piece j of K        ->  (r % 8) * 16W + (r / 8) * stride + j * 16   (without swizzle: j * leading)
+    MN-major, row k of K, piece q of MN ->  (q % W) * 16 + (q / W) * leading + (k % 8) * 16W + (k / 8) * stride
+    the same without swizzle            ->  q * stride + (k % 8) * 16 + (k / 8) * leading
+
+A swizzle then exchanges pieces by the address itself: bits 4 to 6 are xored with bits 7 to 9, of which it takes as many
+as W has. So an operand that begins inside a pattern (the next step of K) needs no other rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from evokern.simt.numerics.formats import Array
+
+PIECE = 16
+"""Bytes of a piece, eight elements of 16 bits."""
+ELEMENTS = 8
+"""Elements of a piece."""
+STEP = 16
+"""Elements along K of one instruction on 16-bit factors."""
+_WIDTHS = (1, 8, 4, 2)
+"""Swizzle mode -> pieces in its width."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """The 64 bits of a matrix descriptor."""
+
+    bits: int
+    """As the instruction gets them."""
+
+    def _field(self, first: int) -> int:
+        return (self.bits >> first & 0x3FFF) * 16
+
+    @cached_property
+    def start(self) -> int:
+        """Address of the operand in shared memory, bytes."""
+        return self._field(0)
+
+    @cached_property
+    def leading(self) -> int:
+        """Leading dimension byte offset."""
+        return self._field(16)
+
+    @cached_property
+    def stride(self) -> int:
+        """Stride dimension byte offset."""
+        return self._field(32)
+
+    @cached_property
+    def base_offset(self) -> int:
+        """Which row of a swizzle pattern the address's own rows begin with; 0 for patterns at their natural places."""
+        return self.bits >> 49 & 7
+
+    @cached_property
+    def width(self) -> int:
+        """Pieces in the swizzle's width: 8, 4, 2, or 1 without a swizzle."""
+        return _WIDTHS[self.bits >> 62 & 3]
+
+    def pieces(self, extent: int, *, transposed: bool) -> Array:
+        """Return the addresses of the operand's pieces, in bytes.
+
+        Args:
+            extent: rows along M or N.
+            transposed: MN-major, as `imm-trans` says.
+
+        Returns:
+            int64 [extent, 2] for K-major operands, [16, extent / 8] for MN-major ones.
+        """
+        width = self.width
+        if transposed:
+            k, q = np.arange(STEP)[:, None], np.arange(extent // ELEMENTS)
+            along, across = (self.leading, self.stride) if width > 1 else (self.stride, self.leading)
+            plain = q % width * PIECE + q // width * along + k % 8 * (PIECE * width) + k // 8 * across
+        else:
+            row, j = np.arange(extent)[:, None], np.arange(STEP // ELEMENTS)
+            plain = row % 8 * (PIECE * width) + row // 8 * self.stride + j * (PIECE if width > 1 else self.leading)
+        address = self.start + plain.astype(np.int64)
+        swizzled: Array = address ^ (address >> 7 & width - 1) << 4
+        return swizzled
+
+
+@lru_cache(maxsize=4096)
+def pieces_of(bits: int, extent: int, transposed: bool) -> Array:
+    """Return `Descriptor.pieces` of a descriptor, kept for the next time; not to be written to."""
+    return Descriptor(bits).pieces(extent, transposed=transposed)

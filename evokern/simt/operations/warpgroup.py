@@ -1,0 +1,237 @@
+"""Instructions of warpgroups, four warps together (PTX ISA 9.7.15 wgmma, 9.7.19 setmaxnreg), on sm_90a.
+
+A warp computes its own 16 of the 64 rows. Warps of a warpgroup that arrive together share one look at B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.errors import InternalError
+from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.matrix.descriptors import PIECE, STEP, pieces_of
+from evokern.simt.matrix.wgmma import ROWS, WARP_ROWS, WARPS, WarpgroupProduct, bind_wgmma
+from evokern.simt.operations.matrix_ops import items_of, met, shape_of, slot_of
+from evokern.simt.operations.table import operation
+from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Vector
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+
+TARGET = "sm_90a"
+"""The one architecture that has these instructions."""
+MOST_GROUPS = 7
+"""Most groups that ``wgmma.wait_group`` may leave in flight."""
+
+
+def _check_target(i: Instruction, b: Binder) -> None:
+    target = b.machine.program.target
+    if target != TARGET:
+        raise Unsupported(f"{i.name} needs a compile for {TARGET}, and this one is for {target}")
+
+
+@operation("wgmma", "9.7.15", pipe="tensor", kind="effect", gate=True)
+def wgmma(i: Instruction, b: Binder) -> Action:
+    """``wgmma.mma_async`` and what orders it: ``fence``, ``commit_group``, ``wait_group``."""
+    _check_target(i, b)
+    machine, active_of = b.machine, b.active
+    if i.has("mma_async"):
+        return _bind_product(i, b)
+    if i.has("fence"):
+        return lambda: met(machine, active_of())
+    if i.has("commit_group"):
+        return lambda: machine.products.commit(active_of())
+    if i.has("wait_group"):
+        most = _literal(i.operands[0], range(MOST_GROUPS + 1), i)
+        return lambda: machine.products.wait(active_of(), most)
+    raise Unsupported(f"{i.name}")
+
+
+@operation("setmaxnreg", "9.7.19.5", pipe="control", results=0, gate=True)
+def setmaxnreg(i: Instruction, b: Binder) -> Action:
+    """A warpgroup hands registers back or asks for more: no effect on results."""
+    _check_target(i, b)
+    _literal(i.operands[0], range(24, 257, 8), i)
+
+    def run() -> None:
+        return None
+
+    return run
+
+
+def _literal(operand: Operand, legal: range | tuple[int, ...], i: Instruction) -> int:
+    if not isinstance(operand, Immediate) or int(operand.value) not in legal:
+        found = operand.value if isinstance(operand, Immediate) else "a register"
+        raise Unsupported(f"{i.name} with {found} where a literal among {', '.join(map(str, legal))} belongs")
+    return int(operand.value)
+
+
+@dataclass(frozen=True)
+class _Warps:
+    """The warps that issue a product, alone or as whole warpgroups: units that share their descriptors."""
+
+    columns: slice | Array
+    """Their lanes in the register file."""
+    first: Array
+    """First lane of each warp."""
+    each: int
+    """Warps of a unit: four, or one."""
+    quarter: Array
+    """Which quarter of the 64 rows each warp computes."""
+
+    @property
+    def leaders(self) -> Array:
+        """First lane of each unit."""
+        return self.first[:: self.each]
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A factor in shared memory."""
+
+    row: Array
+    """Descriptors, a row of registers or a single one."""
+    extent: int
+    """Rows along M or N."""
+    transposed: bool
+    """Whether it is MN-major."""
+
+    def bits(self, first: Array) -> Array:
+        """Return the descriptor of each of these lanes."""
+        return self.row[first] if self.row.shape[0] > 1 else np.broadcast_to(self.row, first.shape)
+
+    def unusual(self, leaders: Array) -> bool:
+        """Say whether a swizzle pattern lies elsewhere than at a multiple of its size."""
+        return bool((self.bits(leaders) >> np.uint64(49) & np.uint64(7)).any())
+
+    def addresses(self, leaders: Array) -> Array:
+        """Return the addresses of its pieces within the block's shared memory, units in front."""
+        found, unit = np.unique(self.bits(leaders), return_inverse=True)
+        pieces = np.stack([pieces_of(int(bits), self.extent, self.transposed) for bits in found])
+        return np.broadcast_to(pieces, (leaders.size, *pieces.shape[1:])) if found.size == 1 else pieces[unit]
+
+
+def _bind_product(i: Instruction, b: Binder) -> Action:
+    product, left, right = _operands(i, b)
+    machine, number, active_of = b.machine, b.pc, b.active
+    file = machine.registers.bits["32"]
+    d_rows = np.array([slot_of(item, b, "32") for item in items_of(i.operands[0])])
+    scale = i.operands[3]
+    keep_row = b.src(Register(scale.name) if isinstance(scale, Register) else scale, "pred")
+    drop = isinstance(scale, Register) and scale.negated
+    factors = [factor for factor in (left, right) if isinstance(factor, _Shared)]
+
+    def gather(rows: Array, warps: _Warps) -> Array:
+        taken = file.take(rows, 0) if isinstance(warps.columns, slice) else file[rows[:, None], warps.columns]
+        return taken.reshape(rows.size, -1, 32)
+
+    def run() -> None:
+        active = active_of()
+        if not active.count:
+            return
+        met(machine, active)
+        warps = _warps(machine, active, factors)
+        if any(factor.unusual(warps.leaders) for factor in factors):
+            raise machine.program.refuse(i, "a matrix descriptor with a base offset")
+        b_at = right.addresses(warps.leaders)
+        if isinstance(left, _Shared):
+            a_at = _own_rows(left.addresses(warps.leaders), warps, left.transposed)
+            reads = [*_by_lane(_in_order_of_warps(a_at, left.transposed), warps, twice=False)]
+            a_values = product.left(_load(machine, a_at, warps), transposed=left.transposed)
+        else:
+            reads = []
+            a_values = product.left_of_registers(gather(left, warps)).reshape(warps.leaders.size, -1, STEP)
+        reads += _by_lane(b_at.reshape(b_at.shape[0], -1), warps, twice=True)
+        b_values = product.right(_load(machine, b_at, warps), transposed=right.transposed)
+        here = None if isinstance(warps.columns, slice) else active.mask[warps.columns]
+        whole = here is None or bool(here.all())
+        machine.products.issue(active, reads if whole else [read[here] for read in reads], number)
+        keep = (keep_row[warps.first] if keep_row.shape[0] > 1 else np.broadcast_to(keep_row, warps.first.shape)) ^ drop
+        result = product(a_values, b_values, gather(d_rows, warps), keep).reshape(d_rows.size, -1)
+        if isinstance(warps.columns, slice):
+            file[d_rows] = result
+        elif whole:
+            file[d_rows[:, None], warps.columns] = result
+        else:
+            file[d_rows[:, None], active.lanes] = result[:, here]
+
+    return run
+
+
+def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Shared, _Shared]:
+    """Return the product, A as rows of registers or in shared memory, and B."""
+    in_registers = isinstance(i.operands[1], Vector)
+    kinds = [word for word in i.modifiers if word in ("f16", "bf16", "f32", "tf32", "e4m3", "e5m2", "s32", "s8", "u8")]
+    if i.has("sp") or len(kinds) != 3 or kinds[1] != kinds[2] or len(i.operands) != (7 if in_registers else 8):
+        raise Unsupported(f"{i.name}")
+    signs = [_literal(operand, (1, -1), i) for operand in i.operands[4:6]]
+    turns = [bool(_literal(operand, (0, 1), i)) for operand in i.operands[6:]]
+    try:
+        product = bind_wgmma(shape_of(i), kinds[0], kinds[1], signs[0] * signs[1] < 0)
+    except InternalError as error:
+        raise Unsupported(str(error)) from None
+    if len(items_of(i.operands[0])) != product.registers or (in_registers and len(items_of(i.operands[1])) != 4):
+        raise Unsupported(f"{i.name}: {product.registers} registers of D and 4 of A belong to it")
+    right = _Shared(b.src(i.operands[2], "u64"), product.columns, turns[-1])
+    if in_registers:
+        return product, np.array([slot_of(item, b, "32") for item in items_of(i.operands[1])]), right
+    return product, _Shared(b.src(i.operands[1], "u64"), ROWS, turns[0]), right
+
+
+def _warps(machine: Machine, active: Active, factors: list[_Shared]) -> _Warps:
+    """Return the warps that issue a product, as whole warpgroups where they arrived together and agree."""
+    a_block = machine.geometry.width // 32
+    warp = np.arange(machine.lanes // 32) if active.all else np.unique(active.lanes >> 5)
+    columns = slice(None) if active.all else (warp[:, None] * 32 + np.arange(32)).reshape(-1)
+    within, first = warp % a_block, warp * 32
+    together = warp.size % WARPS == 0
+    if together:
+        each = np.arange(WARPS)
+        groups, places = warp.reshape(-1, WARPS), within.reshape(-1, WARPS)
+        together = bool((groups - groups[:, :1] == each).all() and (places % WARPS == each).all())
+    for factor in factors:
+        bits = factor.bits(first)
+        together = together and bool((bits.reshape(-1, WARPS) == bits[::WARPS, None]).all())
+    return _Warps(columns, first, WARPS if together else 1, within % WARPS)
+
+
+def _own_rows(addresses: Array, warps: _Warps, transposed: bool) -> Array:
+    """Return the pieces of A that the warps of each unit need: all, or a warp's 16 rows."""
+    if warps.each == WARPS:
+        return addresses
+    unit = np.arange(addresses.shape[0])[:, None]
+    if not transposed:
+        return addresses[unit, warps.quarter[:, None] * WARP_ROWS + np.arange(WARP_ROWS)]
+    return addresses.swapaxes(1, 2)[unit, warps.quarter[:, None] * 2 + np.arange(2)].swapaxes(1, 2)
+
+
+def _in_order_of_warps(addresses: Array, transposed: bool) -> Array:
+    """Return the pieces of A, those of a unit's first warp first."""
+    units = addresses.shape[0]
+    if transposed:
+        addresses = addresses.reshape(units, addresses.shape[1], -1, 2).swapaxes(1, 2)
+    return addresses.reshape(units, -1)
+
+
+def _by_lane(addresses: Array, warps: _Warps, *, twice: bool) -> list[Array]:
+    """Spread each unit's pieces over its lanes: rows of one address a lane, ``twice`` by different warps."""
+    lanes = 32 * warps.each
+    rounds = -(-addresses.shape[1] // lanes)
+    spread = addresses[:, np.arange(rounds * lanes) % addresses.shape[1]].reshape(-1, rounds, lanes)
+    found = []
+    for number in range(rounds):
+        found.append(spread[:, number].reshape(-1))
+        if twice and warps.each == WARPS:
+            found.append(np.roll(spread[:, number], lanes // 2, axis=1).reshape(-1))
+    return found
+
+
+def _load(machine: Machine, addresses: Array, warps: _Warps) -> Array:
+    """Return the pieces at these addresses, of each unit's block."""
+    shared = machine.shared
+    index = addresses + shared.base[warps.leaders].reshape(-1, *(1 for _ in addresses.shape[1:]))
+    return shared.view(PIECE).take(index // PIECE, mode="clip")

@@ -1,0 +1,138 @@
+"""Products of warpgroups under way: `wgmma.mma_async` from its issue to the wait that its operands have to outlast.
+
+The machine computes a product when it is issued. What it reads from shared memory is checked then like any other read,
+and once more when its group is waited for: nobody may have written there in between, and from then on, not from the
+issue, whoever writes has to be ordered behind the readers. A word of B is read by all four warps of a warpgroup; two
+of them stand for all, spread over the operand, so that no single warp's own writes go unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.matrix.descriptors import PIECE
+from evokern.simt.matrix.wgmma import WARPS
+
+if TYPE_CHECKING:
+    from evokern.simt.machine import Machine
+
+
+@dataclass(slots=True, eq=False)
+class _Product:
+    """What one instruction has under way."""
+
+    active: Active
+    """Lanes that still wait."""
+    reads: tuple[Array, ...]
+    """Pieces of shared memory that it reads, one per lane, in units of a piece."""
+    group: Array
+    """Group of each lane."""
+    number: int
+    """Instruction."""
+    since: int
+    """Time stamp of the issue: what is written from then on comes too early."""
+
+
+class WarpgroupProducts:
+    """Products whose group was not waited for, and how many groups each lane has committed."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.pending: list[_Product] = []
+        self.committed = np.zeros(machine.lanes, np.int64)
+        self.issued = np.zeros(machine.lanes // 32, np.int64)
+        self.last = -1
+
+    def load(self) -> None:
+        """New blocks."""
+        self.pending.clear()
+        self.committed.fill(0)
+        self.issued.fill(0)
+        self.last = -1
+
+    def issue(self, active: Active, addresses: Sequence[Array], number: int) -> None:
+        """Check and record what a product reads.
+
+        Args:
+            active: the lanes that issue it.
+            addresses: of pieces within the block's shared memory, bytes, one per active lane in each.
+            number: the instruction.
+        """
+        machine = self.machine
+        self.last = number
+        if active.all:
+            self.issued += 1
+        else:
+            self.issued[np.unique(active.lanes >> 5)] += 1
+        shadow = machine.shared.shadow
+        reads = []
+        for address in addresses:
+            sound, index, part = machine.shared.locate(active, address, 0, PIECE, number)
+            if sound is not active or shadow is None:
+                continue  # what lies outside has been told, and ends the launch
+            shadow.read(active, index, PIECE, number, part)
+            machine.proxies.check(active, index, PIECE, number, part)
+            reads.append(index)
+        if shadow is not None:
+            shadow.met(active)
+            group = self.committed[active.lanes]
+            self.pending.append(_Product(active, tuple(reads), group, number, shadow.now))
+
+    def commit(self, active: Active) -> None:
+        """Close the current group of the active lanes."""
+        self.committed[active.mask] += 1
+
+    def wait(self, active: Active, most: int) -> None:
+        """Finish all but the ``most`` latest groups of the active lanes."""
+        if not self.pending:
+            return
+        limit = np.where(active.mask, self.committed - most, -1)
+        kept = []
+        for product in self.pending:
+            ready = product.group < limit[product.active.lanes]
+            if ready.all():
+                self._finish(product)
+            elif ready.any():
+                self._finish(self._some(product, ready))
+                kept.append(self._some(product, ~ready))
+            else:
+                kept.append(product)
+        self.pending = kept
+
+    def _some(self, product: _Product, which: Array) -> _Product:
+        active = self.machine.restrict(product.active, which)
+        reads = tuple(read[which] for read in product.reads)
+        return _Product(active, reads, product.group[which], product.number, product.since)
+
+    def _finish(self, product: _Product) -> None:
+        shadow = self.machine.shared.shadow
+        assert shadow is not None
+        for index in product.reads:
+            shadow.read_until_now(product.active, index, PIECE, product.number, product.since)
+
+    def finish(self) -> None:
+        """Tell of warpgroups whose warps did not issue the same products, at the end of the blocks."""
+        self.pending.clear()
+        if self.last < 0:
+            return
+        machine = self.machine
+        warps = machine.geometry.width // 32
+        of_blocks = np.zeros((machine.geometry.blocks, -(-warps // WARPS) * WARPS), np.int64)
+        of_blocks[:, :warps] = self.issued.reshape(-1, warps)
+        groups = of_blocks.reshape(machine.geometry.blocks, -1, WARPS)
+        uneven = groups.min(2) != groups.max(2)
+        if uneven.any():
+            block, group = (int(places[0]) for places in np.nonzero(uneven))
+            warp = int(groups[block, group].argmax()) + group * WARPS
+            lane = (block * warps + warp) * 32
+            machine.report(
+                "barrier_divergence",
+                self.last,
+                lane,
+                detail="The four warps of its warpgroup do not issue the same wgmma",
+            )
