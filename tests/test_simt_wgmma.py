@@ -150,3 +150,104 @@ def test_matrix_work_is_counted_once_a_warpgroup() -> None:
     assert {"m64n64k16.f32.f16.f16": (2 * 4 * 4, 2 * 4 * 2.0 * 64 * 64 * 16)} == result.counters.mma
     assert 2 * 4 * 4 == result.counters.by_pipe()["tensor"]
     assert result.counters.conflicts() == {}
+
+
+# ------------------------------------------------------------------------------------------------- what is found wrong
+
+HAZARDS = r"""
+#include <cuda_fp16.h>
+typedef unsigned long long Descriptor;
+__device__ __forceinline__ Descriptor describe(const half* tile) {  // no swizzle: 8 rows of 16 bytes after one another
+  const unsigned address = (unsigned)__cvta_generic_to_shared(tile);
+  return (address >> 4 & 0x3fff) | Descriptor(128 >> 4) << 16 | Descriptor(256 >> 4) << 32;
+}
+__device__ __forceinline__ void multiply(float (&d)[4], const half* a, const half* b) {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(describe(a)), "l"(describe(b)) : "memory");
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int LEFT> __device__ __forceinline__ void wait(float (&d)[4]) {
+  asm volatile("wgmma.wait_group.sync.aligned %4;"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "n"(LEFT) : "memory");
+}
+#define FENCE asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+
+extern "C" __global__ void hazards(float* out, const half* in) {
+  __shared__ __align__(128) half a[64 * 16], b[8 * 16];
+  const int t = threadIdx.x;
+  float d[4] = {};
+  STORES
+  BEFORE
+  multiply(d, a, b);
+  AFTER
+  for (int j = 0; j < 4; j++) out[j * 128 + t] = d[j];
+}
+"""
+STORES = "for (int j = t; j < 64 * 16; j += 128) a[j] = in[j]; if (t < 128) b[t] = in[1024 + t];"
+COPIES = """for (int j = 8 * t; j < 64 * 16; j += 1024)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
+               :: "r"((unsigned)__cvta_generic_to_shared(a + j)), "l"(in + j));
+  asm volatile("cp.async.commit_group;" ::: "memory"); b[t] = in[1024 + t];"""
+LANDED = 'asm volatile("cp.async.wait_group 0;" ::: "memory");'
+READY = "FENCE; __syncthreads();"
+
+
+def hazards(stores: str, before: str, after: str, threads: int = 128) -> set[str]:
+    """Return the kinds of what is found."""
+    source = (
+        HAZARDS.replace("STORES\n", stores + "\n").replace("BEFORE\n", before + "\n").replace("AFTER\n", after + "\n")
+    )
+    memory = simt.Memory()
+    out = memory.allocate("out", np.zeros(512, np.float32))
+    given = memory.allocate("in", np.ones(1152, np.float16), writable=False)
+    module = module_of(source, (), "compute_90a")
+    result = simt.launch(module, "hazards", (3, 1, 1), (threads, 1, 1), [out, given], memory=memory, source=source)
+    return {finding.kind for finding in result.findings}
+
+
+@pytest.mark.parametrize(
+    ("stores", "before", "after"),
+    [
+        (STORES, READY, "wait<0>(d);"),
+        (STORES, "__syncthreads(); FENCE;", "wait<0>(d);"),
+        (STORES, "__syncthreads(); if (t < 32) FENCE; __syncthreads();", "wait<0>(d);"),
+        (COPIES, LANDED + READY, "wait<0>(d);"),
+        (STORES, READY, "wait<0>(d); __syncthreads(); b[127 - t] = 0;"),
+        (STORES, READY, "multiply(d, a, b); wait<1>(d); wait<0>(d);"),
+        (STORES, "FENCE; __syncthreads(); if (t == 0) asm volatile(\"fence.proxy.async.global;\");", "wait<0>(d);"),
+    ],
+)  # fmt: skip
+def test_what_is_ordered_is_not_found(stores: str, before: str, after: str) -> None:
+    """Fences of the writer, of a reader behind the barrier or of somebody between count alike; so do landed copies."""
+    assert hazards(stores, before, after) == set()
+
+
+@pytest.mark.parametrize(
+    ("stores", "before", "after", "found"),
+    [
+        (STORES, "FENCE;", "wait<0>(d);", {"shared_race"}),
+        (STORES, "__syncthreads();", "wait<0>(d);", {"proxy_fence"}),
+        (STORES, "FENCE; b[t] = in[t]; __syncthreads();", "wait<0>(d);", {"proxy_fence"}),
+        (STORES, 'asm volatile("fence.proxy.async.global;"); __syncthreads();', "wait<0>(d);", {"proxy_fence"}),
+        (STORES.split("if")[0], READY, "wait<0>(d);", {"uninitialised"}),
+        (COPIES, READY, "wait<0>(d);", {"async_not_waited"}),
+        (COPIES, "FENCE;" + LANDED + "__syncthreads();", "wait<0>(d);", {"proxy_fence"}),
+        (STORES, READY, "__syncthreads(); b[t] = 0; wait<0>(d);", {"async_not_waited"}),
+        (STORES, READY, "multiply(d, a, b); wait<1>(d); __syncthreads(); b[t] = 0; wait<0>(d);", {"async_not_waited"}),
+        (STORES, READY, "wait<0>(d); b[127 - t] = 0;", {"shared_race"}),
+        (STORES, READY, "__syncthreads(); wait<0>(d); b[127 - t] = 0;", {"shared_race"}),
+        (STORES, READY + "if (t < 96)", "wait<0>(d);", {"barrier_divergence"}),
+    ],
+)  # fmt: skip
+def test_what_is_not_ordered_is_found(stores: str, before: str, after: str, found: set[str]) -> None:
+    """Races, reads of nothing, copies not waited for, stores the proxy may miss, and a warp that stays away."""
+    assert hazards(stores, before, after) == found
+
+
+def test_registers_are_handed_over() -> None:
+    """With setmaxnreg results stay the same; what it asks for is a multiple of 8 from 24 to 256."""
+    lowered = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %s;");'
+    assert hazards(STORES, READY + lowered % 40, "wait<0>(d);") == set()
+    with pytest.raises(SourceError, match=r"setmaxnreg\S* with 41 where a literal among 24, 32"):
+        hazards(STORES, READY + lowered % 41, "wait<0>(d);")

@@ -24,7 +24,7 @@ from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.operands import registers_of
 from evokern.simt.pipes import Hold
 from evokern.simt.program import Program, Segment, updates
-from evokern.simt.syntax import Address, Function, Immediate, Instruction
+from evokern.simt.syntax import Address, Immediate, Instruction
 
 MOST_STEPS = 40_000
 """Instructions walked before every segment that was seen takes its mean, those with barriers and copies too."""
@@ -127,7 +127,8 @@ class Timeline:
         """
         for index in {segment for segment, _ in record.steps}:
             self._plan(self.program.segments[index])
-        state = _State(len(self._rows) + 1, record.warps, warps_per_block, self.latencies.barrier)
+        multiplies = any(updates(item) for item in self.program.instructions)
+        state = _State(len(self._rows) + 1, record.warps, warps_per_block, self.latencies.barrier, multiplies)
         typical: dict[tuple[int, int], _Typical] = {}
         done, before = 0, -1
         for segment, mask in record.steps:
@@ -167,10 +168,8 @@ class Timeline:
         ]
         if instruction.guard is not None:
             read.append(instruction.guard.name)
-        if cost.kind == "product":  # accumulators are ready when their group was waited for
-            read, written = read + written, []
-        elif cost.kind == "product_wait":
-            written = accumulators_of(segment.unit.function)
+        if cost.kind == "product":
+            read = read + written
         rows = [self._row(segment, name) for name in read], [self._row(segment, name) for name in written]
         latency = self.l2_latency if cost.kind in ("global", "async") else cost.latency
         keep = 0
@@ -184,17 +183,13 @@ class Timeline:
         return self._rows.setdefault((segment.unit.number, name), len(self._rows))
 
 
-def accumulators_of(function: Function) -> list[str]:
-    """Return the registers in which a function's warpgroups accumulate."""
-    found = [name for item in function.instructions if updates(item) for name in registers_of(item.operands[0])]
-    return list(dict.fromkeys(found))
-
-
 class _State:
     """Clocks of every warp."""
 
-    def __init__(self, rows: int, warps: int, warps_per_block: int, barrier: float) -> None:
+    def __init__(self, rows: int, warps: int, warps_per_block: int, barrier: float, multiplies: bool) -> None:
         self.ready = np.zeros((rows, warps))
+        # Products of a warpgroup take over sums of one another that are not there yet: when the others would be.
+        self.early = np.zeros((rows, warps)) if multiplies else None
         self.clock = np.zeros(warps)
         self.ordered = np.zeros(warps)
         self.arrival = np.zeros((16, warps // warps_per_block))
@@ -230,10 +225,9 @@ class _State:
         self.clock[at] += (known.whole if whole else known.inner) / known.walks
         self.waits["memory"][at] += known.memory / known.walks
         ready = self.clock[at] + known.late
-        if isinstance(at, slice):
-            self.ready[plan.results] = ready
-        else:
-            self.ready[plan.results[:, None], at] = ready
+        for rows in (self.ready, self.early):
+            if rows is not None:
+                rows[plan.results if isinstance(at, slice) else (plan.results[:, None], at)] = ready
 
     def _steps(self, plan: Plan, at: Array | slice, start: Array) -> Array:
         """Issue a segment's instructions; return the clocks each warp waited for operands."""
@@ -247,18 +241,20 @@ class _State:
                     when = np.maximum(when, ready[source][at])
                 for result in step.results:
                     ready[result, at] = when
+                    if self.early is not None and step.sources:
+                        self.early[result, at] = self.early[step.sources[0]][at]
                 continue
             when = start + issued
             issued += 1.0
             if step.kind in ("shared", "global", "local", "store", "async", "wait", "commit", "fence", "barrier"):
                 when = np.maximum(when, ordered)
-            for source in step.sources:
-                when = np.maximum(when, ready[source][at])
             if step.kind in _PRODUCTS:
                 when = self._product(step, at, when)
                 ordered = np.maximum(ordered, when) if step.kind == "product_wait" else ordered
                 last = np.maximum(last, when)
                 continue
+            for source in step.sources:
+                when = np.maximum(when, ready[source][at])
             if step.hold is not None:
                 until = self.busy.setdefault(step.hold.pipe, np.zeros(self.clock.size))
                 when = np.maximum(when, until[at])
@@ -277,6 +273,8 @@ class _State:
                 self._arrive(at, step.keep, np.maximum(when, last))
             for result in step.results:
                 ready[result, at] = when + step.latency
+                if self.early is not None:
+                    self.early[result, at] = when + step.latency
             last = np.maximum(last, when)
         waited = np.maximum(last - start - issued, 0.0)
         self.waits["memory"][at] += waited
@@ -302,15 +300,18 @@ class _State:
     def _product(self, step: Step, at: Array | slice, when: Array) -> Array:
         """Start, close or await products of a warpgroup; return when the warp goes on."""
         if step.kind == "product":
+            assert self.early is not None
+            for source in step.sources:
+                when = np.maximum(when, self.early[source][at])
             until = self.busy.setdefault("tensor", np.zeros(self.clock.size))
             until[at] = np.maximum(when, until[at]) + (step.hold.clocks if step.hold else 0.0)
             self.products_done[at] = until[at]
+            for result in step.results:
+                self.ready[result, at] = until[at]
         elif step.kind == "product_commit":
             self.products.commit(at, self.products_done)
         else:
             when = np.maximum(when, self.products.done(at, step.keep))
-            for result in step.results:
-                self.ready[result, at] = np.maximum(self.ready[result, at], when)
         return when
 
 
