@@ -110,6 +110,28 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
     return Problem(ordered)
 
 
+def parse_problems(
+    kernel: str, fields: Sequence[ProblemField], given: Sequence[str | Mapping[str, Value | bool]], dtype: str | None
+) -> tuple[Problem, ...]:
+    """Return a study's problems, with its dtype where the kernel has such a field.
+
+    Args:
+        kernel: the kernel's name, for messages.
+        fields: its fields, positional ones first.
+        given: each problem as `problem_of` takes it.
+        dtype: data type of them all, None where the study names none.
+
+    Raises:
+        KernelError: the kernel does not take one of them, or has no field for the dtype.
+    """
+    if dtype is not None and "dtype" not in [entry.name for entry in fields]:
+        raise KernelError(f"dtype = {dtype!r}, but kernel {kernel} has no such field; leave it away")
+    found = [problem_of(kernel, fields, text) for text in given]
+    if dtype is not None:
+        found = [problem_of(kernel, fields, {**problem, "dtype": dtype}) for problem in found]
+    return tuple(found)
+
+
 def _split(kernel: str, fields: Sequence[ProblemField], text: str) -> dict[str, Value | bool]:
     positional = [entry.name for entry in fields if entry.default is None]
     given: dict[str, Value | bool] = {}

@@ -20,6 +20,9 @@ from evokern.space import Value
 CONTROLS = ("none", "random")
 """What may search beside the sampler: nothing, or random draws."""
 
+SAMPLERS = ("evo", "tpe", "nsga2", "gp", "random", "grid")
+"""Who may propose (`evokern.samplers` has them)."""
+
 InputSet = Literal["normal", "large", "equal_rows", "denormal"]
 """Kinds of input the gate draws: normal; large magnitude; each row one value; subnormal numbers."""
 
@@ -115,6 +118,10 @@ class SamplerSettings:
     """evo, tpe, nsga2, gp, random or grid."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of that sampler (checked when it is built)."""
+
+    def __post_init__(self) -> None:
+        if self.name not in SAMPLERS:
+            raise StudyError(f"there is no sampler {self.name!r}: {nearest(self.name, SAMPLERS)}")
 
 
 @dataclass(frozen=True)
@@ -327,14 +334,15 @@ def _gene_values(where: str, gene: str, given: object) -> tuple[Value, ...]:
 
 def _sampler(where: str, given: object) -> SamplerSettings:
     if isinstance(given, str):
-        return SamplerSettings(given)
+        given = {"name": given}
     if not isinstance(given, dict):
         raise StudyError(f'{where}: sampler is {given!r}; write sampler = "evo" or a table [sampler] with a name')
     options = dict(given)
     name = options.pop("name", "evo")
     if not isinstance(name, str):
         raise StudyError(f"{where}: sampler.name is {name!r}; write a name such as evo")
-    return SamplerSettings(name, options)
+    with _named(f"{where}: sampler"):
+        return SamplerSettings(name, options)
 
 
 def _record(where: str, key: str, record: Any, table: Mapping[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.discovery import find_kernel
-from evokern.explain.study_soundness import read_genes
+from evokern.explain.declaration import read_declaration
+from evokern.study import SAMPLERS
 
 ROOT = Path(__file__).resolve().parent.parent
 DECLARED = """
@@ -19,10 +21,13 @@ from pathlib import Path
 from evokern import Kernel, Mutation, Parameter, ProblemField
 Path("ran").touch()
 SIZES = (16, 32)
+FIELDS = (
+    *(ProblemField(name, multiple_of=8, most=1 << 20) for name in "MN"),
+    ProblemField("causal", (0, 1), 0, doc="hide " + "keys"),
+)
 GENES = (Mutation("LOADS", ("scalar", "vector4")), Parameter("BLOCK_M", SIZES), Parameter("STEPS", range(10, 40, 10)))
 kernel = Kernel(
-    "mine", genes=(*GENES, Parameter("WARPS", [2**n for n in range(4)])), fields=(ProblemField("N"),),
-    launches=None, workload=None,
+    "mine", genes=(*GENES, Parameter("WARPS", [2**n for n in range(4)])), fields=FIELDS, launches=None, workload=None,
 )
 """
 
@@ -37,9 +42,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(here: Path, genes: str, kernel: str = "mine", device: str = "auto") -> str | None:
+def said(
+    here: Path, genes: str, kernel: str = "mine", device: str = "auto", problem: str = "8,8", rest: str = ""
+) -> str | None:
     """Return what `list` says is wrong with a study, None where nothing is."""
-    text = f'kernel = "{kernel}"\nproblems = ["8"]\ndevice = "{device}"\n[genes]\n{genes}\n'
+    text = f'kernel = "{kernel}"\nproblems = ["{problem}"]\ndevice = "{device}"\n{rest}\n[genes]\n{genes}\n'
     (here / "studies" / "asked.toml").write_text(text)
     result = CliRunner().invoke(app, ["list", "--json"])
     assert 0 == result.exit_code
@@ -67,13 +74,43 @@ def test_a_gene_that_the_kernel_does_not_have_is_named(here: Path, genes: str, w
     assert "\n" not in error
 
 
-def test_a_search_says_what_the_list_says(here: Path) -> None:
-    """What is wrong with a study is told in the same words before a search, which may run the kernel's code."""
-    listed = said(here, "BLCK_M = [16]", device="sim:l4")
+WRONG = [
+    ({"genes": "BLCK_M = [16]"}, "asked.toml: [genes]: there is no gene 'BLCK_M'"),
+    ({"problem": "8,8,9"}, "asked.toml: problems: causal=9 is not supported; it takes 0, 1"),
+    ({"problem": "8"}, "asked.toml: problems: mine: the problem lacks N; fields: M, N, causal"),
+    ({"problem": "8,12"}, "asked.toml: problems: N=12 is not supported; it takes multiples of 8 up to 1048576"),
+    ({"rest": 'dtype = "f16"'}, "asked.toml: problems: dtype = 'f16', but kernel mine has no such field"),
+    ({"rest": '[limits]\nchip = "l5"'}, "asked.toml: [limits]: there is no chip 'l5': did you mean 'l4'?"),
+    ({"rest": "[limits]\nregisters = 9"}, "asked.toml: [limits]: there is no limit 'registers': did you mean"),
+    ({"rest": "[limits]\nblocks_per_sm = 99"}, "limit blocks_per_sm = 99 is not between 1 and NVIDIA L4's 24"),
+    ({"device": "sim:l5"}, "there is no chip 'l5': did you mean 'l4'?"),
+    ({"device": "gpu"}, "there is no device 'gpu'"),
+    ({"rest": 'sampler = "evoo"'}, "asked.toml: sampler: there is no sampler 'evoo': did you mean 'evo'?"),
+    ({"rest": '[sampler]\nname = "tpe"\ngama = 3'}, "sampler tpe has no option 'gama': did you mean 'gamma'?"),
+    ({"rest": '[sampler]\nname = "evo"\nelites = 3'}, "sampler evo has no option 'elites': it takes none"),
+]  # fmt: skip
+"""What is wrong with a study, and how it is told."""
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG)
+def test_a_search_says_what_the_list_says(here: Path, wrong: dict[str, str], told: str) -> None:
+    """What is wrong with a study is listed, without running anything, in the words in which a search refuses it."""
+    listed = said(here, **{"genes": "", "device": "sim:l4", **wrong})
+    assert listed is not None
+    assert told in listed
+    assert "\n" not in listed
     (here / "kernels" / "mine" / "kernel.cu").touch()
-    told = CliRunner().invoke(app, ["search", "asked"])
-    assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, f"evokern: {listed}")
-    assert (here / "ran").exists()
+    refused = CliRunner().invoke(app, ["search", "asked"])
+    assert refused.exit_code == 2
+    assert told.removeprefix("asked.toml: ") in refused.stderr
+    assert not (here / "evokern.db").exists()
+
+
+def test_every_sampler_may_be_named() -> None:
+    """A study may name the samplers that there are, and no others."""
+    from evokern.samplers import NAMES
+
+    assert SAMPLERS == NAMES
 
 
 def test_people_read_it_in_place_of_the_problems(here: Path) -> None:
@@ -117,12 +154,35 @@ def test_of_genes_that_are_computed_nothing_is_said(here: Path, old: str, new: s
     assert said(here, "BLCK_M = [16]") is None
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fields=FIELDS", "fields=fields_of(FIELDS)"),
+        ("fields=FIELDS", "**more"),
+        ('for name in "MN"', "for name in names()"),
+        ("multiple_of=8", "multiple_of=size()"),
+        ("most=1 << 20", "most=1 << 65"),
+        ("most=1 << 20", "**limits"),
+    ],
+)
+def test_of_fields_that_are_computed_nothing_is_said(here: Path, old: str, new: str) -> None:
+    """Where the fields cannot be read without running the file, no problem is called wrong; genes still are."""
+    path = here / "kernels" / "mine" / "kernel.py"
+    assert old in DECLARED
+    path.write_text(DECLARED.replace(old, new))
+    assert said(here, "", problem="1,2,3,4") is None
+    assert "there is no gene" in (said(here, "BLCK_M = [16]") or "")
+
+
 @pytest.mark.parametrize("name", ["attention", "attention_fp8", "matmul", "rmsnorm"])
 def test_shipped_kernels_are_read_as_they_run(name: str) -> None:
     """Names and values read from a shipped kernel's text are those that it declares when it runs."""
     folder = ROOT / "kernels" / name
-    declared = read_genes(folder / "kernel.py")
+    declared = read_declaration(folder / "kernel.py").genes
     assert declared is not None
     assert declared.computed == frozenset()
-    expected = [(gene.name, gene.values) for gene in find_kernel(str(folder)).genes]
-    assert expected == [(gene.name, gene.values) for gene in declared.space.genes]
+    kernel = find_kernel(str(folder))
+    assert [(gene.name, gene.values) for gene in kernel.genes] == [(g.name, g.values) for g in declared.space.genes]
+    fields = read_declaration(folder / "kernel.py").fields
+    assert fields is not None
+    assert [replace(field, doc="") for field in kernel.fields] == list(fields)

@@ -20,7 +20,8 @@ def list_(output: Output) -> None:
     """List the kernels, studies and devices that can be named here.
 
     Kernels and studies are looked for in ./kernels and ./studies, then in the installed package. A study that cannot be
-    searched says why: its file, its kernel, or a gene that the kernel does not have. No kernel's code runs.
+    searched says why: its file, its kernel, or a problem, limit, gene or sampler option that cannot be. No code of a
+    kernel runs.
     """
     from evokern.discovery import kernel_folders, study_files
     from evokern.driver import probe

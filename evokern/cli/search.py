@@ -40,7 +40,9 @@ GoOnOption = Annotated[
 
 
 def _complete_samplers(incomplete: str) -> list[str]:
-    return [name for name in ("evo", "tpe", "nsga2", "gp", "random", "grid") if name.startswith(incomplete)]
+    from evokern.study import SAMPLERS
+
+    return [name for name in SAMPLERS if name.startswith(incomplete)]
 
 
 def _complete_controls(incomplete: str) -> list[str]:

@@ -44,8 +44,10 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
             played = table.kernel()
             return Subject(found, played, (played.problem({}),), table.space(), opened, table)
         loaded = kernel or kernel_of(found, trust=trust)
-        problems = problems_of(found, loaded)
-        chip = limits_for(opened.profile, found.limits)
+        with found.blamed("problems"):
+            problems = problems_of(found, loaded)
+        with found.blamed("[limits]"):
+            chip = limits_for(opened.profile, found.limits)
         with found.blamed("[genes]", SpaceError):
             space = feasible_space(loaded, problems, chip, found.genes)
         if not space.genes:

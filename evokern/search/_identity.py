@@ -14,6 +14,7 @@ from evokern.device.table import Table
 from evokern.errors import DeviceError, StudyError
 from evokern.feasibility import Violation, check
 from evokern.kernel import Kernel, Problem
+from evokern.problem import parse_problems
 from evokern.profiles import limits_for
 from evokern.space import Config, Gene, Space, Value
 from evokern.store import StudyRecord
@@ -154,18 +155,9 @@ def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
     """Return a study's problems, with its dtype where the kernel has such a field.
 
     Raises:
-        KernelError: the kernel does not take one of them.
-        StudyError: the study names a dtype and the kernel has no such field.
+        KernelError: the kernel does not take one of them, or has no field for the dtype.
     """
-    if study.dtype is not None and "dtype" not in kernel.field_names:
-        raise StudyError(f"study {study.name} says dtype = {study.dtype!r}, but kernel {kernel.name} has no such field")
-    found = []
-    for given in study.problems:
-        problem = kernel.problem(given)
-        if study.dtype is not None:
-            problem = kernel.problem({**problem, "dtype": study.dtype})
-        found.append(problem)
-    return tuple(found)
+    return parse_problems(kernel.name, kernel.fields, study.problems, study.dtype)
 
 
 def agree(
