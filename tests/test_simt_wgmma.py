@@ -245,6 +245,37 @@ def test_what_is_not_ordered_is_found(stores: str, before: str, after: str, foun
     assert hazards(stores, before, after) == found
 
 
+LATE = 'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("", "d[0] += 1.f;" + LATE, {"async_not_waited"}),
+        ("", "float x = d[1]; wait<0>(d); d[0] += x;", set()),  # a copy, which vanishes from machine code
+        ("", "multiply(d, a, b); wait<1>(d); d[0] += 1.f; wait<0>(d);", {"async_not_waited"}),
+        ("float e[4] = {};", "multiply(e, a, b); wait<1>(d); d[0] *= 2.f; wait<0>(e); d[0] += e[0];", set()),
+        ("float e[4] = {};", "multiply(e, a, b); wait<1>(d); d[0] += e[0]; wait<0>(e);", {"async_not_waited"}),
+        ("", "if (in[0] == in[1]) wait<0>(d); if (in[0] == in[1]) d[0] += 1.f; wait<0>(d);", set()),
+        ("", "if (in[0] == in[1]) wait<0>(d); if (in[t] == in[2]) d[0] += 1.f; wait<0>(d);", set()),
+        ("", "if (in[0] != in[1]) wait<0>(d); if (in[t] == in[2]) d[0] += 1.f; wait<0>(d);", {"async_not_waited"}),
+        (
+            "for (int i = 0; i < 3; i++) { if (i) wait<0>(d); d[1] += 1.f; multiply(d, a, b); }",
+            "wait<1>(d); wait<0>(d);",
+            set(),
+        ),
+        (
+            '_Pragma("unroll 1") for (int i = 0; i < 3; i++) { d[1] += 1.f; multiply(d, a, b); }',
+            "wait<0>(d);",
+            {"async_not_waited"},
+        ),
+    ],
+)
+def test_sums_are_left_alone_until_the_wait(before: str, after: str, found: set[str]) -> None:
+    """Whoever reads or changes sums on a path that has not waited for their group is named, and nobody else."""
+    assert hazards(STORES, READY + before, after) == found
+
+
 def test_registers_are_handed_over() -> None:
     """With setmaxnreg results stay the same; what it asks for is a multiple of 8 from 24 to 256."""
     lowered = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %s;");'

@@ -172,7 +172,11 @@ class Machine(Reporter):
         steps: list[Action] = []
         stop = segment.stop - (1 if segment.control is not None else 0)
         base = segment.base
+        look = self.products.registers.look
         for item in self.program.plan(segment, GROUP_ELEMENTS // self.lanes):
+            if self.products.registers.watched:
+                for position in (item,) if isinstance(item, int) else item:
+                    steps += look(base + position)
             if isinstance(item, int):
                 steps.append(self._bind_one(binder, segment.unit, base + item, masked))
             else:

@@ -13,6 +13,7 @@ from evokern.errors import SourceError
 from evokern.simt import operations as _operations  # noqa: F401 - fills the table
 from evokern.simt.fusion import Plan, plan, split
 from evokern.simt.grain import global_grain, shared_grain
+from evokern.simt.in_flight import awaited, is_product
 from evokern.simt.lines import LineTable
 from evokern.simt.operands import registers_of, symbols_of
 from evokern.simt.operations.table import Operation, lookup
@@ -130,7 +131,7 @@ class Program:
         """Return the order of a segment's instructions with groups of at most so many that run as one."""
         return split(self._plans[segment.index], most)
 
-    def _touch(self, unit: Unit, number: int) -> tuple[frozenset[object], frozenset[object]]:
+    def touch(self, unit: Unit, number: int) -> tuple[frozenset[object], frozenset[object]]:
         """Return the registers that an instruction reads and writes; the carry flag counts as one."""
         instruction = self.instructions[number]
         results = result_count(instruction, self.operations[number])
@@ -138,7 +139,7 @@ class Program:
         writes: set[object] = {name for operand in instruction.operands[:results] for name in registers_of(operand)}
         if instruction.guard is not None:
             reads.add(instruction.guard.name)
-        if instruction.guard is not None or updates(instruction):
+        if instruction.guard is not None or is_product(instruction):
             reads |= writes
         if instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc"):
             writes.add("carry")
@@ -263,7 +264,7 @@ class Program:
                 writes = [name for operand in instruction.operands[:results] for name in registers_of(operand)]
                 if instruction.guard is not None:
                     reads.append(instruction.guard.name)
-                if instruction.guard is not None or updates(instruction):
+                if instruction.guard is not None or is_product(instruction):
                     reads += writes
                 for name in reads:
                     if name not in first:
@@ -295,7 +296,8 @@ class Program:
 
     def _share_rows(self, unit: Unit, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
         """Give registers that live within a segment rows, in the order of its plan, freed after the last use."""
-        touches = [self._touch(unit, segment.base + at) for at in range(segment.stop - segment.start)]
+        touches = [self.touch(unit, segment.base + at) for at in range(segment.stop - segment.start)]
+        touches = awaited(unit.function, unit.function.instructions[segment.start : segment.stop], touches)
         order = self._plans[segment.index] = plan(self, segment, touches)
         steps = [item if isinstance(item, tuple) else (item,) for item in order]
         if segment.control is not None:
@@ -407,11 +409,6 @@ def result_count(instruction: Instruction, operation: Operation) -> int:
     if instruction.operands and isinstance(instruction.operands[0], Address):
         return 0
     return min(operation.results, len(instruction.operands))
-
-
-def updates(instruction: Instruction) -> bool:
-    """Say whether an instruction reads its results before it writes them: accumulators of ``wgmma.mma_async``."""
-    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
 
 
 def is_warp_barrier(instruction: Instruction) -> bool:

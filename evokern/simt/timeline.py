@@ -20,10 +20,11 @@ import numpy as np
 
 from evokern.simt.arrays import Array
 from evokern.simt.counters import BatchRecord
+from evokern.simt.in_flight import is_product
 from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.operands import registers_of
 from evokern.simt.pipes import Hold
-from evokern.simt.program import Program, Segment, updates
+from evokern.simt.program import Program, Segment
 from evokern.simt.syntax import Address, Immediate, Instruction
 
 MOST_STEPS = 40_000
@@ -127,7 +128,7 @@ class Timeline:
         """
         for index in {segment for segment, _ in record.steps}:
             self._plan(self.program.segments[index])
-        multiplies = any(updates(item) for item in self.program.instructions)
+        multiplies = any(is_product(item) for item in self.program.instructions)
         state = _State(len(self._rows) + 1, record.warps, warps_per_block, self.latencies.barrier, multiplies)
         typical: dict[tuple[int, int], _Typical] = {}
         done, before = 0, -1

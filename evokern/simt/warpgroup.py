@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
+from evokern.simt.in_flight import RegistersInFlight
 from evokern.simt.matrix.descriptors import PIECE
 from evokern.simt.matrix.wgmma import WARPS
 
@@ -47,6 +48,7 @@ class WarpgroupProducts:
         self.committed = np.zeros(machine.lanes, np.int64)
         self.issued = np.zeros(machine.lanes // 32, np.int64)
         self.last = -1
+        self.registers = RegistersInFlight(machine)
 
     def load(self) -> None:
         """New blocks."""
@@ -54,6 +56,7 @@ class WarpgroupProducts:
         self.committed.fill(0)
         self.issued.fill(0)
         self.last = -1
+        self.registers.load()
 
     def issue(self, active: Active, addresses: Sequence[Array], number: int) -> None:
         """Check and record what a product reads.
@@ -81,6 +84,7 @@ class WarpgroupProducts:
         if shadow is not None:
             shadow.met(active)
             group = self.committed[active.lanes]
+            self.registers.issue(number, active, group)
             self.pending.append(_Product(active, tuple(reads), group, number, shadow.now))
 
     def commit(self, active: Active) -> None:
@@ -92,6 +96,7 @@ class WarpgroupProducts:
         if not self.pending:
             return
         limit = np.where(active.mask, self.committed - most, -1)
+        self.registers.finished = np.maximum(self.registers.finished, limit)
         kept = []
         for product in self.pending:
             ready = product.group < limit[product.active.lanes]
