@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,25 @@ def test_pairs_that_never_work_are_told_and_no_others() -> None:
     crash = Evaluation(Outcome.CRASHED, evidence={"error": "x"})
     shaken = [Trial(t.number, t.config, crash if rng.random() < 0.3 else measured(1.0)) for t in trials]
     assert failing_pairs(SPACE, shaken, barred=()) == []
+
+
+def test_a_share_is_told_only_where_the_forest_decides() -> None:
+    """A gene whose pairs prove a few per cent is told with them, and not with 0 % of what another gene decides."""
+    genes = (Mutation("PATH", ("scalar", "tensor")), Parameter("ORDER", (0, 1)), Parameter("NOISE", (0, 1, 2, 3, 4)))
+    space, rng = Space((*genes, Parameter("MORE", (0, 1, 2)))), random.Random(2)
+    trials = [
+        Trial(
+            n, c, measured(math.exp((4 if c["PATH"] == "scalar" else 0) + 0.04 * c.ORDER + rng.gauss(0, 0.004)), f"{n}")
+        )
+        for n, c in enumerate(space.grid())
+    ]
+    found = report("toy", space, trials)
+    path, order = found.having("decisive")
+    assert (path.gene, order.gene) == ("PATH", "ORDER")
+    assert re.search(r"^ORDER: 1 takes 4\.\d % longer than 0 \[.*\] over 30 pairs that differ in it alone$", order.text)
+    assert found.effects["ORDER"].share < 0.005
+    assert found.share("ORDER") == ""
+    assert re.search(r"^\d\d %|^100 %", found.share("PATH"))
 
 
 def test_a_locked_gene_is_told_with_its_reason() -> None:

@@ -64,6 +64,19 @@ def test_each_gene_gets_the_verdict_that_it_deserves() -> None:
     assert load.text.startswith("LOAD: scalar takes 28.")
 
 
+def test_what_was_only_slow_works() -> None:
+    """A value of which a candidate was stopped by racing gave a right answer: it is not barred, nor another locked."""
+    trials = everything()
+    slow = next(t.number for t in trials if t.config.WARPS == 8)
+    right = [
+        Trial(t.number, t.config, Evaluation(Outcome.SLOW, None, evidence={"elite_us": 5.0})) if t.number == slow else t
+        for t in trials
+    ]
+    before, after = ({f.text for f in learned(GENES, found) if f.gene == "WARPS"} for found in (trials, right))
+    assert before == {"WARPS works only at 4: 96 of 96 others crashed, misaligned address at line 61"}
+    assert after == {"WARPS=2 never works: 48 of 48 crashed, misaligned address at line 61"}
+
+
 def test_decisive_genes_come_last_and_by_effect() -> None:
     """What can be ignored stands first, then what cannot work, then what matters most to least."""
     kinds = [finding.kind for finding in learned(GENES, everything())]

@@ -52,19 +52,26 @@ class GenesReport:
     """Genes that the study gives one value."""
 
     def having(self, kind: Kind) -> list[Finding]:
-        """Return the findings of a kind; decisive genes by their share, the largest first."""
+        """Return the findings of a kind; decisive genes by their share, the largest first, then by their effect."""
         found = [finding for finding in self.findings if finding.kind == kind]
         if kind == "decisive":
-            found.sort(key=lambda f: (-self.effects[f.gene].share if f.gene in self.effects else 0.0, -f.effect))
+            found.sort(key=lambda f: (-self._shares.get(f.gene, 0.0), -f.effect))
         return found
 
     def share(self, gene: str) -> str:
-        """Return a gene's share of what decides, with its interval, as text; empty where no forest speaks."""
-        if gene not in self.effects:
+        """Return a gene's share of what decides, with its interval, as text; empty where the forest does not tell it.
+
+        A gene that is decisive by its pairs may well have no share: a few per cent are nothing beside what another gene
+        decides over all trials, and its pairs say it more exactly.
+        """
+        if gene not in self._shares:
             return ""
-        effect = self.effects[gene]
-        low, high = effect.share_ci95
-        return f"{100 * effect.share:.0f} % [{100 * low:.0f} %, {100 * high:.0f} %] of what decides"
+        low, high = self.effects[gene].share_ci95
+        return f"{100 * self._shares[gene]:.0f} % [{100 * low:.0f} %, {100 * high:.0f} %] of what decides"
+
+    @property
+    def _shares(self) -> dict[str, float]:
+        return {gene: effect.share for gene, effect in self.effects.items() if decides(effect)}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `show --genes --json` prints."""

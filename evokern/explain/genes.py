@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evokern.explain.failures import pattern
+from evokern.explain.failures import WORKED, pattern
 from evokern.samplers.evo._genome import Genome, Rows
 from evokern.samplers.evo._twins import Twins, single_gene_pairs
 from evokern.space import Gene, Space, Value
@@ -66,13 +66,14 @@ def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[Finding, ..
     """
     genome = Genome(Space(tuple(genes)))
     ran = [trial for trial in trials if trial.outcome in TIMED | FAILED]
+    judged = [trial for trial in trials if trial.outcome in FAILED or trial.outcome in WORKED]
     rows = genome.rows(trial.config for trial in ran)
     dead = list(_dead_in_code(genome, ran, rows))
     silent = {finding.gene for finding in dead}
     effects = [effect for effect in _effects(genome, ran, rows) if effect.gene not in silent]
     dead += [effect for effect in effects if effect.kind == "dead"]
     decisive = sorted((e for e in effects if e.kind == "decisive"), key=lambda e: -e.effect)
-    stuck = sorted(_locked_and_barred(genes, ran), key=lambda finding: finding.kind != "locked")
+    stuck = sorted(_locked_and_barred(genes, judged), key=lambda finding: finding.kind != "locked")
     return (*dead, *stuck, *decisive)
 
 
@@ -131,17 +132,17 @@ def _largest_effect(
             continue
         text = (
             f"{gene.name}: {gene.values[slow]} takes {_percent(abs(mean))} longer than {gene.values[fast]} "
-            f"[{_percent(low)}, {_percent(high)}] over {len(spread)} pairs"
+            f"[{_percent(low)}, {_percent(high)}] over {len(spread)} pairs that differ in it alone"
         )
         best = Finding(gene.name, "decisive", text, len(spread), effect, bounds)
     return best
 
 
-def _locked_and_barred(genes: Sequence[Gene], ran: Sequence[Trial]) -> Iterator[Finding]:
+def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterator[Finding]:
     for gene in genes:
         works: Counter[Value] = Counter()
         fails: dict[Value, list[Trial]] = defaultdict(list)
-        for trial in ran:
+        for trial in judged:
             value = trial.config[gene.name]
             if trial.outcome in FAILED:
                 fails[value].append(trial)

@@ -105,7 +105,7 @@ def _findings(facts: Facts) -> Iterator[str]:
     ]
     rows += [("Never together", escape(failing.text)) for failing in facts.learned.combinations]
     if rows:
-        yield "<p>From pairs of trials that differ in one gene, and from what failed:</p>"
+        yield "<p>From pairs of trials that differ in one gene, from a model of all, and from what failed:</p>"
         yield table(("", "finding"), rows)
 
 
