@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from simt_tools import module_of
-from wgmma_tools import Layout, fragments_of, kernel, sums_of
+from wgmma_tools import Layout, Product, kernel
 
 from evokern import simt
 from evokern.errors import SourceError, UsageError
-from evokern.simt import numerics
 from evokern.simt.matrix import pieces_of
 
 WIDTHS = (8, 4, 2, 1)
@@ -31,65 +28,11 @@ def test_descriptors_lead_to_the_elements_of_the_canonical_layouts(width: int, t
         assert pieces_of(layout.descriptor(step), extent, transposed).tolist() == expected
 
 
-def bits(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Random numbers of a type as bit patterns."""
-    with numerics.quiet():
-        return numerics.encode(kind, np.random.default_rng(seed).standard_normal(shape)).view(np.uint16)
-
-
-def numbers(kind: str, patterns: np.ndarray) -> np.ndarray:
-    """Bit patterns as float64."""
-    with numerics.quiet():
-        return numerics.decode(kind, patterns.view(numerics.STORAGE[kind])).astype(np.float64)
-
-
-def multiply(
-    columns: int, d_type: str = "f32", kind: str = "f16", *, a: Layout | None = None, b: Layout | None = None,
-    add_first: bool = True, **options: Any,
-) -> tuple[np.ndarray, np.ndarray, simt.LaunchResult]:  # fmt: skip
-    """Run a product of two blocks; return D as the machine has it, as it must be, and the result of the launch."""
-    blocks, count = 2, columns // (4 if d_type == "f16" else 2)
-    b = b or Layout(False, 8, columns)
-    base = -(-b.size // 1024) * 1024
-    left = None if a is None else Layout(a.transposed, a.width, 64, base=base)
-    image = np.zeros((base + (left.size if left else 0)) // 2, np.uint16)
-    a_bits, b_bits = bits(kind, (64, 64), 1), bits(kind, (columns, 64), 2)
-    b.fill(image, b_bits)
-    if left is not None:
-        left.fill(image, a_bits)
-    before = bits("f16", (blocks, count, 128, 2), 3).view(np.uint32)[..., 0]
-    if d_type == "f32":
-        before = np.random.default_rng(4).standard_normal(before.shape).astype(np.float32).view(np.uint32)
-    source = kernel(
-        columns, d_type, kind, in_registers=left is None, a_turned=bool(left and left.transposed),
-        b_turned=b.transposed, **options,
-    )  # fmt: skip
-    memory = simt.Memory()
-    steps = range(4)
-    to_a = np.array([left.descriptor(step) if left else 0 for step in steps], np.uint64)
-    to_b = np.array([b.descriptor(step) for step in steps], np.uint64)
-    sums = memory.allocate("sums", before)
-    arguments = [
-        memory.allocate("image", image), np.int32(image.size // 8), memory.allocate("a", to_a),
-        memory.allocate("b", to_b), memory.allocate("fragments", fragments_of(a_bits)), np.int32(4),
-        np.int32(add_first), sums,
-    ]  # fmt: skip
-    result = simt.launch(
-        module_of(source, (), "compute_90a"), "product", (blocks, 1, 1), (128, 1, 1), arguments, memory=memory,
-        dynamic_shared=2 * image.size, architecture="sm_90",
-    )  # fmt: skip
-    sign = np.prod(options.get("signs", (1, 1)))
-    factors = sign * numbers(kind, a_bits), numbers(kind, b_bits).T
-    got, expected = [], []
-    for block, registers in enumerate(sums.read()):
-        total = sums_of(before[block], columns, d_type) * add_first
-        for step in steps:
-            part = slice(16 * step, 16 * step + 16)
-            exact = total.astype(np.float64) + factors[0][:, part] @ factors[1][part]
-            total = exact.astype(total.dtype)
-        got.append(sums_of(registers, columns, d_type))
-        expected.append(total)
-    return np.stack(got), np.stack(expected), result
+def check(product: Product) -> None:
+    """Run a product; D is what it must be, bit for bit, and nothing is found."""
+    got, result = product.simulate()
+    assert (result.findings, result.completed) == ((), True)
+    np.testing.assert_array_equal(got, product.expected())
 
 
 @pytest.mark.parametrize("columns", [8, 16, 64, 72, 128, 256])
@@ -97,40 +40,30 @@ def multiply(
 @pytest.mark.parametrize("shared", [False, True], ids=["a_in_registers", "a_in_shared"])
 def test_products_are_those_of_the_matrices(columns: int, d_type: str, shared: bool) -> None:
     """Every step of K adds the exact product, rounded once, whatever N, accumulator and place of A."""
-    got, expected, result = multiply(columns, d_type, a=Layout(False, 8, 64) if shared else None)
-    assert (result.findings, result.completed) == ((), True)
-    np.testing.assert_array_equal(got, expected)
+    check(Product(columns, d_type, a=Layout(False, 8, 64) if shared else None))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("transposed", [(False, True), (True, False), (True, True)], ids=["b_mn", "a_mn", "both_mn"])
 def test_products_of_every_layout(width: int, transposed: tuple[bool, bool]) -> None:
     """Operands K-major and MN-major, in all swizzles, give the same product."""
-    a, b = Layout(transposed[0], width, 64), Layout(transposed[1], width, 64)
-    got, expected, result = multiply(64, a=a, b=b)
-    assert result.findings == ()
-    np.testing.assert_array_equal(got, expected)
+    check(Product(64, a=Layout(transposed[0], width, 64), b=Layout(transposed[1], width, 64)))
 
 
 @pytest.mark.parametrize("signs", [(-1, 1), (1, -1), (-1, -1)])
 def test_signs_and_the_first_product(signs: tuple[int, int]) -> None:
-    """imm-scale negates factors, and with scale-d false nothing is added to."""
-    got, expected, result = multiply(64, signs=signs, add_first=False, a=Layout(False, 4, 64))
-    assert result.findings == ()
-    np.testing.assert_array_equal(got, expected)
+    """With imm-scale factors are negated, and with scale-d false nothing is added to."""
+    check(Product(64, signs=signs, add_first=False, a=Layout(False, 4, 64)))
 
 
 def test_bf16_factors() -> None:
-    """bf16 factors accumulate in fp32."""
-    got, expected, _ = multiply(64, kind="bf16")
-    np.testing.assert_array_equal(got, expected)
+    """Factors of bf16 accumulate in fp32."""
+    check(Product(64, kind="bf16"))
 
 
 def test_groups_in_flight() -> None:
     """With one group left in flight at every wait the products are the same, and nothing is found."""
-    got, expected, result = multiply(128, pending=1, a=Layout(False, 8, 64))
-    assert result.findings == ()
-    np.testing.assert_array_equal(got, expected)
+    check(Product(128, pending=1, a=Layout(False, 8, 64)))
 
 
 def test_other_targets_are_refused() -> None:
@@ -145,7 +78,7 @@ def test_other_targets_are_refused() -> None:
 
 def test_matrix_work_is_counted_once_a_warpgroup() -> None:
     """Four warps issue one product: its operations are those of 64 rows, its fences are no matrix instructions."""
-    _, _, result = multiply(64, a=Layout(False, 8, 64))
+    _, result = Product(64, a=Layout(False, 8, 64)).simulate()
     assert result.counters is not None
     assert {"m64n64k16.f32.f16.f16": (2 * 4 * 4, 2 * 4 * 2.0 * 64 * 64 * 16)} == result.counters.mma
     assert 2 * 4 * 4 == result.counters.by_pipe()["tensor"]

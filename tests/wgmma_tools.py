@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from simt_tools import module_of
 
+from evokern import simt
+from evokern.simt import numerics
+
+BLOCKS = 2
+"""Blocks of a product's launch, which differ in what they add to."""
 SWIZZLE_MODE = {8: 1, 4: 2, 2: 3, 1: 0}
 """16-byte chunks in the swizzle's width -> bits 62 and 63 of a descriptor."""
 
@@ -159,3 +166,118 @@ def sums_of(registers: np.ndarray, columns: int, d_type: str) -> np.ndarray:
             row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
             matrix[row, 8 * (i // 4) + lane % 4 * 2 + i % 2] = values[i // each, thread, i % each]
     return matrix
+
+
+def bits(kind: str, shape: tuple[int, ...], seed: int, *, integers: bool = False) -> np.ndarray:
+    """Return random numbers of a type as bit patterns; integers are from -4 to 4."""
+    random = np.random.default_rng(seed)
+    values = random.integers(-4, 5, shape).astype(np.float64) if integers else random.standard_normal(shape)
+    with numerics.quiet():
+        return numerics.encode(kind, values).view(np.uint16 if kind != "f32" else np.uint32)
+
+
+def numbers(kind: str, patterns: np.ndarray) -> np.ndarray:
+    """Return bit patterns as float64."""
+    with numerics.quiet():
+        return numerics.decode(kind, patterns.view(numerics.STORAGE[kind])).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of 64 rows over a depth of 64, with everything about its operands."""
+
+    columns: int
+    d_type: str = "f32"
+    kind: str = "f16"
+    a: Layout | None = None
+    """Layout of A, wherever it begins; None for registers."""
+    b: Layout | None = None
+    """Layout of B; None for K-major with the widest swizzle."""
+    add_first: bool = True
+    """Whether the first step adds to what the sums were."""
+    signs: tuple[int, int] = (1, 1)
+    pending: int = 0
+    integers: bool = False
+    """Factors and sums are small integers, so that every order of adding up gives the same."""
+
+    @cached_property
+    def layouts(self) -> tuple[Layout | None, Layout]:
+        """Layouts of A and B, A behind B."""
+        b = self.b or Layout(False, 8, self.columns)
+        base = -(-b.size // 1024) * 1024
+        return None if self.a is None else Layout(self.a.transposed, self.a.width, 64, base=base), b
+
+    @property
+    def source(self) -> str:
+        """CUDA source."""
+        a, b = self.layouts
+        return kernel(
+            self.columns, self.d_type, self.kind, in_registers=a is None, a_turned=bool(a and a.transposed),
+            b_turned=b.transposed, signs=self.signs, pending=self.pending,
+        )  # fmt: skip
+
+    @cached_property
+    def factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """A [64, 64] and B transposed [columns, 64], as bit patterns."""
+        return (
+            bits(self.kind, (64, 64), 1, integers=self.integers),
+            bits(self.kind, (self.columns, 64), 2, integers=self.integers),
+        )
+
+    @cached_property
+    def before(self) -> np.ndarray:
+        """Registers of D before, uint32 [blocks, count, 128 threads]."""
+        each = 2 if self.d_type == "f16" else 1
+        shape = (BLOCKS, self.columns // 2 // each, 128, each)
+        return bits(self.d_type, shape, 3, integers=self.integers).view(np.uint32).reshape(shape[:3])
+
+    @cached_property
+    def arguments(self) -> tuple[np.ndarray | np.int32, ...]:
+        """Arguments of the kernel; the last one is written."""
+        a, b = self.layouts
+        image = np.zeros((a or b).base // 2 + (a or b).size // 2, np.uint16)
+        b.fill(image, self.factors[1])
+        if a is not None:
+            a.fill(image, self.factors[0])
+        to_a = np.array([a.descriptor(step) if a else 0 for step in range(4)], np.uint64)
+        to_b = np.array([b.descriptor(step) for step in range(4)], np.uint64)
+        fragments = fragments_of(self.factors[0])
+        return (
+            image, np.int32(image.size // 8), to_a, to_b, fragments, np.int32(4), np.int32(self.add_first), self.before,
+        )  # fmt: skip
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory."""
+        image = self.arguments[0]
+        assert isinstance(image, np.ndarray)
+        return image.nbytes
+
+    def simulate(self) -> tuple[np.ndarray, simt.LaunchResult]:
+        """Run it on the PTX machine; return D [blocks, 64, columns] and the result of the launch."""
+        memory = simt.Memory()
+        placed = [
+            memory.allocate(f"argument{at}", item) if isinstance(item, np.ndarray) else item
+            for at, item in enumerate(self.arguments)
+        ]
+        result = simt.launch(
+            module_of(self.source, (), "compute_90a"), "product", (BLOCKS, 1, 1), (128, 1, 1), placed, memory=memory,
+            dynamic_shared=self.shared, architecture="sm_90",
+        )  # fmt: skip
+        sums = placed[-1]
+        assert isinstance(sums, simt.Buffer)
+        return self.matrices(sums.read()), result
+
+    def matrices(self, registers: np.ndarray) -> np.ndarray:
+        """Return D [blocks, 64, columns] from registers of every block."""
+        return np.stack([sums_of(block, self.columns, self.d_type) for block in registers.reshape(self.before.shape)])
+
+    def expected(self) -> np.ndarray:
+        """Return D as steps of exact products give it, each rounded once."""
+        total = self.matrices(self.before) * self.add_first
+        left, right = (numbers(self.kind, factor) for factor in self.factors)
+        left = left * np.prod(self.signs)
+        for step in range(4):
+            part = slice(16 * step, 16 * step + 16)
+            total = (total.astype(np.float64) + left[:, part] @ right[:, part].T).astype(total.dtype)
+        return total
