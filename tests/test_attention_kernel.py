@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evokern import simt
-from evokern.compile.nvrtc import compile_program, compile_ptx
+from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.diagnosis import host_compiler
 from evokern.discovery import load_kernel
@@ -21,6 +21,7 @@ from evokern.render import macros, render
 FOLDER = Path(__file__).parents[1] / "kernels" / "attention"
 KERNEL = load_kernel(FOLDER)
 RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", (FOLDER / "kernel.cu").read_text())
+WGMMA = {"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "WARPS_M": 4}
 PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128", "1,1,1,128,causal=1")
 
 
@@ -84,19 +85,20 @@ def test_default_is_feasible_on_every_chip_at_every_length():
             assert check(KERNEL, KERNEL.space.default(), [KERNEL.problem(text)], chip) is None
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90"])
-def test_feasible_candidates_compile(architecture):
-    """A sample of feasible candidates, one of each way to multiply at least, compiles without an error."""
-    rng = random.Random(architecture)
+@pytest.mark.parametrize(("chip", "ways"), [("a100", 3), ("l4", 3), ("h200", 4)])
+def test_feasible_candidates_compile(chip, ways):
+    """A sample of feasible candidates, one of each way to multiply that the chip has, compiles without an error."""
+    rng = random.Random(chip)
     tried = set()
-    chip = CHIPS["h200"] if architecture == "sm_90" else CHIPS["l4"]
-    while len(tried) < 3:
+    chip = CHIPS[chip]
+    while len(tried) < ways:
         config = KERNEL.space.draw(rng)
         problem = KERNEL.problem(rng.choice(PROBLEMS))
         if config["TENSOR_CORES"] in tried or check(KERNEL, config, [problem], chip) is not None:
             continue
         tried.add(config["TENSOR_CORES"])
         built = render(KERNEL, config, problem)
+        architecture = chip.architecture + built.architecture_suffix
         result = compile_program(built.source, built.name, built.headers, built.options, built.entries, architecture)
         assert not isinstance(result, CompileFailure), f"{dict(config)} at {problem}: {result}"
 
@@ -127,6 +129,17 @@ def test_feasible_candidates_compile(architecture):
         ("1,1,40,64", {"STATIC_SEQ": 0, "SCHEDULE": "persistent", "GRID_BLOCKS": 58, "ROW_SUM": "add"}),
         ("1,1,72,64,causal=1", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),
         ("1,1,24,64", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
+        ("1,1,200,64", WGMMA),
+        (
+            "1,1,136,128,causal=1",
+            WGMMA | {"LOOP_ORDER": "plain", "Q_LOCATION": "shared", "KEY_SPLITS": 1, "ROW_SUM": "add"},
+        ),
+        (
+            "1,1,256,64",
+            WGMMA | {"KV_BUFFERS": "resident", "BLOCK_M": 128, "WARPS_M": 8, "EXP": "f16x2", "STATIC_SEQ": 1},
+        ),
+        ("1,1,200,64,causal=1", WGMMA | {"WARP_ROLES": "loaders", "STAGES": 3, "KEY_SPLITS": 1, "RESCALE": "always"}),
+        ("1,1,72,128", WGMMA | {"KV_LOAD": "vector16", "BLOCK_N": 64, "STATIC_SEQ": 0, "Q_LOCATION": "shared"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
@@ -145,6 +158,7 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
             "1,1,96,64",
             {"SCHEDULE": "persistent", "GRID_BLOCKS": 58, "BLOCK_M": 32, "WARPS_M": 2, "Q_LOCATION": "shared"},
         ),
+        ("1,1,256,64", WGMMA | {"Q_LOCATION": "shared", "ROW_SUM": "add"}),
     ],
 )
 @pytest.mark.parametrize("magnitude", [1, 8])
@@ -158,7 +172,11 @@ def _error_on_the_ptx_machine(problem, choices, magnitude=1):
     p = KERNEL.problem(problem)
     config = KERNEL.space.canonical({**KERNEL.space.default(), **choices})
     built = render(KERNEL, config, p)
-    program = compile_ptx(built.source, built.name, built.headers, built.options, built.entries, (8, 9))
+    chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
+    architecture = chip.architecture.replace("sm_", "compute_") + built.architecture_suffix
+    program = compile_program(
+        built.source, built.name, built.headers, built.options, built.entries, architecture, line_info=True
+    )
     torch.manual_seed(0)
     shape = (p.B, p.H, p.S, p.D)
     scales = {"q": magnitude, "k": magnitude, "v": 1}

@@ -16,7 +16,6 @@ from evokern.cuda_source import specialise
 from evokern.cuda_source.conditionals import inline_headers, resolve_conditionals
 from evokern.cuda_source.constant import Integer, UndecidableError, evaluate, parse_expression
 from evokern.discovery import load_kernel
-from evokern.space import Config
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
 
@@ -261,7 +260,7 @@ def random_candidates(name: str, problem: str, count: int) -> list[render.Render
     generator = random.Random(20)
     found: list[render.Rendered] = []
     while len(found) < count:
-        config = Config({gene.name: generator.choice(list(gene.values)) for gene in kernel.genes})
+        config = kernel.space.draw(generator)
         if all(constraint.evaluate(config, at, None).holds for constraint in kernel.constraints):
             found.append(render.render(kernel, config, at))
     return found

@@ -308,6 +308,18 @@ def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
     assert "make_float4" not in text.split("the kernel\n")[1].split("the launcher\n")[0]
 
 
+@pytest.mark.parametrize(
+    ("tensor_cores", "target"),
+    [("mma_sync", "-arch=sm_90"), ("wgmma", "-gencode=arch=compute_90a,code=sm_90a")],
+)
+def test_build_line_names_the_architecture_that_the_candidate_needs(tensor_cores: str, target: str) -> None:
+    """Wgmma exists on sm_90a alone, which nvcc takes in its long form only."""
+    kernel = find_kernel(str(ROOT / "kernels" / "attention"))
+    config = kernel.space.canonical({**kernel.space.default(), "TENSOR_CORES": tensor_cores})
+    text = standalone(kernel, config, kernel.problem(SHIPPED["attention"]), CHIPS["h200"], Provenance())
+    assert f"\n//     nvcc {target} best.cu -o best\n" in text
+
+
 @needs_nvcc
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:

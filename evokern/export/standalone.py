@@ -117,7 +117,7 @@ def _banner(
 ) -> str:
     binary = re.sub(r"\.cu$", "", file_name)
     options = [o for o in kernel.options if not o.startswith("-D")]
-    build = " ".join(["nvcc", f"-arch={architecture}", *options, file_name, "-o", binary])
+    build = " ".join(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
     lines = [f"{kernel.name}: the fastest variant that evokern found, with the check of its own answers.", ""]
     lines += [
         f"    {build}",
@@ -131,6 +131,16 @@ def _banner(
     lines += ["problem: " + ", ".join(f"{name}={value}" for name, value in problem.items()), "configuration:"]
     lines += [f"    {name} = {value}" for name, value in config.items()]
     return "\n".join(f"// {line}".rstrip() for line in lines)
+
+
+def build_target(architecture: str) -> str:
+    """Return nvcc's option for an architecture, such as `sm_89`.
+
+    For one with specific instructions, such as `sm_90a`, nvcc 13.0 takes its short form for the plain architecture.
+    """
+    if not architecture.endswith("a"):
+        return f"-arch={architecture}"
+    return f"-gencode=arch={architecture.replace('sm', 'compute')},code={architecture}"
 
 
 def _type_headers(tensors: Mapping[str, Tensor]) -> str:

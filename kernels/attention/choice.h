@@ -23,7 +23,9 @@ HOST_DEVICE constexpr int at_most(int a, int b) { return a < b ? a : b; }
 HOST_DEVICE constexpr int at_least(int a, int b) { return a > b ? a : b; }
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-HOST_DEVICE constexpr bool on_mma(Choice c) { return c.tensor_cores == TENSOR_CORES_MMA_SYNC; }
+HOST_DEVICE constexpr bool on_wgmma(Choice c) { return c.tensor_cores == TENSOR_CORES_WGMMA; }
+/// Scores stay in registers: they are accumulators of the one product and operands of the other.
+HOST_DEVICE constexpr bool in_registers(Choice c) { return c.tensor_cores == TENSOR_CORES_MMA_SYNC || on_wgmma(c); }
 HOST_DEVICE constexpr bool resident(Choice c) { return c.kv_buffers == KV_BUFFERS_RESIDENT; }
 HOST_DEVICE constexpr bool direct(Choice c) { return c.qk_path == QK_PATH_DIRECT; }
 HOST_DEVICE constexpr bool specialised(Choice c) { return c.warp_roles == WARP_ROLES_LOADERS; }
@@ -32,7 +34,7 @@ HOST_DEVICE constexpr bool specialised(Choice c) { return c.warp_roles == WARP_R
 
 /// Threads that compute; loading warps come on top.
 HOST_DEVICE constexpr int compute_threads(Choice c) {
-  return 32 * c.warps_m * (on_mma(c) ? c.key_splits : 1);
+  return 32 * c.warps_m * (in_registers(c) ? c.key_splits : 1);
 }
 HOST_DEVICE constexpr int threads(Choice c) {
   return compute_threads(c) + (specialised(c) ? 32 * c.load_warps : 0);
@@ -64,8 +66,8 @@ HOST_DEVICE constexpr int split_bytes(Choice c) {
 HOST_DEVICE constexpr int query_bytes(Choice c) { return c.block_m * row_bytes(c); }
 /// Bytes of the references and row sums that the splits exchange.
 HOST_DEVICE constexpr int exchange_bytes(Choice c) { return c.key_splits > 1 ? 8 * c.key_splits * c.block_m : 0; }
-/// Dynamic shared memory of a block on the mma.sync path: Q, each split's memory, the exchange.
-HOST_DEVICE constexpr int mma_shared_bytes(Choice c) {
+/// Dynamic shared memory of a block that keeps scores in registers: Q, each split's memory, the exchange.
+HOST_DEVICE constexpr int fragment_shared_bytes(Choice c) {
   return query_bytes(c) + c.key_splits * split_bytes(c) + exchange_bytes(c);
 }
 
@@ -79,22 +81,24 @@ HOST_DEVICE constexpr int tile_shared_bytes(Choice c) {
   return query_bytes(c) + 2 * c.stages * tile_bytes(c) +
          c.block_m * (score_row_bytes(c) + output_row_bytes(c) + 8);
 }
-HOST_DEVICE constexpr int shared_bytes(Choice c) { return on_mma(c) ? mma_shared_bytes(c) : tile_shared_bytes(c); }
+HOST_DEVICE constexpr int shared_bytes(Choice c) { return in_registers(c) ? fragment_shared_bytes(c) : tile_shared_bytes(c); }
 
-/// Registers that a thread holds at once on the mma.sync path: output, scores, Q, K, references and sums, addresses.
+/// Registers that a thread holds at once: output, scores, Q, K, references and sums, addresses; for wgmma also P, which
+/// the tensor cores read while the next scores form.
 HOST_DEVICE constexpr int least_registers(Choice c) {
   const int output = c.head_dim / 8 * (c.pv_acc == PV_ACC_FP32 ? 4 : 2);
   const int scores = c.block_n / 8 * (c.qk_acc == QK_ACC_FP32 ? 4 : 2);
   const int query = c.q_location == Q_LOCATION_REGISTERS ? c.head_dim / 4 : 0;
   const int keys = direct(c) ? c.block_n * c.head_dim / 64 : 0;
-  return row_tiles(c) * (output + scores + query + 4) + keys + 8;
+  const int probabilities = on_wgmma(c) ? c.block_n / 4 : 0;
+  return row_tiles(c) * (output + scores + query + probabilities + 4) + keys + 8;
 }
 HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 / (threads(c) * c.min_blocks) / 8 * 8); }
 
 // ---- rules (their reasons stand in kernel.cu and kernel.py)
 
 HOST_DEVICE constexpr bool rows_split_over_warps(Choice c) {
-  return !on_mma(c) || c.block_m % (16 * c.warps_m) == 0;
+  return !in_registers(c) || c.block_m % (16 * c.warps_m) == 0;
 }
 HOST_DEVICE constexpr bool threads_within_block(Choice c) { return threads(c) <= 1024; }
 HOST_DEVICE constexpr bool resident_needs_static_length(Choice c) { return !resident(c) || c.seq_len > 0; }
@@ -102,19 +106,25 @@ HOST_DEVICE constexpr bool direct_takes_one_step(Choice c) {
   return !direct(c) || (total_steps(c) == 1 && c.q_location == Q_LOCATION_REGISTERS);
 }
 HOST_DEVICE constexpr bool qk_first_needs_lookahead(Choice c) {
-  return !on_mma(c) || c.loop_order == LOOP_ORDER_PLAIN || resident(c) || c.stages > 1;
+  return !in_registers(c) || c.loop_order == LOOP_ORDER_PLAIN || resident(c) || c.stages > 1;
 }
 HOST_DEVICE constexpr bool loaders_need_a_ring(Choice c) {
   return !specialised(c) ||
-         (!resident(c) && c.stages > (on_mma(c) && c.loop_order == LOOP_ORDER_PLAIN ? 2 : 1));
+         (!resident(c) && c.stages > (in_registers(c) && c.loop_order == LOOP_ORDER_PLAIN ? 2 : 1));
 }
 HOST_DEVICE constexpr bool restart_finds_its_keys(Choice c) {
-  return !on_mma(c) || c.rescale != RESCALE_RESTART ||
+  return !in_registers(c) || c.rescale != RESCALE_RESTART ||
          (!specialised(c) && c.key_walk == KEY_WALK_FORWARD && c.pv_acc == PV_ACC_FP32);
 }
 HOST_DEVICE constexpr bool wmma_needs_whole_rows(Choice c) {
   return c.tensor_cores != TENSOR_CORES_WMMA || c.smem_layout != SMEM_LAYOUT_XOR_SWIZZLE;
 }
+HOST_DEVICE constexpr bool wgmma_takes_64_rows(Choice c) {
+  return !on_wgmma(c) || (c.warps_m % 4 == 0 && c.block_m == 16 * c.warps_m);
+}
+HOST_DEVICE constexpr bool wgmma_reads_swizzled_tiles(Choice c) {
+  return !on_wgmma(c) || c.smem_layout == SMEM_LAYOUT_XOR_SWIZZLE;
+}
 HOST_DEVICE constexpr bool registers_hold_fragments(Choice c) {
-  return !on_mma(c) || least_registers(c) <= register_limit(c);
+  return !in_registers(c) || least_registers(c) <= register_limit(c);
 }

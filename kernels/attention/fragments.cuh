@@ -1,4 +1,4 @@
-// What one warp holds in fragments (Q, K that comes straight from global memory, running softmax), and its two products.
+// What one warp holds in fragments: Q, K that comes straight from global memory, the running softmax.
 #pragma once
 
 /// A lane's part of rows that come straight from global memory: 16-byte chunks lane % 4, lane % 4 + 4 ... of a row, whose
@@ -35,7 +35,7 @@ struct Query {
   u32 fragment[Q_LOCATION == Q_LOCATION_REGISTERS ? MT : 1][D / 16][4];
 
   __device__ __forceinline__ void read(u32 (&a)[4], int m, int k, const Place& at) const {
-    load_matrices(a, address + chunk_offset((at.warp_m * MT + m) * 16 + at.lane % 16, 2 * k + at.lane / 16));
+    load_matrices(a, address + chunk_offset<BLOCK_M>((at.warp_m * MT + m) * 16 + at.lane % 16, 2 * k + at.lane / 16));
   }
   __device__ __forceinline__ void prepare(const Place& at) {
     if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {
@@ -92,51 +92,3 @@ struct Rows {
     }
   }
 };
-
-/// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
-__device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, const DirectKeys& direct, u32 k_tile, int n,
-                                            const Place& at) {
-  const int row = at.lane / 16 * 8 + at.lane % 8, chunk = at.lane / 8 % 2;
-#pragma unroll
-  for (int m = 0; m < MT; ++m) clear(s[m][2 * n]), clear(s[m][2 * n + 1]);
-#pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
-    u32 b[4];
-    if constexpr (DIRECT) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) b[i] = direct.row[2 * n + i / 2].word(k, i % 2);
-    } else {
-      load_matrices(b, k_tile + n * 16 * ROW_BYTES + chunk_offset(row, 2 * k + chunk));
-    }
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
-      if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {
-        mma(s[m][2 * n], q.fragment[m][k], b[0], b[1]);
-        mma(s[m][2 * n + 1], q.fragment[m][k], b[2], b[3]);
-      } else {
-        u32 a[4];
-        q.read(a, m, k, at);
-        mma(s[m][2 * n], a, b[0], b[1]);
-        mma(s[m][2 * n + 1], a, b[2], b[3]);
-      }
-    }
-  }
-}
-
-/// output += P V over 16 keys; the row sums come from the same tensor cores where they multiply P by ones.
-__device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n, const Place& at) {
-  if constexpr (ROW_SUM == ROW_SUM_ONES_MMA) {
-#pragma unroll
-    for (int m = 0; m < MT; ++m) mma(rows.sum[m], p[m], ONES, ONES);
-  }
-#pragma unroll
-  for (int d = 0; d < D / 16; ++d) {
-    u32 b[4];
-    load_matrices_transposed(b, v_tile + n * 16 * ROW_BYTES + chunk_offset(at.lane % 16, 2 * d + at.lane / 16));
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
-      mma(rows.output[m][2 * d], p[m], b[0], b[1]);
-      mma(rows.output[m][2 * d + 1], p[m], b[2], b[3]);
-    }
-  }
-}

@@ -2,11 +2,12 @@
 //
 // Q, K, V, O: fp16, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1: tails are masked. CAUSAL hides
 // keys after the row. Softmax is taken in base 2 (scale_log2e = scale * log2 e) against a running reference per row.
-// mma_path.cuh holds the fast algorithm, tile_path.cuh the one through shared memory, choice.h the rules and sizes.
+// mma_path.cuh holds the fast algorithms, tile_path.cuh the one through shared memory, choice.h the rules and sizes.
 //
 // Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time.
 // Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
-//   TENSOR_CORES  who multiplies: plain FMAs, wmma, or mma.sync with fragments in registers
+//   TENSOR_CORES  who multiplies: plain FMAs, wmma, mma.sync with fragments in registers, or (sm_90a) wgmma, four warps
+//                 together, which keeps scores in registers too and reads K and V from shared memory by itself
 //   KV_LOAD       how tiles reach shared memory: single halves (strided or coalesced), 16-byte vectors, cp.async
 //   RESTRICT      (plain loads) tensors are declared unaliased, so that loads may take the read-only path
 //   STATIC_SEQ    reaches the source as SEQ_LEN; L2_WINDOW is an attribute of the launch
@@ -71,6 +72,9 @@ constexpr Choice CHOICE = {
     BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N, STAGES, LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
 constexpr int D = HEAD_DIM;
 constexpr int ROW_BYTES = row_bytes(CHOICE);
+constexpr bool WGMMA = on_wgmma(CHOICE);
+constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes: longer ones stand in panels
+constexpr int PITCH = PANELS ? 128 : ROW_BYTES;       // bytes from a row to the next
 
 static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
 static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
@@ -80,6 +84,8 @@ static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be ther
 static_assert(loaders_need_a_ring(CHOICE), "loading warps fill free buffers of a ring");
 static_assert(restart_finds_its_keys(CHOICE), "warps load keys themselves, from the first, and fp32 sums show overflow");
 static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows at one stride, which a swizzle breaks up");
+static_assert(wgmma_takes_64_rows(CHOICE), "four warps together take 64 query rows");
+static_assert(wgmma_reads_swizzled_tiles(CHOICE), "the tensor cores read rows of 128 bytes with swizzled chunks");
 static_assert(registers_hold_fragments(CHOICE), "output, scores and Q live in registers at once");
 
 /// One head's tensors: pointers to its first row.
@@ -88,12 +94,19 @@ struct Tensors {
   Half* o;
 };
 
-/// Where a 16-byte chunk of a row stands within its row of a tile, in chunks, and from the tile's start, in bytes.
+/// Where a 16-byte chunk of a row stands within its row of a tile, in chunks, and from the start of a tile of ROWS rows,
+/// in bytes.
 __device__ __forceinline__ int placed_chunk(int row, int chunk) {
+  if constexpr (PANELS) chunk %= 8;
   return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row & 7) : chunk;
 }
+template <int ROWS>
+__device__ __forceinline__ u32 panel_offset(int chunk) {
+  return PANELS ? chunk / 8 * (ROWS * PITCH) : 0;
+}
+template <int ROWS>
 __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
-  return row * ROW_BYTES + placed_chunk(row, chunk) * 16;
+  return panel_offset<ROWS>(chunk) + row * PITCH + placed_chunk(row, chunk) * 16;
 }
 
 /// 16 bytes of a tensor, by the read-only path where it is declared unaliased.
@@ -117,8 +130,8 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
       return BOUNDED ? from + min(first + i * ROWS_AT_ONCE, last) * D : own + i * ROWS_AT_ONCE * D;
     };
     const auto place = [&](int i) {
-      return tile + first * ROW_BYTES + placed_chunk(first + i * ROWS_AT_ONCE, chunk) * 16 +
-             i * (ROWS_AT_ONCE * ROW_BYTES);
+      return tile + panel_offset<ROWS>(chunk) + first * PITCH + placed_chunk(first + i * ROWS_AT_ONCE, chunk) * 16 +
+             i * (ROWS_AT_ONCE * PITCH);
     };
     if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) {
       // Beside direct loads a loop stays one: the assembler would put off unrolled copies until Q K^T has been taken.
@@ -145,13 +158,13 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
     for (u32 index = thread; index < ROWS * D; index += THREADS) {
       const int row = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index / D : index % ROWS;
       const int column = KV_LOAD == KV_LOAD_SCALAR_COALESCED ? index % D : index / ROWS;
-      store_shared_half(tile + chunk_offset(row, column / 8) + column % 8 * 2,
+      store_shared_half(tile + chunk_offset<ROWS>(row, column / 8) + column % 8 * 2,
                         source[(BOUNDED ? min(row, last) : row) * D + column]);
     }
   }
 }
 
-#if TENSOR_CORES == TENSOR_CORES_MMA_SYNC
+#if TENSOR_CORES == TENSOR_CORES_MMA_SYNC || TENSOR_CORES == TENSOR_CORES_WGMMA
 #include "mma_path.cuh"
 #else
 #include "tile_path.cuh"
@@ -174,7 +187,7 @@ __device__ __forceinline__ int row_block(int index, int blocks) {
 extern "C" __global__ void __launch_bounds__(threads(CHOICE), MIN_BLOCKS)
 attention(const Half* UNALIASED q, const Half* UNALIASED k, const Half* UNALIASED v, Half* UNALIASED o, int heads,
           int seq_len, float scale_log2e) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes
   const int length = SEQ_LEN != 0 ? SEQ_LEN : seq_len;
   const int blocks = ceil_div(length, BLOCK_M);
   const auto work = [&](int head, int index) {

@@ -21,56 +21,60 @@ from evokern import (
     i32,
 )
 
+FRAGMENTS = {"TENSOR_CORES": ("mma_sync", "wgmma")}
 MMA = {"TENSOR_CORES": ("mma_sync",)}
 SHARED_SCORES = {"TENSOR_CORES": ("none", "wmma")}
 RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
 
 GENES = (
-    Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), doc="who multiplies, and whether scores stay in registers"),
+    Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), min_compute_capability={"wgmma": (9, 0)},
+             doc="who multiplies, and whether scores stay in registers; by wgmma, tensor cores read K and V"),
     Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"),
              doc="how Q, K and V reach shared memory"),
     Mutation("RESTRICT", (1, 0), when={"KV_LOAD": ("vector16", "scalar_coalesced", "scalar_strided")},
              doc="__restrict__ on the tensors: plain loads may use the read-only path"),
     Mutation("STATIC_SEQ", (1, 0), doc="the length is a constant: no tail code where it divides, loops unroll"),
-    Mutation("KV_BUFFERS", ("ring", "resident"), when={**MMA, "STATIC_SEQ": (1,)},
+    Mutation("KV_BUFFERS", ("ring", "resident"), when={**FRAGMENTS, "STATIC_SEQ": (1,)},
              doc="a ring of STAGES buffers, or all of K and V at once"),
-    Mutation("QK_PATH", ("shared", "direct"), when={"KV_BUFFERS": ("resident",)},
+    Mutation("QK_PATH", ("shared", "direct"), when={**MMA, "KV_BUFFERS": ("resident",)},
              doc="Q and K through shared memory, or straight into fragments where all keys are one step"),
     Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of tiles in shared memory"),
     Mutation("SCORE_BUFFER", ("float", "half"), when=SHARED_SCORES, doc="type of scores in shared memory"),
     Mutation("SOFTMAX", ("registers", "shared"), when=SHARED_SCORES, doc="a row's scores read once, or twice"),
-    Mutation("Q_LOCATION", ("registers", "shared"), when=MMA, doc="fragments of Q kept, or read again for every step"),
-    Mutation("EXP", ("fp32", "f16x2"), when=MMA, doc="exponentials one by one in fp32, or in pairs in fp16"),
+    Mutation("Q_LOCATION", ("registers", "shared"), when=FRAGMENTS,
+             doc="fragments of Q kept, or read again for every step"),
+    Mutation("EXP", ("fp32", "f16x2"), when=FRAGMENTS, doc="exponentials one by one in fp32, or in pairs in fp16"),
     Mutation("QK_ACC", ("fp32", "fp16"), when={**MMA, "EXP": ("f16x2",)},
              doc="accumulator of Q K^T; fp16 is imprecise on large inputs"),
     Mutation("PV_ACC", ("fp32", "fp16"), when=MMA, doc="accumulator of P V; fp16 overflows on large inputs"),
-    Mutation("ROW_SUM", ("ones_mma", "add"), when={**MMA, "EXP": ("fp32",)},
+    Mutation("ROW_SUM", ("ones_mma", "add"), when={**FRAGMENTS, "EXP": ("fp32",)},
              doc="row sums by an mma with ones, or by additions"),
-    Mutation("RESCALE", ("lazy", "on_change", "always", "restart"), when=MMA,
+    Mutation("RESCALE", ("lazy", "on_change", "always", "restart"), when=FRAGMENTS,
              doc="when the output is rescaled to a new row maximum; or never: a block whose sums overflow begins anew"),
-    Mutation("LOOP_ORDER", ("qk_first", "plain"), when=MMA,
+    Mutation("LOOP_ORDER", ("qk_first", "plain"), when=FRAGMENTS,
              doc="scores of the next step beside the output of this one, or after"),
     Mutation("WARP_ROLES", ("same", "loaders"), doc="each warp loads its own keys, or further warps load for all"),
     Mutation("SCHEDULE", ("one_task", "persistent"), doc="a block per task, or blocks that take tasks in turn"),
     Mutation("GRID_ORDER", ("rows_fast", "heads_fast"), doc="which index runs fastest over the grid"),
     Mutation("CAUSAL_ORDER", ("longest_first", "folded"), doc="order of causal row blocks, which differ in work"),
-    Mutation("KEY_WALK", ("forward", "rotated"), when=MMA, doc="each row block starts at the first key, or elsewhere"),
+    Mutation("KEY_WALK", ("forward", "rotated"), when=FRAGMENTS,
+             doc="each row block starts at the first key, or elsewhere"),
     Mutation("L2_WINDOW", ("none", "k", "v"), doc="tensor that should persist in L2 (a launch attribute)"),
     Parameter("BLOCK_M", (16, 32, 64, 80, 96, 128, 256), default=64, doc="query rows of a block"),
     Parameter("WARPS_M", (1, 2, 4, 8), default=4, doc="warps along the query rows"),
-    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, when=MMA,
+    Parameter("KEY_SPLITS", (1, 2, 4, 8), default=2, when=FRAGMENTS,
               doc="warps along the keys, each with a share of every step"),
     Parameter("BLOCK_N", (16, 32, 64, 128), default=32, doc="keys of one split in one step"),
     Parameter("STAGES", (2, 1, 3, 4), when=RING, doc="buffers of the ring, for K and for V; all but one in flight"),
     Parameter("LOOKAHEAD", (1, 2, 3, 4, 8), default=3, when=RESIDENT, doc="load groups in flight"),
-    Parameter("UNROLL", (1, 2, 4, 8), when=MMA, doc="steps unrolled"),
+    Parameter("UNROLL", (1, 2, 4, 8), when=FRAGMENTS, doc="steps unrolled"),
     Parameter("LOAD_WARPS", (1, 2, 4), when={"WARP_ROLES": ("loaders",)}, doc="warps that only load"),
     Parameter("GRID_BLOCKS", (132, 58, 108, 116, 216, 264, 396), when={"SCHEDULE": ("persistent",)},
               doc="persistent blocks: a multiple of the chip's SMs"),
     Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="resident blocks promised to the compiler: bounds the registers"),
-    Mutation("MERGE", ("fp16", "fp32"), when={**MMA, "KEY_SPLITS": (2, 4, 8)},
+    Mutation("MERGE", ("fp16", "fp32"), when={**FRAGMENTS, "KEY_SPLITS": (2, 4, 8)},
              doc="type in which the splits' partial outputs are merged"),
-    Mutation("OUTPUT", ("staged", "direct"), when={**MMA, "KEY_SPLITS": (1,)},
+    Mutation("OUTPUT", ("staged", "direct"), when={**FRAGMENTS, "KEY_SPLITS": (1,)},
              doc="16-byte stores through shared memory, or 4-byte stores from fragments"),
 )  # fmt: skip
 
@@ -78,9 +82,14 @@ GENES = (
 # ---- sizes, as in choice.h
 
 
-def on_mma(c):
-    """Whether scores stay in registers, with mma.sync."""
-    return c["TENSOR_CORES"] == "mma_sync"
+def on_wgmma(c):
+    """Whether the tensor cores read K and V from shared memory by themselves, as Hopper's can."""
+    return c["TENSOR_CORES"] == "wgmma"
+
+
+def in_registers(c):
+    """Whether scores stay in registers."""
+    return c["TENSOR_CORES"] == "mma_sync" or on_wgmma(c)
 
 
 def resident(c):
@@ -95,7 +104,7 @@ def loaders(c):
 
 def splits(c):
     """Warps along the keys."""
-    return c.KEY_SPLITS if on_mma(c) else 1
+    return c.KEY_SPLITS if in_registers(c) else 1
 
 
 def threads(c):
@@ -115,7 +124,7 @@ def total_steps(c, p):
 
 def free_buffers(c):
     """Ring buffers that loading warps may fill while others are read: plain order reads K and V at different times."""
-    return c.STAGES - (2 if on_mma(c) and c["LOOP_ORDER"] == "plain" else 1)
+    return c.STAGES - (2 if in_registers(c) and c["LOOP_ORDER"] == "plain" else 1)
 
 
 def shared_bytes(c, p):
@@ -123,7 +132,7 @@ def shared_bytes(c, p):
     row = 2 * p.D + (16 if c["SMEM_LAYOUT"] == "padded" else 0)
     buffers = total_steps(c, p) if resident(c) else c.STAGES
     keys = 2 * buffers * c.BLOCK_N * row
-    if not on_mma(c):
+    if not in_registers(c):
         scores = c.BLOCK_N * (4 if c["SCORE_BUFFER"] == "float" else 2) + 16
         return c.BLOCK_M * row + keys + c.BLOCK_M * (scores + 4 * p.D + 16 + 8)
     if c.KEY_SPLITS == 1:
@@ -138,14 +147,15 @@ def held_registers(c, p):
     scores = c.BLOCK_N // 8 * (4 if c["QK_ACC"] == "fp32" else 2)
     query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
     keys = c.BLOCK_N * p.D // 64 if c["QK_PATH"] == "direct" else 0
-    needed = row_tiles(c) * (output + scores + query + 4) + keys + 8
+    probabilities = c.BLOCK_N // 4 if on_wgmma(c) else 0
+    needed = row_tiles(c) * (output + scores + query + probabilities + 4) + keys + 8
     return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 
 # ---- rules, as in choice.h
 
 CONSTRAINTS = (
-    Constraint("rows_split_over_warps", lambda c: not on_mma(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
+    Constraint("rows_split_over_warps", lambda c: not in_registers(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
                "each warp takes whole tiles of 16 query rows"),
     Constraint("threads_within_block", lambda c: Need(threads(c), 1024, "threads"), "a block has at most 1024 threads"),
     Constraint("resident_needs_static_length", lambda c: not resident(c) or c.STATIC_SEQ == 1,
@@ -159,7 +169,7 @@ CONSTRAINTS = (
                lambda c, p: not resident(c) or Need(c.LOOKAHEAD, total_steps(c, p) + 2, "groups"),
                "there is one load group more than steps", wasteful=True),
     Constraint("qk_first_needs_lookahead",
-               lambda c: not on_mma(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
+               lambda c: not in_registers(c) or c["LOOP_ORDER"] == "plain" or resident(c) or c.STAGES > 1,
                "K of the next step must be there while V of this one is read"),
     Constraint("loaders_need_a_ring",
                lambda c: not loaders(c) or (not resident(c) and free_buffers(c) > 0),
@@ -174,14 +184,19 @@ CONSTRAINTS = (
     Constraint("unroll_within_steps", lambda c, p: c.UNROLL == 1 or Need(c.UNROLL, 2 * total_steps(c, p), "steps"),
                "unrolling past the last step changes nothing", wasteful=True),
     Constraint("unrolled_code_stays_small",
-               lambda c, p: not on_mma(c) or Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "units"),
+               lambda c, p: not in_registers(c) or Need(c.UNROLL * c.BLOCK_N * row_tiles(c) * p.D // 64, 1024, "units"),
                "unrolled fragments beyond this outgrow the instruction cache and compile for seconds", wasteful=True),
-    Constraint("restart_finds_its_keys", lambda c: not on_mma(c) or c["RESCALE"] != "restart"
+    Constraint("restart_finds_its_keys", lambda c: not in_registers(c) or c["RESCALE"] != "restart"
                or (not loaders(c) and c["KEY_WALK"] == "forward" and c["PV_ACC"] == "fp32"),
                "to begin anew, warps load keys themselves, from the first one; only fp32 sums show that P overflowed"),
     Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
                "wmma loads rows at one stride, which a swizzle breaks up"),
-    Constraint("registers_hold_fragments", lambda c, p: not on_mma(c) or held_registers(c, p),
+    Constraint("wgmma_takes_64_rows",
+               lambda c: not on_wgmma(c) or (c.WARPS_M % 4 == 0 and c.BLOCK_M == 16 * c.WARPS_M),
+               "four warps together take 64 query rows"),
+    Constraint("wgmma_reads_swizzled_tiles", lambda c: not on_wgmma(c) or c["SMEM_LAYOUT"] == "xor_swizzle",
+               "the tensor cores read rows of 128 bytes whose chunks are XOR-swizzled"),
+    Constraint("registers_hold_fragments", lambda c, p: not in_registers(c) or held_registers(c, p),
                "output, scores and Q live in registers at once, and spilled ones cost more than they save"),
     Constraint("heads_fit_grid", lambda c, p: Need(p.B * p.H, 65535, "heads"), "heads are an axis of the grid"),
 )  # fmt: skip
@@ -257,6 +272,7 @@ kernel = Kernel(
         ProblemField("dtype", ("f16",), "f16"),
     ),
     launches=launches,
+    architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
     macros=lambda c, p: {"HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0},
     constraints=CONSTRAINTS,
     vector_accesses=lambda c, p: [

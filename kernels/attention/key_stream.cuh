@@ -1,6 +1,13 @@
 // K and V on their way into shared memory.
 #pragma once
 
+/// Waits until all but the last PENDING groups of this thread's copies are there, for whoever meets it at a barrier.
+template <int PENDING>
+__device__ __forceinline__ void finish_copies() {
+  wait_copies<PENDING>();
+  if constexpr (WGMMA) show_to_wgmma();
+}
+
 /// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}: what the loop needs next when
 /// the scores of step g are computed while the output of step g - 1 is accumulated.
 struct KeyStream {
@@ -45,7 +52,7 @@ struct KeyStream {
   /// Waits for K of step 0 and for whatever every compute warp copied before start().
   __device__ __forceinline__ void arrive_first() const {
     if constexpr (DIRECT) return;
-    wait_copies<SPECIALISED ? 0 : at_least(AHEAD, 1) - 1>();
+    finish_copies<SPECIALISED ? 0 : at_least(AHEAD, 1) - 1>();
     sync_compute_warps();
     if constexpr (SPECIALISED) sync_named<THREADS>(FIRST_FULL_BARRIER);
   }
@@ -62,7 +69,7 @@ struct KeyStream {
     if constexpr (SPECIALISED) {
       sync_named<THREADS>(FIRST_FULL_BARRIER + (step + 1) % STAGES);
     } else {
-      wait_copies<at_least(AHEAD - 1, 0)>();
+      finish_copies<at_least(AHEAD - 1, 0)>();
       sync_split(split);
     }
   }
@@ -100,7 +107,7 @@ __device__ __forceinline__ void serve(const Half* k, const Half* v, u32 memory, 
     }
     commit_copies();
     if (group >= IN_FLIGHT) {
-      wait_copies<IN_FLIGHT>();
+      finish_copies<IN_FLIGHT>();
       arrive_named<THREADS>(FIRST_FULL_BARRIER + (group - IN_FLIGHT) % STAGES);
     }
   }

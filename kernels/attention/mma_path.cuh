@@ -1,4 +1,5 @@
-// Attention of one block of query rows on tensor cores through mma.sync (compute capability 8.0 and above).
+// Attention of one block of query rows on tensor cores with scores in registers: through mma.sync (compute capability 8.0
+// and above) or wgmma (9.0). What differs between them is the loop over the keys, mma_loop.cuh or wgmma_loop.cuh.
 //
 // The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own
 // keys through its own shared memory and meets on its own named barrier; partial outputs are merged at the end. Scores
@@ -41,8 +42,10 @@ struct Place {
   __device__ __forceinline__ Place() {
     thread = threadIdx.x;
     lane = thread % 32;
-    warp_m = thread / 32 % WARPS_M;
-    split = thread / SPLIT_THREADS;
+    // wgmma takes operands' places from uniform registers: a shuffle tells the compiler that a warp agrees on them.
+    const u32 warp = WGMMA ? __shfl_sync(~0u, thread / 32, 0) : thread / 32;
+    warp_m = warp % WARPS_M;
+    split = KEY_SPLITS == 1 && !SPECIALISED ? 0 : warp / WARPS_M;
   }
   __device__ __forceinline__ int row(int m, int half) const {  // row of accumulator elements 2 * half, 2 * half + 1
     return (warp_m * MT + m) * 16 + half * 8 + lane / 4;
@@ -71,70 +74,12 @@ __device__ __forceinline__ void sync_split(int split) {
 #include "key_stream.cuh"
 #include "fragments.cuh"
 #include "softmax.cuh"
+#if TENSOR_CORES == TENSOR_CORES_WGMMA
+#include "wgmma_loop.cuh"
+#else
+#include "mma_loop.cuh"
+#endif
 #include "output.cuh"
-
-/// One split's keys: scores, softmax against the running reference, output.
-template <int RULE>
-__device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, const DirectKeys& direct, Rows& rows,
-                                        int first_row, float scale, const Place& at) {
-  constexpr int UNROLL_STEPS = RULE == RESCALE ? UNROLL : 1;  // #pragma unroll reads constants, not macros
-  Scores s;
-  if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
-#pragma unroll UNROLL_STEPS
-    for (int step = 0; step < keys.steps; ++step) {
-#pragma unroll
-      for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, direct, keys.k_tile(step), n, at);
-      keys.advance(step);
-      mask_edges(s, keys.first_key(step), first_row, keys.length, at);
-      if (step == 0) begin_reference(rows, s, scale);
-      else update_reference<RULE>(rows, s, scale);
-      keys.arrive(step);
-#pragma unroll
-      for (int n = 0; n < KEY_CHUNKS; ++n) {
-        Probabilities p;
-        exponentiate(p, s, n, rows, scale);
-        multiply_pv(rows, p, keys.v_tile(step), n, at);
-      }
-      keys.release(step);
-    }
-  } else {
-#pragma unroll
-    for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, direct, keys.k_tile(0), n, at);
-    keys.release(0);
-    keys.advance(0);
-    mask_edges(s, keys.first_key(0), first_row, keys.length, at);
-    begin_reference(rows, s, scale);
-#pragma unroll UNROLL_STEPS
-    for (int step = 0; step + 1 < keys.steps; ++step) {
-      keys.arrive(step);
-#pragma unroll
-      for (int n = 0; n < KEY_CHUNKS; ++n) {  // one basic block: exponentials run beside both products
-        Probabilities p;
-        exponentiate(p, s, n, rows, scale);
-        multiply_qk(s, q, direct, keys.k_tile(step + 1), n, at);
-        multiply_pv(rows, p, keys.v_tile(step), n, at);
-      }
-      keys.release(step + 1);
-      keys.advance(step + 1);
-      mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
-      update_reference<RULE>(rows, s, scale);
-    }
-    keys.arrive(keys.steps - 1);
-#pragma unroll
-    for (int n = 0; n < KEY_CHUNKS; ++n) {
-      Probabilities p;
-      exponentiate(p, s, n, rows, scale);
-      multiply_pv(rows, p, keys.v_tile(keys.steps - 1), n, at);
-    }
-  }
-  if constexpr (ROW_SUM == ROW_SUM_ADD) {
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
-      rows.sum[m].v[0] = quad_sum(rows.sum[m].v[0]);
-      rows.sum[m].v[2] = quad_sum(rows.sum[m].v[2]);
-    }
-  }
-}
 
 /// Steps of a split: its share of the keys that the block's last row may see. Loading warps serve all splits alike.
 __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {

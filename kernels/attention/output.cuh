@@ -11,7 +11,9 @@ __device__ __forceinline__ Pair scaled_pair(const OutputFragment& f, int half, f
 
 /// No split of the keys: each warp owns its rows, and turns its fragments into 16-byte rows in Q's memory.
 __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 staging, int rows_left, const Place& at) {
-  if constexpr (OUTPUT == OUTPUT_STAGED) __syncwarp();  // this warp's rows of Q are no longer read
+  // This warp's rows of Q are no longer read; wgmma reads them for four warps at once.
+  if constexpr (OUTPUT == OUTPUT_STAGED && WGMMA && Q_LOCATION == Q_LOCATION_SHARED) sync_compute_warps();
+  else if constexpr (OUTPUT == OUTPUT_STAGED) __syncwarp();
 #pragma unroll
   for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -22,7 +24,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
       for (int n = 0; n < D / 8; ++n) {
         const Pair pair = scaled_pair(rows.output[m][n], half, factor);
         if constexpr (OUTPUT == OUTPUT_STAGED) {
-          store_shared_pair(staging + chunk_offset(row, n) + 4 * at.column_pair(), pair);
+          store_shared_pair(staging + chunk_offset<BLOCK_M>(row, n) + 4 * at.column_pair(), pair);
         } else if (!ROW_TAIL || row < rows_left) {
           store_global_pair(o + row * D + n * 8 + 2 * at.column_pair(), pair);
         }
@@ -34,7 +36,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
     for (int i = 0; i < MT * 16 * (D / 8) / 32; ++i) {
       const int index = i * 32 + at.lane, row = at.warp_m * MT * 16 + index / (D / 8), chunk = index % (D / 8);
       if (!ROW_TAIL || row < rows_left)
-        store_global_chunk(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset(row, chunk)));
+        store_global_chunk(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset<BLOCK_M>(row, chunk)));
     }
   }
 }

@@ -128,6 +128,9 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+/// What this thread wrote to shared memory before is there for wgmma, which reads by another way, after a barrier.
+__device__ __forceinline__ void show_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // ---- barriers over some of the warps; id 0 is __syncthreads()
 
 template <int THREADS>

@@ -1,33 +1,47 @@
 // From scores to probabilities: masks, row maxima, the reference that exponents are taken against, exponentials.
 #pragma once
 
-/// P of 16 keys: 2^(score * scale - reference), as A fragments.
-__device__ __forceinline__ void exponentiate(Probabilities& p, const Scores& s, int n, Rows& rows, float scale) {
+/// Scores of 16 keys become 2^(score * scale - reference), in place: floats, or pairs of halves in elements 0 and 2 (of an
+/// fp16 accumulator, both).
+__device__ __forceinline__ void exponentiate(Scores& s, int n, Rows& rows, float scale) {
 #pragma unroll
   for (int m = 0; m < MT; ++m) {
     const float ref0 = rows.reference[m][0], ref1 = rows.reference[m][1];
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
-      const ScoreFragment& f = s[m][2 * n + x];
+      ScoreFragment& f = s[m][2 * n + x];
       if constexpr (QK_ACC == QK_ACC_FP16) {
         const Pair c = pack(scale, scale);
-        p[m][2 * x] = exp2_pair(fma_pair(f.v[0], c, pack(-ref0, -ref0)));
-        p[m][2 * x + 1] = exp2_pair(fma_pair(f.v[1], c, pack(-ref1, -ref1)));
+        f.v[0] = exp2_pair(fma_pair(f.v[0], c, pack(-ref0, -ref0)));
+        f.v[1] = exp2_pair(fma_pair(f.v[1], c, pack(-ref1, -ref1)));
       } else {
         const float e0 = fmaf(f.v[0], scale, -ref0), e1 = fmaf(f.v[1], scale, -ref0);
         const float e2 = fmaf(f.v[2], scale, -ref1), e3 = fmaf(f.v[3], scale, -ref1);
         if constexpr (EXP == EXP_F16X2) {
-          p[m][2 * x] = exp2_pair(pack(e0, e1));
-          p[m][2 * x + 1] = exp2_pair(pack(e2, e3));
+          f.v[0] = __uint_as_float(exp2_pair(pack(e0, e1)));
+          f.v[2] = __uint_as_float(exp2_pair(pack(e2, e3)));
         } else {
-          const float p0 = exp2_fast(e0), p1 = exp2_fast(e1), p2 = exp2_fast(e2), p3 = exp2_fast(e3);
-          p[m][2 * x] = pack(p0, p1);
-          p[m][2 * x + 1] = pack(p2, p3);
-          if constexpr (ROW_SUM == ROW_SUM_ADD) rows.sum[m].v[0] += p0 + p1, rows.sum[m].v[2] += p2 + p3;
+          f.v[0] = exp2_fast(e0), f.v[1] = exp2_fast(e1), f.v[2] = exp2_fast(e2), f.v[3] = exp2_fast(e3);
+          if constexpr (ROW_SUM == ROW_SUM_ADD) rows.sum[m].v[0] += f.v[0] + f.v[1], rows.sum[m].v[2] += f.v[2] + f.v[3];
         }
       }
     }
   }
+}
+/// P of 16 keys as A fragments, from what exponentiate() left.
+__device__ __forceinline__ void collect(Probabilities& p, const Scores& s, int n) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int x = 0; x < 2; ++x)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const ScoreFragment& f = s[m][2 * n + x];
+        Pair& pair = p[m][2 * x + half];
+        if constexpr (QK_ACC == QK_ACC_FP16) pair = f.v[half];
+        else if constexpr (EXP == EXP_F16X2) pair = __float_as_uint(f.v[2 * half]);
+        else pair = pack(f.v[2 * half], f.v[2 * half + 1]);
+      }
 }
 
 __device__ __forceinline__ void mask(Fragment32& f, const bool (&hidden)[4]) {
@@ -91,6 +105,17 @@ __device__ __forceinline__ void scale_row(Fragment16& f, int half, float factor)
   f.v[half] = mul_pair(f.v[half], pack(factor, factor));
 }
 
+/// Adds up what the threads of a row have, where each has only added its own.
+__device__ __forceinline__ void finish_sums(Rows& rows) {
+  if constexpr (ROW_SUM == ROW_SUM_ADD) {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      rows.sum[m].v[0] = quad_sum(rows.sum[m].v[0]);
+      rows.sum[m].v[2] = quad_sum(rows.sum[m].v[2]);
+    }
+  }
+}
+
 /// Sets the references to the row maxima of the first scores.
 __device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, float scale) {
 #pragma unroll
@@ -102,10 +127,11 @@ __device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, flo
   }
 }
 
-/// Raises the references to the new scores as RULE (a value of RESCALE) says, and scales what was summed so far.
+/// Raises the references to the new scores as RULE (a value of RESCALE) says. Scales the row sums so far, and returns
+/// whether the output must be scaled too, by `factor`.
 template <int RULE>
-__device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
-  if constexpr (RULE == RESCALE_RESTART) return;
+__device__ __forceinline__ bool raise_reference(Rows& rows, const Scores& s, float scale, float (&factor)[MT][2]) {
+  if constexpr (RULE == RESCALE_RESTART) return false;
   float top[MT][2];
   bool outgrown = RULE == RESCALE_ALWAYS;
 #pragma unroll
@@ -120,7 +146,7 @@ __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, fl
     }
   }
   if constexpr (RULE != RESCALE_ALWAYS) {
-    if (!__any_sync(~0u, outgrown)) return;
+    if (!__any_sync(~0u, outgrown)) return false;
   }
 #pragma unroll
   for (int m = 0; m < MT; ++m)
@@ -128,10 +154,22 @@ __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, fl
     for (int half = 0; half < 2; ++half) {
       if constexpr (RULE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
-      const float factor = exp2_fast(rows.reference[m][half] - raised);
+      factor[m][half] = exp2_fast(rows.reference[m][half] - raised);
       rows.reference[m][half] = raised;
-      scale_row(rows.sum[m], half, factor);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) scale_row(rows.output[m][n], half, factor);
+      scale_row(rows.sum[m], half, factor[m][half]);
     }
+  return true;
+}
+__device__ __forceinline__ void rescale_output(Rows& rows, const float (&factor)[MT][2]) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) scale_row(rows.output[m][n], half, factor[m][half]);
+}
+template <int RULE>
+__device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
+  float factor[MT][2];
+  if (raise_reference<RULE>(rows, s, scale, factor)) rescale_output(rows, factor);
 }

@@ -66,8 +66,8 @@ __device__ __forceinline__ void plain_scores(const Layout& at, int step) {
     float score = 0.f;
 #pragma unroll 4
     for (int chunk = 0; chunk < D / 8; ++chunk) {
-      const Chunk a = load_shared_chunk(shared_address(at.q) + chunk_offset(row, chunk));
-      const Chunk b = load_shared_chunk(shared_address(at.k(step)) + chunk_offset(key, chunk));
+      const Chunk a = load_shared_chunk(shared_address(at.q) + chunk_offset<BLOCK_M>(row, chunk));
+      const Chunk b = load_shared_chunk(shared_address(at.k(step)) + chunk_offset<BLOCK_N>(key, chunk));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         score = fmaf(low_half(a.v[i]), low_half(b.v[i]), score);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void plain_output(const Layout& at, int step) {
     float low = 0.f, high = 0.f;
 #pragma unroll 8
     for (int key = 0; key < BLOCK_N; ++key) {
-      const Pair v = *reinterpret_cast<const Pair*>(at.v(step) + chunk_offset(key, pair / 4) + pair % 4 * 4);
+      const Pair v = *reinterpret_cast<const Pair*>(at.v(step) + chunk_offset<BLOCK_N>(key, pair / 4) + pair % 4 * 4);
       low = fmaf(low_half(p[key]), low_half(v), low);
       high = fmaf(low_half(p[key]), high_half(v), high);
     }

@@ -1,15 +1,18 @@
 // Matrix product: C[m][n] = sum_k A[m][k] * B[k][n]
 //
 //   A [M, K], B [K, N], C [M, N]: fp16, row-major, contiguous; any M, N, K for which VECTOR divides K and N
-//   tensor cores through mma.sync m16n8k16; accumulation in fp32 or fp16
+//   tensor cores through mma.sync m16n8k16, or on sm_90a through wgmma; accumulation in fp32 or fp16
 //
 // A block computes a BLOCK_M x BLOCK_N tile of C, walking K in steps of BLOCK_K through a ring of shared-memory stages.
 //
 //   BLOCK_M, BLOCK_N  tile of C of a block           BLOCK_K  depth of a step: longer steps, fewer barriers
 //   WARPS_M, WARPS_N  warps along the tile's sides; a warp keeps (BLOCK_M/WARPS_M) x (BLOCK_N/WARPS_N) in registers
-//   STAGES            steps in the ring: STAGES - 1 of them are in flight
+//   TENSOR_CORES      mma_sync: each warp reads fragments and multiplies them; wgmma: four warps multiply together, and the
+//                     tensor cores read tiles from shared memory by themselves
+//   STAGES            steps in the ring: all but one of them are in flight, all but two with wgmma ahead
 //   FRAGMENTS         read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead, across
-//                     steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier)
+//                     steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with wgmma,
+//                     a step is still multiplied while the next one is waited for)
 //   LOAD              global to shared memory: cp_async (no registers on the way) or registers (load early, store late)
 //   VECTOR            fp16 elements that a thread moves at once; must divide K and N, or addresses are misaligned
 //   SMEM_LAYOUT       xor_swizzle (16-byte chunks permuted by row), padded (16 bytes more a row) or plain (conflicts)
@@ -28,6 +31,9 @@
 #if !defined(STAGES) || !defined(VECTOR) || !defined(GROUP) || !defined(SPLIT_K) || !defined(MIN_BLOCKS)
 #error "STAGES, VECTOR, GROUP, SPLIT_K and MIN_BLOCKS must be defined"
 #endif
+#if !defined(TENSOR_CORES)
+#error "TENSOR_CORES must be defined"
+#endif
 #if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
 #error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
 #endif
@@ -38,6 +44,8 @@ constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma ti
 constexpr int CHUNK = 8;                                               // fp16 elements of a 16-byte chunk
 constexpr bool ASYNC = LOAD == LOAD_CP_ASYNC;
 constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
+constexpr bool WGMMA = TENSOR_CORES == TENSOR_CORES_WGMMA;
+constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows from a warp's mma tile to its next
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
 constexpr bool STAGED_STORE = EPILOGUE == EPILOGUE_SHARED && SPLIT_K == 1;
 constexpr int PAD = SMEM_LAYOUT == SMEM_LAYOUT_PADDED ? CHUNK : 0;
@@ -45,6 +53,7 @@ constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_N + PAD;        // elemen
 constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_K * B_PITCH * 2;  // bytes
 constexpr int STAGE = A_STAGE + B_STAGE;
 constexpr int DEPTHS = BLOCK_K / 16;                                   // mma tiles along K of a step
+constexpr int IN_FLIGHT = STAGES - (WGMMA && AHEAD ? 2 : 1);           // steps on their way while one is multiplied
 
 static_assert(BLOCK_M % (16 * WARPS_M) == 0, "warp_rows: a warp's rows must be whole 16-row mma tiles");
 static_assert(BLOCK_N % (16 * WARPS_N) == 0, "warp_columns: a warp's columns must be pairs of 8-column mma tiles");
@@ -54,7 +63,10 @@ static_assert((BLOCK_M * BLOCK_K / CHUNK) % THREADS == 0, "a_tile_split: the A t
 static_assert((BLOCK_K * BLOCK_N / CHUNK) % THREADS == 0, "b_tile_split: the B tile must split evenly over the threads");
 static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async moves at least 4 bytes");
 static_assert(ASYNC || STAGES == 2, "register_ring: registers hold one step only");
-static_assert(!AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
+static_assert(WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
+static_assert(!WGMMA || WARPS_M % 4 == 0, "wgmma_rows: four warps along the rows multiply together");
+static_assert(!WGMMA || WARP_N % 64 == 0, "wgmma_columns: rows of B stand in panels of 64 columns");
+static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one awaited and one filled");
 
 #include "ptx.cuh"
 #include "tiles.cuh"
@@ -122,24 +134,34 @@ struct Pipeline {
   // stage that start() fills next.
   __device__ __forceinline__ void arrive() {
     if constexpr (ASYNC) {
-      wait_copies<STAGES - 2>();
+      wait_copies<IN_FLIGHT - 1>();
     } else if (to_load > 0) {
       a.finish(shared + filled);
       b.finish(shared + filled + A_STAGE);
       filled = after(filled);
       to_load--;
     }
+    if constexpr (WGMMA) show_to_wgmma();
     __syncthreads();
   }
 };
 
+#if TENSOR_CORES == TENSOR_CORES_WGMMA
+#include "wgmma_loop.cuh"
+#else
+#include "mma_loop.cuh"
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
        int M, int N, int K) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes
   const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
+  // wgmma takes operands' places from uniform registers: a shuffle tells the compiler that a warp agrees on them.
+  const int lane = threadIdx.x % 32, warp = WGMMA ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
+  // First row and column of this warp. Four warps that multiply together take turns of 16 rows.
+  const int warp_m = WGMMA ? warp % WARPS_M / 4 * (4 * WARP_M) + warp % 4 * 16 : warp / WARPS_N * WARP_M;
+  const int warp_n = (WGMMA ? warp / WARPS_M : warp % WARPS_N) * WARP_N;
   int tile_m, tile_n;
   tile_of_block((M + BLOCK_M - 1) / BLOCK_M, (N + BLOCK_N - 1) / BLOCK_N, tile_m, tile_n);
   const int row0 = tile_m * BLOCK_M, column0 = tile_n * BLOCK_N;
@@ -149,39 +171,10 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
 
   Pipeline pipeline{{a, row0, first_step * BLOCK_K, M, K}, {b, first_step * BLOCK_K, column0, K, N}, shared, steps, 0};
 #pragma unroll
-  for (int stage = 0; stage < (ASYNC ? STAGES - 1 : 1); stage++) pipeline.start();
+  for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.start();
 
   Sum sum[TILES_M][TILES_N] = {};
-  const FragmentPlace place(warp_m, warp_n);
-  Fragments fragments[AHEAD ? 2 : 1];
-  uint32_t stage = 0;
-  if constexpr (AHEAD) {
-    pipeline.arrive();
-    fragments[0].read(shared + stage, 0, place);
-  }
-#pragma unroll 1
-  for (int step = 0; step < steps; step++) {
-#pragma unroll
-    for (int k = 0; k < DEPTHS; k++) {
-      Fragments& now = fragments[AHEAD ? k % 2 : 0];
-      if constexpr (!AHEAD) {
-        if (k == 0) pipeline.arrive();
-        now.read(shared + stage, k, place);
-      } else if (k + 1 < DEPTHS) {
-        fragments[(k + 1) % 2].read(shared + stage, k + 1, place);
-      } else if (step + 1 < steps) {
-        pipeline.arrive();
-        fragments[(k + 1) % 2].read(shared + pipeline.after(stage), 0, place);
-      }
-      if (k == 0) pipeline.start();
-#pragma unroll
-      for (int m = 0; m < TILES_M; m++)
-#pragma unroll
-        for (int n = 0; n < TILES_N; n++)
-          multiply(sum[m][n], now.a[m], now.b[n / 2][n % 2 * 2], now.b[n / 2][n % 2 * 2 + 1]);
-    }
-    stage = pipeline.after(stage);
-  }
+  accumulate(sum, pipeline, shared, steps, warp_m, warp_n);
 
   // Element pairs of the accumulators: row lane/4 (+8), columns 2*(lane%4) of each 16x8 tile.
   auto for_each_pair = [&](auto&& use) {
@@ -191,7 +184,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
       for (int n = 0; n < TILES_N; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-          const int row = warp_m + m * 16 + half * 8 + lane / 4, column = warp_n + n * 8 + lane % 4 * 2;
+          const int row = warp_m + m * TILE_STRIDE + half * 8 + lane / 4, column = warp_n + n * 8 + lane % 4 * 2;
           use(row, column, low_element(sum[m][n], half), high_element(sum[m][n], half));
         }
   };

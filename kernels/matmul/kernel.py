@@ -1,4 +1,4 @@
-"""Matrix product of two fp16 matrices on tensor cores (mma.sync)."""
+"""Matrix product of two fp16 matrices on tensor cores."""
 
 from evokern import (
     Baseline,
@@ -18,19 +18,27 @@ from evokern import (
     i64,
 )
 
+MMA = {"TENSOR_CORES": ("mma_sync",)}
+
 GENES = (
+    Mutation(
+        "TENSOR_CORES",
+        ("mma_sync", "wgmma"),
+        min_compute_capability={"wgmma": (9, 0)},
+        doc="each warp multiplies fragments that it reads, or four together what the tensor cores read",
+    ),
     Mutation("LOAD", ("cp_async", "registers"), doc="how tiles reach shared memory"),
     Mutation(
         "FRAGMENTS", ("ahead", "in_place"), doc="fragments read 16 of K ahead, or just before they are multiplied"
     ),
-    Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of the tiles in shared memory"),
-    Mutation("ACCUMULATOR", ("fp32", "fp16"), doc="type of the sums; fp16 overflows on large inputs"),
+    Mutation("SMEM_LAYOUT", ("xor_swizzle", "padded", "plain"), doc="layout of the tiles in shared memory", when=MMA),
+    Mutation("ACCUMULATOR", ("fp32", "fp16"), doc="type of the sums; fp16 overflows on large inputs", when=MMA),
     Mutation("RASTER", ("grouped", "rows", "columns"), doc="order of the blocks over C, for reuse in L2"),
     Mutation("EPILOGUE", ("direct", "shared"), doc="C from registers, or through shared memory in wide stores"),
     Parameter("BLOCK_M", (32, 64, 128, 256), default=128, doc="rows of C of a block"),
     Parameter("BLOCK_N", (32, 64, 128, 256), default=128, doc="columns of C of a block"),
     Parameter("BLOCK_K", (16, 32, 64), default=32, doc="depth of a step"),
-    Parameter("WARPS_M", (1, 2, 4), default=2, doc="warps along the rows"),
+    Parameter("WARPS_M", (1, 2, 4, 8), default=2, doc="warps along the rows"),
     Parameter("WARPS_N", (1, 2, 4), default=2, doc="warps along the columns"),
     Parameter("STAGES", (2, 3, 4, 5), default=3, doc="steps in the shared-memory ring"),
     Parameter("VECTOR", (8, 4, 2, 1), doc="fp16 elements of one access; must divide K and N"),
@@ -38,6 +46,16 @@ GENES = (
     Parameter("SPLIT_K", (1, 2, 4, 8), doc="blocks that share a tile of C along K"),
     Parameter("MIN_BLOCKS", (1, 2), doc="resident blocks promised to the compiler"),
 )
+
+
+def on_wgmma(c):
+    """Whether the tensor cores read tiles from shared memory by themselves, as Hopper's can."""
+    return c["TENSOR_CORES"] == "wgmma"
+
+
+def in_flight(c):
+    """Return the steps that are on their way while one is multiplied."""
+    return c.STAGES - (2 if on_wgmma(c) and c["FRAGMENTS"] == "ahead" else 1)
 
 
 def shared_bytes(c):
@@ -53,6 +71,8 @@ def accumulator_registers(c):
     threads = 32 * c.WARPS_M * c.WARPS_N
     sums = c.BLOCK_M * c.BLOCK_N // threads // (2 if c["ACCUMULATOR"] == "fp16" else 1)
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (2 if c["FRAGMENTS"] == "ahead" else 1)
+    if on_wgmma(c):
+        fragments = 0
     held = 0 if c["LOAD"] == "cp_async" else (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 2
     return Need(sums + fragments + held + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
 
@@ -104,6 +124,7 @@ kernel = Kernel(
     genes=GENES,
     fields=(*(ProblemField(name, most=65536) for name in "MNK"), ProblemField("dtype", ("f16",), "f16")),
     launches=launches,
+    architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
     vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],
     constraints=(
         Constraint(
@@ -133,8 +154,23 @@ kernel = Kernel(
         Constraint("register_ring", lambda c: c["LOAD"] == "cp_async" or c.STAGES == 2, "registers hold one step only"),
         Constraint(
             "ahead_needs_depth",
-            lambda c: c["FRAGMENTS"] == "in_place" or divides(32, c.BLOCK_K),
+            lambda c: on_wgmma(c) or c["FRAGMENTS"] == "in_place" or divides(32, c.BLOCK_K),
             "two sets of fragments take turns within a step",
+        ),
+        Constraint(
+            "wgmma_rows",
+            lambda c: not on_wgmma(c) or divides(4, c.WARPS_M),
+            "four warps along the rows multiply together",
+        ),
+        Constraint(
+            "wgmma_columns",
+            lambda c: not on_wgmma(c) or divides(64 * c.WARPS_N, c.BLOCK_N),
+            "rows of B stand in panels of 64 columns",
+        ),
+        Constraint(
+            "wgmma_ring",
+            lambda c: not on_wgmma(c) or in_flight(c) > 0,
+            "a step is multiplied, one awaited and one filled",
         ),
         Constraint("whole_last_share", last_share, "the last split must have a step left"),
     ),

@@ -37,6 +37,9 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&f)[4], uint3
                : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3]) : "r"(address) : "memory");
 }
 
+// What this thread wrote to shared memory before is there for wgmma, which reads by another way, after a barrier.
+__device__ __forceinline__ void show_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // ---- global memory. Vector accesses are spelled out: the compiler may split others into narrow ones.
 
 template <int BYTES>

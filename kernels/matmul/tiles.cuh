@@ -3,15 +3,23 @@
 
 constexpr int SWIZZLE_ROWS = 8;  // rows after which the swizzle repeats: further ones are a constant offset away
 
-// Byte offset of a 16-byte chunk. The swizzle permutes the chunks of a row by the row's 128-byte line, so that eight rows
-// read by one ldmatrix fall into eight different groups of banks.
+// Elements from a row to the next. wgmma reads rows of at most 128 bytes: longer ones stand in panels of 64 columns, one
+// panel after the other.
+constexpr int PANEL = 64;
 template <int PITCH>
+constexpr int ROW_PITCH = WGMMA && PITCH > PANEL ? PANEL : PITCH;
+
+// Byte offset of a 16-byte chunk in a tile of ROWS rows. The swizzle permutes the chunks of a row by the row's 128-byte
+// line, so that eight rows read by one ldmatrix, or by wgmma, fall into eight different groups of banks.
+template <int ROWS, int PITCH>
 __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
-  constexpr int per_row = PITCH / CHUNK;                         // chunks of a row
+  constexpr int per_row = ROW_PITCH<PITCH> / CHUNK;              // chunks of a row
   constexpr int rows_a_line = per_row >= 8 ? 1 : 8 / per_row;    // rows of a 128-byte line
   constexpr int mask = per_row >= 8 ? 7 : per_row - 1;
+  uint32_t panel = 0;
+  if constexpr (ROW_PITCH<PITCH> != PITCH) panel = chunk / per_row * (ROWS * PANEL * 2), chunk %= per_row;
   if constexpr (SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE) chunk ^= (row / rows_a_line) & mask;
-  return row * (PITCH * 2) + chunk * 16;
+  return panel + row * (ROW_PITCH<PITCH> * 2) + chunk * 16;
 }
 
 // One thread's part of the ROWS x COLUMNS tiles of a row-major matrix that a block walks through, one BLOCK_K after the
@@ -48,9 +56,9 @@ struct TileLoader {
   __device__ __forceinline__ static int first_row() { return threadIdx.x / PER_ROW; }
   __device__ __forceinline__ static uint32_t target(int i) {
     if constexpr (ROWS_AT_ONCE % SWIZZLE_ROWS == 0)
-      return chunk_offset<PITCH>(first_row(), chunk()) + i * ROWS_AT_ONCE * (PITCH * 2);
+      return chunk_offset<ROWS, PITCH>(first_row(), chunk()) + i * ROWS_AT_ONCE * (ROW_PITCH<PITCH> * 2);
     else
-      return chunk_offset<PITCH>(first_row() + i * ROWS_AT_ONCE, chunk());
+      return chunk_offset<ROWS, PITCH>(first_row() + i * ROWS_AT_ONCE, chunk());
   }
 
   // Starts the next tile on its way.
@@ -82,35 +90,5 @@ struct TileLoader {
   __device__ __forceinline__ void finish(uint32_t shared) const {
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) store_chunk(shared + target(i), held[i]);
-  }
-};
-
-// Where this lane's rows of the warp's fragments start in a stage.
-struct FragmentPlace {
-  int row_a, chunk_a;          // within the tile of A
-  uint32_t b[TILES_N / 2];     // offsets within the tile of B
-
-  __device__ __forceinline__ FragmentPlace(int warp_m, int warp_n) {
-    const int lane = threadIdx.x % 32;
-    row_a = warp_m + lane % 16;
-    chunk_a = lane / 16;
-#pragma unroll
-    for (int n = 0; n < TILES_N / 2; n++) {
-      b[n] = A_STAGE + chunk_offset<B_PITCH>(lane % 16, warp_n / CHUNK + n * 2 + lane / 16);
-      asm("" : "+r"(b[n]));  // kept: the swizzle would be worked out anew for every step
-    }
-  }
-};
-
-// One warp's part of a step: what the tensor cores multiply over 16 elements of K.
-struct Fragments {
-  uint32_t a[TILES_M][4], b[TILES_N / 2][4];
-
-  __device__ __forceinline__ void read(uint32_t stage, int k, const FragmentPlace& at) {
-    const uint32_t tile_a = stage + chunk_offset<A_PITCH>(at.row_a, k * 2 + at.chunk_a);
-#pragma unroll
-    for (int m = 0; m < TILES_M; m++) load_matrices(a[m], tile_a + m * 16 * (A_PITCH * 2));
-#pragma unroll
-    for (int n = 0; n < TILES_N / 2; n++) load_matrices_transposed(b[n], stage + at.b[n] + k * 16 * (B_PITCH * 2));
   }
 };

@@ -1,0 +1,67 @@
+// Hopper's tensor cores: four warps multiply together, and read operands from shared memory by themselves, meanwhile.
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". The accumulators of one wgmma of 64 rows stand as those of
+// mma.m16n8k16 in each warp, warp w with rows 16 w to 16 w + 15; so do operands that come from registers.
+#pragma once
+
+/// Where an operand stands in shared memory, and how: rows of 128 bytes with swizzled chunks, eight of them to a pattern of
+/// 1024 bytes. PTX ISA, "Matrix Descriptor Format"; lengths in units of 16 bytes.
+struct Operand {
+  u32 low;
+
+  /// `panel_stride` bytes lead to the next 64 columns, where an instruction takes more than a row holds.
+  __device__ __forceinline__ Operand(u32 address, u32 panel_stride = 16) : low(address / 16 | panel_stride / 16 << 16) {}
+  /// The descriptor of what stands `bytes` further on.
+  __device__ __forceinline__ unsigned long long at(u32 bytes) const {
+    constexpr unsigned long long SWIZZLE_128 = 1ull << 62, PATTERN = 1024ull / 16 << 32;
+    return SWIZZLE_128 | PATTERN | (low + bytes / 16);
+  }
+};
+
+/// Before the first product, and after registers that the next ones take were written.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+/// Accumulators are written meanwhile: nothing may read them before this, which follows the wait.
+template <int COUNT>
+__device__ __forceinline__ void take(Fragment32 (&c)[COUNT]) {
+#pragma unroll
+  for (int n = 0; n < COUNT; ++n) asm volatile("" : "+f"(c[n].v[0]), "+f"(c[n].v[1]), "+f"(c[n].v[2]), "+f"(c[n].v[3])::"memory");
+}
+
+#define OUT_1(i) "+f"(c[i].v[0]), "+f"(c[i].v[1]), "+f"(c[i].v[2]), "+f"(c[i].v[3])
+#define OUT_2(i) OUT_1(i), OUT_1(i + 1)
+#define OUT_4(i) OUT_2(i), OUT_2(i + 2)
+#define OUT_8(i) OUT_4(i), OUT_4(i + 4)
+#define OUT_16(i) OUT_8(i), OUT_8(i + 8)
+#define LIST_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define LIST_16 LIST_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define LIST_32 LIST_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define LIST_64 LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
+                        ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+/// c = a b, or with `add` c += a b, over a depth of 16: 64 rows of the warpgroup, and as many columns as c has. Rows of a
+/// come from fragments or from shared memory; b stands there as rows of columns, or TRANSPOSED as rows of depth.
+/// R0 ... number the operands that follow the accumulators.
+#define PRODUCTS(COLUMNS, OUT, LIST, R0, R1, R2, R3, R4, R5, R6)                                                        \
+  template <int TRANSPOSED>                                                                                            \
+  __device__ __forceinline__ void multiply(Fragment32 (&c)[COLUMNS / 8], const u32 (&a)[4], unsigned long long b,      \
+                                           bool add) {                                                                 \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, " R5 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS             \
+                 "k16.f32.f16.f16 {" LIST "}, {" R0 "," R1 "," R2 "," R3 "}, " R4 ", add, 1, 1, " R6 "; }"              \
+                 : OUT(0)                                                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED)     \
+                 : "memory");                                                                                          \
+  }                                                                                                                    \
+  __device__ __forceinline__ void multiply(Fragment32 (&c)[COLUMNS / 8], unsigned long long a, unsigned long long b,   \
+                                           bool add) {                                                                 \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, " R2 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS             \
+                 "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, 0; }"                                       \
+                 : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)) : "memory");                                    \
+  }
+PRODUCTS(16, OUT_2, LIST_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+PRODUCTS(32, OUT_4, LIST_16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+PRODUCTS(64, OUT_8, LIST_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+PRODUCTS(128, OUT_16, LIST_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
