@@ -1,6 +1,7 @@
 """Are candidates that pass every constraint really feasible? Draws some of each space, compiles and launches them.
 
-    python tests/feasible_space.py [--kernel NAME ...] [--count 2000] [--chip h200] [--launch] [--seconds 240]
+    python tests/feasible_space.py [--kernel NAME ...] [--only GENE=VALUE] [--count 2000] [--chip h200] [--launch]
+                                   [--seconds 240]
 
 Without `--launch` no GPU is needed: candidates are compiled for the chip on every core, and nothing must be refused
 for shared memory or fail to compile. With it each one is also checked against the reference and launched in a live
@@ -48,9 +49,10 @@ RESOURCES = ("LAUNCH_OUT_OF_RESOURCES", "INVALID_VALUE", "INVALID_CONFIGURATION"
 CRASHES_ALLOWED = 0.02
 
 
-def drawn(kernel: Kernel, problem: str, chip: str, count: int, seed: int) -> list[Config]:
-    """Return different feasible configurations, drawn at random."""
-    space = feasible_space(kernel, [kernel.problem(problem)], CHIPS[chip])
+def drawn(kernel: Kernel, problem: str, chip: str, count: int, seed: int, only: str | None = None) -> list[Config]:
+    """Return different feasible configurations, drawn at random, with `GENE=VALUE` of a mutation held."""
+    genes = dict([only.split("=")]) if only else {}
+    space = feasible_space(kernel, [kernel.problem(problem)], CHIPS[chip], {g: (v,) for g, v in genes.items()})
     rng = random.Random(seed)
     found: dict[Config, None] = {}
     tries = 0
@@ -118,7 +120,7 @@ def _for_resources(evaluation: Evaluation) -> bool:
 def examine(name: str, arguments: argparse.Namespace) -> int:
     """Compile and perhaps launch one kernel's draws, print the counts; return how many rules were broken."""
     problem = arguments.problem or PROBLEMS[name][0]
-    configs = drawn(_kernel(name), problem, arguments.chip, arguments.count, arguments.seed)
+    configs = drawn(_kernel(name), problem, arguments.chip, arguments.count, arguments.seed, arguments.only)
     began = time.monotonic()
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         results = list(pool.map(compiled, [(name, problem, arguments.chip, c) for c in configs], chunksize=4))
@@ -148,6 +150,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", nargs="*", choices=list(PROBLEMS), default=list(PROBLEMS))
     parser.add_argument("--problem", help="problem instead of the kernel's own, for one --kernel")
+    parser.add_argument("--only", metavar="GENE=VALUE", help="hold a mutation: what a rare value makes feasible")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--chip", choices=list(CHIPS), default="h200")
     parser.add_argument("--launch", action="store_true", help="launch each candidate once on the first GPU")
