@@ -55,6 +55,10 @@ class Defect:
     lines: tuple[int, ...]
     architecture: str = "compute_89"
 
+    def runs_on(self, chip: str) -> bool:
+        """Say whether a chip such as ``sm_89`` has its instructions: those of ``compute_90a`` are of sm_90 alone."""
+        return not self.architecture.endswith("a") or self.architecture == f"compute_{chip[3:]}a"
+
     def arguments(self, memory: simt.Memory) -> list[object]:
         """Allocate buffers and make scalars: ``name=f32[64]``; r: input, u: not initialised, iota: 0, 1, 2 …."""
         found: list[object] = []

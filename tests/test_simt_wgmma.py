@@ -209,6 +209,22 @@ def test_sums_are_left_alone_until_the_wait(before: str, after: str, found: set[
     assert hazards(STORES, READY + before, after) == found
 
 
+FACTORS = """unsigned f[4] = {t, 0, 0, 0};
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("{ .reg .b32 r; mov.b32 r, %4; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, "
+               "{r, %5, %6, %7}, %8, 1, 1, 1, 0; wgmma.commit_group.sync.aligned; EARLY add.u32 r, r, 1; LATE }"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3]), "l"(describe(b)) : "memory");"""
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_factors_in_registers_are_left_alone_until_the_wait(waits: bool) -> None:
+    """A register that holds part of A may be read, but not changed, before the product that takes it has ended."""
+    wait = "wgmma.wait_group.sync.aligned 0;"
+    before = FACTORS.replace("EARLY", wait if waits else "").replace("LATE", "" if waits else wait)
+    assert hazards(STORES, READY + before, "wait<0>(d);") == (set() if waits else {"async_not_waited"})
+
+
 def test_registers_are_handed_over() -> None:
     """With setmaxnreg results stay the same; what it asks for is a multiple of 8 from 24 to 256."""
     lowered = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 %s;");'

@@ -158,9 +158,14 @@ class SharedShadow:
                 self.read(active, index, width, number, Part(active, EVERYTHING))
                 return
             self._tell(found)
-        self._note_read(few, element, width, number)
+        self._remember(few, element, width, number)
 
-    def _note_read(self, few: Active, element: Array, width: int, number: int) -> None:
+    def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
+        """Record reads that others have checked."""
+        part = self.twins.part(active, None)
+        self._remember(part.active, self._element(index[part.chosen], width), width, number)
+
+    def _remember(self, few: Active, element: Array, width: int, number: int) -> None:
         self.dirty = True
         self.turn ^= 1
         target, count = self._view(1 + self.turn, width)
@@ -266,7 +271,7 @@ class SharedShadow:
             lanes = np.repeat(part.active.lanes[:, None], late.shape[1], 1)[late]
             detail = "What it reads is overwritten before its group was waited for"
             self.tell("async_not_waited", number, lanes, words[late], keys[late], detail)
-        self._note_read(part.active, self._element(index[part.chosen], width), width, number)
+        self._remember(part.active, self._element(index[part.chosen], width), width, number)
 
     def land(self, active: Active, index: Array, width: int, number: int) -> None:
         """Record that asynchronous writes have arrived: from now on they are ordinary writes of their threads."""

@@ -29,8 +29,8 @@ class _Product:
 
     active: Active
     """Lanes that still wait."""
-    reads: tuple[Array, ...]
-    """Pieces of shared memory that it reads, one per lane, in units of a piece."""
+    reads: tuple[tuple[Array, bool], ...]
+    """Pieces of shared memory that it reads, one per lane, in units of a piece; whether the row before has the same."""
     group: Array
     """Group of each lane."""
     number: int
@@ -58,13 +58,15 @@ class WarpgroupProducts:
         self.last = -1
         self.registers.load()
 
-    def issue(self, active: Active, addresses: Sequence[Array], number: int) -> None:
+    def issue(self, active: Active, own: Sequence[Array], common: Sequence[Array], number: int, unit: int) -> None:
         """Check and record what a product reads.
 
         Args:
             active: the lanes that issue it.
-            addresses: of pieces within the block's shared memory, bytes, one per active lane in each.
+            own: addresses of pieces within the block's shared memory, bytes, one per active lane in each.
+            common: the same, of pieces that every lane of a unit reads.
             number: the instruction.
+            unit: lanes that stand together in the rows of addresses, a warp or a warpgroup.
         """
         machine = self.machine
         self.last = number
@@ -73,14 +75,18 @@ class WarpgroupProducts:
         else:
             self.issued[np.unique(active.lanes >> 5)] += 1
         shadow = machine.shared.shadow
-        reads = []
-        for address in addresses:
+        reads: list[tuple[Array, bool]] = []
+        for place, address in enumerate((*own, *common)):
             sound, index, part = machine.shared.locate(active, address, 0, PIECE, number)
             if sound is not active or shadow is None:
                 continue  # what lies outside has been told, and ends the launch
             shadow.read(active, index, PIECE, number, part)
             machine.proxies.check(active, index, PIECE, number, part)
-            reads.append(index)
+            reads.append((index, False))
+            if place >= len(own) and unit == 32 * WARPS:
+                turned = np.roll(index.reshape(-1, unit), unit // 2, axis=1).reshape(-1)
+                shadow.read(active, turned, PIECE, number, shadow.twins.part(active, None))
+                reads.append((turned, True))
         if shadow is not None:
             shadow.met(active)
             group = self.committed[active.lanes]
@@ -111,14 +117,17 @@ class WarpgroupProducts:
 
     def _some(self, product: _Product, which: Array) -> _Product:
         active = self.machine.restrict(product.active, which)
-        reads = tuple(read[which] for read in product.reads)
+        reads = tuple((index[which], again) for index, again in product.reads)
         return _Product(active, reads, product.group[which], product.number, product.since)
 
     def _finish(self, product: _Product) -> None:
         shadow = self.machine.shared.shadow
         assert shadow is not None
-        for index in product.reads:
-            shadow.read_until_now(product.active, index, PIECE, product.number, product.since)
+        for index, again in product.reads:
+            if again:
+                shadow.note_read(product.active, index, PIECE, product.number)
+            else:
+                shadow.read_until_now(product.active, index, PIECE, product.number, product.since)
 
     def finish(self) -> None:
         """Tell of warpgroups whose warps did not issue the same products, at the end of the blocks."""

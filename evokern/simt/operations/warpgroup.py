@@ -140,16 +140,19 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
         b_at = right.addresses(warps.leaders)
         if isinstance(left, _Shared):
             a_at = _own_rows(left.addresses(warps.leaders), warps, left.transposed)
-            reads = [*_by_lane(_in_order_of_warps(a_at, left.transposed), warps, twice=False)]
+            own = _by_lane(_in_order_of_warps(a_at, left.transposed), warps)
             a_values = product.left(_load(machine, a_at, warps), transposed=left.transposed)
         else:
-            reads = []
+            own = []
             a_values = product.left_of_registers(gather(left, warps)).reshape(warps.leaders.size, -1, STEP)
-        reads += _by_lane(b_at.reshape(b_at.shape[0], -1), warps, twice=True)
+        common = _by_lane(b_at.reshape(b_at.shape[0], -1), warps)
         b_values = product.right(_load(machine, b_at, warps), transposed=right.transposed)
         here = None if isinstance(warps.columns, slice) else active.mask[warps.columns]
         whole = here is None or bool(here.all())
-        machine.products.issue(active, reads if whole else [read[here] for read in reads], number)
+        if whole:
+            machine.products.issue(active, own, common, number, 32 * warps.each)
+        else:
+            machine.products.issue(active, [row[here] for row in own], [row[here] for row in common], number, 0)
         keep = (keep_row[warps.first] if keep_row.shape[0] > 1 else np.broadcast_to(keep_row, warps.first.shape)) ^ drop
         result = product(a_values, b_values, gather(d_rows, warps), keep).reshape(d_rows.size, -1)
         if isinstance(warps.columns, slice):
@@ -217,17 +220,12 @@ def _in_order_of_warps(addresses: Array, transposed: bool) -> Array:
     return addresses.reshape(units, -1)
 
 
-def _by_lane(addresses: Array, warps: _Warps, *, twice: bool) -> list[Array]:
-    """Spread each unit's pieces over its lanes: rows of one address a lane, ``twice`` by different warps."""
+def _by_lane(addresses: Array, warps: _Warps) -> list[Array]:
+    """Spread each unit's pieces over its lanes: rows of one address a lane."""
     lanes = 32 * warps.each
     rounds = -(-addresses.shape[1] // lanes)
     spread = addresses[:, np.arange(rounds * lanes) % addresses.shape[1]].reshape(-1, rounds, lanes)
-    found = []
-    for number in range(rounds):
-        found.append(spread[:, number].reshape(-1))
-        if twice and warps.each == WARPS:
-            found.append(np.roll(spread[:, number], lanes // 2, axis=1).reshape(-1))
-    return found
+    return [spread[:, number].reshape(-1) for number in range(rounds)]
 
 
 def _load(machine: Machine, addresses: Array, warps: _Warps) -> Array:
