@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simt_tools import module_of
@@ -10,6 +12,7 @@ from wgmma_tools import Layout, Product, kernel
 from evokern import simt
 from evokern.errors import SourceError, UsageError
 from evokern.simt.matrix import pieces_of
+from evokern.simt.operations import warpgroup
 
 WIDTHS = (8, 4, 2, 1)
 
@@ -48,6 +51,14 @@ def test_products_are_those_of_the_matrices(columns: int, d_type: str, shared: b
 def test_products_of_every_layout(width: int, transposed: tuple[bool, bool]) -> None:
     """Operands K-major and MN-major, in all swizzles, give the same product."""
     check(Product(64, a=Layout(transposed[0], width, 64), b=Layout(transposed[1], width, 64)))
+
+
+@pytest.mark.parametrize("a", [None, Layout(False, 8, 64), Layout(True, 4, 64)], ids=["registers", "k", "mn"])
+def test_warps_that_come_alone_compute_their_own_rows(a: Layout | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warp that does not arrive with the others of its warpgroup has its quarter of the rows."""
+    together = warpgroup._warps
+    monkeypatch.setattr(warpgroup, "_warps", lambda *of: replace(together(*of), each=1))
+    check(Product(72, a=a, b=Layout(True, 1, 72)))
 
 
 @pytest.mark.parametrize("signs", [(-1, 1), (1, -1), (-1, -1)])
@@ -126,8 +137,13 @@ LANDED = 'asm volatile("cp.async.wait_group 0;" ::: "memory");'
 READY = "FENCE; __syncthreads();"
 
 
-def hazards(stores: str, before: str, after: str, threads: int = 128) -> set[str]:
+def hazards(stores: str, before: str, after: str) -> set[str]:
     """Return the kinds of what is found."""
+    return run(stores, before, after)[0]
+
+
+def run(stores: str, before: str, after: str, threads: int = 128) -> tuple[set[str], np.ndarray]:
+    """Return the kinds of what is found, and the output: every product of ones adds 16."""
     source = (
         HAZARDS.replace("STORES\n", stores + "\n").replace("BEFORE\n", before + "\n").replace("AFTER\n", after + "\n")
     )
@@ -136,7 +152,7 @@ def hazards(stores: str, before: str, after: str, threads: int = 128) -> set[str
     given = memory.allocate("in", np.ones(1152, np.float16), writable=False)
     module = module_of(source, (), "compute_90a")
     result = simt.launch(module, "hazards", (3, 1, 1), (threads, 1, 1), [out, given], memory=memory, source=source)
-    return {finding.kind for finding in result.findings}
+    return {finding.kind for finding in result.findings}, out.read().reshape(4, 128)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +186,31 @@ def test_what_is_ordered_is_not_found(stores: str, before: str, after: str) -> N
         (STORES, READY, "multiply(d, a, b); wait<1>(d); __syncthreads(); b[t] = 0; wait<0>(d);", {"async_not_waited"}),
         (STORES, READY, "wait<0>(d); b[127 - t] = 0;", {"shared_race"}),
         (STORES, READY, "__syncthreads(); wait<0>(d); b[127 - t] = 0;", {"shared_race"}),
-        (STORES, READY + "if (t < 96)", "wait<0>(d);", {"barrier_divergence"}),
     ],
 )  # fmt: skip
 def test_what_is_not_ordered_is_found(stores: str, before: str, after: str, found: set[str]) -> None:
-    """Races, reads of nothing, copies not waited for, stores the proxy may miss, and a warp that stays away."""
+    """Races, reads of nothing, copies not waited for, stores that the proxy may miss."""
     assert hazards(stores, before, after) == found
+
+
+@pytest.mark.parametrize(
+    ("threads", "who", "rest"),
+    [(160, "t < 128", "if (t >= 128) return;"), (256, "t >= 128", "if (t < 128) return; out -= 128;")],
+    ids=["first", "second"],
+)
+def test_one_warpgroup_of_a_block_multiplies(threads: int, who: str, rest: str) -> None:
+    """Warps beside it that multiply nothing do no harm, whichever warpgroup it is."""
+    stores = "if (t < 128) { " + STORES + " }"
+    found, out = run(stores, READY + f"if ({who})", "wait<0>(d);" + rest, threads)
+    assert found == set()
+    np.testing.assert_array_equal(out, 16)
+
+
+def test_warps_of_an_incomplete_warpgroup_have_their_rows() -> None:
+    """Those that do issue a product have its sums; that the fourth stays away is told."""
+    found, out = run(STORES, READY + "if (t < 96)", "wait<0>(d);")
+    assert found == {"barrier_divergence"}
+    np.testing.assert_array_equal(out, np.where(np.arange(128) < 96, 16, 0) * np.ones((4, 1)))
 
 
 LATE = 'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");'
