@@ -84,14 +84,14 @@ HOST_DEVICE constexpr int tile_shared_bytes(Choice c) {
 HOST_DEVICE constexpr int shared_bytes(Choice c) { return in_registers(c) ? fragment_shared_bytes(c) : tile_shared_bytes(c); }
 
 /// Registers that a thread holds at once: output, scores, Q, K, references and sums, addresses; for wgmma also P, which
-/// the tensor cores read while the next scores form.
+/// the tensor cores read while the next scores form, and 20 more: where fewer are left, the assembler serialises or fails.
 HOST_DEVICE constexpr int least_registers(Choice c) {
   const int output = c.head_dim / 8 * (c.pv_acc == PV_ACC_FP32 ? 4 : 2);
   const int scores = c.block_n / 8 * (c.qk_acc == QK_ACC_FP32 ? 4 : 2);
   const int query = c.q_location == Q_LOCATION_REGISTERS ? c.head_dim / 4 : 0;
   const int keys = direct(c) ? c.block_n * c.head_dim / 64 : 0;
   const int probabilities = on_wgmma(c) ? c.block_n / 4 : 0;
-  return row_tiles(c) * (output + scores + query + probabilities + 4) + keys + 8;
+  return row_tiles(c) * (output + scores + query + probabilities + 4) + keys + (on_wgmma(c) ? 28 : 8);
 }
 HOST_DEVICE constexpr int register_limit(Choice c) { return at_most(255, 65536 / (threads(c) * c.min_blocks) / 8 * 8); }
 

@@ -148,7 +148,7 @@ def held_registers(c, p):
     query = p.D // 4 if c["Q_LOCATION"] == "registers" else 0
     keys = c.BLOCK_N * p.D // 64 if c["QK_PATH"] == "direct" else 0
     probabilities = c.BLOCK_N // 4 if on_wgmma(c) else 0
-    needed = row_tiles(c) * (output + scores + query + probabilities + 4) + keys + 8
+    needed = row_tiles(c) * (output + scores + query + probabilities + 4) + keys + (28 if on_wgmma(c) else 8)
     return Need(needed, min(255, 65536 // (threads(c) * c.MIN_BLOCKS) // 8 * 8), "registers")
 
 

@@ -24,7 +24,8 @@ template <int PENDING>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-/// Accumulators are written meanwhile: nothing may read them before this, which follows the wait.
+/// Accumulators are written meanwhile: nothing may read them before this, which follows the wait. The compiler moves no use
+/// of a fragment across it.
 template <int COUNT>
 __device__ __forceinline__ void take(Fragment32 (&c)[COUNT]) {
 #pragma unroll

@@ -93,6 +93,7 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, c
       exponentiate_step(s, rows, scale);
       wait_products<0>();
       take(rows.output[0]);
+      take(s[0]);  // P is written from here on: the products that have ended were still reading it
       keys.release(step + 1);
       if (outgrown) rescale_output(rows, factor);
       collect_step(p, s);
