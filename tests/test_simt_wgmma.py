@@ -87,6 +87,14 @@ def test_other_targets_are_refused() -> None:
             simt.launch(module, "product", (1, 1, 1), (128, 1, 1), [], memory=simt.Memory(), architecture=chip)
 
 
+def test_patterns_at_odd_places_are_refused() -> None:
+    """A descriptor with a base offset ends the launch with the line of the product."""
+    product = Product(64)
+    product.arguments[3][2] |= np.uint64(1 << 49)  # type: ignore[index]
+    with pytest.raises(SourceError, match=r"line \d+ of kernel.cu: a matrix descriptor with a base offset: `wgmma"):
+        product.simulate()
+
+
 def test_matrix_work_is_counted_once_a_warpgroup() -> None:
     """Four warps issue one product: its operations are those of 64 rows, its fences are no matrix instructions."""
     _, result = Product(64, a=Layout(False, 8, 64)).simulate()

@@ -28,6 +28,8 @@ ELEMENTS = 8
 """Elements of a piece."""
 STEP = 16
 """Elements along K of one instruction on 16-bit factors."""
+BASE_OFFSET = np.uint64(7 << 49)
+"""Bits that say how far a swizzle pattern is from a multiple of its size; patterns elsewhere are not modelled."""
 _WIDTHS = (1, 8, 4, 2)
 """Swizzle mode -> pieces in its width."""
 
@@ -56,11 +58,6 @@ class Descriptor:
     def stride(self) -> int:
         """Stride dimension byte offset."""
         return self._field(32)
-
-    @cached_property
-    def base_offset(self) -> int:
-        """Which row of a swizzle pattern the address's own rows begin with; 0 for patterns at their natural places."""
-        return self.bits >> 49 & 7
 
     @cached_property
     def width(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from evokern.errors import InternalError
 from evokern.simt.arrays import Action, Active, Array
-from evokern.simt.matrix.descriptors import PIECE, STEP, pieces_of
+from evokern.simt.matrix.descriptors import BASE_OFFSET, PIECE, STEP, pieces_of
 from evokern.simt.matrix.wgmma import ROWS, WARP_ROWS, WARPS, WarpgroupProduct, bind_wgmma
 from evokern.simt.operations.matrix_ops import items_of, met, shape_of, slot_of
 from evokern.simt.operations.table import operation
@@ -106,7 +106,7 @@ class _Shared:
 
     def unusual(self, leaders: Array) -> bool:
         """Say whether a swizzle pattern lies elsewhere than at a multiple of its size."""
-        return bool((self.bits(leaders) >> np.uint64(49) & np.uint64(7)).any())
+        return bool((self.bits(leaders) & BASE_OFFSET).any())
 
     def addresses(self, leaders: Array) -> Array:
         """Return the addresses of its pieces within the block's shared memory, units in front."""
