@@ -25,7 +25,7 @@ from evokern.samplers.evo._genome import Genome
 from evokern.samplers.evo._observations import Ledger
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD
-from evokern.samplers.evo._surrogate import LARGE, SMALL, Scale, fit, representative
+from evokern.samplers.evo._surrogate import DOUBTER, LARGE, SMALL, Ensemble, Scale, fit, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.space import Config, Gene, Mutation, Parameter, Space
 from evokern.trial import Outcome
@@ -373,6 +373,41 @@ def test_a_large_space_lets_fewer_genes_decide() -> None:
     assert np.abs(large[:-1]).mean() > 1.3 * np.abs(small[:-1]).mean()
 
 
+def test_a_number_is_like_its_neighbours_and_a_name_is_not() -> None:
+    """Before it has data the model is far surer of a number between two measured ones than of an unmeasured name."""
+    space = Space((Parameter("BLOCK", (16, 32, 64, 128, 256, 512)), Mutation("LAYOUT", tuple("abcdef"))))
+    genome = Genome(space)
+    features = features_of(genome)
+    seen, unseen = [0, 1, 2, 4, 5], [3]
+
+    def forecast(gene: str) -> tuple[float, float]:
+        """Return mean and standard deviation at a gene's fourth value when its others took -2.4, -1.4, … 2.6."""
+        rows = genome.rows(space.default().replace(**{gene: value}) for value in space.gene(gene).values)
+        process = Process(features, prior_weights(features), features(rows[seen]), features(rows[unseen]), 0, linear=0)
+        mean, sd = process.predict(np.array(seen) - np.mean(seen))
+        return float(mean[0]), float(sd[0])
+
+    between, sure = forecast("BLOCK")
+    anything, unsure = forecast("LAYOUT")
+    assert between == pytest.approx(0.6, abs=0.2)
+    assert anything == pytest.approx(0.0, abs=0.1)
+    assert sure < 0.3 * unsure
+
+
+def test_one_member_doubts_that_a_value_is_like_its_neighbours() -> None:
+    """Beside members that fill the gap between two measured values stays one to which the value is open."""
+    space = Space((Parameter("BLOCK", (16, 32, 64, 128, 256, 512)),))
+    genome = Genome(space)
+    features = features_of(genome)
+    rows = genome.rows(space.grid())
+    seen = [0, 1, 2, 4, 5]
+    rng = np.random.default_rng(0)
+    ensemble = Ensemble(features, prior_weights(features), rows[seen], features(rows[[3]]), rng, room=0)
+    doubts = [float(member.predict(np.linspace(-1.0, 1.0, 5))[1][0]) for member in ensemble._members]
+    assert int(np.argmax(doubts)) == DOUBTER
+    assert doubts[DOUBTER] > 1.5 * max(doubts[:DOUBTER] + doubts[DOUBTER + 1 :])
+
+
 def test_what_must_change_together_is_changed_together() -> None:
     """Where a constraint ties genes, a child takes over a gene's new value and just what it needs beside it."""
     genes = (Parameter("ROWS", (64, 128, 256, 512), 256), Parameter("WARPS", (4, 8, 16, 32), 16))
@@ -400,6 +435,7 @@ def test_features_tell_names_ranks_and_products_apart() -> None:
     assert columns.max() <= 1.0
     # A: names. B: names, rank, magnitude, powers of two. C: names, rank (its magnitude is the same). B times C.
     assert features.product.tolist() == [False] * 7 + [True]
+    assert features.bare.tolist() == [False, True, False, False, False, True, False, False]
     assert len(np.unique(columns, axis=0)) == len(rows)
 
 

@@ -2,7 +2,8 @@
 
 A numeric gene may act as a name (its values share nothing), as a rank, as a magnitude (log2), or by how often two
 divides it (a multiple of 64 threads is not like one of 48). Two numbers often matter by their product: threads of a
-block, bytes of a tile. Each of these is a group with its own length scale, and the data decide which ones count.
+block, bytes of a tile. Each of these is a group with its own length scale, and the data decide which ones count; groups
+that seldom do are marked, so that the model can be told so before it has data.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Features:
     """Group of each column, ascending from 0."""
     product: npt.NDArray[np.bool_]
     """Of each group: whether it is a product of two genes."""
+    bare: npt.NDArray[np.bool_]
+    """Of each group: whether it is the bare names of a number, which has scales beside them."""
     centre: Floats
     """Mean of each column over all combinations of values."""
     variance: Floats
@@ -65,6 +68,7 @@ def features_of(genome: Genome) -> Features:
     """Return the features of a space."""
     own: list[Floats] = []
     groups: list[int] = []
+    bare: list[bool] = []
     magnitudes: dict[int, Floats] = {}
     count = 0
     for index, gene in enumerate(genome.genes):
@@ -75,6 +79,7 @@ def features_of(genome: Genome) -> Features:
             scales = _scales(gene)
             columns = names + scales
             groups.extend([count] * len(names) + list(range(count + 1, count + 1 + len(scales))))
+            bare.extend([bool(scales)] + [False] * len(scales))
             count += 1 + len(scales)
             if _is_number(gene):
                 magnitudes[index] = _log2(gene)
@@ -89,7 +94,8 @@ def features_of(genome: Genome) -> Features:
     centre = np.concatenate([*(table.mean(axis=0) for table in own), sum(table.mean(axis=0) for table in products)])
     variance = np.concatenate([*(table.var(axis=0) for table in own), sum(table.var(axis=0) for table in products)])
     of_column = np.append(groups, np.arange(count, count + len(pairs))).astype(np.intp)
-    return Features(tables, of_column, product, centre, variance)
+    is_bare = np.array(bare + [False] * len(pairs), dtype=bool)
+    return Features(tables, of_column, product, is_bare, centre, variance)
 
 
 def _is_number(gene: Gene) -> bool:

@@ -22,6 +22,9 @@ LOG_WEIGHT = -1.0
 """Prior mean of a group's log inverse squared length scale."""
 LOG_WEIGHT_PRODUCT = -3.0
 """The same for a product of two genes: rarer, so flatter."""
+LOG_WEIGHT_BARE = -4.0
+"""The same for the bare names of a number: near values are seldom strangers to each other. Under a wide prior, fits to
+250 trials each of five recorded kernels put 22 of 24 of them between -2 and -7."""
 JITTER = 1e-6
 """Added to the diagonal, in units of the signal variance."""
 
@@ -39,7 +42,8 @@ def matern(squared: Floats) -> Floats:
 
 def prior_weights(features: Features) -> Floats:
     """Return the prior mean of the log weights, and of the log noise behind them."""
-    return np.append(np.where(features.product, LOG_WEIGHT_PRODUCT, LOG_WEIGHT), LOG_NOISE[0])
+    kinds = [features.product, features.bare]
+    return np.append(np.select(kinds, [LOG_WEIGHT_PRODUCT, LOG_WEIGHT_BARE], LOG_WEIGHT), LOG_NOISE[0])
 
 
 def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, iterations: int = 15) -> Floats:

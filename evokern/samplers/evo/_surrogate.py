@@ -1,8 +1,8 @@
 """The model of the time: a small ensemble of Gaussian processes that disagree where the data do.
 
 One fit of the length scales is the centre; the members scatter around it, so that a proposal does not hang on one
-guess of which genes matter, nor on one belief in how far choices act on their own. They see log(time) with its slow
-tail compressed, because a landscape's bad half says little about its best corner.
+guess of which genes matter, nor on one belief in how far choices act on their own or numbers as mere names. They see
+log(time) with its slow tail compressed, because a landscape's bad half says little about its best corner.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr
 
 from evokern.samplers.evo._features import Features, Floats
-from evokern.samplers.evo._gaussian import Process, fit_weights
+from evokern.samplers.evo._gaussian import LOG_WEIGHT, LOG_WEIGHT_BARE, Process, fit_weights
 from evokern.samplers.evo._genome import Rows
 
 SCATTER = 0.7
 """Standard deviation of the members' log weights around the fit."""
+DOUBTER = 1
+"""The member for which the bare names of a number weigh as much as any other group: it keeps looking for the one value
+that is better than its neighbours on either side."""
 ROWS_FIT = 96
 """Most trials from which the length scales are fitted."""
 
@@ -166,10 +169,11 @@ class Ensemble:
         self._features = features
         columns = features(rows)
         self._count = len(candidates)
+        doubt = np.append(np.where(features.bare, LOG_WEIGHT - LOG_WEIGHT_BARE, 0.0), 0.0)
         self._members: list[Process] = []
         for member, linear in enumerate(belief.linear[:members]):
             scatter = SCATTER * rng.standard_normal(len(logs)) * (member > 0)
-            own = np.clip(logs + scatter, -12.0, 6.0)
+            own = np.clip(logs + scatter + (doubt if member == DOUBTER else 0.0), -12.0, 6.0)
             own[-1] = min(own[-1], -1.0)
             self._members.append(Process(features, own, columns, candidates, room, linear))
 
