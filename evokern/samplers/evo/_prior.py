@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from evokern.errors import StudyError
 from evokern.samplers.evo._features import Features, Floats
@@ -21,6 +22,8 @@ APART = 0.005
 one time differs in nothing that it sees."""
 GOOD = 0.2
 """Difference in log(time) up to which a configuration is not far behind."""
+MISJUDGED = 0.4
+"""Difference in log(time) by which a prior may misjudge a code choice: a factor of one and a half."""
 ENTRIES = 192
 """Most entries from which the prior's model is made: the best half of them, and the rest spread over all."""
 
@@ -80,8 +83,8 @@ class PriorModel:
         values = np.array([value for _, value in prior.entries])
         self.best: Rows = rows[_apart(values)]
         """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
-        self.good: Rows = rows[values <= values.min() + GOOD]
-        """Its configurations that are not far behind its best."""
+        self.good: Rows = rows[_not_far_behind(genome, rows, values)]
+        """Its configurations that are not far behind its best, or not behind the best with the same code choice."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
         self._rows = rows[kept]
@@ -103,3 +106,20 @@ def _apart(values: Floats) -> list[int]:
         if not chosen or value >= values[chosen[-1]] + APART:
             chosen.append(position)
     return chosen
+
+
+def _not_far_behind(genome: Genome, rows: Rows, values: Floats) -> npt.NDArray[np.bool_]:
+    """Tell which rows are little behind the best of some code choice, where that may be misjudged.
+
+    Whatever a prior errs about, it errs about for every configuration that makes the same choice: its best ones, which
+    are alike, may all be bad. So the best of the other choices count as good too.
+    """
+    lag = np.full(len(rows), np.inf)
+    for index, gene in enumerate(genome.genes):
+        if gene.layer == "mutation":
+            for value in np.unique(rows[:, index]):
+                same = rows[:, index] == value
+                lag[same] = np.minimum(lag[same], values[same] - values[same].min())
+    ahead = values - values.min()
+    good: npt.NDArray[np.bool_] = (ahead <= GOOD) | ((lag <= GOOD) & (ahead <= MISJUDGED))
+    return good
