@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evokern.device._sim_worker import _share
+from evokern.device._sim_overall import _share
 from evokern.errors import StudyError
 from evokern.search import search
 from evokern.study import Study

@@ -37,18 +37,6 @@ class ProvePower:
     """Prove that the gate tells right from wrong on this workload."""
 
 
-HASTY_STOP = 1.5
-"""In haste, a candidate is not looked at to the end from this multiple of the time to race against; it gets that."""
-
-
-@dataclass(frozen=True)
-class Haste:
-    """Only an order of candidates is wanted: answers are checked of those alone that would be the best."""
-
-    best_us: float | None
-    """Predicted time of the best that was right, µs."""
-
-
 @dataclass(frozen=True)
 class Simulate:
     """Check one candidate and predict its time."""
@@ -59,5 +47,15 @@ class Simulate:
     """Its programs and launches at the study's problems."""
     elite_us: float | None
     """Predicted time to race against, µs: of the best so far, or of the default candidate."""
-    haste: Haste | None = None
-    """None: every candidate that races well is checked."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Predict one candidate's time, and judge some of its blocks where it may be among the best: an order is wanted."""
+
+    config: Config
+    """Its configuration."""
+    built: Built
+    """Its programs and launches at the study's problems."""
+    elite_us: float | None
+    """Predicted time to race against, µs: of the best so far, or of the default candidate."""

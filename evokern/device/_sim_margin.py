@@ -97,19 +97,23 @@ class MarginProbe:
             )  # fmt: skip
             if result.fatal is not None:
                 raise failure(result.fatal, limit, problem)
-            found = self._margins(stage, kind)
+            found = {name: one for name, (one, _) in margins(self._kernel, stage, kind, self._tolerance).items()}
             if all(one is not None and one.decided for one in found.values()):
                 break
         return found
 
-    def _margins(self, stage: Stage, kind: InputSet) -> dict[str, Margin | None]:
-        found: dict[str, Margin | None] = {}
-        for name, got, reference, written in stage.results(self._kernel):
-            tolerance = self._tolerance[name]
-            errors = over(got, reference, tolerance.atol + tolerance.rtol * reference.abs())
-            units = independent(torch.where(written, errors, -1.0), kind)
-            found[name] = margin(units[units >= 0], units.numel())
-        return found
+
+def margins(
+    kernel: Kernel, stage: Stage, kind: InputSet, tolerance: Mapping[str, Tolerance]
+) -> dict[str, tuple[Margin | None, int]]:
+    """Return what the blocks that were run say of each output, and how many independent errors the output has."""
+    found: dict[str, tuple[Margin | None, int]] = {}
+    for name, got, reference, written in stage.results(kernel):
+        allowed = tolerance[name]
+        errors = over(got, reference, allowed.atol + allowed.rtol * reference.abs())
+        units = independent(torch.where(written, errors, -1.0), kind)
+        found[name] = margin(units[units >= 0], units.numel()), units.numel()
+    return found
 
 
 def _units(tensor: Tensor, kind: InputSet) -> int:

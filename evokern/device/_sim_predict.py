@@ -10,7 +10,7 @@ from typing import Any
 from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.occupancy import blocks_per_sm
-from evokern.compile.records import Built, EntryUse
+from evokern.compile.records import Built, EntryUse, Program
 from evokern.device._sim_arguments import launch_arguments
 from evokern.device._sim_stage import Stage, judges_blocks
 from evokern.errors import InternalError
@@ -65,6 +65,13 @@ class Predictor:
         self._timing, self._simulation = timing, simulation
         self._source, self._headers = read_source(kernel)
         self._stage: Stage | None = None
+        self._parsed: tuple[str, simt.Module] | None = None
+
+    def module(self, program: Program) -> simt.Module:
+        """Return a program parsed; the last one is kept."""
+        if self._parsed is None or self._parsed[0] != program.ptx:
+            self._parsed = program.ptx, simt.parse(program.ptx, source_name=self._kernel.source, headers=self._headers)
+        return self._parsed[1]
 
     def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
         """Predict a candidate at a problem.
@@ -81,7 +88,7 @@ class Predictor:
         build = built.build(problem)
         program = built.programs[build.program]
         stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
-        module = simt.parse(program.ptx, source_name=self._kernel.source, headers=self._headers)
+        module = self.module(program)
         judged = judges_blocks(self._kernel, problem, stage.tensors, module, program.lowered, build.launches)
         if judged:
             stage.poison()

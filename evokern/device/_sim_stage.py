@@ -26,7 +26,12 @@ class Stage:
     """Buffers of one problem, kept from one candidate to the next."""
 
     def __init__(
-        self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet = "normal", seed: int = 0
+        self,
+        problem: Problem,
+        tensors: Mapping[str, Tensor],
+        kind: InputSet = "normal",
+        seed: int = 0,
+        memory: simt.Memory | None = None,
     ) -> None:
         """Allocate, and draw the inputs.
 
@@ -35,13 +40,14 @@ class Stage:
             tensors: its buffers.
             kind: kind of inputs.
             seed: of the inputs.
+            memory: where the buffers live; None for a memory of its own.
         """
         self.key = (problem, tuple(tensors.items()))
         self.problem = problem
         self.tensors = dict(tensors)
         self._inputs: dict[str, torch.Tensor] = {}
         self._reference: Mapping[str, torch.Tensor] | None = None
-        self.memory = simt.Memory()
+        self.memory = memory or simt.Memory()
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
         generator = torch.Generator().manual_seed(seed)
         self.buffers: dict[str, simt.Buffer] = {}

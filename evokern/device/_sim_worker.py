@@ -7,7 +7,6 @@ since a small problem says nothing about waves, residency or caches.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +19,10 @@ from evokern.compile.build import tensors_of
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Built, CompileFailure
 from evokern.device._sim_arguments import launch_arguments, refill, upload
-from evokern.device._sim_jobs import HASTY_STOP, ProvePower, SimSettings, Simulate
+from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
 from evokern.device._sim_lines import Lines
 from evokern.device._sim_margin import MarginProbe
+from evokern.device._sim_overall import predict_all
 from evokern.device._sim_predict import MODEL_MARGIN, Predicted, Predictor, failure
 from evokern.device._sim_problems import gate_problems
 from evokern.discovery import load_kernel
@@ -32,10 +32,10 @@ from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.kernel import Launch, Problem, Tensor
 from evokern.render import Rendered, render
-from evokern.roofline import Work, below, floor, peak_rates, recorded, work
+from evokern.roofline import recorded
 from evokern.space import Config
 from evokern.study import InputSet
-from evokern.trial import Evaluation, Outcome, Timing
+from evokern.trial import Evaluation, Outcome
 
 __all__ = ["ProvePower", "SimRunner", "SimSettings", "SimWorker", "Simulate", "checked"]
 
@@ -94,55 +94,36 @@ class SimWorker:
             evidence = {"constraint": "small_problem", "needed": 1, "available": 0, "unit": "problems"}
             reason = "the kernel declares no small problem that this candidate can run, so it cannot be checked here"
             return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
-        limit_us = self._limit_us(job)
-        tasks, chip = [self._work(job.config, p) for p in self._settings.problems], self._settings.profile
-        floors = [floor(task, peak_rates(chip), chip) for task in tasks]
-        least = [limit.time_us for limit in floors]
-        by_position: dict[int, Predicted] = {}
+        race = self._settings.timing.race
+        limit_us = job.elite_us * (race + MODEL_MARGIN) if job.elite_us and race else None
+
+        def predict(problem: Problem, most_us: float | None) -> Predicted:
+            return self._predict(job, problem, most_us)
+
         try:
-            # The smallest first: what they take leaves a tighter limit to those that take longest to simulate.
-            for position in sorted(range(len(least)), key=least.__getitem__):
-                share_us = _share(limit_us, least, position)
-                by_position[position] = self._predict(job, self._settings.problems[position], share_us)
-                least[position] = by_position[position].total.time_us
+            overall = predict_all(self._kernel, self._settings, job.config, limit_us, predict)
         except RunFailed as failed:
             if failed.outcome is not Outcome.SLOW:
                 raise
             evidence = {**failed.evidence, "elite_us": job.elite_us, "limit_us": limit_us}
-            if job.haste:
-                return Evaluation(Outcome.SLOW, limit_us, evidence=evidence)
             raise RunFailed(Outcome.SLOW, evidence) from failed
-        predictions = [by_position[position] for position in range(len(least))]
-        times = [prediction.total.time_us for prediction in predictions]
-        geometric = math.exp(sum(math.log(t) for t in times) / len(times))
-        unchecked_us = job.haste.best_us if job.haste else limit_us
-        if unchecked_us is not None and geometric >= unchecked_us:
-            evidence = {"elite_us": job.elite_us, "predicted_us": geometric, "limit_us": unchecked_us}
-            return Evaluation(Outcome.SLOW, geometric, evidence=evidence)
+        time_us = overall.time_us
+        if limit_us is not None and time_us >= limit_us:
+            evidence = {"elite_us": job.elite_us, "predicted_us": time_us, "limit_us": limit_us}
+            return Evaluation(Outcome.SLOW, time_us, evidence=evidence)
         against, reports = self.gate(job.config, job.built, problems)
         if against is not None:
             return Evaluation(Outcome.WRONG, evidence=against, gate=reports)
-        for problem, prediction, limit in zip(self._settings.problems, predictions, floors, strict=True):
-            impossible = prediction.sampled or below(prediction.total.time_us, limit)
-            if impossible:
-                check = "sampled_blocks" if prediction.sampled else "floor"
-                fault = {"check": check, "message": impossible, "problem": str(problem)}
-                return Evaluation(Outcome.WRONG, evidence=fault, gate=reports)
-        timings = tuple(Timing(t, (t, t), (t,), predicted=True) for t in times)
-        terms = {name: round(value, 4) for name, value in predictions[0].total.terms_us.items()}
+        impossible = overall.impossible()
+        if impossible is not None:
+            return Evaluation(Outcome.WRONG, evidence=impossible, gate=reports)
+        first = overall.predictions[0].total
         evidence = {
-            "terms_us": terms,
-            "bound": predictions[0].total.cause,
-            **recorded(tasks, floors),
+            "terms_us": {name: round(value, 4) for name, value in first.terms_us.items()},
+            "bound": first.cause,
+            **recorded(overall.tasks, overall.floors),
         }
-        return Evaluation(Outcome.MEASURED, geometric, timings, evidence=evidence, gate=reports)
-
-    def _limit_us(self, job: Simulate) -> float | None:
-        """Return the predicted time beyond which it does not matter how slow a candidate is."""
-        race = self._settings.timing.race
-        if not job.elite_us or not race:
-            return None
-        return job.elite_us * (HASTY_STOP if job.haste else race + MODEL_MARGIN)
+        return Evaluation(Outcome.MEASURED, time_us, overall.timings, evidence=evidence, gate=reports)
 
     def gate(
         self, config: Config, built: Built, problems: Sequence[Problem]
@@ -183,10 +164,6 @@ class SimWorker:
             return self._probe.fault(config, built, problem, seen)
 
         return self._lines.run(config, built, problem, probe)
-
-    def _work(self, config: Config, problem: Problem) -> Work:
-        settings = self._settings
-        return work(self._kernel, problem, tensors_of(self._kernel, config, problem), settings.timing, settings.profile)
 
     def _check(self, config: Config, problem: Problem) -> Verdict:
         kernel, gate = self._kernel, self._gate(problem)
@@ -296,19 +273,3 @@ def checked(gate: Gate, runner: SimRunner, launches: Sequence[Launch], tensors: 
         )
         return Verdict(False, {"check": "state", "message": message, "problem": str(gate.problem)}, verdict.report)
     return gate.repeat(runner, launches, tensors)
-
-
-def _share(limit_us: float | None, least_us: Sequence[float], position: int) -> float | None:
-    """Return the time at one problem beyond which the geometric mean over all passes a limit.
-
-    Args:
-        limit_us: the limit of the mean.
-        least_us: of each problem, a time that it takes at least.
-        position: which problem.
-    """
-    if limit_us is None:
-        return None
-    count = len(least_us)
-    others = sum(math.log(t) for other, t in enumerate(least_us) if other != position)
-    # Beyond so many times the limit at one problem no mean comes near the time to beat; simulating it takes minutes.
-    return min(math.exp(count * math.log(limit_us) - others), count * limit_us)

@@ -10,7 +10,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
-from evokern.device._sim_jobs import Haste, ProvePower, SimSettings, Simulate
+from evokern.device._sim_jobs import Look, ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.profiles import Profile, chip, limits_for
@@ -22,7 +22,7 @@ WINDOW = 8
 """Trials in flight of a new study: enough for a few cores, and the sampler sees results soon."""
 DEADLINE_S = 120.0
 """Seconds after which a simulation that does not answer is given up (the instruction limit ends it long before)."""
-MODULES = ("numpy", "torch", "evokern.simt", "evokern.device._sim_worker")
+MODULES = ("numpy", "torch", "evokern.simt", "evokern.device._sim_look")
 """Modules that the fork server imports once for all workers."""
 
 
@@ -42,7 +42,7 @@ class SimulatedDevice:
         Args:
             name: a chip's short name, or the chip itself.
             cores: worker processes; None takes the machine's cores.
-            hasty: leave out what an order of candidates does not need.
+            hasty: only an order of candidates is wanted.
 
         Raises:
             DeviceError: there is no such chip.
@@ -80,11 +80,13 @@ class SimulatedDevice:
         )  # fmt: skip
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
-        spec = WorkerSpec("evokern.device._sim_worker:SimWorker", simulating, {"OMP_NUM_THREADS": "1"})
+        worker = "evokern.device._sim_look:LookWorker" if self._hasty else "evokern.device._sim_worker:SimWorker"
+        spec = WorkerSpec(worker, simulating, {"OMP_NUM_THREADS": "1"})
         executors = WorkerPool(server, spec, size=self._cores)
         self._pools += [compilers, executors]
-        run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
-        self._first_us = _default_time(task, compilers, executors, simulating.default)
+        if not self._hasty:  # what is not checked needs no proof
+            run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
+        self._first_us = self._default_time(task, compilers, executors, simulating.default)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip
@@ -119,26 +121,28 @@ class SimulatedDevice:
             server.close()
         self._pools, self._servers = [], []
 
-    def _job(self, work: Work) -> Simulate:
+    def _default_time(self, task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
+        """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
+
+        Raises:
+            KernelError: it does not compile.
+        """
+        answer = run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+        built = require_built(task, answer)
+        if not task.study.timing.race:
+            return None
+        job = Look(default, built, None) if self._hasty else Simulate(default, built, None)
+        evaluation = run_alone(executors, job, DEADLINE_S, "simulating the default candidate")
+        return evaluation.time_us if isinstance(evaluation, Evaluation) else None
+
+    def _job(self, work: Work) -> Simulate | Look:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
-        known = [time for time in (work.request.elite_us, self._first_us) if time is not None]
-        haste = Haste(work.request.elite_us) if self._hasty else None
-        return Simulate(work.request.config, work.built, min(known, default=None), haste)
+        known = min((time for time in (work.request.elite_us, self._first_us) if time is not None), default=None)
+        if self._hasty:
+            return Look(work.request.config, work.built, known)
+        return Simulate(work.request.config, work.built, known)
 
     def _running(self) -> Pipeline:
         if self._pipeline is None:
             raise InternalError("the simulated device was not started")
         return self._pipeline
-
-
-def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
-    """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
-
-    Raises:
-        KernelError: it does not compile.
-    """
-    built = require_built(task, run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate"))
-    if not task.study.timing.race:
-        return None
-    evaluation = run_alone(executors, Simulate(default, built, None), DEADLINE_S, "simulating the default candidate")
-    return evaluation.time_us if isinstance(evaluation, Evaluation) else None

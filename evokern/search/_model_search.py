@@ -1,13 +1,12 @@
 """A search of the simulated device before anything runs on the GPU: what `--warm-start sim` begins with.
 
 What several genes must agree on is rare among random candidates, and what looks fastest to a model may be wrong. So
-the model's opinion is not drawn at random: `evo` searches the simulated device, checks what would be a new best, and
-what it looked at on the way, good and bad, is the prior.
+the model's opinion is not drawn at random: `evo` searches the simulated device, some blocks of what may be among the
+best are judged on inputs that are hard on rounding, and what it looked at on the way, good and bad, is the prior.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +21,8 @@ from evokern.search._loop import Limits, Loop, Nowhere
 from evokern.space import Config
 from evokern.trial import Outcome, Trial
 
-PER_CORE = 2
-"""Candidates in flight for each core: one that takes long holds up those proposed after it."""
+WINDOW = 32
+"""Candidates in flight, on any machine, so that a warm start does not depend on it: work for sixteen cores."""
 BLOCKS = 3
 """Most blocks of a launch that are counted: enough for an order."""
 DOUBT = 0.005
@@ -49,7 +48,7 @@ def search_model(
 ) -> list[tuple[Config, float]]:
     """Return what a search of the simulated device saw, apart from what was wrong: candidates and log(time in µs).
 
-    Answers are checked where a candidate would be the best so far.
+    Answers are looked at where a candidate may be among the best.
 
     Args:
         subject: what is searched; its own device is not touched.
@@ -65,9 +64,8 @@ def search_model(
     device = SimulatedDevice(chip, hasty=True)
     counting = replace(subject.study.simulation, blocks=min(subject.study.simulation.blocks, BLOCKS))
     study = replace(subject.study, simulation=counting)
-    window = PER_CORE * len(os.sched_getaffinity(0))
-    sampler = make_sampler("evo", space, {}, seed, window)
-    loop = Loop(History(space), sampler, device, looked, Limits(window, trials=count), subject.violation)
+    sampler = make_sampler("evo", space, {}, seed, WINDOW)
+    loop = Loop(History(space), sampler, device, looked, Limits(WINDOW, trials=count), subject.violation)
     said = time.monotonic()
 
     def after(event: str) -> None:
