@@ -112,7 +112,7 @@ def test_truncated_and_missing_files_are_said_to_be_so(tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DeviceError, match="truncated"):
         read_recording(path)
-    with pytest.raises(DeviceError, match="there is no recording .*none.json.gz"):
+    with pytest.raises(DeviceError, match="there is no recording"):
         read_recording(tmp_path / "none.json.gz")
 
 
