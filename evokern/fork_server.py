@@ -30,6 +30,12 @@ _BOOT = (
 
 _LOG_BYTES = 1 << 20
 
+_ENVIRONMENT = {"PYTHONUNBUFFERED": "1"} | dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)
+"""Set before anything is imported, which is when NumPy's and torch's libraries count their threads: there is a worker for
+each core, and threads that wait for each other's small products keep every core of a large machine busy with nothing."""
+
 
 class ForkServer:
     """A process with modules preloaded that forks workers on demand."""
@@ -55,7 +61,7 @@ class ForkServer:
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | _ENVIRONMENT,
             )
         # It sees the closed socket only once its imports are over: seconds in which an interrupted command, whoever was
         # about to close this server, would seem to have left a process behind.

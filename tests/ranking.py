@@ -89,7 +89,7 @@ class Ranking:
         )  # fmt: skip
         self._server = ForkServer((*PRELOAD, *MODULES))
         self._compilers = WorkerPool(self._server, compile_spec(compiling), size=max(1, cores // 2), depth=2)
-        spec = WorkerSpec("ranking:RankWorker", simulating, {"OMP_NUM_THREADS": "1"})
+        spec = WorkerSpec("ranking:RankWorker", simulating)
         self._executors = WorkerPool(self._server, spec, size=cores)
 
     def __enter__(self) -> Ranking:

@@ -54,6 +54,17 @@ def test_every_job_is_answered_once_whatever_the_number_of_workers(server: ForkS
     pool.close()
 
 
+def test_a_worker_computes_on_one_thread() -> None:
+    """There is a worker for each core: libraries that were preloaded start no threads of their own in any of them."""
+    server = ForkServer(preload=("worker_handlers", "numpy"))
+    pool = make_pool(server)
+    pool.submit(0, "threads", 20.0)
+    (answer,) = collect(pool, 1)
+    assert answer.status == "done" and set(answer.value) == {1}
+    pool.close()
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("job", "how"),
     [

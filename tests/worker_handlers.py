@@ -37,6 +37,11 @@ class Obedient:
                 return self.next_waits()
             case ("echo", value):
                 return value
+            case "threads":
+                import numpy  # noqa: F401 (its library is what is asked)
+                from threadpoolctl import threadpool_info
+
+                return [library["num_threads"] for library in threadpool_info()]
             case ("print", size):
                 print("x" * size, flush=True)
                 return Path("/proc/self/fd/1").stat().st_size

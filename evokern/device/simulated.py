@@ -81,7 +81,7 @@ class SimulatedDevice:
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
         worker = "evokern.device._sim_look:LookWorker" if self._hasty else "evokern.device._sim_worker:SimWorker"
-        spec = WorkerSpec(worker, simulating, {"OMP_NUM_THREADS": "1"})
+        spec = WorkerSpec(worker, simulating)
         executors = WorkerPool(server, spec, size=self._cores)
         self._pools += [compilers, executors]
         if not self._hasty:  # what is not checked needs no proof

@@ -111,9 +111,7 @@ def run_all(
     server = ForkServer(("numpy", "optuna", "evokern.replay._repeat"))
     pool: WorkerPool | None = None
     try:
-        # One thread each: the matrices are small, and the cores belong to the other jobs.
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        spec = WorkerSpec("evokern.replay._repeat:Repeats", settings, threads)
+        spec = WorkerSpec("evokern.replay._repeat:Repeats", settings)
         pool = WorkerPool(server, spec, size=min(jobs, len(work)))
         for key, job in enumerate(work):
             pool.submit(key, job, DEADLINE_S)

@@ -195,7 +195,7 @@ class Diagnoses:
         try:
             if self._pool is None:
                 # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
-                environment = {"OMP_NUM_THREADS": "1", "CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
+                environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
                 self._server = ForkServer()
                 self._pool = WorkerPool(self._server, WorkerSpec(WORKER, self._settings, environment), size=1)
             self._pool.submit(trial.number, Failure(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
