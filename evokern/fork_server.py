@@ -33,8 +33,8 @@ _LOG_BYTES = 1 << 20
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"} | dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
-"""Set before anything is imported, which is when NumPy's and torch's libraries count their threads: there is a worker for
-each core, and threads that wait for each other's small products keep every core of a large machine busy with nothing."""
+"""Set before the first import, which is when NumPy's and torch's libraries count cores: there is a worker for each of
+them, and threads that wait for each other's small products would keep a large machine busy with nothing."""
 
 
 class ForkServer:
