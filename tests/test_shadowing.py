@@ -35,6 +35,17 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def start_worker(preload: tuple[str, ...]) -> None:
+    """Wait for a worker of the handler that needs the library."""
+    server = ForkServer(preload=preload)
+    try:
+        pool = WorkerPool(server, WorkerSpec("handler_of_somelib:Handler", None), size=1)
+        pool.wait_ready()
+        pool.close()
+    finally:
+        server.close()
+
+
 def test_a_hidden_library_is_named_with_the_file_that_hides_it(mine: Path) -> None:
     """A module and a package of the user's are named, where the error speaks of a library of that name."""
     (mine / "random.py").write_text("")
@@ -57,27 +68,15 @@ def test_what_hides_nothing_is_not_named(mine: Path) -> None:
 def test_a_worker_that_cannot_start_for_it_says_so(mine: Path, body: str) -> None:
     """Whatever the file does when it is imported, in the server or the worker, the message names it and the remedy."""
     (mine / "somelib.py").write_text(body)
-    server = ForkServer(preload=("somelib", "handler_of_somelib"))
-    try:
-        pool = WorkerPool(server, WorkerSpec("handler_of_somelib:Handler", None), size=1)
-        with pytest.raises(DeviceError, match=r"^a worker .*mine/somelib\.py hides the library somelib .*; rename it$"):
-            pool.wait_ready()
-        pool.close()
-    finally:
-        server.close()
+    with pytest.raises(DeviceError, match=r"^a worker .*mine/somelib\.py hides the library somelib .*; rename it$"):
+        start_worker(preload=("somelib", "handler_of_somelib"))
 
 
 def test_a_server_that_cannot_start_tells_why(mine: Path) -> None:
     """Where not even the process that forks workers comes up, its own last words are told, not "no message"."""
     (mine / "deadly.py").write_text("import os; print('ended by deadly.py', flush=True); os._exit(3)")
-    server = ForkServer(preload=("deadly",))
-    try:
-        pool = WorkerPool(server, WorkerSpec("handler_of_somelib:Handler", None), size=1)
-        with pytest.raises(DeviceError, match=r"died while it started \(gone\): ended by deadly\.py$"):
-            pool.wait_ready()
-        pool.close()
-    finally:
-        server.close()
+    with pytest.raises(DeviceError, match=r"died while it started \(gone\): ended by deadly\.py$"):
+        start_worker(preload=("deadly",))
 
 
 def test_only_what_looks_like_a_defect_is_looked_through(

@@ -10,7 +10,7 @@ import pytest
 from evokern import simt
 from evokern.compile.pool import CompileSettings, CompileWorker
 from evokern.compile.records import Built
-from evokern.device._sim_jobs import Look, SimSettings
+from evokern.device._sim_jobs import SimSettings, Simulate
 from evokern.device._sim_look import LookWorker
 from evokern.discovery import find_study, kernel_of
 from evokern.errors import SourceError
@@ -41,7 +41,7 @@ class Bench:
         config = self.kernel.space.with_changes(self.kernel.space.default(), genes)
         built = self.compiler.handle(config)
         assert isinstance(built, Built), built
-        return self.worker.handle(Look(config, built, elite_us))
+        return self.worker.handle(Simulate(config, built, elite_us))
 
 
 @pytest.fixture(scope="module")

@@ -39,19 +39,7 @@ class ProvePower:
 
 @dataclass(frozen=True)
 class Simulate:
-    """Check one candidate and predict its time."""
-
-    config: Config
-    """Its configuration."""
-    built: Built
-    """Its programs and launches at the study's problems."""
-    elite_us: float | None
-    """Predicted time to race against, µs: of the best so far, or of the default candidate."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """Predict one candidate's time, and judge some of its blocks where it may be among the best: an order is wanted."""
+    """Check one candidate and predict its time, in full or as far as an order needs it: the worker decides."""
 
     config: Config
     """Its configuration."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from evokern.device._sim_glance import Glance
-from evokern.device._sim_jobs import Look, SimSettings
+from evokern.device._sim_jobs import SimSettings, Simulate
 from evokern.device._sim_overall import Overall, predict_all
 from evokern.device._sim_predict import Predicted, Predictor
 from evokern.device._sim_problems import gate_problems
@@ -35,7 +35,7 @@ NEAR = 1.15
 
 
 class LookWorker:
-    """Answers `Look` with an `Evaluation`: `measured` was looked at and is right, `slow` was not looked at."""
+    """Answers `Simulate` with an `Evaluation`: `measured` was looked at and is right, `slow` was not looked at."""
 
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
@@ -48,7 +48,7 @@ class LookWorker:
         self._full: SimWorker | None = None
         self.greeting: dict[str, Any] = {}
 
-    def handle(self, job: Look) -> Evaluation:
+    def handle(self, job: Simulate) -> Evaluation:
         """Look at one candidate."""
         began = time.perf_counter()
         try:
@@ -60,7 +60,7 @@ class LookWorker:
             evaluation = Evaluation(Outcome.CRASHED, evidence={"error": "not simulated", "message": str(error)})
         return replace(evaluation, device_s=time.perf_counter() - began)
 
-    def _looked(self, job: Look) -> Evaluation:
+    def _looked(self, job: Simulate) -> Evaluation:
         limit_us = None if job.elite_us is None else STOP * job.elite_us
 
         def predict(problem: Problem, most_us: float | None) -> Predicted:
@@ -87,7 +87,7 @@ class LookWorker:
             return Evaluation(Outcome.WRONG, evidence=against)
         return Evaluation(Outcome.MEASURED, overall.time_us, overall.timings)
 
-    def _gate(self, job: Look) -> Mapping[str, Any] | None:
+    def _gate(self, job: Simulate) -> Mapping[str, Any] | None:
         """Return what the gate has against a candidate whose blocks cannot be judged alone."""
         problems = gate_problems(self._kernel, job.config, self._settings.problems, self._settings.profile)
         self._full = self._full or SimWorker(self._settings)

@@ -10,7 +10,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
-from evokern.device._sim_jobs import Look, ProvePower, SimSettings, Simulate
+from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.profiles import Profile, chip, limits_for
@@ -86,7 +86,7 @@ class SimulatedDevice:
         self._pools += [compilers, executors]
         if not self._hasty:  # what is not checked needs no proof
             run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
-        self._first_us = self._default_time(task, compilers, executors, simulating.default)
+        self._first_us = _default_time(task, compilers, executors, simulating.default)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip
@@ -121,28 +121,27 @@ class SimulatedDevice:
             server.close()
         self._pools, self._servers = [], []
 
-    def _default_time(self, task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
-        """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
-
-        Raises:
-            KernelError: it does not compile.
-        """
-        answer = run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
-        built = require_built(task, answer)
-        if not task.study.timing.race:
-            return None
-        job = Look(default, built, None) if self._hasty else Simulate(default, built, None)
-        evaluation = run_alone(executors, job, DEADLINE_S, "simulating the default candidate")
-        return evaluation.time_us if isinstance(evaluation, Evaluation) else None
-
-    def _job(self, work: Work) -> Simulate | Look:
+    def _job(self, work: Work) -> Simulate:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
         known = min((time for time in (work.request.elite_us, self._first_us) if time is not None), default=None)
-        if self._hasty:
-            return Look(work.request.config, work.built, known)
         return Simulate(work.request.config, work.built, known)
 
     def _running(self) -> Pipeline:
         if self._pipeline is None:
             raise InternalError("the simulated device was not started")
         return self._pipeline
+
+
+def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
+    """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
+
+    Raises:
+        KernelError: it does not compile.
+    """
+    answer = run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+    built = require_built(task, answer)
+    if not task.study.timing.race:
+        return None
+    job = Simulate(default, built, None)
+    evaluation = run_alone(executors, job, DEADLINE_S, "simulating the default candidate")
+    return evaluation.time_us if isinstance(evaluation, Evaluation) else None

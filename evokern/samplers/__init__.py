@@ -27,11 +27,12 @@ from evokern.samplers._base import (
     trial_seed,
 )
 from evokern.space import Space
+from evokern.study import SAMPLERS
 
 if TYPE_CHECKING:
     from evokern.samplers.evo import Prior
 
-NAMES = ("evo", "tpe", "nsga2", "gp", "random", "grid")
+NAMES = SAMPLERS
 """Every sampler."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""

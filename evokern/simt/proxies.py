@@ -45,11 +45,7 @@ class ProxyFences:
         self.own[active.mask] = shadow.now
         blocks, warps = self.seen.shape
         fencing = np.asarray(active.mask.reshape(blocks, warps, 32).any(2))
-        known = shadow.clocks.copy()
-        each = np.arange(warps)
-        met = shadow.collective.reshape(blocks, warps, 32).min(2)
-        known[:, each, each] = np.maximum(known[:, each, each], met)
-        np.maximum(self.seen, np.where(fencing[:, :, None], known, 0).max(1), out=self.seen)
+        np.maximum(self.seen, np.where(fencing[:, :, None], shadow.known(), 0).max(1), out=self.seen)
 
     def check(self, active: Active, index: Array, width: int, number: int, part: Part) -> None:
         """Report words that the asynchronous proxy reads and whose last write no fence followed.

@@ -119,14 +119,18 @@ class SharedShadow:
             seen = seen[:, :1]
         return None if self._ordered(part, seen, writes) else seen
 
+    def known(self) -> Array:
+        """Return [blocks, warps, warps]: the stamp up to which each warp has seen what each did, itself included."""
+        known = self.clocks.copy()
+        warp = np.arange(self.warps)
+        met = self.collective.reshape(self.blocks, self.warps, 32).min(2)
+        known[:, warp, warp] = np.maximum(known[:, warp, warp], met)
+        return known
+
     def _ordered(self, part: Active, seen: Array, writes: bool) -> bool:
         """Say whether each key is the lane's own or older than what its warp has seen of the warp that left it."""
         if self._limits is None:
-            limits = self.clocks.copy()
-            warp = np.arange(self.warps)
-            met = self.collective.reshape(self.blocks, self.warps, 32).min(2)
-            limits[:, warp, warp] = np.maximum(limits[:, warp, warp], met)
-            self._limits = limits.astype(np.uint64) << np.uint64(STAMP)
+            self._limits = self.known().astype(np.uint64) << np.uint64(STAMP)
         lanes = part.lanes
         place = (lanes >> 5)[:, None] * self.warps + ((seen & _THREAD) >> np.uint64(5)).view(np.int64)
         late = seen >= self._limits.take(place)
