@@ -174,6 +174,21 @@ def test_a_workload_without_power_is_refused() -> None:
         pass
 
 
+def test_the_compiler_reports_registers_again_of_a_source_that_it_has_seen() -> None:
+    """In a process that uses the GPU, where NVRTC would answer from a cache of its own, without the assembler's report."""
+    script = """
+import torch
+from evokern.compile.nvrtc import compile_program
+torch.zeros(1, device="cuda")
+source = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
+seen = [compile_program(source, "twice.cu", {}, (), ["twice"], "sm_90").uses["twice"].registers for _ in range(2)]
+assert seen[0] == seen[1] > 0, seen
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 def test_no_process_outlives_a_killed_search() -> None:
     """After kill -9 of a search whose candidate hangs no worker is left, and the GPU can be searched on again."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -39,12 +39,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
     """Every product on the GPU, in one process."""
     if probe().gpus[0].compute_capability != (9, 0):
         pytest.skip("wgmma is an instruction of compute capability 9.0 alone")
-    jobs, programs = [], {}
+    jobs = []
     for name, product in PRODUCTS.items():
-        # Two products have the same source; NVRTC's own cache would answer the second without the assembler's report.
-        if product.source not in programs:
-            programs[product.source] = compile_program(product.source, "product.cu", {}, (), ["product"], "sm_90a")
-        program = programs[product.source]
+        program = compile_program(product.source, "product.cu", {}, (), ["product"], "sm_90a")
         assert isinstance(program, Program), program
         symbol, grid = program.lowered["product"], (BLOCKS, 1, 1)
         jobs.append(Job(name, program.cubin, symbol, grid, (128, 1, 1), product.arguments, shared=product.shared))

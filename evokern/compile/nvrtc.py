@@ -42,8 +42,13 @@ def compiler_version() -> str:
 
 @functools.cache
 def base_options() -> tuple[str, ...]:
-    """Return the options of every compile: headers, stand-ins, prelude."""
-    return nvrtc_options()
+    """Return the options of every compile: headers, stand-ins, prelude, and that NVRTC keeps no cache of its own.
+
+    From 12.9 on, in a process that uses a GPU, it answers a source compiled before from a cache of the driver's, without
+    the assembler's report that says how many registers the code takes.
+    """
+    own_cache = ("--no-cache",) if _nvrtc().getVersion() >= (12, 9) else ()
+    return (*own_cache, *nvrtc_options())
 
 
 def all_options(options: Sequence[str], architecture: str, line_info: bool) -> tuple[str, ...]:
