@@ -175,7 +175,7 @@ def test_a_workload_without_power_is_refused() -> None:
 
 
 def test_the_compiler_reports_registers_again_of_a_source_that_it_has_seen() -> None:
-    """In a process that uses the GPU, where NVRTC would answer from a cache of its own, without the assembler's report."""
+    """In a process that uses the GPU, where NVRTC would answer from a cache of its own that lacks this report."""
     script = """
 import torch
 from evokern.compile.nvrtc import compile_program

@@ -44,8 +44,8 @@ def compiler_version() -> str:
 def base_options() -> tuple[str, ...]:
     """Return the options of every compile: headers, stand-ins, prelude, and that NVRTC keeps no cache of its own.
 
-    From 12.9 on, in a process that uses a GPU, it answers a source compiled before from a cache of the driver's, without
-    the assembler's report that says how many registers the code takes.
+    From 12.9 on, in a process that uses a GPU, it answers a source compiled before from a cache of the driver's, which
+    lacks the assembler's report of how many registers the code takes.
     """
     own_cache = ("--no-cache",) if _nvrtc().getVersion() >= (12, 9) else ()
     return (*own_cache, *nvrtc_options())
