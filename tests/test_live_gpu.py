@@ -156,6 +156,31 @@ def test_launch_attributes_take_effect() -> None:
         assert [one.outcome for one in found] == [Outcome.MEASURED] * len(configs), [one.reason for one in found]
 
 
+def test_windows_of_other_candidates_do_not_change_what_a_launch_costs() -> None:
+    """After twenty candidates with an L2 window a candidate takes what it took before them."""
+    with Bench("attributes", "1024") as bench:
+        before = _time_of_plain(bench)
+        for _ in range(20):
+            bench.forget()
+            assert bench.run([bench.config(FEATURE="l2_window")])[0].outcome is Outcome.MEASURED
+        assert _time_of_plain(bench) == pytest.approx(before, rel=0.06)
+
+
+def test_what_a_window_kept_in_l2_does_not_serve_the_next_candidate() -> None:
+    """With a flushed cache a candidate takes after one with a window what it took before it."""
+    with Bench("attributes", str(1 << 22), timing=TimingSettings(cache="flush")) as bench:
+        before = _time_of_plain(bench)
+        assert bench.run([bench.config(FEATURE="l2_window")])[0].outcome is Outcome.MEASURED
+        assert _time_of_plain(bench) == pytest.approx(before, rel=0.06)
+
+
+def _time_of_plain(bench: Bench) -> float:
+    bench.forget()
+    time_us = bench.run([bench.config(FEATURE="plain")])[0].time_us
+    assert time_us is not None
+    return time_us
+
+
 def test_a_kernel_that_remembers_answers_is_found_out() -> None:
     """Kernels that are right at first and cheat later fail when the call is repeated, or in the timed runs."""
     with Bench("cheats", "4096") as bench:
