@@ -241,7 +241,7 @@ def _fill_window(window: Any, wish: L2Window, tensor: torch.Tensor) -> None:
 def _set_persisting_l2(enabled: bool) -> None:
     """Set aside as much L2 as the GPU allows for persisting lines, or none: a window has no effect without.
 
-    `cuCtxResetPersistingL2Cache` is never called: after the seventh call every launch in its context took 0.17 µs longer
+    `cuCtxResetPersistingL2Cache` is never called: after the seventh call every launch of its context took 0.17 µs more
     (an empty kernel 0.75 instead of 0.58; H200, driver 580, 2026-11-22).
     """
     size = _attribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE) if enabled else 0
