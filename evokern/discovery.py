@@ -15,7 +15,8 @@ from pathlib import Path
 
 from evokern.errors import EvokernError, KernelError, StudyError, nearest
 from evokern.kernel import Kernel
-from evokern.study import Study, read_study
+from evokern.study import Study
+from evokern.study_file import read_study
 
 PACKAGE = Path(__file__).resolve().parent
 

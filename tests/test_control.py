@@ -19,7 +19,8 @@ from evokern.errors import StudyError
 from evokern.explain.worth import price, verdict
 from evokern.search import Progress, resume
 from evokern.store import open_readonly
-from evokern.study import SamplerSettings, read_study
+from evokern.study import SamplerSettings
+from evokern.study_file import read_study
 from evokern.trial import Outcome, Trial
 
 

@@ -17,7 +17,8 @@ from evokern.feasibility import check, feasible_space, launches_of, narrowed
 from evokern.profiles import CHIPS, LIMITS, limits_for
 from evokern.render import render
 from evokern.search._identity import problems_of
-from evokern.study import GateSettings, SimulationSettings, Study, TimingSettings, read_study
+from evokern.study import GateSettings, SimulationSettings, Study, TimingSettings
+from evokern.study_file import read_study
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = sorted((ROOT / "studies").glob("*.toml"))

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evokern.duration import parse_duration
 from evokern.errors import StudyError
-from evokern.study import parse_duration, read_study
+from evokern.study_file import read_study
 
 GOOD = """
 kernel = "attention"

@@ -74,7 +74,7 @@ def _summary(path: Path) -> dict[str, Any]:
     """Return what a study is about, and what is wrong with it: one broken study must not hide the others."""
     from evokern.errors import StudyError
     from evokern.explain.study_soundness import require_sound
-    from evokern.study import read_study
+    from evokern.study_file import read_study
 
     summary: dict[str, Any] = {}
     try:

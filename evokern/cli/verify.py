@@ -45,10 +45,10 @@ def verify(
 
     On a simulated device the playoff compares predicted times, which have no noise. Exits with 1 when a part fails.
     """
+    from evokern.duration import parse_duration
     from evokern.explain.candidates import device_for, subject
     from evokern.explain.playoff import Rules
     from evokern.store import add_proof, open_readonly
-    from evokern.study import parse_duration
 
     if not 0 < level < 1:
         raise UsageError(f"--level {level} is no probability; give a number between 0 and 1")

@@ -10,7 +10,7 @@ from evokern import discovery
 from evokern.device._sim_problems import small_problem
 from evokern.errors import StudyError
 from evokern.kernel import Kernel, Problem
-from evokern.study import read_study
+from evokern.study_file import read_study
 
 if TYPE_CHECKING:
     from evokern.cuda_source import CudaSource

@@ -144,10 +144,10 @@ def replay(
     Raises:
         UsageError: the recording cannot be read, a sampler is unknown, or a number is out of range.
     """
+    from evokern.duration import parse_duration
     from evokern.replay._repeat import run_all
     from evokern.replay._score import random_fractions, score
     from evokern.store import open_recording
-    from evokern.study import parse_duration
 
     settings = Settings(str(source), trials, window, None if budget is None else parse_duration(budget))
     if repeats < 1 or jobs < 1:

@@ -175,10 +175,10 @@ def search(
     Raises:
         UsageError: study, kernel, device, store or an argument is not usable as asked; the message says what to do.
     """
+    from evokern.duration import parse_duration
     from evokern.search._find import find
     from evokern.search._identity import Overrides
     from evokern.search._wanted import Wanted
-    from evokern.study import parse_duration
 
     wanted = Wanted(
         budget_s=None if budget is None else parse_duration(budget),
