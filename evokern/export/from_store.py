@@ -69,6 +69,7 @@ def export_trial(
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
+        timing = record.settings.get("timing", {})
         text = standalone(
             kernel,
             found.trial.config,
@@ -76,7 +77,8 @@ def export_trial(
             chip_of(record.device, sessions),
             Provenance(_facts(reader, record, found, sessions), record.predicted),
             tolerance=_tolerance(kernel, record.settings.get("gate", {})),
-            sets=int(record.settings.get("timing", {}).get("rotate_sets", 4)),
+            sets=int(timing.get("rotate_sets", 4)),
+            sample_us=float(timing.get("sample_us", 500)),
             file_name=file_name,
         )
     return Exported(text, found.trial.number, evaluation.time_us, record.predicted)

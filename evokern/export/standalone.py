@@ -30,8 +30,6 @@ _CONVERSIONS = {
     "e4m3": ("__nv_fp8_e4m3(static_cast<float>(value))", "static_cast<float>(value)"),
     "e5m2": ("__nv_fp8_e5m2(static_cast<float>(value))", "static_cast<float>(value)"),
 }
-CALLS = 20
-"""Calls in one graph of the exported program, at least: the launch of a graph costs about as much as a small kernel."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,7 @@ def standalone(
     *,
     tolerance: Mapping[str, Tolerance] | None = None,
     sets: int = 4,
+    sample_us: float = 500.0,
     file_name: str = "best.cu",
 ) -> str:
     """Write a candidate as a program of its own.
@@ -65,6 +64,7 @@ def standalone(
         provenance: what the first comment says of it.
         tolerance: tolerances that replace the kernel's, by output.
         sets: input sets that timed calls walk through.
+        sample_us: aimed length of a timed replay, µs.
         file_name: name of the file, for the build line.
 
     Raises:
@@ -88,7 +88,7 @@ def standalone(
         alignment=_alignment(kernel, config, problem),
         launch_body=launch_body(traces),
         sets=max(1, sets),
-        calls=max(1, sets) * -(-CALLS // max(1, sets)),
+        sample_us=repr(float(sample_us)),
         conversions=_conversions(traces.tensors),
         field_addresses=", ".join(f"&shape.{name.lower()}" for name in traces.fields),
         call_arguments=_call_arguments(traces.tensors, by_role),
