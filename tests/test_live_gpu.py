@@ -156,14 +156,15 @@ def test_launch_attributes_take_effect() -> None:
         assert [one.outcome for one in found] == [Outcome.MEASURED] * len(configs), [one.reason for one in found]
 
 
-def test_windows_of_other_candidates_do_not_change_what_a_launch_costs() -> None:
-    """After twenty candidates with an L2 window a candidate takes what it took before them."""
+def test_other_candidates_do_not_change_what_a_launch_costs() -> None:
+    """After a dozen candidates with each launch attribute a candidate takes what it took before them."""
     with Bench("attributes", "1024") as bench:
         before = _time_of_plain(bench)
-        for _ in range(20):
-            bench.forget()
-            assert bench.run([bench.config(FEATURE="l2_window")])[0].outcome is Outcome.MEASURED
-        assert _time_of_plain(bench) == pytest.approx(before, rel=0.06)
+        for feature in ("l2_window", "cluster", "big_shared", "workspace"):
+            for _ in range(12):
+                bench.forget()
+                assert bench.run([bench.config(FEATURE=feature)])[0].outcome is Outcome.MEASURED
+            assert _time_of_plain(bench) == pytest.approx(before, rel=0.06), feature
 
 
 def test_what_a_window_kept_in_l2_does_not_serve_the_next_candidate() -> None:
