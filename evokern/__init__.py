@@ -1,5 +1,6 @@
 """evokern: the fastest provably right variant of a CUDA kernel inside a time budget, with the evidence."""
 
+from evokern.errors import EvokernError
 from evokern.kernel import (
     Baseline,
     Constraint,
@@ -28,6 +29,7 @@ __all__ = [
     "Baseline",
     "Config",
     "Constraint",
+    "EvokernError",
     "Gene",
     "Kernel",
     "L2Window",

@@ -68,6 +68,11 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
                 raise KernelError(f"{folder} has no kernel.py; `evokern init FILE.cu` writes one")
     if name in folders:
         return folders[name]
+    for root in roots():
+        if name and (root / "kernels" / name).is_dir():
+            raise KernelError(f"{root / 'kernels' / name} has no kernel.py; `evokern init FILE.cu` writes one")
+    if name in study_files():
+        raise KernelError(f"{name!r} is a study, and this takes a kernel: {', '.join(folders)}")
     raise KernelError(f"there is no kernel {name!r}: {nearest(name, folders) or 'no kernels/ folder found here'}")
 
 
@@ -141,8 +146,22 @@ def find_study(name: str) -> Study:
         return read_study(path)
     known = study_files()
     if name not in known:
+        if name in kernel_folders():
+            raise StudyError(f"{name!r} is a kernel, and this takes a study: {_studies_of(name)}")
         raise StudyError(f"there is no study {name!r}: {nearest(name, known) or 'no studies/ folder found here'}")
     return read_study(known[name])
+
+
+def _studies_of(kernel: str) -> str:
+    """Return the names of the studies that search a kernel, or how to get one."""
+    found = []
+    for name, path in study_files().items():
+        try:
+            if read_study(path).kernel == kernel:
+                found.append(name)
+        except StudyError:  # `evokern list` says what is wrong with it
+            continue
+    return ", ".join(found) or f'none searches it yet; write one, studies/{kernel}.toml, with kernel = "{kernel}"'
 
 
 def kernel_of(study: Study, *, trust: bool = False) -> Kernel:

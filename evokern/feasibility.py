@@ -143,6 +143,8 @@ class _Feasible:
         for condition in self._conditions:
             answer = condition[1](values, *condition[2])
             if not (answer.holds if isinstance(answer, Need) else answer):
+                if answer is None:
+                    raise KernelError("a constraint returned nothing")  # `check` says which
                 condition[0] += 1
                 self._turned_away += 1
                 if self._turned_away % 512 == 0:

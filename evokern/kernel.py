@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -160,9 +160,12 @@ class Launch:
 
 
 def _triple(extent: int | Sequence[int]) -> tuple[int, int, int]:
-    parts = (extent,) if isinstance(extent, int) else tuple(extent)
+    parts = tuple(extent) if isinstance(extent, Iterable) else (extent,)
     if not 1 <= len(parts) <= 3:
         raise KernelError(f"a grid or block has one to three extents, not {parts}")
+    for part in parts:
+        if not hasattr(part, "__index__"):
+            raise KernelError(f"a grid or block has whole extents, not {part!r}; -(-a // b) is a / b, rounded up")
     x, y, z = (*parts, 1, 1)[:3]
     return whole(x), whole(y), whole(z)
 
@@ -217,7 +220,7 @@ class Constraint:
         """Return what is needed and available; a plain boolean becomes 1 or 0 needed of 0.
 
         Raises:
-            KernelError: the constraint's own function raised.
+            KernelError: the constraint's own function raised, or returned nothing.
         """
         try:
             answer = self.holds(*(config, problem, chip)[: self.arity])
@@ -229,6 +232,11 @@ class Constraint:
                 f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "
                 f"for {dict(config)} at {problem}; it must answer for every candidate: False where one cannot work"
             ) from error
+        if answer is None:
+            raise KernelError(
+                f"constraint {self.name} returned None for {dict(config)} at {problem}; it must return a bool, "
+                "Need(needed, available) or divides(a, b)"
+            )
         return answer if isinstance(answer, Need) else Need(0 if answer else 1, 0)
 
 

@@ -71,6 +71,10 @@ def _change(path: Path, old: str, new: str) -> None:
         (("search", "small", "--extend", "-5m"), "'-5m' is no duration"),
         (("search", "small", "--extend", "5m"), "no budget to extend; give one with --budget"),
         (("check", "sclae"), "there is no kernel 'sclae': did you mean 'scale'?"),
+        (("check", "small"), "'small' is a study, and this takes a kernel: scale"),
+        (("sanitize", "draft"), "kernels/draft has no kernel.py; `evokern init FILE.cu` writes one"),
+        (("search", "attention"), "'attention' is a kernel, and this takes a study: attention-48k, attention-batch8"),
+        (("compare", "a.db", "b.db", "--threshold", "3"), "--threshold 3.0: both are shares between 0 and 1"),
         (("show",), "there is no database evokern.db; `evokern search` writes one"),
         (("export",), "there is no database evokern.db; `evokern search` writes one"),
         (("resume",), "there is no database evokern.db; `evokern search` writes one"),
@@ -78,6 +82,7 @@ def _change(path: Path, old: str, new: str) -> None:
 )
 def test_unknown_names_and_values(here: Path, arguments: tuple[str, ...], told: str) -> None:
     """Unknown study, sampler, device, kernel, database, and durations that are none, are named with the nearest."""
+    (here / "kernels" / "draft").mkdir()
     assert told in _refused(*arguments)
 
 

@@ -17,7 +17,7 @@ _MARKS = {True: "ok", False: "FAILED", None: "-"}
     """,
 )
 def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) -> int:
-    """Check that a kernel folder is sound: everything that can be known without a GPU.
+    """Check that a kernel folder is sound: everything that can be known without running the kernel.
 
     Its entry points and macros are in the source, the default candidate is feasible and compiles for every
     architecture, its functions raise for no candidate, and both references agree. Exits with 1 when a check fails.
@@ -35,5 +35,9 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     if output.json:
         output.emit({"kernel": loaded.name, "sound": not failed, "checks": [vars(finding) for finding in findings]})
     else:
-        output.say(f"{failed} of {len(findings)} checks failed" if failed else "the kernel is sound")
+        output.say(f"{failed} of {len(findings)} checks failed" if failed else _sound(loaded.name))
     return 1 if failed else 0
+
+
+def _sound(name: str) -> str:
+    return f"the folder is sound; `evokern sanitize {name}` runs the kernel, `evokern search` compares its answers"

@@ -51,10 +51,8 @@ def compare(
     """
     from evokern.explain.compare import markdown as as_markdown
 
-    if not 0 < level < 1 or threshold < 0:
-        raise UsageError(
-            f"--level {level} --threshold {threshold}: a level lies between 0 and 1, a threshold is positive"
-        )
+    if not 0 < level < 1 or not 0 <= threshold < 1:
+        raise UsageError(f"--level {level} --threshold {threshold}: both are shares between 0 and 1; 0.03 is 3 %")
     found = _found(output, old, new, threshold, level, stored, trust)
     code = 1 if found.verdict == "slower" else 0
     if markdown is not None and str(markdown) != "-":

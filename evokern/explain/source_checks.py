@@ -13,9 +13,12 @@ from evokern.profiles import CHIPS
 from evokern.render import choice_macro, macros, read_source
 from evokern.space import Config
 
+_CONSTANT = re.compile(r"^\s*(?:const\b[^*]*|[^*]*\bconst\s*)\*")
+"""A pointer to what must not be written."""
+
 
 def entries(folder: Folder) -> Results:
-    """Every launch names an entry of the source and gives it as many arguments as it takes."""
+    """Every launch names an entry of the source and gives it the arguments that it takes, outputs to be written."""
     kernel = folder.kernel
     seen = []
     rng = random.Random(0)
@@ -25,12 +28,16 @@ def entries(folder: Folder) -> Results:
         if config != configs[0] and check_feasible(kernel, config, [problem], chip) is not None:
             continue
         tensors = kernel.workload.tensors(problem, config)
+        unwritten: dict[str, str] = {}
+        written = set()
         for launch in launches_of(kernel, config, problem):
             entry = folder.source.entry(launch.entry).entry
             if len(entry.parameters) != len(launch.args):
+                given = ", ".join(a if isinstance(a, str) else f"{a.dtype} {a.value}" for a in launch.args)
                 yield (
                     False,
-                    f"{entry.signature} takes {len(entry.parameters)} arguments, the launch gives {launch.args}",
+                    f"{entry.signature} takes {len(entry.parameters)} arguments, the launch gives {len(launch.args)}: "
+                    f"{given}",
                 )
                 return
             for parameter, argument in zip(entry.parameters, launch.args, strict=True):
@@ -44,8 +51,16 @@ def entries(folder: Folder) -> Results:
                         f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, the launch gives {got}",
                     )
                     return
+                if isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
+                    if _CONSTANT.search(parameter.type):
+                        unwritten[argument] = f"{launch.entry}: {parameter.type} {parameter.name}"
+                    else:
+                        written.add(argument)
             if entry.qualified not in seen:
                 seen.append(entry.qualified)
+        for name in unwritten.keys() - written:
+            yield False, f"{unwritten[name]} gets the {tensors[name].role} {name!r}, which it cannot write"
+            return
     yield True, ", ".join(seen)
 
 
