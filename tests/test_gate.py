@@ -302,6 +302,16 @@ def test_the_gate_proves_its_power_or_names_the_tolerance() -> None:
         )
 
 
+def test_a_kernel_that_copies_may_be_searched() -> None:
+    """Where copying an input is right to the last bit, a pretender that copies says nothing against the gate."""
+    copying = workload_of("f32", lambda p, i: {"y": i["x"]}, Tolerance(0.0, 1e-6))
+    prove_power(
+        Gate(copying, Problem({}), SETTINGS, CPU),
+        (Launch("k", (1,), (1,), ("x", "y")),),
+        copying.workload.tensors(Problem({}), CONFIG),
+    )
+
+
 def test_large_outputs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing set by set finds what comparing all at once finds."""
     monkeypatch.setattr("evokern.gate.bench._ELEMENTS_AT_ONCE", 1)

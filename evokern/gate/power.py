@@ -7,7 +7,7 @@ They need no compiler: each is an operation on the buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -36,7 +36,7 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
     """
     for name, pretender in _pretenders(tensors):
         verdict = gate.check(pretender, launches, tensors)
-        if not verdict.passed:
+        if not verdict.passed or (name.startswith("copies") and _is_exact(gate, pretender, launches, tensors)):
             continue
         limits = tolerances(gate.kernel, gate.settings.atol, gate.settings.rtol)
         listed = "; ".join(f"{output}: atol = {t.atol:g}, rtol = {t.rtol:g}" for output, t in limits.items())
@@ -45,6 +45,12 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
             "Lower it (kernel.py's tolerance, or the study's gate.atol and gate.rtol), or draw inputs whose result is "
             "further from that"
         )
+
+
+def _is_exact(gate: Gate, pretender: _Pretender, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a pretender's answer is the reference to the last bit: copying is then what the kernel is for."""
+    settings = replace(gate.settings, atol=0.0, rtol=0.0)
+    return Gate(gate.kernel, gate.problem, settings, gate.generator.device).check(pretender, launches, tensors).passed
 
 
 def _pretenders(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _Pretender]]:
