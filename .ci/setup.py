@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
     command += [] if sys.stdout.isatty() else ["--quiet"]
     if not system:
-        constraints = VENV / "constraints.txt"
+        constraints = VENV / "constraints.tried.txt"
         constraints.write_text(f"torch=={torch}\n")
         command += ["--constraint", str(constraints)]
         if cuda == "none" and reachable(CPU_INDEX):
@@ -60,6 +60,8 @@ def main(arguments: list[str]) -> int:
     command += [*shlex.split(settings.get("PIP_ARGS", "")), "--editable", f"{ROOT}[{extras}]"]
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
         return fail("pip failed; its message stands above. The README, under Set-up, shows how to choose by hand")
+    if not system:
+        constraints.replace(VENV / "constraints.txt")
     STAMP.write_text(json.dumps(state))
     print("setup: done; .venv/bin/evokern doctor shows what this machine has", flush=True)
     return 0

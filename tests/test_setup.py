@@ -68,6 +68,18 @@ def test_the_driver_decides(
     assert len(setup.commands) == 1
 
 
+def test_a_choice_that_cannot_be_installed_is_not_remembered(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After a set-up that pip refused, the constraints are those of what is installed."""
+    _driver(monkeypatch, setup, Driver((13, 0), (H200,)))
+    assert setup.main(["TORCH=2.8.0"]) == 0
+    monkeypatch.setattr(setup.subprocess, "run", lambda command, **_: SimpleNamespace(returncode=1))
+    assert setup.main(["TORCH=banana"]) == 1
+    assert (tmp_path / ".venv" / "constraints.txt").read_text() == "torch==2.8.0\n"
+    assert json.loads(setup.STAMP.read_text())["settings"] == {"TORCH": "2.8.0"}
+
+
 def test_a_choice_by_hand_stays(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `make setup CUDA=12` chose is kept by a later `make search`, and `CUDA=auto` takes it back."""
     _driver(monkeypatch, setup, Driver((13, 0), (H200,)))
