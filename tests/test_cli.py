@@ -208,10 +208,15 @@ def test_the_cache_can_be_capped_and_cleared(tmp_path: Path, monkeypatch: pytest
 
 def test_times_are_written_for_people() -> None:
     """Durations and times are written with the digits that matter."""
-    from evokern.cli._text import duration, microseconds
+    from evokern.cli._text import duration, limit, microseconds, several
 
     assert [duration(s) for s in (4, 59.4, 60, 3600, 5400)] == ["4 s", "59 s", "1 min", "1 h", "1 h 30 min"]
+    assert [duration(s) for s in (59.7, 75, 599.9, 640)] == ["1 min", "1 min 15 s", "10 min", "11 min"]
     assert [microseconds(t) for t in (5.432, 61.27, 1094.2, None)] == ["5.43", "61.3", "1094", "-"]
+    assert [microseconds(t) for t in (0.0, 0.00372, 0.094, 0.1)] == ["0.00", "0.0037", "0.094", "0.10"]
+    assert [several(n, "trial") for n in (0, 1, 2)] == ["0 trials", "1 trial", "2 trials"]
+    told = [limit({"share": s, "time_us": 0.004, "setter": "memory"}, "µs") for s in (0.441, 0.0019)]
+    assert told == [f"{s} % of the limit, 0.004 µs, bound by memory" for s in ("44", "0.2")]
 
 
 def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_show_tells_why_nothing_was_measured(here: Path) -> None:
     assert {row[1] for row in rows} == set(kinds)
     assert sum(int(row[0]) for row in rows) == sum(kinds.values())
     code, _, remarks = _invoke("report", "-o", "r.html")
-    assert (code, "no measured trial" in remarks, "`evokern show small`" in remarks) == (2, True, True)
+    assert (code, "no measured trial" in remarks, "`evokern show small --db evokern.db`" in remarks) == (2, True, True)
 
 
 def test_show_tells_why_candidates_failed_beside_the_best(here: Path) -> None:
@@ -101,6 +101,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
     code, told, remarks = _invoke("search", "small", "--trials", "12", "--sampler", "random")
     assert code == 0
     assert "the trials are done" in told
+    assert re.search(r"^outcomes: .*\d+ measured", told, re.M)
     assert remarks.splitlines()[1] == "searching: baseline recorded baseline 8.10 µs, no budget, 12 trials left"
     code, told, remarks = _invoke("search", "small", "--trials", "15")
     assert (
@@ -282,7 +283,8 @@ def test_an_interrupted_search_ends_with_130(here: Path) -> None:
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=30)
-    assert (process.returncode, "interrupted; nothing is lost" in out) == (130, True)
+    assert process.returncode == 130
+    assert "interrupted; nothing is lost, the same command or `evokern resume small --db evokern.db` goes on" in out
     assert _invoke("show", "--json")[0] == 0
 
 
@@ -331,8 +333,8 @@ def _progress() -> Progress:
 def test_the_line_tells_what_matters() -> None:
     """One line: time, trials, best and speedup, rate, busy share, outcomes."""
     expected = (
-        "1 min of 2 min, 12 trials | best 5.00 µs (trial 4), 1.80× the baseline | 811 trials/min | device busy 62 % "
-        "| 9 measured, 3 wrong"
+        "1 min 15 s of 2 min 30 s, 12 trials | best 5.00 µs (trial 4), 1.80× the baseline | 811 trials/min | "
+        "device busy 62 % | 9 measured, 3 wrong"
     )
     assert expected == line(_progress())
 

@@ -74,7 +74,7 @@ def test_what_cannot_be_exported(here: Path, tmp_path: Path) -> None:
     """An unknown trial, an unknown problem, and a place that cannot be written are named."""
     assert _invoke("export", "--trial", "99")[0] == 2
     code, _, told = _invoke("export", "--problem", "3")
-    assert (code, told) == (2, "evokern: study scale has 1 of them, so there is no problem 3\n")
+    assert (code, told) == (2, "evokern: study scale has no problem 3: 0 is 65536\n")
     code, _, told = _invoke("export", "-o", str(tmp_path / "absent" / "best.cu"))
     assert (code, "name another file with -o" in told) == (2, True)
 

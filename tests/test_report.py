@@ -20,8 +20,10 @@ from typer.testing import CliRunner
 from evokern.cli.app import app
 from evokern.device import BaselineResult, StartReport
 from evokern.report import SECTIONS, page
+from evokern.report.facts import reasons
 from evokern.report.plots import Axis, Plot, bars, number, span
 from evokern.samplers import Proposal
+from evokern.space import Config
 from evokern.store import Store, StudyRecord, add_proof, open_readonly
 from evokern.trial import Evaluation, Outcome, Resources, Timing, Trial
 
@@ -243,6 +245,15 @@ def test_a_control_is_drawn_beside(tmp_path: Path) -> None:
     write(path, 30)
     with open_readonly(path) as reader:
         assert "best so far, control (random)" in page(reader, "small")
+
+
+def test_a_long_reason_ends_with_an_ellipsis() -> None:
+    """Reasons are counted without their numbers; what is cut off is marked as cut off."""
+    config = Config({"A": 1})
+    failed = [Evaluation(Outcome.WRONG, evidence={"check": text}) for text in ("off by 3", "off by 4", 99 * "far ")]
+    found = reasons([Trial(number, config, evaluation) for number, evaluation in enumerate(failed)])
+    assert [(outcome, count) for outcome, _, count in found] == [("wrong", 2), ("wrong", 1)]
+    assert [reason.endswith(" …") for _, reason, _ in found] == [False, True]
 
 
 def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from evokern.discovery import load_kernel
 from evokern.errors import UsageError
 from evokern.explain.arguments import parse_argument, place
 from evokern.explain.diagnose import diagnose
-from evokern.explain.sanitize import architecture, sanitize_kernel, variable_name
+from evokern.explain.sanitize import architecture, sanitize_kernel
+from evokern.simt.findings import variable_name
 
 DATA = Path(__file__).parent / "data"
 FILES = DATA / "cuda_files"

@@ -25,7 +25,8 @@ def _complete_kernels(incomplete: str) -> list[str]:
     return [name for name in kernel_folders() if name.startswith(incomplete)]
 
 
-def _complete_devices(incomplete: str) -> list[str]:
+def complete_devices(incomplete: str) -> list[str]:
+    """Return the devices that an unfinished word may be the beginning of."""
     from evokern.profiles import CHIPS
 
     return [name for name in ("auto", "cuda:0", *(f"sim:{chip}" for chip in CHIPS)) if name.startswith(incomplete)]
@@ -52,7 +53,7 @@ DeviceOption = Annotated[
         "--device",
         metavar="DEVICE",
         help="auto, cuda:N, sim:CHIP or replay:FILE. Default: what the study says.",
-        autocompletion=_complete_devices,
+        autocompletion=complete_devices,
     ),
 ]
 TrialOption = Annotated[

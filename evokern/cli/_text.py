@@ -9,16 +9,21 @@ from evokern.space import Gene, Value
 
 
 def microseconds(value: float | None) -> str:
-    """Return a time with the digits that matter: 5.43, 61.3, 1094."""
+    """Return a time with the digits that matter: 0.0037, 5.43, 61.3, 1094."""
     if value is None:
         return "-"
+    if 0 < value < 0.095:
+        return f"{value:.2g}"
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def duration(seconds: float) -> str:
-    """Return `45 s`, `12 min`, `1 h 30 min`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
+    """Return `45 s`, `1 min 15 s`, `12 min`, `1 h 30 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    if minutes < 10:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
@@ -32,8 +37,15 @@ def limit(found: Mapping[str, Any], unit: str) -> str:
         found: the object `limit` of `show --json`.
         unit: of times, as text.
     """
-    reached = f"{100 * found['share']:.0f} % of the limit, {microseconds(found['time_us'])} {unit}"
+    percent = 100 * found["share"]
+    shown = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1g}"
+    reached = f"{shown} % of the limit, {microseconds(found['time_us'])} {unit}"
     return f"{reached}, bound by {found['setter']}"
+
+
+def several(number: int, what: str) -> str:
+    """Return `1 trial`, `12 trials`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def counts(table: Mapping[str, int]) -> str:

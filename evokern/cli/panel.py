@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from evokern.cli._output import LOGGER, Output
-from evokern.cli._text import counts, duration, microseconds
+from evokern.cli._text import counts, duration, microseconds, several
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -111,11 +111,11 @@ def _opening(progress: Progress) -> str:
 def _start(progress: Progress) -> str:
     left = f"{duration(max(0.0, progress.budget_s - progress.elapsed_s))} left" if progress.budget_s else "no budget"
     if progress.trials_limit is not None:
-        left += f", {max(0, progress.trials_limit - progress.evaluated)} trials left"
+        left += f", {several(max(0, progress.trials_limit - progress.evaluated), 'trial')} left"
     if progress.resumed:
         best = progress.best.evaluation.time_us if progress.best else None
         found = f"best {microseconds(best)} {unit(progress)}" if best else "nothing measured yet"
-        return f"resuming: {progress.resumed} trials, {found}, {left}"
+        return f"resuming: {several(progress.resumed, 'trial')}, {found}, {left}"
     baseline = f"baseline {_baseline(progress)}, " if progress.baseline else "no baseline, "
     ends = "; Ctrl-C ends it, nothing is lost" if not progress.budget_s and not progress.trials_limit else ""
     return f"searching: {baseline}{left}{ends}"
@@ -147,7 +147,7 @@ def _spent(progress: Progress) -> str:
 def _trials(progress: Progress) -> str:
     """Return how many trials there were; under a limit those that it counts, the others apart."""
     if not progress.trials_limit:
-        return f"{progress.trials} trials"
+        return several(progress.trials, "trial")
     others = progress.trials - progress.evaluated
     apart = f" (and {others} duplicate or infeasible)" if others else ""
     return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{apart}"

@@ -9,7 +9,7 @@ import typer
 from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
 from evokern.cli._output import Output
-from evokern.cli._text import limit, microseconds
+from evokern.cli._text import counts, limit, microseconds, several
 from evokern.cli.panel import Watcher
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ _ENDS = {
     "budget": "the budget is used up (--extend 30m adds to it)",
     "trials": "the trials are done (--trials N sets a larger total)",
     "exhausted": "every candidate has been tried",
-    "interrupted": "interrupted; nothing is lost, the same command or `evokern resume` goes on",
+    "interrupted": "interrupted; nothing is lost, the same command or `evokern resume {study} --db {db}` goes on",
 }
 
 
@@ -190,7 +190,7 @@ def _counted(result: SearchResult) -> str:
     """Return how many trials there were, those apart that `--trials` does not count."""
     others = sum(result.summary["outcomes"][kind] for kind in ("duplicate", "infeasible"))
     evaluated = result.summary["trials"] - others
-    return f"{evaluated} trials evaluated" + (f" (and {others} duplicate or infeasible)" if others else "")
+    return several(evaluated, "trial") + " evaluated" + (f" (and {others} duplicate or infeasible)" if others else "")
 
 
 def _reasons(result: SearchResult) -> list[str]:
@@ -220,14 +220,16 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         return code
     baseline, best = result.summary["baseline"], result.summary["best"]
     unit = "µs predicted" if result.summary["predicted"] else "µs"
-    output.say(f"{result.study}: {_counted(result)}; {_ENDS[result.end]}")
+    end = _ENDS[result.end].format(study=result.study, db=result.db)
+    output.say(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
         output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
     if best is None:
-        output.say("no candidate was measured; `evokern show` tells more")
+        output.say(f"no candidate was measured; `evokern show {result.study} --db {result.db}` tells more")
         for line in _reasons(result):
             output.say(line)
         return code
+    output.say(f"outcomes: {counts(result.summary['outcomes'])}")
     output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
     if result.summary["limit"]:
         output.say(limit(result.summary["limit"], unit))

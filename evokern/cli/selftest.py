@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DeviceOption
+from evokern.cli._options import complete_devices
 from evokern.cli._output import Output
 from evokern.errors import UsageError, nearest
 
@@ -24,7 +24,15 @@ SUITES = ("gate",)
 def selftest(
     output: Output,
     suite: Annotated[str, typer.Argument(metavar="SUITE", help="What to test: gate.")],
-    device: DeviceOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="auto (a GPU, else a simulated L4), cuda:N or sim:CHIP. Default: auto.",
+            autocompletion=complete_devices,
+        ),
+    ] = None,
 ) -> int:
     """Run kernels that cheat and kernels that are honest through the gate of a device.
 

@@ -12,7 +12,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
-from evokern.cli._text import changed, counts, duration, limit, microseconds, table
+from evokern.cli._text import changed, counts, duration, limit, microseconds, several, table
 from evokern.cli._trial import show_trial
 from evokern.errors import UsageError
 
@@ -92,7 +92,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
             print("barred combinations")
         print(f"  {failing.text}")
     if found.quiet and found.timed < FEW:
-        print(f"too few {kind} trials ({found.timed}, of about {FEW}) to tell of the genes left")
+        print(f"too few {kind} trials to tell what the other genes do: {found.timed} of about {FEW} that it takes")
     elif found.quiet:
         print(f"nothing stands out: {', '.join(found.quiet)}")
     if found.single:
@@ -107,7 +107,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     spent = duration(summary["elapsed_s"]) + (f" of {duration(record.budget_s)}" if record.budget_s else "")
     lines = [
         f"{record.name}: kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}",
-        f"{summary['trials']} trials in {spent}, sampler {record.sampler}, seed {record.seed}",
+        f"{several(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
         f"outcomes: {counts(summary['outcomes'])}",
     ]
     if summary["cost"]:

@@ -6,7 +6,6 @@ reference: a kernel without findings may still compute the wrong numbers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -161,21 +160,7 @@ def _readable(finding: Finding, limit: int) -> Finding:
     hint = finding.hint
     if finding.kind == "instruction_limit" and REPEATS not in hint:
         hint += f" (here: --limit, above {limit})"
-    return replace(finding, hint=hint, allocation=variable_name(finding.allocation))
-
-
-def variable_name(symbol: str) -> str:
-    """Return the name of a variable as the source has it, from a mangled one (Itanium C++ ABI, section 5.1.6)."""
-    if not symbol.startswith("_Z"):
-        return symbol
-    found, rest = symbol, symbol
-    while match := re.search(r"\d+", rest):
-        length, start = int(match[0]), match.end()
-        if start + length <= len(rest):
-            found, rest = rest[start : start + length], rest[start + length :]
-        else:
-            rest = rest[start:]
-    return found
+    return replace(finding, hint=hint)
 
 
 def sanitize_kernel(

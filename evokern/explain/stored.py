@@ -24,8 +24,8 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     best = reader.best(record)
     if best is None:
         raise StudyError(
-            f"study {record.name} has no measured trial yet (`evokern show {record.name}` tells what became of the "
-            "others); name a trial with --trial"
+            f"study {record.name} has no measured trial yet (`evokern show {record.name} --db {reader.path}` tells "
+            "what became of the others); name a trial with --trial"
         )
     return reader.trial(record, best.number)
 

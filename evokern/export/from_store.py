@@ -65,7 +65,8 @@ def export_trial(
             "only a candidate that passed the gate can be exported"
         )
     if not 0 <= problem < len(record.problems):
-        raise StudyError(f"study {record.name} has {len(record.problems)} of them, so there is no problem {problem}")
+        known = ", ".join(f"{index} is {one}" for index, one in enumerate(record.problems))
+        raise StudyError(f"study {record.name} has no problem {problem}: {known}")
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)

@@ -22,6 +22,7 @@ EFFORT = Effort(repeats=8, most=400)
 """What the model of the genes may cost: the page is made in seconds."""
 GOOD = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 """Outcomes of candidates that work."""
+_REASON_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def gather(reader: Reader, name: str | None) -> Facts:
         ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()) or "none yet"
         raise StudyError(
             f"study {record.name} has no measured trial, so there is no champion to report on (trials: {ended}); "
-            f"`evokern show {record.name}` tells what there is"
+            f"`evokern show {record.name} --db {reader.path}` tells what there is"
         )
     digest = reader.trial(record, best.number).kernel_digest
     sessions = tuple(reader.sessions(record))
@@ -190,5 +191,6 @@ def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[tuple[str, s
             continue
         text = re.sub(r"\[[\d, ]+\]", "[…]", trial.evaluation.reason)
         text = re.sub(r"(?<!line )(?<![\d.])-?\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
-        counts[trial.outcome.value, text[:160]] += 1
+        short = text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} …"
+        counts[trial.outcome.value, short] += 1
     return [(outcome, reason, count) for (outcome, reason), count in counts.most_common(most)]

@@ -6,6 +6,7 @@ the thread and the address.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ class Finding:
     address: int
     """Address of the first occurrence, 0 where none is involved."""
     allocation: str
-    """Name of the allocation concerned or nearest."""
+    """Name of the allocation concerned or nearest, as the source has it."""
     offset: int
     """Bytes from the start of the allocation."""
     other_line: int
@@ -140,7 +141,7 @@ class Collector:
             block,
             thread,
             address,
-            allocation,
+            variable_name(allocation),
             offset,
             other.line,
             count,
@@ -167,3 +168,17 @@ class Collector:
     def fatal(self) -> Finding | None:
         """The first finding that would have ended the launch on a GPU."""
         return self._finish(self.fatal_key) if self.fatal_key is not None else None
+
+
+def variable_name(symbol: str) -> str:
+    """Return the name of a variable as the source has it, from a mangled one (Itanium C++ ABI, section 5.1.6)."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    found, rest = symbol, symbol
+    while match := re.search(r"\d+", rest):
+        length, start = int(match[0]), match.end()
+        if start + length <= len(rest):
+            found, rest = rest[start : start + length], rest[start + length :]
+        else:
+            rest = rest[start:]
+    return found
