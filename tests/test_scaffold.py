@@ -36,6 +36,21 @@ int main() {
 """
 
 
+GEMM = """
+#define TILE 16
+#define CEIL(a, b) (((a) + (b) - 1) / (b))
+template <typename T, class S, int PAD>
+__global__ void gemm(const T* a, T* c, int m, int n, S alpha) {
+  __shared__ T tile[TILE][TILE + PAD];
+  c[threadIdx.x] = a[blockIdx.x] * T(alpha);
+}
+void start(__half* a, __half* c, int rows, int columns) {
+  dim3 grid(CEIL(columns, TILE), CEIL(rows, TILE)), block(TILE, TILE);
+  gemm<__half, float, 8><<<grid, block>>>(a, c, rows, columns, 0.5f);
+}
+"""
+
+
 def _invoke(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, list(arguments))
     return result.exit_code, result.stdout, result.stderr
@@ -63,6 +78,21 @@ def test_a_file_becomes_a_kernel(here: Path) -> None:
     assert '#ifndef BLOCK\n#error "BLOCK must be defined"' in source
     assert "printf" not in source and "main" not in source
     assert find_study("saxpy").kernel == "saxpy"
+
+
+def test_a_template_and_its_launch_are_understood(here: Path) -> None:
+    """Element types come from the template's arguments, extents from variables declared together and own macros."""
+    (here / "gemm.cu").write_text(GEMM)
+    assert _invoke("init", "gemm.cu", "--entry", "gemm<__half, float, 8>")[0] == 0
+    kernel = find_kernel("gemm")
+    config, problem = kernel.space.default(), kernel.problem("100,33")
+    tensors = kernel.workload.tensors(problem, config)
+    assert {name: tensor.dtype for name, tensor in tensors.items()} == {"a": "f16", "c": "f16"}
+    (launch,) = kernel.launches(config, problem)
+    assert (launch.grid, launch.block) == ((3, 7, 1), (16, 16, 1))
+    assert [(x.dtype, x.value) for x in launch.args if not isinstance(x, str)] == [
+        ("i32", 100), ("i32", 33), ("f32", 0.5),
+    ]  # fmt: skip
 
 
 def test_check_names_what_only_the_user_knows(here: Path) -> None:

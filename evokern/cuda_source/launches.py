@@ -62,6 +62,17 @@ def _launched(unit: Unit, last: int) -> tuple[str, str]:
     return "", ""
 
 
+def _declared_together(unit: Unit, index: int) -> Iterator[int]:
+    """The names in `dim3 grid(…), block(…)`, from the first on."""
+    tokens, partner = unit.stream.tokens, unit.stream.partner
+    while tokens[index].kind == "word" and tokens[index + 1].text in ("(", "{") and index + 1 in partner:
+        yield index
+        comma = partner[index + 1] + 1
+        if comma + 2 >= len(tokens) or tokens[comma].text != ",":
+            return
+        index = comma + 1
+
+
 def _definitions_for(
     unit: Unit, owner: Declaration | None, before: int, expressions: str
 ) -> tuple[tuple[str, str], ...]:
@@ -76,8 +87,9 @@ def _definitions_for(
         typed = tokens[index - 1].kind == "word" and tokens[index - 1].text not in ("return", "else", "case", "goto")
         following = tokens[index + 1].text
         if following in ("(", "{") and typed and index + 1 in unit.stream.partner and tokens[index - 1].text != "new":
-            inner = unit.stream.source(index + 2, unit.stream.partner[index + 1] - 1)
-            known[tokens[index].text] = f"{tokens[index - 1].text}({inner})"
+            for name in _declared_together(unit, index):
+                inner = unit.stream.source(name + 2, unit.stream.partner[name + 1] - 1)
+                known[tokens[name].text] = f"{tokens[index - 1].text}({inner})"
         elif following == "=":
             end = index + 2
             while end < before and tokens[end].text not in (";", ","):

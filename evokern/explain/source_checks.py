@@ -13,9 +13,6 @@ from evokern.profiles import CHIPS
 from evokern.render import choice_macro, macros, read_source
 from evokern.space import Config
 
-_CONSTANT = re.compile(r"^\s*(?:const\b[^*]*|[^*]*\bconst\s*)\*")
-"""A pointer to what must not be written."""
-
 
 def entries(folder: Folder) -> Results:
     """Every launch names an entry of the source and gives it the arguments that it takes, outputs to be written."""
@@ -52,7 +49,7 @@ def entries(folder: Folder) -> Results:
                     )
                     return
                 if isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
-                    if _CONSTANT.search(parameter.type):
+                    if parameter.const:
                         unwritten[argument] = f"{launch.entry}: {parameter.type} {parameter.name}"
                     else:
                         written.add(argument)

@@ -68,12 +68,14 @@ def guess(source: CudaSource, entry_name: str | None) -> Guess:
     """
     point = source.entry(entry_name)
     entry = point.entry
+    types = _template_types(point)
     launch = _launch(source, entry)
     genes = tuple(_genes(source))
-    tensors = tuple(_tensors(entry))
+    tensors = tuple(_tensors(entry, types))
     if not tensors:
         raise SourceError(f"{entry.signature} takes no pointer, so there is nothing to compute into")
-    fields = tuple(p.name.upper() for p in entry.parameters if not p.pointer and p.base in _WHOLE) or ("N",)
+    whole = (p for p in entry.parameters if not p.pointer and types.get(p.base, p.base) in _WHOLE)
+    fields = tuple(p.name.upper() for p in whole) or ("N",)
     names = _names(source, genes, entry, launch)
     locals_ = dict(launch.definitions) if launch else {}
     grid = extents(launch.grid, names, locals_) if launch else None
@@ -86,7 +88,7 @@ def guess(source: CudaSource, entry_name: str | None) -> Guess:
         genes=genes,
         tensors=tensors,
         fields=fields,
-        arguments=tuple(_arguments(entry, launch)),
+        arguments=tuple(_arguments(entry, launch, types)),
         grid=grid or f"ceil_div(p.{fields[0]}, {block})",
         block=block,
         shared=shared or "0",
@@ -115,26 +117,37 @@ def neighbours(number: int) -> tuple[int, ...]:
     return tuple(sorted({lower, number, 2 * number}))
 
 
-def _tensors(entry: Entry) -> Iterator[GuessedTensor]:
+def _template_types(point: EntryPoint) -> dict[str, str]:
+    """Template parameter → the type given for it, as in `gemm<__half, 8>`; nested templates are not taken apart."""
+    _, _, given = (point.expression or "").partition("<")
+    parts = [part.strip() for part in given.removesuffix(">").split(",")]
+    if any(mark in given.removesuffix(">") for mark in "<(") or len(parts) > len(point.entry.template):
+        return {}
+    pairs = zip(point.entry.template, parts, strict=False)
+    return {parameter.name: part for parameter, part in pairs if parameter.type in ("typename", "class")}
+
+
+def _tensors(entry: Entry, types: Mapping[str, str]) -> Iterator[GuessedTensor]:
     for parameter in entry.parameters:
         if parameter.pointer:
-            dtype = ELEMENT_TYPES.get(parameter.base)
+            dtype = ELEMENT_TYPES.get(types.get(parameter.base, parameter.base))
             role = "input" if parameter.const else "output"
             yield GuessedTensor(parameter.name, dtype or "f32", role, dtype is not None)
 
 
-def _arguments(entry: Entry, launch: Launch | None) -> Iterator[str]:
+def _arguments(entry: Entry, launch: Launch | None, types: Mapping[str, str]) -> Iterator[str]:
     """Python text of each argument; a number that the file's own launch passes is taken over."""
     passed = launch.arguments if launch else ("",) * len(entry.parameters)
     for parameter, argument in zip(entry.parameters, passed, strict=True):
+        base = types.get(parameter.base, parameter.base)
         if parameter.pointer:
             yield f'"{parameter.name}"'
-        elif parameter.base in _WHOLE:
-            wide = parameter.base not in ("int", "unsigned", "unsigned int", "int32_t", "uint32_t")
+        elif base in _WHOLE:
+            wide = base not in ("int", "unsigned", "unsigned int", "int32_t", "uint32_t")
             yield f"{'i64' if wide else 'i32'}(p.{parameter.name.upper()})"
-        elif parameter.base in _REAL:
+        elif base in _REAL:
             literal = re.fullmatch(r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)[fF]?", argument)
-            yield f'Scalar("{_REAL[parameter.base]}", {float(literal[1]) if literal else 1.0})'
+            yield f'Scalar("{_REAL[base]}", {float(literal[1]) if literal else 1.0})'
         else:
             raise SourceError(
                 f"{entry.signature}: {parameter.type} {parameter.name} is passed by value; "
@@ -155,6 +168,7 @@ def _names(
 ) -> Mapping[str, str]:
     """C name → Python: numeric constants and macros, genes, and what the launch passes for the kernel's numbers."""
     names = {macro.name: str(macro.number) for macro in source.macros if _is_number(macro)}
+    names |= {macro.name: "ceil_div" for macro in source.macros if _rounds_up(macro)}
     names |= {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}
     names |= {gene.name: f"c.{gene.name}" for gene in genes}
     if launch:
@@ -164,6 +178,12 @@ def _names(
             if not parameter.pointer and parameter.base in _WHOLE and once:
                 names[argument] = f"p.{parameter.name.upper()}"
     return names
+
+
+def _rounds_up(macro: Macro) -> bool:
+    """Whether a macro with two arguments is a / b, rounded up: `(((a) + (b) - 1) / (b))`."""
+    bare = re.sub(r"[\s()]", "", macro.value or "")
+    return macro.function_like and re.fullmatch(r"(?!\d)(\w+)\+(?!\d)(\w+)-1/\2", bare) is not None
 
 
 def _is_number(macro: Macro) -> bool:
