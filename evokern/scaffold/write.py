@@ -169,7 +169,7 @@ def _to_confirm(source: CudaSource, found: Guess) -> list[str]:
     else:
         notes.append("kernel.cu: nothing is tunable yet; turn a number into a macro and declare a Parameter for it")
     if not found.from_launch:
-        notes.append("kernel.py: confirm grid, block and shared memory in `launches`: guesses, because no launch in the file could be read")
+        notes.append("kernel.py: confirm grid, block and shared memory in `launches`: guesses, no launch could be read")
     if source.constants:
         names = ", ".join(constant.name for constant in source.constants)
         notes.append(f"kernel.cu: {names} are constants that could become genes")
