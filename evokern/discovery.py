@@ -51,7 +51,8 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
 
     Args:
         name: a kernel's name, its folder, or its `kernel.py` or source file.
-        relative_to: folder that a relative path may start from, beside the working directory.
+        relative_to: folder of the study that names it: a relative path may start there as well as in the working
+            directory, and a name that is known nowhere else is looked for in the `kernels/` next to it.
 
     Raises:
         KernelError: there is no such kernel.
@@ -68,6 +69,9 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
                 raise KernelError(f"{folder} has no kernel.py; `evokern init FILE.cu` writes one")
     if name in folders:
         return folders[name]
+    beside = relative_to.parent / "kernels" / name if relative_to and "/" not in name else None
+    if beside and (beside / "kernel.py").is_file():
+        return beside.resolve()
     for root in roots():
         if name and (root / "kernels" / name).is_dir():
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; `evokern init FILE.cu` writes one")

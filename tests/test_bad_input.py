@@ -148,6 +148,17 @@ def test_code_from_elsewhere_is_not_run(here: Path, monkeypatch: pytest.MonkeyPa
     assert CliRunner().invoke(app, ["check", "../kernels/scale"]).exit_code == 0
 
 
+def test_a_study_from_elsewhere_finds_the_kernel_beside_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that only the `kernels/` next to the study's folder holds is found there, and still needs trust."""
+    other = here / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    assert f"{here / 'kernels' / 'scale' / 'kernel.py'} is code that would run" in _refused(
+        "search", "../studies/scale.toml"
+    )
+
+
 def _search_some(*arguments: str) -> None:
     result = CliRunner().invoke(app, ["search", "small", "--trials", "3", "--quiet", *arguments])
     assert result.exit_code == 0, result.output
