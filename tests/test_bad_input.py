@@ -246,6 +246,9 @@ def test_trials_that_are_not_there(here: Path) -> None:
     """A trial or a study that the database does not hold is refused with what it holds."""
     _search_some()
     assert "trial 99 is not in study small; it has 0 to" in _refused("show", "--trial", "99")
+    with sqlite3.connect("evokern.db") as db:
+        db.execute("UPDATE evokern_trials SET outcome = NULL WHERE number = 1")
+    assert "trial 1 of study small was begun and has no answer yet" in _refused("show", "--trial", "1")
     assert "no study 'large': known: small" in _refused("show", "large")
 
 

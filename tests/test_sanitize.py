@@ -174,7 +174,7 @@ def test_the_default_grid_covers_the_largest_output() -> None:
         SAMPLE, "--entry", "count_bits", "--block", "128", "--smem", "512", "--arg", "in:u32[128]", "--arg",
         "out:u32[300]", "--arg", "i32=128",
     )  # fmt: skip
-    assert "no --grid was given: 3 blocks, one thread for each of the 300 elements of out:u32[300]" in told
+    assert "no --grid was given: 3 blocks, one thread for each element of out:u32[300]" in told
     assert (0, "count_bits of cuda_sample.cu: grid 3, block 128, 512 bytes of dynamic shared memory, sm_89") == (
         found,
         out.splitlines()[0],
@@ -290,6 +290,15 @@ def test_random_inputs_keep_their_range() -> None:
     assert not buffer.writable
     output: Any = place([parse_argument("out:f32[4]")], ["y"], memory, 0)[0]
     assert (True, False) == (output.writable, output.initialised)
+
+
+def test_a_header_that_is_left_out_is_named(tmp_path: Path) -> None:
+    """A file whose kernel compiles without a header that is not there runs, and is told to have run without it."""
+    (tmp_path / "one.cu").write_text('#include "absent.h"\n__global__ void one(int* y) { *y = 1; }\n')
+    code, told, remarks = _sanitize(str(tmp_path / "one.cu"), "--block", "1", "--arg", "out:i32[1]")
+    assert code == 0
+    assert 'left out, because not found: "absent.h" (line 1); -I names their folder' in told + remarks
+    assert "no --grid was given: 1 block, one thread" in told + remarks
 
 
 def test_variables_are_called_as_in_the_source() -> None:

@@ -192,7 +192,7 @@ def test_an_interrupted_trial_is_proposed_and_not_recorded(tmp_path: Path) -> No
         assert again.before_s == 0.0
     with open_readonly(tmp_path / "a.db") as reader:
         assert list(reader.trials(study)) == []
-        with pytest.raises(StudyError, match="not finished"):
+        with pytest.raises(StudyError, match="has no answer yet"):
             reader.trial(study, 0)
     assert optuna.load_study(study_name="small", storage=f"sqlite:///{tmp_path}/a.db").trials[0].state.name == "RUNNING"
 

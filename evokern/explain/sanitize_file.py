@@ -114,15 +114,18 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
 def _suspects(source: CudaSource, wanted: FileLaunch) -> str:
     """Return what else may be behind a failed compile: headers not found, macros not given."""
     hints = []
-    absent = source.missing_includes
-    if absent:
-        listed = ", ".join(f'"{include.name}" (line {include.line})' for include in absent)
-        hints.append(f"not found: {listed}; say with -I where they are")
+    if source.missing_includes:
+        hints.append(f"not found: {_absent(source)}; say with -I where they are")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
         hints.append("the file wants " + " ".join(f"-D {name}=…" for name in lacking))
     return f" ({'; '.join(hints)})" if hints else ""
+
+
+def _absent(source: CudaSource) -> str:
+    """Return the headers that were not found, with their lines."""
+    return ", ".join(f'"{include.name}" (line {include.line})' for include in source.missing_includes)
 
 
 def _launch(wanted: FileLaunch, entry: Entry, compiled: simt.Entry, chip: Profile) -> Launch:
@@ -175,10 +178,12 @@ def _largest(arguments: Sequence[Argument]) -> Argument | None:
 def _remarks(wanted: FileLaunch, source: CudaSource, entry: Entry, launch: Launch) -> list[str]:
     """Return what the user should know about the launch."""
     said = []
+    if source.missing_includes:
+        said.append(f"left out, because not found: {_absent(source)}; -I names their folder")
     largest = _largest(wanted.arguments)
     if wanted.grid is None:
-        why = f"one thread for each of the {largest.elements} elements of {largest.text}" if largest else "no output"
-        said.append(f"no --grid was given: {launch.grid[0]} blocks, {why}")
+        why = f"one thread for each element of {largest.text}" if largest else "no output"
+        said.append(f"no --grid was given: {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
     dynamic = [array.name for array in source.shared if array.dynamic and array.function == entry.name]
     if dynamic and not wanted.shared_bytes:
         said.append(f"{', '.join(dynamic)} is dynamic shared memory, and no --smem was given: it has 0 bytes")

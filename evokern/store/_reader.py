@@ -120,8 +120,9 @@ class Reader:
                 last = self._db.execute("SELECT max(number) FROM evokern_trials WHERE study = ?", [study.uuid])
                 known = last.fetchone()[0]
                 span = "it has none yet" if known is None else f"it has 0 to {known}"
-                state = "not finished in" if row else "not in"
-                raise StudyError(f"trial {number} is {state} study {study.name}; {span}")
+                if row:
+                    raise StudyError(f"trial {number} of study {study.name} was begun and has no answer yet")
+                raise StudyError(f"trial {number} is not in study {study.name}; {span}")
             found = self._db["evokern_samples"].rows_where("trial = ?", [row["uuid"]])
             samples = {sample["problem"]: json.loads(sample["samples_us"]) for sample in found}
         rejections = json.loads(row["rejections"] or "{}")
