@@ -25,7 +25,8 @@ from evokern.samplers.evo._genome import Genome
 from evokern.samplers.evo._observations import Ledger
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
-from evokern.samplers.evo._surrogate import DOUBTER, LARGE, SMALL, Ensemble, Scale, fit, representative
+from evokern.samplers.evo._sampler import NICHE_TURN, PATIENCE, PROGRESS, RESTART_TURN
+from evokern.samplers.evo._surrogate import DOUBTER, LARGE, OPEN_MINDED, SMALL, Ensemble, Scale, fit, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.space import Config, Gene, Mutation, Parameter, Space
 from evokern.trial import Outcome
@@ -421,6 +422,34 @@ def test_one_member_doubts_that_a_value_is_like_its_neighbours() -> None:
     doubts = [float(member.predict(np.linspace(-1.0, 1.0, 5))[1][0]) for member in ensemble._members]
     assert int(np.argmax(doubts)) == DOUBTER
     assert doubts[DOUBTER] > 1.5 * max(doubts[:DOUBTER] + doubts[DOUBTER + 1 :])
+
+
+def test_one_member_holds_no_gene_for_one_without_effect() -> None:
+    """A choice that the fit finds to change nothing stays open to one member, in a space that is a list."""
+    space = Space((Parameter("CACHE", (0, 1)), Parameter("BLOCK", (16, 32, 64, 128, 256, 512))))
+    genome = Genome(space)
+    features = features_of(genome)
+    logs = prior_weights(features)
+    logs[0] = -8.0
+    off, on = (genome.rows(c for c in space.grid() if c.CACHE == cache) for cache in (0, 1))
+    ensemble = Ensemble(features, logs, off, features(on[[2]]), np.random.default_rng(0), room=0)
+    doubts = [float(member.predict(np.linspace(-1.0, 1.0, 6))[1][0]) for member in ensemble._members]
+    assert int(np.argmax(doubts)) == OPEN_MINDED
+    assert doubts[OPEN_MINDED] > 2.0 * max(doubts[:OPEN_MINDED] + doubts[OPEN_MINDED + 1 :])
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_small_steps_on_a_plateau_do_not_end_being_stuck(share: float) -> None:
+    """A search whose best improves within its patience by less than what counts goes elsewhere, else it stays."""
+    step, told = share * PROGRESS / PATIENCE, iter(range(1000))
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        return Outcome.MEASURED, -step * next(told), None
+
+    proposals, _ = search(listed_space(), answer, 2 * PATIENCE, window=1)
+    restarts = [n for n, proposal in enumerate(proposals) if proposal.info.get("turn") == "restart"]
+    due = [n for n in range(PATIENCE + 1, 2 * PATIENCE) if n % RESTART_TURN == 0 and n % NICHE_TURN]
+    assert restarts == (due if share < 1 else [])
 
 
 def test_what_must_change_together_is_changed_together() -> None:

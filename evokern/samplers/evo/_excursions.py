@@ -96,9 +96,8 @@ def is_stuck(seen: Observations) -> bool:
     """Tell whether the best time, up to noise, was reached long ago."""
     if not seen.timed.any():
         return False
-    reached = seen.timed & (np.nan_to_num(seen.values, nan=np.inf) <= np.nanmin(seen.values) + PROGRESS)
     latest = int(seen.numbers[seen.finished][-1])
-    return latest - int(seen.numbers[np.argmax(reached)]) >= max(STUCK, latest // STUCK_SHARE)
+    return seen.since_progress(PROGRESS) >= max(STUCK, latest // STUCK_SHARE)
 
 
 def plans(

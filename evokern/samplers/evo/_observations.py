@@ -67,6 +67,14 @@ class Observations:
         order = np.argsort(np.where(self.timed, self.values, np.inf), kind="stable")
         return order[: int(self.timed.sum())]
 
+    def since_progress(self, progress: float) -> int:
+        """Return how many trials ago a time was reached that later ones undercut by at most `progress`, in log(time).
+
+        Some time must have been seen.
+        """
+        reached = self.timed & (np.nan_to_num(self.values, nan=np.inf) <= np.nanmin(self.values) + progress)
+        return int(self.numbers[self.finished][-1] - self.numbers[np.argmax(reached)])
+
     def before(self, number: int, latest_result: int) -> Observations:
         """Return what was known before trial `number`, when results up to trial `latest_result` were visible."""
         there = self.numbers < number

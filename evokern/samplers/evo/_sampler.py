@@ -43,7 +43,12 @@ NICHE_TURN = 6
 RESTART_TURN = 4
 """Every so many trials of a stuck study, a trial is spent far from the elites."""
 PATIENCE = 24
-"""Least number of trials without a better time after which a study is stuck."""
+"""Least number of trials without progress after which a study is stuck."""
+PATIENCE_SHARE = 5
+"""Where it is more: the trials so far over this."""
+PROGRESS = 0.1
+"""Difference in log(time) that ends being stuck. A plateau's best times come a percent at a time, each of them only a
+little better than dozens alike, while another basin is better by half."""
 
 
 class EvoSampler(BaseSampler):
@@ -204,10 +209,10 @@ class EvoSampler(BaseSampler):
         """Return the candidates far from the best trial, when the study is stuck and it is their turn."""
         if self._pool.everything is None or number % RESTART_TURN or not seen.timed.any():
             return None
-        best = int(np.nanargmin(seen.values))
         latest = int(seen.numbers[seen.finished][-1])
-        if latest - int(seen.numbers[best]) < max(PATIENCE, latest // 5):
+        if seen.since_progress(PROGRESS) < max(PATIENCE, latest // PATIENCE_SHARE):
             return None
+        best = int(np.nanargmin(seen.values))
         apart = (generation.candidates.rows != seen.rows[best]).sum(axis=1)
         among = free & generation.sound & (apart >= min(len(self._genome) / 2, apart[free].max()))
         return ("restart", among) if among.any() else None

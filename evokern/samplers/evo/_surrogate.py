@@ -1,8 +1,9 @@
 """The model of the time: a small ensemble of Gaussian processes that disagree where the data do.
 
 One fit of the length scales is the centre; the members scatter around it, so that a proposal does not hang on one
-guess of which genes matter, nor on one belief in how far choices act on their own or numbers as mere names. They see
-log(time) with its slow tail compressed, because a landscape's bad half says little about its best corner.
+guess of which genes matter, nor on one belief in how far choices act on their own, numbers as mere names, and genes not
+at all. They see log(time) with its slow tail compressed, because a landscape's bad half says little about its best
+corner.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ SCATTER = 0.7
 DOUBTER = 1
 """The member for which the bare names of a number weigh as much as any other group: it keeps looking for the one value
 that is better than its neighbours on either side."""
+OPEN_MINDED = 3
+"""The member for which no gene is without effect, where an ensemble is that large: a choice that changed nothing so far
+may still decide beside choices that were not tried with it."""
+LEAST_LOG_WEIGHT = 0.0
+"""Least log weight, for that member, of a gene's name and of the scales of a number."""
 ROWS_FIT = 96
 """Most trials from which the length scales are fitted."""
 
@@ -37,8 +43,8 @@ class Belief:
     """Prior standard deviation of the logarithms of the length scales' weights."""
 
 
-SMALL: Final = Belief((0.6, 0.3, 0.8), 1.0)
-"""A space that is a short list."""
+SMALL: Final = Belief((0.6, 0.3, 0.8, 0.6), 1.0)
+"""A space that is a short list; one look at all of it leaves time for a further member."""
 LARGE: Final = Belief((0.3, 0.0, 0.6), 1.5)
 """A space of dozens of genes, of which some decide and many hardly matter, and choices matter beside others."""
 
@@ -169,12 +175,15 @@ class Ensemble:
         self._features = features
         columns = features(rows)
         self._count = len(candidates)
+        least = np.append(np.where(features.product | features.bare, -np.inf, LEAST_LOG_WEIGHT), -np.inf)
         doubt = np.append(np.where(features.bare, LOG_WEIGHT - LOG_WEIGHT_BARE, 0.0), 0.0)
         self._members: list[Process] = []
         for member, linear in enumerate(belief.linear[:members]):
             scatter = SCATTER * rng.standard_normal(len(logs)) * (member > 0)
             own = np.clip(logs + scatter + (doubt if member == DOUBTER else 0.0), -12.0, 6.0)
             own[-1] = min(own[-1], -1.0)
+            if member == OPEN_MINDED:
+                own = np.maximum(own, least)
             self._members.append(Process(features, own, columns, candidates, room, linear))
 
     def add(self, rows: Rows) -> None:
