@@ -44,6 +44,17 @@ def test_the_package_is_the_api(tmp_path: Path) -> None:
     assert not found.interrupted
 
 
+@pytest.mark.parametrize(
+    ("keywords", "window"),
+    [({"trials": 20}, 8), ({"trials": 150}, 9), ({"trials": 5000}, 51), ({"trials": 20, "window": 40}, 40), ({}, 51)],
+)
+def test_few_trials_keep_few_in_flight(tmp_path: Path, keywords: dict[str, int], window: int) -> None:
+    """A search limited to some trials narrows the device's window, so that most see results; a given one stands."""
+    go(tmp_path / "a.db", tiny_table(), device=TableDevice(tiny_table(), window=51), **keywords)
+    with open_readonly(tmp_path / "a.db") as reader:
+        assert reader.study(None).window == window
+
+
 def test_the_champion_is_the_least_time_measured(tmp_path: Path) -> None:
     """On a space searched to its end, the champion is the recording's optimum."""
     table = tiny_table()

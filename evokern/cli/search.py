@@ -80,7 +80,10 @@ def search(
     window: Annotated[
         int | None,
         typer.Option(
-            "--window", metavar="W", help="Trials in flight: proposal n sees the results up to n - W; fixed per study."
+            "--window",
+            metavar="W",
+            help="Trials in flight: proposal n sees the results up to n - W; fixed per study. "
+            "Default: what keeps the device at work; with --trials at most a sixteenth of them, but 8.",
         ),
     ] = None,
     control: Annotated[

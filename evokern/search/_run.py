@@ -32,6 +32,12 @@ from evokern.trial import Trial
 if TYPE_CHECKING:
     from evokern.samplers.evo import Prior
 
+TRIALS_A_WINDOW = 16
+"""Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an
+H200, 150 trials from scratch ended 18 % behind its best with 51 in flight, 5 % with 18, and 4 % with 8."""
+LEAST_WINDOW = 8
+"""Trials in flight that such a search may always have."""
+
 
 def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> SearchResult:
     """Search or resume a subject, and close its device: see `evokern.search.search`."""
@@ -142,11 +148,21 @@ def plan(store: Store, old: StudyRecord | None, subject: Subject, wanted: Wanted
         record = wanted.applied(agree(old, subject, wanted.overrides, sources, go_on=wanted.go_on))
     elif old is not None:
         # Nothing was tried yet, so nothing can disagree: a first attempt that failed must not bind the next.
-        record = wanted.applied(replace(now, uuid=old.uuid, created=old.created))
+        record = _narrowed(wanted.applied(replace(now, uuid=old.uuid, created=old.created)), subject, wanted)
     else:
-        record = wanted.applied(now)
+        record = _narrowed(wanted.applied(now), subject, wanted)
     check_control(record.control, record.sampler)
     return record
+
+
+def _narrowed(record: StudyRecord, subject: Subject, wanted: Wanted) -> StudyRecord:
+    """Return a new study's record with a window that lets most of its trials profit from results.
+
+    Where trials are limited and no window is given, at most one in `TRIALS_A_WINDOW` is in flight, but `LEAST_WINDOW`.
+    """
+    if record.trials_limit is None or (wanted.overrides.window or subject.study.window) is not None:
+        return record
+    return replace(record, window=min(record.window, max(LEAST_WINDOW, record.trials_limit // TRIALS_A_WINDOW)))
 
 
 def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, subject: Subject) -> StudyRecord:
