@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evokern import render
@@ -319,6 +319,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES, max_size=14).map("".join))
+@example("if constexpr (A) {do// note\ndo")
 def test_any_text_can_be_specialised(text: str) -> None:
     """No text makes it fail, however its brackets stand."""
     assert isinstance(specialise(text, {"A": 1}), str)

@@ -148,6 +148,8 @@ class Walk:
         Returns:
             Index behind it.
         """
+        if index >= len(self.tokens):
+            return index  # the text breaks off where a statement should begin
         token, text = self.tokens[index], self.tokens[index].text
         if token.kind == "directive" or text in ("else", ";", "}"):
             return index + 1
