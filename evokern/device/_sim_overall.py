@@ -13,6 +13,7 @@ from evokern.device._sim_predict import Predicted
 from evokern.kernel import Kernel, Problem
 from evokern.roofline import Floor, Work, below, floor, peak_rates, work
 from evokern.space import Config
+from evokern.stats import geometric_mean
 from evokern.trial import Timing
 
 
@@ -32,7 +33,7 @@ class Overall:
     @property
     def time_us(self) -> float:
         """The geometric mean of the times, in µs."""
-        return math.exp(sum(math.log(p.total.time_us) for p in self.predictions) / len(self.predictions))
+        return geometric_mean([prediction.total.time_us for prediction in self.predictions])
 
     @property
     def timings(self) -> tuple[Timing, ...]:

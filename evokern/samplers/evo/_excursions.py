@@ -94,10 +94,7 @@ def slot_of(number: int, window: int) -> int | None:
 
 def is_stuck(seen: Observations) -> bool:
     """Tell whether the best time, up to noise, was reached long ago."""
-    if not seen.timed.any():
-        return False
-    latest = int(seen.numbers[seen.finished][-1])
-    return seen.since_progress(PROGRESS) >= max(STUCK, latest // STUCK_SHARE)
+    return seen.stuck(PROGRESS, STUCK, STUCK_SHARE)
 
 
 def plans(

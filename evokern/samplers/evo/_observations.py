@@ -67,13 +67,19 @@ class Observations:
         order = np.argsort(np.where(self.timed, self.values, np.inf), kind="stable")
         return order[: int(self.timed.sum())]
 
-    def since_progress(self, progress: float) -> int:
-        """Return how many trials ago a time was reached that later ones undercut by at most `progress`, in log(time).
+    def stuck(self, progress: float, patience: int, share: int) -> bool:
+        """Tell whether the best time, give or take `progress` in log(time), was reached long ago.
 
-        Some time must have been seen.
+        Args:
+            progress: difference in log(time) from which a better time counts as progress.
+            patience: least number of trials without progress.
+            share: where it is more, the trials so far over this.
         """
+        if not self.timed.any():
+            return False
+        latest = int(self.numbers[self.finished][-1])
         reached = self.timed & (np.nan_to_num(self.values, nan=np.inf) <= np.nanmin(self.values) + progress)
-        return int(self.numbers[self.finished][-1] - self.numbers[np.argmax(reached)])
+        return latest - int(self.numbers[np.argmax(reached)]) >= max(patience, latest // share)
 
     def before(self, number: int, latest_result: int) -> Observations:
         """Return what was known before trial `number`, when results up to trial `latest_result` were visible."""

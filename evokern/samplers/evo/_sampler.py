@@ -207,10 +207,9 @@ class EvoSampler(BaseSampler):
         self, generation: Generation, seen: Observations, number: int, free: npt.NDArray[np.bool_]
     ) -> tuple[str, npt.NDArray[np.bool_]] | None:
         """Return the candidates far from the best trial, when the study is stuck and it is their turn."""
-        if self._pool.everything is None or number % RESTART_TURN or not seen.timed.any():
+        if self._pool.everything is None or number % RESTART_TURN:
             return None
-        latest = int(seen.numbers[seen.finished][-1])
-        if seen.since_progress(PROGRESS) < max(PATIENCE, latest // PATIENCE_SHARE):
+        if not seen.stuck(PROGRESS, PATIENCE, PATIENCE_SHARE):
             return None
         best = int(np.nanargmin(seen.values))
         apart = (generation.candidates.rows != seen.rows[best]).sum(axis=1)
