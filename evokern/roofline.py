@@ -17,6 +17,7 @@ from typing import Any
 
 from evokern.kernel import Kernel, Problem, Tensor
 from evokern.profiles import Profile
+from evokern.stats import geometric_mean
 from evokern.study import TimingSettings
 
 L2_BYTES_PER_CLOCK = 64.0
@@ -182,7 +183,7 @@ def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -
         return None
     if rates is None or "dram_bytes" not in evidence:
         # Trials of earlier versions do not tell how much had to come from DRAM.
-        mean = _geometric(peak)
+        mean = geometric_mean(peak)
         return Limit(mean, mean / time_us, str(evidence["floor_bound"]), None)
     columns = zip(
         *(evidence[name] for name in ("flops", "flops_gain", "dram_bytes", "floor_l2_us")),
@@ -196,13 +197,9 @@ def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -
         }
         for flops, gain, dram_bytes, l2_us in columns
     ]
-    mean = _geometric([max(part.values()) for part in parts])
+    mean = geometric_mean([max(part.values()) for part in parts])
     bound = max(parts[0], key=lambda name: sum(part[name] for part in parts))
     return Limit(mean, mean / time_us, bound, rates)
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 def _from_dram(moved: float, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile) -> float:
