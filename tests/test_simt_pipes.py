@@ -1,4 +1,4 @@
-"""How long an instruction holds its pipe, and how wmma fragments travel through shared memory."""
+"""Which pipe an instruction holds and for how long, and how wmma fragments travel through shared memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import simt_tools
 from evokern import simt
 from evokern.profiles import chip
 from evokern.simt import matrix, timemodel
+from evokern.simt.latencies import cost_of, latencies_of
 from evokern.simt.operations.wmma_travel import moves
-from evokern.simt.pipes import SCHEDULERS, holds, tensor_rate
+from evokern.simt.pipes import L2, NAMES, SCHEDULERS, demands, holds, tensor_rate
 
 FRAGMENTS = r"""
 #include <mma.h>
@@ -113,24 +114,90 @@ extern "C" __global__ void mix(unsigned* y, const unsigned* x) {
 """
 
 
+def _mixed(instruction: str, times: int) -> tuple[simt.Module, simt.Counters]:
+    """Run a warp that executes an instruction some times."""
+    module = simt_tools.module_of(ARITHMETIC.replace("BODY", instruction * times), (), "compute_90")
+    memory = simt.Memory()
+    y, x = memory.allocate("y", np.zeros(32, np.uint32)), memory.allocate("x", np.zeros(64, np.uint32))
+    counters = simt.launch(module, "mix", (1, 1, 1), (32, 1, 1), [y, x], memory=memory, sanitize=False).counters
+    assert counters is not None
+    return module, counters
+
+
+def _grown(instruction: str) -> dict[str, float]:
+    """Return by how many clocks each pipe is held longer for four more of an instruction."""
+    few, many = (timemodel.block_clocks(_mixed(instruction, times)[1], chip("h200")) for times in (4, 8))
+    return {name: many[name] - few[name] for name in few if many[name] > few[name]}
+
+
 @pytest.mark.parametrize(
     ("instruction", "adds_to"),
     [("xor.b32 %0, %0, %1;", "integer"), ("add.u32 %0, %0, %1;", None), ("mul.lo.u32 %0, %0, %1;", None)],
 )
 def test_integer_work_is_spread_over_both_pipes(instruction: str, adds_to: str | None) -> None:
     """Logic needs the integer pipe; additions go where there is room, products to the multiply-add pipe beside it."""
-
-    def clocks(times: int) -> dict[str, float]:
-        module = simt_tools.module_of(ARITHMETIC.replace("BODY", instruction * times))
-        memory = simt.Memory()
-        y, x = memory.allocate("y", np.zeros(32, np.uint32)), memory.allocate("x", np.zeros(64, np.uint32))
-        counters = simt.launch(module, "mix", (1, 1, 1), (32, 1, 1), [y, x], memory=memory).counters
-        assert counters is not None
-        return timemodel.block_clocks(counters, chip("h200"))
-
-    few, many = clocks(4), clocks(8)
-    grown = {name for name in few if many[name] > few[name]}
-    assert grown >= {"issue", *([adds_to] if adds_to else [])}
-    assert many["issue"] - few["issue"] == pytest.approx(4 / 4)
+    grown = _grown(instruction)
+    assert set(grown) >= {"issue", *([adds_to] if adds_to else [])}
+    assert grown["issue"] == pytest.approx(4 / 4)
     if adds_to is None and instruction.startswith("add"):
         assert "integer" not in grown
+
+
+@pytest.mark.parametrize(
+    ("instruction", "pipe", "clocks"),
+    [
+        ("add.f32 %0, %0, %1;", "fp32", 32 / 128), ("max.f32 %0, %0, %1;", "integer", 32 / 64),
+        ("min.f32 %0, %0, %1;", "integer", 32 / 64), ("ex2.approx.ftz.f32 %0, %0;", "sfu", 32 / 16),
+        ("ex2.approx.f16x2 %0, %0;", "sfu", 2 * 32 / 16),
+    ],
+)  # fmt: skip
+def test_the_pipe_of_the_machine_code_is_held(instruction: str, pipe: str, clocks: float) -> None:
+    """Minimum and maximum of fp32 are integer work, and a pair of halves is two operations of the special pipe."""
+    assert _grown(instruction) == pytest.approx({"issue": 1.0, pipe: 4 * clocks})
+
+
+def test_a_pair_of_halves_holds_a_warps_quarter_of_the_special_pipe_twice_as_long() -> None:
+    """Alone on its scheduler a warp waits 8 clocks from one exponential to the next, 16 of pairs."""
+    for instruction, clocks in (("ex2.approx.ftz.f32 %0, %0;", 8.0), ("ex2.approx.f16x2 %0, %0;", 16.0)):
+        module, counters = _mixed(instruction, 2)
+        held = [hold for hold in holds(module.program("mix"), counters, chip("h200")).values() if hold.pipe == "sfu"]
+        assert [hold.clocks for hold in held] == [clocks, clocks]
+
+
+def test_conversions_between_fp32_and_halves_cost_what_arithmetic_does() -> None:
+    """Either way; other conversions take longer."""
+    latencies = latencies_of(chip("h200"))
+    bodies = {
+        "{.reg .f16 h; cvt.f32.f16 %0, h;}": latencies.alu,
+        "{.reg .f32 f; mov.b32 f, %1; cvt.rn.f16x2.f32 %0, f, f;}": latencies.alu,
+        "{.reg .f32 f; cvt.rn.f32.s32 f, %1; mov.b32 %0, f;}": latencies.convert,
+    }
+    for body, expected in bodies.items():
+        program = _mixed(body, 1)[0].program("mix")
+        (conversion,) = (item for item in program.instructions if item.opcode == "cvt")
+        assert cost_of(conversion, latencies).latency == expected
+    assert latencies.alu < latencies.convert
+
+
+COPIES = r"""
+extern "C" __global__ void copy(const float4* x) {
+  __shared__ float4 tile[32];
+  const unsigned at = (unsigned)__cvta_generic_to_shared(tile + threadIdx.x);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(x + threadIdx.x) : "memory");
+  asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
+}
+"""
+
+
+def test_copies_are_counted_once_on_shared_memory() -> None:
+    """What a warp copies asynchronously takes a wavefront for each 128 bytes, and the port to L2 in the background."""
+    module, memory = simt_tools.module_of(COPIES), simt.Memory()
+    x = memory.allocate("x", np.zeros(128, np.float32))
+    counters = simt.launch(module, "copy", (1, 1, 1), (32, 1, 1), [x], memory=memory).counters
+    assert counters is not None
+    h200 = chip("h200")
+    assert timemodel.block_clocks(counters, h200)["shared"] == 512 / 128
+    found = demands(module.program("copy"), counters, h200, 1.5)
+    assert found.copies.sum() == pytest.approx(1.5 * 512 / h200.l2_bytes_per_clock_per_sm)
+    assert found.in_line[NAMES.index("shared")].sum() == 1.5 * 4
+    assert found.in_line[L2].sum() == 0

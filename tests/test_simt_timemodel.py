@@ -14,7 +14,7 @@ from evokern import simt
 from evokern.profiles import CHIPS, Profile, chip
 from evokern.simt import timemodel
 from evokern.simt.latencies import latencies_of
-from evokern.simt.pipes import holds
+from evokern.simt.pipes import demands, holds
 from evokern.simt.timeline import Timeline
 
 SOURCE = r"""
@@ -44,13 +44,15 @@ def _facts(stride: int, steps: int, blocks: int = 64) -> timemodel.LaunchFacts:
     )  # fmt: skip
     counters = result.counters
     assert counters is not None
-    latencies = latencies_of(chip("h200"))
+    latencies, h200 = latencies_of(chip("h200")), chip("h200")
     program = module.program("walk")
     timeline = Timeline(
-        program, latencies, counters.conflicts(), latencies.l2, holds(program, counters, chip("h200"))
+        program, latencies, counters.conflicts(), latencies.l2, holds(program, counters, h200),
+        demands(program, counters, h200),
     )  # fmt: skip
-    ends = [end for record in counters.record for end in timeline.walk(record, counters.warps_per_block).blocks]
-    return timemodel.LaunchFacts(blocks, 8, counters, sum(ends) / len(ends), max(ends), 0.0, 1e6)
+    (walk,) = (timeline.walk(record, counters.warps_per_block) for record in counters.record)
+    mean = sum(walk.blocks) / len(walk.blocks)
+    return timemodel.LaunchFacts(blocks, 8, counters, mean, max(walk.blocks), walk.waits["pipes"], 0.0, 1e6)
 
 
 def test_more_steps_take_longer_in_proportion() -> None:
@@ -82,6 +84,46 @@ def test_fewer_sms_are_never_faster(blocks: int, fewer: int) -> None:
     whole: Profile = chip("h200")
     part = replace(whole, sms=fewer)
     assert timemodel.predict(facts, part).time_us >= timemodel.predict(facts, whole).time_us * 0.999
+
+
+@given(blocks=st.integers(1, 5000), more=st.integers(1, 2000), resident=st.integers(1, 8))
+def test_more_blocks_are_never_faster(blocks: int, more: int, resident: int) -> None:
+    """Blocks of the same work add to the time or fit beside the others, also where the last wave is less crowded."""
+    h200 = chip("h200")
+
+    def time_us(number: int) -> float:
+        # As in a walk whose pipes are full: a block takes as many times as long as it meets blocks.
+        clocks = _FACTS.block_clocks * timemodel.crowd(number, resident, h200)
+        facts = replace(_FACTS, blocks=number, resident=resident, block_clocks=clocks, longest_clocks=clocks)
+        return timemodel.predict(facts, h200).time_us
+
+    assert time_us(blocks) <= time_us(blocks + more)
+
+
+def test_blocks_that_share_an_sm_get_in_each_others_way_by_a_share() -> None:
+    """One to an SM meets nobody; further ones count for a quarter each, spread over the waves that they need."""
+    h200 = chip("h200")
+    crowds = [timemodel.crowd(number * h200.sms, 4, h200) for number in range(1, 7)]
+    assert crowds == pytest.approx([1 + timemodel.BESIDE * beside for beside in (0, 1, 2, 3, 1.5, 2)])
+    assert timemodel.crowd(1, 8, h200) == 1.0
+
+
+def test_waiting_for_pipes_is_no_latency() -> None:
+    """The term of latency is what is left of a block's time; the predicted time is that of the whole."""
+    waiting = replace(_FACTS, pipe_wait_clocks=_FACTS.block_clocks / 4)
+    terms = [timemodel.predict(facts, chip("h200")) for facts in (replace(_FACTS, pipe_wait_clocks=0.0), waiting)]
+    assert terms[1].terms_us["latency"] == pytest.approx(0.75 * terms[0].terms_us["latency"])
+    assert terms[1].time_us == terms[0].time_us
+
+
+def test_loads_hide_behind_work_in_part() -> None:
+    """What the chip loads makes a launch longer than its SMs' work, but by less than the loads take alone."""
+    h200 = chip("h200")
+    none, some = (replace(_FACTS, unique_bytes=size, working_set_bytes=1e9) for size in (0.0, 1e7))
+    quick, slow = (timemodel.predict(facts, h200) for facts in (none, some))
+    loaded = slow.terms_us["dram"]
+    # The first wave's share, here all, is waited for once more.
+    assert loaded < slow.time_us - quick.time_us < 2 * loaded
 
 
 @given(total=st.integers(1, 100_000), wanted=st.integers(1, 40))

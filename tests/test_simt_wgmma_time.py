@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simt_tools import module_of
@@ -10,11 +12,12 @@ from wgmma_tools import kernel
 from evokern import simt
 from evokern.profiles import chip
 from evokern.simt import timemodel
-from evokern.simt.latencies import latencies_of
-from evokern.simt.pipes import holds, matrix_rate
+from evokern.simt.latencies import Latencies, latencies_of
+from evokern.simt.pipes import demands, holds, matrix_rate
 from evokern.simt.timeline import Timeline, Walk
 
 H200 = chip("h200")
+LATENCIES = latencies_of(H200)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +79,16 @@ MULTIPLY = (
 )
 
 
-def clocks(products: int, fmas: int, *, wait_first: bool = False) -> Walk:
-    """Walk one warpgroup that multiplies and computes beside it, or with what it waited for."""
+def clocks(
+    products: int,
+    fmas: int,
+    *,
+    wait_first: bool = False,
+    warpgroups: int = 1,
+    crowd: float | None = None,
+    latencies: Latencies = LATENCIES,
+) -> Walk:
+    """Walk warpgroups that multiply and compute beside it, or with what they waited for."""
     wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {OUTPUTS} :: "memory");'
     words = {"PRODUCTS": products, "FMAS": fmas, "MULTIPLY": MULTIPLY}
     source = CHAIN.replace("FIRST", wait + " x += d[0];" if wait_first else "").replace(
@@ -86,14 +97,17 @@ def clocks(products: int, fmas: int, *, wait_first: bool = False) -> Walk:
     for word, meaning in words.items():
         source = source.replace(word, str(meaning))
     module, memory = module_of(source, (), "compute_90a"), simt.Memory()
-    y = memory.allocate("y", np.zeros(128, np.float32))
+    threads = 128 * warpgroups
+    y = memory.allocate("y", np.zeros(threads, np.float32))
     result = simt.launch(
-        module, "chain", (1, 1, 1), (128, 1, 1), [y, np.float32(1)], memory=memory, dynamic_shared=8192, sanitize=False
-    )
+        module, "chain", (1, 1, 1), (threads, 1, 1), [y, np.float32(1)], memory=memory, dynamic_shared=8192,
+        sanitize=False,
+    )  # fmt: skip
     assert result.counters is not None
-    program, latencies = module.program("chain"), latencies_of(H200)
-    line = Timeline(program, latencies, {}, latencies.l2, holds(program, result.counters, H200))
-    return line.walk(result.counters.record[0], 4)
+    program = module.program("chain")
+    shared = None if crowd is None else demands(program, result.counters, H200, crowd)
+    line = Timeline(program, latencies, {}, latencies.l2, holds(program, result.counters, H200), shared)
+    return line.walk(result.counters.record[0], 4 * warpgroups)
 
 
 def test_products_run_beside_arithmetic_until_they_are_awaited() -> None:
@@ -102,7 +116,23 @@ def test_products_run_beside_arithmetic_until_they_are_awaited() -> None:
     assert many - alone == 8 * 32
     both, after = clocks(12, 100).blocks[0], clocks(12, 100, wait_first=True).blocks[0]
     assert both == pytest.approx(max(many, chain), rel=0.1)
-    assert after == pytest.approx(many + 100 * latencies_of(H200).alu, rel=0.05)
+    assert after == pytest.approx(many + 100 * LATENCIES.alu, rel=0.05)
+
+
+def test_whoever_awaits_products_goes_on_a_while_after_their_end() -> None:
+    """A wait costs its latency once, however many products it is for, beside what they take of the tensor pipe."""
+    at_once = replace(LATENCIES, product=0.0)
+    for products in (1, 12):
+        late, early = (clocks(products, 0, crowd=1.0, latencies=table).blocks[0] for table in (LATENCIES, at_once))
+        assert late - early == LATENCIES.product
+
+
+def test_warpgroups_share_the_tensor_pipe() -> None:
+    """Two that issue products at the same time take twice as long as one, as does one beside a block of its kind."""
+    one, two = (clocks(24, 0, warpgroups=groups, crowd=1.0).blocks[0] for groups in (1, 2))
+    assert two - one == pytest.approx(24 * 32, rel=0.05)
+    assert clocks(24, 0, crowd=2.0).blocks[0] - one == pytest.approx(24 * 32, rel=0.05)
+    assert clocks(24, 0, warpgroups=2).blocks[0] == clocks(24, 0).blocks[0]
 
 
 def test_the_tensor_term_is_that_of_the_peak_rate() -> None:

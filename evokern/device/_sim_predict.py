@@ -21,7 +21,7 @@ from evokern.render import read_source
 from evokern.simt import spread, timemodel
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import latencies_of
-from evokern.simt.pipes import holds
+from evokern.simt.pipes import demands, holds
 from evokern.simt.timeline import Timeline
 from evokern.space import Config
 from evokern.study import SimulationSettings, TimingSettings
@@ -115,13 +115,16 @@ class Predictor:
         limit = self._instruction_limit(launch, len(blocks), limit_us)
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
-        def facts(counters: Counters, ends: Sequence[float]) -> timemodel.LaunchFacts:
+        resident = max(blocks_per_sm(use, launch, chip), 1)
+
+        def facts(counters: Counters, ends: Sequence[float], pipe_wait: float = 0.0) -> timemodel.LaunchFacts:
             return timemodel.LaunchFacts(
                 blocks=launch.blocks,
-                resident=max(blocks_per_sm(use, launch, chip), 1),
+                resident=resident,
                 counters=counters,
-                latency_clocks=sum(ends) / len(ends),
+                block_clocks=sum(ends) / len(ends),
                 longest_clocks=max(ends),
+                pipe_wait_clocks=pipe_wait,
                 working_set_bytes=working_set,
                 unique_bytes=self._kernel.workload.bytes(stage.problem),
                 spill_bytes=use.spill_bytes,
@@ -155,10 +158,11 @@ class Predictor:
         timeline = Timeline(
             program, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
             holds(program, counters, chip),
+            demands(program, counters, chip, timemodel.crowd(launch.blocks, resident, chip)),
         )  # fmt: skip
         walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
-        found = facts(counters, [end for walk in walks for end in walk.blocks])
+        found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
         runs = spread.block_runs(program, counters)
         if not spread.are_equal(runs):
             # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.

@@ -37,7 +37,7 @@ class Work:
     pipes: Mapping[str, Array]
     """Pipe → clocks for which a block holds it."""
     latency: Array
-    """Clocks that a block takes alone."""
+    """Clocks that a block takes on an SM that it shares with blocks of its kind."""
     sectors: Array
     """32-byte sectors that a block moves to and from L2."""
 
@@ -49,7 +49,7 @@ class Placed:
     sm: Array
     """SM of each block."""
     latency: Array
-    """Clocks that blocks which follow one another on an SM take alone, the longest such chain of each SM."""
+    """Clocks that blocks which follow one another on an SM take, the longest such chain of each SM."""
 
 
 def block_runs(program: Program, counters: Counters) -> Array:
@@ -120,8 +120,8 @@ def place(latencies: Sequence[float] | Array, durations: Sequence[float] | Array
     """Deal blocks out to SMs, in order, each to where room comes up first.
 
     Args:
-        latencies: clocks that each block takes alone.
-        durations: clocks that it takes beside the others of a full SM.
+        latencies: clocks that each block takes, waits for pipes included.
+        durations: clocks that it takes where all blocks of a full SM keep the same pipe busy.
         sms: SMs of the chip.
         resident: blocks that an SM holds at once.
     """
