@@ -198,7 +198,7 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
     )
     yield f"  occupancy  {100 * used.occupancy:.0f} %, {launch.blocks_per_sm} blocks on an SM"
     waits = ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in launch.waits_clocks.items())
-    yield from _wrapped(f"  waits      {waits} clocks of a warp, its block alone on an SM", 13)
+    yield from _wrapped(f"  waits      {waits} clocks of a mean warp", 13)
     sampled = len(launch.sampled_blocks)
     yield f"  counted    {sampled} of {blocks:,} blocks" + (", scaled to all" if sampled < blocks else "")
     header = ("µs", "on", "warp instr.", "divergent", "wavefronts", "ideal", "sectors", "ideal", "line")

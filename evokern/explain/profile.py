@@ -46,7 +46,8 @@ class LaunchProfile:
     bound: str
     """The largest term."""
     waits_clocks: Mapping[str, float]
-    """Mean SM clocks that a warp waited, by cause, when its block is alone on an SM."""
+    """Mean SM clocks that a warp of a block waited, by cause: `barrier`, `async_copy`, `memory` (operands, among them
+    products of a warpgroup), `pipes` (those that other warps of its SM use)."""
     lines: tuple[LineProfile, ...]
     """Lines, the most expensive first."""
 
