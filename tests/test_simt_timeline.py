@@ -48,14 +48,21 @@ extern "C" __global__ void independent(const float* x, float* y) {
     for (int i = 0; i < 8; i++) a[i] = fmaf(a[i], 0.5f, 1.f + i);
   y[threadIdx.x] = a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
 }
-extern "C" __global__ void copies(const float4* x, float* y, int each) {
+__device__ void copy(const float4* x) {
   extern __shared__ float4 tile[];
   const unsigned at = (unsigned)__cvta_generic_to_shared(tile + threadIdx.x);
 #pragma unroll
   for (int i = 0; i < 16; i++)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(x + threadIdx.x) : "memory");
+}
+extern "C" __global__ void copies(const float4* x, float* y) {
+  copy(x);
   asm volatile("cp.async.commit_group;" ::: "memory");
   asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+extern "C" __global__ void copies_without_a_group(const float4* x, float* y) {
+  copy(x);
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 extern "C" __global__ void one_late(const float* x, float* y) {
   float a[8];
@@ -152,14 +159,20 @@ def test_blocks_beside_a_block_want_the_same_pipes() -> None:
 def test_copies_of_all_warps_come_through_one_port() -> None:
     """Copies land after all bytes that were asked for before have come from L2, whichever warps they are for."""
     port = 16 * 512 / H200.l2_bytes_per_clock_per_sm
-    times = {warps: _walk("copies", 0, threads=32 * warps, crowd=1.0) for warps in (1, 4, 16)}
+    times = {warps: _walk("copies", threads=32 * warps, crowd=1.0) for warps in (1, 4, 16)}
     for fewer, more in ((1, 4), (4, 16)):
         grown = times[more].blocks[0] - times[fewer].blocks[0]
         assert grown == pytest.approx((more - fewer) * port, rel=0.05)
     assert times[16].waits["async_copy"] == pytest.approx(16 * port + latencies_of(H200).l2, rel=0.1)
     assert times[16].waits["memory"] < 30
-    apart = {warps: _walk("copies", 0, threads=32 * warps).blocks[0] for warps in (1, 16)}
+    apart = {warps: _walk("copies", threads=32 * warps).blocks[0] for warps in (1, 16)}
     assert apart[16] == apart[1]
+
+
+def test_waiting_for_all_copies_needs_no_group() -> None:
+    """`cp.async.wait_all` waits for copies that nobody committed as long as for a group of them."""
+    grouped, bare = (_walk(entry, threads=128, crowd=1.0).blocks[0] for entry in ("copies", "copies_without_a_group"))
+    assert bare == pytest.approx(grouped, abs=3)
 
 
 def test_a_barrier_opens_when_the_last_warp_has_had_its_pipes() -> None:

@@ -25,6 +25,8 @@ CAUSES = ("barrier", "async_copy", "memory", "pipes")
 _PRODUCTS = frozenset({"product", "product_commit", "product_wait"})
 GROUPS = 64
 """Groups of asynchronous copies or products remembered per warp; waits never name more."""
+UNGROUPED = -1
+"""Groups that a wait keeps in flight which waits for copies outside any group too."""
 WARPGROUP = 4
 """Warps of a warpgroup."""
 TOGETHER = 32
@@ -209,7 +211,9 @@ class Clocks:
                 when = np.maximum(when, until[at])
                 until[at] = when + step.hold.clocks
             if step.kind == "wait":
-                until = self.copies.done(at, step.keep)
+                if step.keep == UNGROUPED:
+                    self._close(at)
+                until = self.copies.done(at, max(step.keep, 0))
                 waited += np.maximum(until - when, 0.0)
                 when = ordered = np.maximum(when, until)
             elif step.kind == "async":
@@ -218,8 +222,7 @@ class Clocks:
                     self.asked[at] += step.copies
                     self.asked_at[at] = np.minimum(self.asked_at[at], when)
             elif step.kind == "commit":
-                self._transfer(at)
-                self.copies.commit(at, self.pending)
+                self._close(at)
             elif step.kind == "fence":
                 ordered = when + step.latency
             elif step.kind == "barrier":
@@ -234,16 +237,20 @@ class Clocks:
         self.clock[at] = last + 1.0
         self.ordered[at] = ordered
 
-    def _transfer(self, at: Array | slice) -> None:
-        """Let the copies that warps asked for since their last group come through the port to L2."""
-        if self.sms is None:
-            return
+    def _close(self, at: Array | slice) -> None:
+        """Close a group of the copies that warps asked for since their last one."""
+        if self.sms is not None:
+            self._transfer(at, self.sms)
+        self.copies.commit(at, self.pending)
+
+    def _transfer(self, at: Array | slice, sms: list[Pipes]) -> None:
+        """Let the copies that warps asked for come through their SMs' ports to L2."""
         asking = np.arange(self.clock.size)[at]
         asking = asking[self.asked[asking] > 0]
         if not asking.size:
             return
         for block, warps, start in self._together(asking, self.asked_at[asking]):
-            done = self.sms[block].queue(L2, start, float(self.asked[warps].sum())) + self.copy_latency
+            done = sms[block].queue(L2, start, float(self.asked[warps].sum())) + self.copy_latency
             self.pending[warps] = np.maximum(self.pending[warps], done)
         self.asked[asking], self.asked_at[asking] = 0.0, np.inf
 

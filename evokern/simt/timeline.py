@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evokern.simt.clocks import Clocks, Plan, Step, Typical
+from evokern.simt.clocks import UNGROUPED, Clocks, Plan, Step, Typical
 from evokern.simt.counters import BatchRecord
 from evokern.simt.in_flight import is_product
 from evokern.simt.latencies import Latencies, cost_of
@@ -131,7 +131,7 @@ class Timeline:
         keep = 0
         literal = next((operand.value for operand in operands if isinstance(operand, Immediate)), 0)
         if cost.kind in ("wait", "barrier", "product_wait"):
-            keep = int(literal) if not instruction.has("wait_all") else 0
+            keep = UNGROUPED if instruction.has("wait_all") else int(literal)
         latency += self.extra.get(number, 0.0)
         copies = float(self.demands.copies[number]) if self.demands is not None else 0.0
         reads, writes = tuple(dict.fromkeys(rows[0])), tuple(rows[1])
