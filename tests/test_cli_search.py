@@ -255,6 +255,14 @@ def test_a_search_in_which_all_failed_ends_with_1(here: Path, monkeypatch: pytes
     assert _invoke("search", "small", "--json")[0] == 1
 
 
+def test_a_budget_that_ends_before_the_first_candidate_is_told(here: Path) -> None:
+    """Nothing failed where nothing was tried: what took the time is said, and how to go on."""
+    code, said, _ = _invoke("search", "small", "--budget", "0.0001s")
+    assert code == 0
+    assert "0 trials evaluated; the budget is used up (--extend 30m adds to it)" in said
+    assert "starting and measuring the baselines took all of it" in said
+
+
 def test_a_folder_is_no_database(here: Path) -> None:
     """Reading commands say of a folder what a search says of it."""
     told = [_invoke(command, "small", "--db", "studies")[2] for command in ("show", "search")]

@@ -227,6 +227,9 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     output.say(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
         output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
+    if best is None and not result.summary["trials"] and result.end == "budget":
+        output.say("starting and measuring the baselines took all of it, and no candidate was tried")
+        return code
     if best is None:
         output.say(f"no candidate was measured; `evokern show {result.study} --db {result.db}` tells more")
         for line in _reasons(result):
