@@ -109,10 +109,10 @@ def test_blocks_go_where_room_comes_up_first() -> None:
     """One block to each SM, then a second; once all are full the next one follows the shortest, and chains add up."""
     two = spread.place([1.0] * 6, [4.0, 3.0, 2.0, 9.0, 9.0, 9.0], sms=3, resident=2)
     assert two.sm.tolist() == [0, 1, 2, 0, 1, 2]
-    assert two.latency.tolist() == [1.0, 1.0, 1.0]
+    assert two.longest.tolist() == [1.0, 1.0, 1.0]
     one = spread.place([4.0, 3.0, 1.0, 2.0, 5.0], [4.0, 3.0, 1.0, 2.0, 5.0], sms=3, resident=1)
     assert one.sm.tolist() == [0, 1, 2, 2, 1]
-    assert one.latency.tolist() == [4.0, 8.0, 3.0]
+    assert one.longest.tolist() == [4.0, 8.0, 3.0]
 
 
 @pytest.mark.parametrize("rows_fast", [True, False])

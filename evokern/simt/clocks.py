@@ -75,9 +75,9 @@ class Typical:
     walks: int = 0
     """How often."""
     whole: float = 0.0
-    """Clocks of a mean warp, the wait at a barrier before it included; summed over walks."""
+    """Clocks of a mean warp, waits for the barrier before it and for pipes included; summed over walks."""
     inner: float = 0.0
-    """The same without that wait."""
+    """The same without those two waits."""
     waits: Array = field(default_factory=lambda: np.zeros(len(CAUSES)))
     """Clocks of it spent waiting, by cause; summed over walks."""
     late: Array = field(default_factory=lambda: np.zeros((0, 1)))

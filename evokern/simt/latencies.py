@@ -1,4 +1,4 @@
-"""Latencies and issue costs of one chip generation, as the timeline and the time model need them.
+"""Latencies of one chip generation, as the timeline and the time model need them.
 
 All in SM clocks. Sources, by field:
     dependent latencies   Abdelkhalik et al., "Demystifying the NVIDIA Ampere Architecture through Microbenchmarking and
@@ -13,7 +13,7 @@ All in SM clocks. Sources, by field:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from evokern.profiles import Profile
 from evokern.simt.syntax import Instruction
@@ -21,7 +21,7 @@ from evokern.simt.syntax import Instruction
 
 @dataclass(frozen=True)
 class Latencies:
-    """Clocks from issue to use, and clocks for which a pipe is held."""
+    """Clocks from issue to use; for how long a pipe is held is in `evokern.simt.pipes`."""
 
     alu: float = 4.5
     """fp32, fp16 and simple integer arithmetic."""
@@ -55,8 +55,6 @@ class Latencies:
     """From the last arrival at a barrier to the next issue."""
     launch_us: float = 1.4
     """Start and drain of a kernel in a graph of equal kernels, µs."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Where a generation's own numbers come from, beyond the module's list."""
 
 
 GENERATIONS: Mapping[int, Latencies] = {

@@ -4,7 +4,7 @@ An SM has four schedulers, each with a quarter of the tensor and special-functio
 Guide, "Hardware Multithreading"; throughputs: "Arithmetic Instructions" and `profiles`). Shared memory serves one
 wavefront a clock for all four, and the port to L2 a fixed number of bytes.
 
-A warp that runs alone waits for a pipe's quarter (`holds`); all warps together share the whole of it (`work`).
+A warp that runs alone waits for a pipe's quarter (`holds`); all warps together share the whole of it (`pipe_clocks`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def demands(program: Program, counters: Counters, chip: Profile, crowd: float = 
         chip: the chip.
         crowd: how many blocks' demands a block meets: 1 where it is alone on its SM.
     """
-    found = work(counters, chip)
+    found = pipe_clocks(counters, chip)
     runs = np.maximum(counters.warp_instructions, 1) / crowd
     sectors = (counters.load_sectors + counters.store_sectors) * SECTOR / chip.l2_bytes_per_clock_per_sm
     in_line = np.stack([found[name] if name != "l2" else sectors for name in NAMES]) / runs
@@ -88,7 +88,7 @@ def demands(program: Program, counters: Counters, chip: Profile, crowd: float = 
     return Demands(in_line, copies, crowd)
 
 
-def work(counters: Counters, chip: Profile) -> dict[str, Array]:
+def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:
     """Return, per pipe of an SM, the clocks for which all that was counted of each instruction holds it."""
     issued = _issued(counters)
     generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
@@ -97,13 +97,13 @@ def work(counters: Counters, chip: Profile) -> dict[str, Array]:
     sectors = counters.load_sectors + counters.store_sectors + counters.local_bytes / 32
     return {
         "issue": np.asarray(sum(issued.values())) / SCHEDULERS,
-        "tensor": _tensor_work(counters, chip),
+        "tensor": _tensor_clocks(counters, chip),
         "fp32": issued["fp32"] * 32 / fp32_lanes,
         "fp16": issued["fp16"] * 32 / fp32_lanes,
         "fp64": issued["fp64"] * 32 / fp64_lanes,
         "integer": issued["integer"] * 32 / chip.int32_per_clock,
         "multiply": issued["multiply"] * 32 / chip.int32_per_clock,
-        "sfu": _special_work(counters, issued["sfu"]) * 32 / chip.sfu_per_clock,
+        "sfu": _special_operations(counters, issued["sfu"]) * 32 / chip.sfu_per_clock,
         "shared": counters.shared_wavefronts,
         "l1": sectors / 4,
     }
@@ -144,13 +144,13 @@ def holds(program: Program, counters: Counters, chip: Profile) -> dict[int, Hold
             found[number] = Hold("global", float(l2_clocks[number]))
         elif counters.pipes[number] == "tensor" and not instruction.has("load", "store"):
             if instruction.opcode in ("mma", "wmma", "wgmma"):
-                found[number] = Hold("tensor", _tensor_clocks(instruction, chip))
+                found[number] = Hold("tensor", _product_clocks(instruction, chip))
         elif instruction.opcode in SPECIAL:
             found[number] = Hold("sfu", _of_special(instruction.text) * 32 * SCHEDULERS / chip.sfu_per_clock)
     return found
 
 
-def _tensor_clocks(instruction: Instruction, chip: Profile) -> float:
+def _product_clocks(instruction: Instruction, chip: Profile) -> float:
     """Return the clocks of one product on a quarter of the tensor pipe.
 
     A product of a warpgroup takes N / 2 clocks at full rate, or as long as its factors take to come from shared memory:
@@ -193,20 +193,21 @@ def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
     return pipe
 
 
-def _tensor_work(counters: Counters, chip: Profile) -> Array:
+def _tensor_clocks(counters: Counters, chip: Profile) -> Array:
+    """Return the clocks for which all that was counted of each instruction holds the tensor pipe."""
     clocks = {name: flops / count / matrix_rate(name, chip) for name, (count, flops) in counters.mma.items() if count}
     of_one = [
         clocks.get(matrix_name(tuple(_name(text).split(".")[1:])), 0.0) if pipe == "tensor" and "mma" in text else 0.0
         for text, pipe in zip(counters.instructions, counters.pipes, strict=True)
     ]
-    work: Array = counters.warp_instructions * np.array(of_one)
-    return work
+    result: Array = counters.warp_instructions * np.array(of_one)
+    return result
 
 
-def _special_work(counters: Counters, issued: Array) -> Array:
+def _special_operations(counters: Counters, issued: Array) -> Array:
     """Return how many operations of a warp the special-function pipe does."""
-    work: Array = issued * np.array([_of_special(text) for text in counters.instructions])
-    return work
+    result: Array = issued * np.array([_of_special(text) for text in counters.instructions])
+    return result
 
 
 def _of_special(text: str) -> int:

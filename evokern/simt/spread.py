@@ -36,7 +36,7 @@ class Work:
 
     pipes: Mapping[str, Array]
     """Pipe → clocks for which a block holds it."""
-    latency: Array
+    clocks: Array
     """Clocks that a block takes on an SM that it shares with blocks of its kind."""
     sectors: Array
     """32-byte sectors that a block moves to and from L2."""
@@ -48,7 +48,7 @@ class Placed:
 
     sm: Array
     """SM of each block."""
-    latency: Array
+    longest: Array
     """Clocks that blocks which follow one another on an SM take, the longest such chain of each SM."""
 
 
@@ -116,11 +116,11 @@ def explains(grid: tuple[int, int, int], along: Array, sampled: Sequence[int], r
     return bool(abs(expected - real).mean() <= UNEXPLAINED * real.mean())
 
 
-def place(latencies: Sequence[float] | Array, durations: Sequence[float] | Array, sms: int, resident: int) -> Placed:
+def place(clocks: Sequence[float] | Array, durations: Sequence[float] | Array, sms: int, resident: int) -> Placed:
     """Deal blocks out to SMs, in order, each to where room comes up first.
 
     Args:
-        latencies: clocks that each block takes, waits for pipes included.
+        clocks: those that each block takes, waits for pipes included.
         durations: clocks that it takes where all blocks of a full SM keep the same pipe busy.
         sms: SMs of the chip.
         resident: blocks that an SM holds at once.
@@ -128,9 +128,9 @@ def place(latencies: Sequence[float] | Array, durations: Sequence[float] | Array
     rooms = [(0.0, slot, sm) for slot in range(resident) for sm in range(sms)]  # in order, so a heap already
     chains = np.zeros((resident, sms))
     where = np.zeros(len(durations), np.int64)
-    for block, (latency, duration) in enumerate(zip(latencies, durations, strict=True)):
+    for block, (taken, duration) in enumerate(zip(clocks, durations, strict=True)):
         start, slot, sm = rooms[0]
         heapq.heapreplace(rooms, (start + float(duration), slot, sm))
-        chains[slot, sm] += latency
+        chains[slot, sm] += taken
         where[block] = sm
     return Placed(where, chains.max(0))

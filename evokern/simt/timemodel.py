@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from evokern.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import latencies_of
-from evokern.simt.pipes import SCHEDULERS, work
+from evokern.simt.pipes import SCHEDULERS, pipe_clocks
 from evokern.simt.spread import Work, extended, place
 
 HIDE_NORM = 1.5
@@ -144,13 +143,13 @@ def _any_sm(facts: LaunchFacts, waves: int, chip: Profile) -> tuple[dict[str, fl
 def _last_sm(facts: LaunchFacts, work: Work, resident: int, chip: Profile) -> tuple[dict[str, float], float]:
     """Return the terms of the SM that is done last, each block having its own work, and when it is done; µs."""
     busiest = np.max([*work.pipes.values()], axis=0)
-    placed = place(work.latency, np.maximum(work.latency, busiest * resident), chip.sms, resident)
+    placed = place(work.clocks, np.maximum(work.clocks, busiest * resident), chip.sms, resident)
     clocks = {name: np.bincount(placed.sm, of_blocks, chip.sms) for name, of_blocks in work.pipes.items()}
-    done = np.maximum(placed.latency, np.max([*clocks.values()], axis=0))
+    done = np.maximum(placed.longest, np.max([*clocks.values()], axis=0))
     last = int(np.argmax(done))
     terms = {name: float(of_sms[last]) / chip.clock_mhz for name, of_sms in clocks.items()}
     waiting = min(facts.pipe_wait_clocks / max(facts.block_clocks, 1.0), 1.0)
-    terms["latency"] = float(placed.latency[last]) * (1 - waiting) / chip.clock_mhz
+    terms["latency"] = float(placed.longest[last]) * (1 - waiting) / chip.clock_mhz
     return terms, float(done[last]) / chip.clock_mhz
 
 
@@ -161,8 +160,9 @@ def total(predictions: Sequence[Prediction]) -> Prediction:
     return Prediction(sum(prediction.time_us for prediction in predictions), terms)
 
 
-def _norm(values: Sequence[Any], exponent: float) -> Any:
-    return sum(value**exponent for value in values) ** (1 / exponent)
+def _norm(values: Sequence[float], exponent: float) -> float:
+    joined: float = sum(value**exponent for value in values) ** (1 / exponent)
+    return joined
 
 
 def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
@@ -190,7 +190,7 @@ def work_of(grid: tuple[int, int, int], counters: Counters, runs: Array, ends: S
 
 def _clocks(counters: Counters, shares: Array, chip: Profile) -> dict[str, Array]:
     """Return block_clocks of several blocks, each with its share (a row) of what every instruction did."""
-    clocks = {name: shares @ of_instructions for name, of_instructions in work(counters, chip).items()}
+    clocks = {name: shares @ of_instructions for name, of_instructions in pipe_clocks(counters, chip).items()}
     # Two pipes side by side, as wide as one another.
     clocks["integer"] = np.maximum(clocks["integer"], clocks.pop("multiply"))
     return clocks
