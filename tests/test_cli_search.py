@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_report import write
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -260,7 +261,7 @@ def test_a_budget_that_ends_before_the_first_candidate_is_told(here: Path) -> No
     code, said, _ = _invoke("search", "small", "--budget", "0.0001s")
     assert code == 0
     assert "0 trials evaluated; the budget is used up (--extend 30m adds to it)" in said
-    assert "starting and measuring the baselines took all of it" in said
+    assert "what comes before the first candidate took all of it: the start, baselines" in said
 
 
 def test_a_folder_is_no_database(here: Path) -> None:
@@ -339,12 +340,15 @@ def _progress() -> Progress:
 
 
 def test_the_line_tells_what_matters() -> None:
-    """One line: time, trials, best and speedup, rate, busy share, outcomes."""
+    """One line: time, trials, best and speedup, rate, busy share, outcomes if there are any."""
+    from dataclasses import replace
+
     expected = (
         "1 min 15 s of 2 min 30 s, 12 trials | best 5.00 µs (trial 4), 1.80× the baseline | 811 trials/min | "
         "device busy 62 % | 9 measured, 3 wrong"
     )
     assert expected == line(_progress())
+    assert line(replace(_progress(), outcomes={"measured": 0})).endswith("device busy 62 %")
 
 
 def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,6 +372,13 @@ def test_predicted_times_are_labelled() -> None:
     from dataclasses import replace
 
     assert "5.00 µs predicted (trial 4)" in line(replace(_progress(), predicted=True))
+
+
+def test_a_predicted_trial_is_labelled(tmp_path: Path) -> None:
+    """The first line of a trial says that its time is predicted, though its outcome is the one of measured trials."""
+    write(tmp_path / "p.db", 3, predicted=True)
+    told = _invoke("show", "--trial", "0", "--db", str(tmp_path / "p.db"))[1].splitlines()[0]
+    assert re.search(r": measured, \d+\.\d+ µs predicted$", told)
 
 
 def test_the_panel_tells_more() -> None:

@@ -18,15 +18,17 @@ _TOLD_BY_FINDING = ("diagnosis", "message")
 
 def show_trial(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord) -> None:
     """Print everything that is known of one trial."""
+    from evokern.trial import Outcome
+
     facts = _facts(reader, record, found)
     if output.json:
         output.emit(facts)
         return
     evaluation = found.trial.evaluation
     drawn = " drawn by the control" if found.trial.control else ""
-    print(
-        f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {facts['outcome']}, {facts['reason']}"
-    )
+    guessed = " predicted" if record.predicted and evaluation.outcome is Outcome.MEASURED else ""
+    came = f"{facts['outcome']}, {facts['reason']}{guessed}"
+    print(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {came}")
     print("configuration (* differs from the default candidate)")
     for gene in record.genes:
         value = found.trial.config.get(gene.name)

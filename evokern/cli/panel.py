@@ -171,7 +171,7 @@ def line(progress: Progress) -> str:
         *_arms(progress),
         f"{progress.trials_per_minute:.0f} trials/min",
         f"device busy {100 * progress.busy_share:.0f} %",
-        counts(progress.outcomes),
+        *([counts(progress.outcomes)] if any(progress.outcomes.values()) else []),
     ]
     return " | ".join(parts)
 

@@ -12,7 +12,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, SetOption, TrialOption, TrustOption, parse_assignments
 from evokern.cli._output import LOGGER, Output
-from evokern.cli._text import microseconds, table
+from evokern.cli._text import microseconds, several, table
 from evokern.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
         f"  resources  {used.registers} registers, {used.spill_bytes} bytes spilled, shared memory "
         f"{used.static_shared_bytes:,} static and {used.dynamic_shared_bytes:,} dynamic bytes"
     )
-    yield f"  occupancy  {100 * used.occupancy:.0f} %, {launch.blocks_per_sm} blocks on an SM"
+    yield f"  occupancy  {100 * used.occupancy:.0f} %, {several(launch.blocks_per_sm, 'block')} on an SM"
     waits = ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in launch.waits_clocks.items())
     yield from _wrapped(f"  waits      {waits} clocks of a mean warp", 13)
     sampled = len(launch.sampled_blocks)

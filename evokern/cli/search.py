@@ -228,7 +228,7 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     if extended and result.end == "trials":
         output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
     if best is None and not result.summary["trials"] and result.end == "budget":
-        output.say("starting and measuring the baselines took all of it, and no candidate was tried")
+        output.say("what comes before the first candidate took all of it: the start, baselines, a warm start if any")
         return code
     if best is None:
         output.say(f"no candidate was measured; `evokern show {result.study} --db {result.db}` tells more")

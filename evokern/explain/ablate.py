@@ -98,7 +98,7 @@ def ablate(
         raise StudyError(nothing(subject))
     with started(device, subject.task()) as report:
         runs = _Runs(subject, device)
-        on_step(f"{len(genes)} choices taken back alone, on {device.identity}")
+        on_step(f"choices taken back alone, on {device.identity}: {len(genes)}")
         singles = {name: space.with_changes(champion, {name: default[name]}) for name in genes}
         runs.evaluate([champion, default, *singles.values()])
         if runs.time(champion) is None:
@@ -150,7 +150,7 @@ def _path(
     here, left = default, list(genes)
     steps: list[tuple[str, Config]] = [("", default)]
     while left:
-        on_step(f"path: step {len(steps)}, {len(left)} choices left")
+        on_step(f"path: step {len(steps)}, choices left: {len(left)}")
         options = {name: change(here, {name: champion[name]}) for name in left}
         moved = {name: config for name, config in options.items() if config != here}
         runs.evaluate(list(moved.values()))
