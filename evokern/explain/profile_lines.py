@@ -181,8 +181,6 @@ def _only(counters: Counters, numbers: Sequence[int]) -> Counters:
     for name in ("instructions", "pipes", "files", "called_from"):
         changes[name] = tuple(getattr(counters, name)[number] for number in numbers)
     changes["mma"] = _matrix_work(counters, numbers)
-    copies = [n for n in numbers if re.match(r"(@\S+\s+)?cp\.async\.c[ag]", counters.instructions[n])]
-    changes["async_bytes"] = int(counters.load_bytes[copies].sum())
     return replace(counters, **changes)
 
 

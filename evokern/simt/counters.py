@@ -120,8 +120,6 @@ class Counters:
     """Warps that arrived at barriers of their block."""
     mma: dict[str, tuple[int, float]]
     """Shape and types of a matrix instruction → (warp instructions, floating-point or integer operations)."""
-    async_bytes: int
-    """Bytes copied by cp.async."""
     unique_load_sectors: dict[int, Array]
     """Block → the distinct sectors it loads, as sector numbers of the simulated memory (comparable between blocks)."""
     unique_store_sectors: dict[int, Array]
@@ -206,8 +204,6 @@ class Tally:
     """Address pattern → wavefronts and ideal."""
     record: list[BatchRecord] = field(default_factory=list)
     """What ran when."""
-    async_bytes: int = 0
-    """Bytes copied asynchronously."""
 
     def __post_init__(self) -> None:
         size = len(self.program.instructions)
@@ -279,7 +275,6 @@ class Tally:
             pipes=pipes,
             barriers=barriers,
             mma={name: value for name, value in mma.items() if value[0]},
-            async_bytes=self.async_bytes,
             unique_load_sectors=self._by_block("load"),
             unique_store_sectors=self._by_block("store"),
             record=tuple(self.record),
@@ -317,10 +312,6 @@ class EventCounter:
             arrays["thread_instructions"][place] += bound.threads
             arrays["divergent"][place] += bound.partial
             bound.warps = bound.threads = bound.partial = 0
-
-    def copied(self, count: int) -> None:
-        """Count bytes of asynchronous copies."""
-        self.tally.async_bytes += count
 
     def shared(self, number: int, active: Active, index: Array, width: int, *, copied: bool = False) -> None:
         """Count the wavefronts of a shared access.

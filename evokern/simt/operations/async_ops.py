@@ -76,7 +76,6 @@ def _copy(i: Instruction, b: Binder) -> Action:
         machine.globals.note_read(sound, index, width, number, site, synchronises=False)
         if machine.events is not None:
             machine.events.sectors(number, sound, index, width, write=False)
-            machine.events.copied(width * sound.count)
         found = machine.globals.view(width).take(index, mode="clip")
         if where is None and sound is active:
             return found, None if site.frozen else index
