@@ -13,7 +13,7 @@ from evokern.profiles import chip
 from evokern.simt import matrix, timemodel
 from evokern.simt.latencies import cost_of, latencies_of
 from evokern.simt.operations.wmma_travel import moves
-from evokern.simt.pipes import L2, NAMES, SCHEDULERS, demands, holds, tensor_rate
+from evokern.simt.pipes import L2, NAMES, SCHEDULERS, demands, holds, pipe_clocks, tensor_rate
 
 FRAGMENTS = r"""
 #include <mma.h>
@@ -126,21 +126,28 @@ def _mixed(instruction: str, times: int) -> tuple[simt.Module, simt.Counters]:
 
 def _grown(instruction: str) -> dict[str, float]:
     """Return by how many clocks each pipe is held longer for four more of an instruction."""
-    few, many = (timemodel.block_clocks(_mixed(instruction, times)[1], chip("h200")) for times in (4, 8))
-    return {name: many[name] - few[name] for name in few if many[name] > few[name]}
+    few, many = (pipe_clocks(_mixed(instruction, times)[1], chip("h200")) for times in (4, 8))
+    return {name: float(many[name].sum() - few[name].sum()) for name in few if many[name].sum() > few[name].sum()}
 
 
 @pytest.mark.parametrize(
-    ("instruction", "adds_to"),
-    [("xor.b32 %0, %0, %1;", "integer"), ("add.u32 %0, %0, %1;", None), ("mul.lo.u32 %0, %0, %1;", None)],
-)
-def test_integer_work_is_spread_over_both_pipes(instruction: str, adds_to: str | None) -> None:
+    ("instruction", "clocks"),
+    [
+        ("xor.b32 %0, %0, %1;", {"integer": 32 / 64}), ("add.u32 %0, %0, %1;", {}),
+        ("mul.lo.u32 %0, %0, %1;", {"multiply": 32 / 64}),
+    ],
+)  # fmt: skip
+def test_integer_work_is_spread_over_both_pipes(instruction: str, clocks: dict[str, float]) -> None:
     """Logic needs the integer pipe; additions go where there is room, products to the multiply-add pipe beside it."""
-    grown = _grown(instruction)
-    assert set(grown) >= {"issue", *([adds_to] if adds_to else [])}
-    assert grown["issue"] == pytest.approx(4 / 4)
-    if adds_to is None and instruction.startswith("add"):
-        assert "integer" not in grown
+    assert _grown(instruction) == pytest.approx({"issue": 1.0, **{pipe: 4 * each for pipe, each in clocks.items()}})
+
+
+def test_the_busier_integer_pipe_counts() -> None:
+    """Both work at the same time, so that a block keeps an SM for as long as the one with more to do."""
+    counters, h200 = _mixed("mul.lo.u32 %0, %0, %1;", 8)[1], chip("h200")
+    both = pipe_clocks(counters, h200)
+    assert both["multiply"].sum() > both["integer"].sum() > 0
+    assert timemodel.block_clocks(counters, h200)["integer"] == both["multiply"].sum()
 
 
 @pytest.mark.parametrize(
