@@ -105,6 +105,24 @@ def test_long_blocks_that_share_their_sm_with_short_ones_are_faster() -> None:
     assert folded < 1.45 * even
 
 
+def test_waiting_for_pipes_is_no_latency_of_uneven_blocks_either() -> None:
+    """A quarter of the blocks' time spent waiting for pipes leaves three quarters of latency and the same time."""
+    facts, eight = _facts((1, 8, 1), LONGEST_FIRST, 1, 8), replace(H200, sms=8)
+    none, some = (timemodel.predict(replace(facts, pipe_wait_clocks=facts.block_clocks * part), eight)
+                  for part in (0.0, 0.25))  # fmt: skip
+    assert some.terms_us["latency"] == pytest.approx(0.75 * none.terms_us["latency"])
+    assert some.time_us == none.time_us
+
+
+def test_a_block_that_fills_a_pipe_makes_room_late() -> None:
+    """Two that want the same pipe for 100 clocks each hold their SM for 200: the next block goes to the other SM."""
+    facts = _facts((1, 8, 1), LONGEST_FIRST, 1, 8)
+    wanted = np.array([100.0, 1.0, 100.0, 1.0, 100.0])
+    work = spread.Work({"issue": wanted}, np.array([1.0, 50.0, 1.0, 50.0, 1.0]), np.zeros(5))
+    found = timemodel.predict(replace(facts, blocks=5, resident=2, work=work), replace(H200, sms=2))
+    assert found.terms_us["issue"] == pytest.approx(200 / H200.clock_mhz)
+
+
 def test_blocks_go_where_room_comes_up_first() -> None:
     """One block to each SM, then a second; once all are full the next one follows the shortest, and chains add up."""
     two = spread.place([1.0] * 6, [4.0, 3.0, 2.0, 9.0, 9.0, 9.0], sms=3, resident=2)

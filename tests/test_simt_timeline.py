@@ -60,6 +60,14 @@ extern "C" __global__ void copies(const float4* x, float* y) {
   asm volatile("cp.async.commit_group;" ::: "memory");
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
+extern "C" __global__ void copies_twice(const float4* x, float* y) {
+  copy(x);
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  copy(x);
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
 extern "C" __global__ void copies_without_a_group(const float4* x, float* y) {
   copy(x);
   asm volatile("cp.async.wait_all;" ::: "memory");
@@ -167,6 +175,12 @@ def test_copies_of_all_warps_come_through_one_port() -> None:
     assert times[16].waits["memory"] < 30
     apart = {warps: _walk("copies", threads=32 * warps).blocks[0] for warps in (1, 16)}
     assert apart[16] == apart[1]
+
+
+def test_a_group_waits_for_its_own_copies() -> None:
+    """What came with an earlier group does not come through the port again."""
+    once, twice = (_walk(entry, threads=512, crowd=1.0).blocks[0] for entry in ("copies", "copies_twice"))
+    assert twice == pytest.approx(2 * once, rel=0.03)
 
 
 def test_waiting_for_all_copies_needs_no_group() -> None:

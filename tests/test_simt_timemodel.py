@@ -116,6 +116,16 @@ def test_waiting_for_pipes_is_no_latency() -> None:
     assert terms[1].time_us == terms[0].time_us
 
 
+def test_no_sm_is_done_before_its_busiest_pipe() -> None:
+    """Blocks that keep each other waiting less than they should still take what their work takes of the pipes."""
+    h200 = chip("h200")
+    quick = replace(_FACTS, blocks=4 * h200.sms, block_clocks=1.0, longest_clocks=1.0, pipe_wait_clocks=0.0)
+    found = timemodel.predict(quick, h200)
+    busiest = max(time for name, time in found.terms_us.items() if name not in ("latency", "launch", "l2", "dram"))
+    hidden = (busiest**timemodel.HIDE_NORM + found.terms_us["l2"] ** timemodel.HIDE_NORM) ** (1 / timemodel.HIDE_NORM)
+    assert found.time_us == pytest.approx(found.terms_us["launch"] + hidden)
+
+
 def test_loads_hide_behind_work_in_part() -> None:
     """What the chip loads makes a launch longer than its SMs' work, but by less than the loads take alone."""
     h200 = chip("h200")
