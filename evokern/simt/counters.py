@@ -110,10 +110,6 @@ class Counters:
     """The same for stores, reductions and atomics."""
     ideal_store_sectors: Array
     """The least for that many bytes."""
-    load_bytes: Array
-    """Bytes that lanes asked for."""
-    store_bytes: Array
-    """Bytes that lanes stored."""
     local_bytes: Array
     """Bytes of local memory, both ways."""
     barriers: int
@@ -217,8 +213,6 @@ class Tally:
             "ideal_load_sectors",
             "store_sectors",
             "ideal_store_sectors",
-            "load_bytes",
-            "store_bytes",
             "local_bytes",
         )
         self.arrays = {name: np.zeros(size, np.int64) for name in names}
@@ -361,7 +355,6 @@ class EventCounter:
         lanes = active.lanes
         sector = index * width // SECTOR
         distinct = np.unique((lanes >> 5) << 36 | sector)
-        arrays[f"{kind}_bytes"][number] += width * lanes.size
         arrays[f"{kind}_sectors"][number] += distinct.size
         warps, actual = np.unique(distinct >> 36, return_counts=True)
         threads = np.bincount(lanes >> 5, minlength=int(warps[-1]) + 1)[warps]

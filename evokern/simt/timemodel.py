@@ -6,8 +6,9 @@ profile. What the whole chip has to bring from L2 or DRAM is set against that as
 never completely, for every SM loads first. Launch and drain are added, and the first wave's share of the bytes from
 DRAM, behind which there is no other work yet.
 
-Three constants are fitted, the same for every kernel and chip, to attention candidates on an H200 (README.md):
-`HIDE_NORM` and `BESIDE` to 390 at four shapes, `SPILL_COST` to 160 at one.
+Three constants are fitted, the same for every kernel and chip, to attention candidates measured on an H200:
+`HIDE_NORM` and `BESIDE` to 390 at 2,8,512,64 (plain and causal), 2,8,128,64 and 8,8,512,64, `SPILL_COST` to 160 at the
+first. README.md says how well the result predicts.
 
 Counters come from a sample of blocks (`sample_blocks`); a block's mean stands for the whole grid where blocks do the
 same work. Where they differ, the work of each is known from further blocks, and the SM that is done last is found by
