@@ -55,18 +55,15 @@ __device__ void copy(const float4* x) {
   for (int i = 0; i < 16; i++)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(x + threadIdx.x) : "memory");
 }
-extern "C" __global__ void copies(const float4* x, float* y) {
+__device__ void copy_group(const float4* x) {
   copy(x);
   asm volatile("cp.async.commit_group;" ::: "memory");
   asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
+extern "C" __global__ void copies(const float4* x, float* y) { copy_group(x); }
 extern "C" __global__ void copies_twice(const float4* x, float* y) {
-  copy(x);
-  asm volatile("cp.async.commit_group;" ::: "memory");
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
-  copy(x);
-  asm volatile("cp.async.commit_group;" ::: "memory");
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  copy_group(x);
+  copy_group(x);
 }
 extern "C" __global__ void copies_without_a_group(const float4* x, float* y) {
   copy(x);

@@ -146,11 +146,10 @@ def plan(store: Store, old: StudyRecord | None, subject: Subject, wanted: Wanted
     if old is not None and store.has_trials(old):
         sources = store.source(old.kernel_digest)
         record = wanted.applied(agree(old, subject, wanted.overrides, sources, go_on=wanted.go_on))
-    elif old is not None:
-        # Nothing was tried yet, so nothing can disagree: a first attempt that failed must not bind the next.
-        record = _narrowed(wanted.applied(replace(now, uuid=old.uuid, created=old.created)), subject, wanted)
     else:
-        record = _narrowed(wanted.applied(now), subject, wanted)
+        # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
+        new = now if old is None else replace(now, uuid=old.uuid, created=old.created)
+        record = _narrowed(wanted.applied(new), subject, wanted)
     check_control(record.control, record.sampler)
     return record
 

@@ -65,7 +65,7 @@ class Plan:
     results: Array
     """Rows of registers that it writes."""
     demand: Array | None
-    """Clocks of each pipe of the SM that a warp takes in line; None where nothing contends."""
+    """Clocks of each pipe of the SM that a warp takes in line; None where it takes none or nothing contends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +155,7 @@ class Clocks:
 
     def _contend(self, plan: Plan, at: Array | slice, start: Array) -> None:
         """Hold warps that ran a segment back until the pipes have had time for it."""
-        if self.sms is None or plan.demand is None or not plan.demand.any():
+        if self.sms is None or plan.demand is None:
             return
         for block, warps, begin in self._together(at, start):
             end = float(self.clock[warps].max())

@@ -45,14 +45,7 @@ class Pipes:
             need: clocks of each pipe.
         """
         self._reach(end, float(need.max()))
-        first, stop = int(start // self._stretch), int(end // self._stretch) + 1
-        while True:
-            free = self._free(slice(None), first, stop, start)
-            sums = free.cumsum(1)
-            short = float((need - sums[:, -1]).max())
-            if short <= _ROUNDING:
-                break
-            stop = self._further(first, stop, short)
+        first, free, sums = self._room(slice(None), start, end, need)
         last = np.minimum((sums < need[:, None] - _ROUNDING).sum(1), sums.shape[1] - 1)
         over = sums[np.arange(len(need)), last] - need
         done = max(end, float(np.where(need > 0, (first + last + 1) * self._stretch - over, 0.0).max()))
@@ -74,19 +67,28 @@ class Pipes:
         if need <= 0:
             return start
         self._reach(start, need)
-        first = int(start // self._stretch)
-        stop = first + int(need // self._stretch) + 2
-        while True:
-            sums = self._free(pipe, first, stop, start).cumsum()
-            if sums[-1] >= need - _ROUNDING:
-                break
-            stop = self._further(first, stop, need - float(sums[-1]))
+        first, _, sums = self._room(pipe, start, start + need, need)
         last = int(np.searchsorted(sums, need - _ROUNDING))
         over = float(sums[last]) - need
         sums[last] = need
         self._taken[pipe, first : first + last + 1] += np.diff(sums[: last + 1], prepend=0.0)
         self._last = max(self._last, (first + last + 1) * self._stretch)
         return (first + last + 1) * self._stretch - over
+
+    def _room(self, pipes: int | slice, start: float, end: float, need: Array | float) -> tuple[int, Array, Array]:
+        """Return the first stretch of some work, what is left of pipes from there on, and its sums up to the need.
+
+        Looks further the longer it finds too little; `_reach` has seen to it that there is enough.
+        """
+        first, stop = int(start // self._stretch), int(end // self._stretch) + 1
+        while True:
+            free = self._free(pipes, first, stop, start)
+            sums = free.cumsum(-1)
+            short = float(np.max(need - sums[..., -1]))
+            if short <= _ROUNDING:
+                return first, free, sums
+            further = stop + max(int(short // self._stretch) + 1, stop - first)
+            stop = min(further, self._taken.shape[1])
 
     def _free(self, pipes: int | slice, first: int, stop: int, start: float) -> Array:
         """Return what is left of pipes in some stretches, of the first only what comes after the start."""
@@ -95,10 +97,6 @@ class Pipes:
         # follows its own would be held back by it, and what that left of the stretch would be lost for good.
         free[..., 0] = np.minimum(free[..., 0], (first + 1) * self._stretch - start)
         return free
-
-    def _further(self, first: int, stop: int, short: float) -> int:
-        """Return up to which stretch to look for room that was not found up to another one."""
-        return min(stop + max(int(short // self._stretch) + 1, stop - first), self._taken.shape[1])
 
     def _reach(self, clock: float, need: float) -> None:
         """Keep enough stretches for work that may begin at a clock, and if need be behind all that is booked."""

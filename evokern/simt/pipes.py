@@ -78,8 +78,8 @@ def demands(program: Program, counters: Counters, chip: Profile, crowd: float = 
     """
     found = pipe_clocks(counters, chip)
     runs = np.maximum(counters.warp_instructions, 1) / crowd
-    sectors = (counters.load_sectors + counters.store_sectors) * SECTOR / chip.l2_bytes_per_clock_per_sm
-    in_line = np.stack([found[name] if name != "l2" else sectors for name in NAMES]) / runs
+    found["l2"] = _port_clocks(counters, chip)
+    in_line = np.stack([found[name] for name in NAMES]) / runs
     is_copy = np.array([instruction.opcode == "cp" for instruction in program.instructions])
     is_product = np.array([instruction.opcode == "wgmma" for instruction in program.instructions])
     copies = np.where(is_copy, in_line[L2], 0.0)
@@ -136,7 +136,7 @@ def holds(program: Program, counters: Counters, chip: Profile) -> dict[int, Hold
     found: dict[int, Hold] = {}
     runs = np.maximum(counters.warp_instructions, 1)
     wavefronts = counters.shared_wavefronts / runs
-    l2_clocks = (counters.load_sectors + counters.store_sectors) / runs * SECTOR / chip.l2_bytes_per_clock_per_sm
+    l2_clocks = _port_clocks(counters, chip) / runs
     for number, instruction in enumerate(program.instructions):
         if wavefronts[number] > 1:
             found[number] = Hold("shared", float(wavefronts[number]))
@@ -193,11 +193,17 @@ def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
     return pipe
 
 
+def _port_clocks(counters: Counters, chip: Profile) -> Array:
+    """Return the clocks for which all that was counted of each instruction holds an SM's port to L2."""
+    clocks: Array = (counters.load_sectors + counters.store_sectors) * SECTOR / chip.l2_bytes_per_clock_per_sm
+    return clocks
+
+
 def _tensor_clocks(counters: Counters, chip: Profile) -> Array:
     """Return the clocks for which all that was counted of each instruction holds the tensor pipe."""
     clocks = {name: flops / count / matrix_rate(name, chip) for name, (count, flops) in counters.mma.items() if count}
     of_one = [
-        clocks.get(matrix_name(tuple(_name(text).split(".")[1:])), 0.0) if pipe == "tensor" and "mma" in text else 0.0
+        clocks.get(matrix_name(_name(text).split(".")[1:]), 0.0) if pipe == "tensor" else 0.0
         for text, pipe in zip(counters.instructions, counters.pipes, strict=True)
     ]
     result: Array = counters.warp_instructions * np.array(of_one)

@@ -108,10 +108,15 @@ class Timeline:
         found = [self._step(segment, instruction, segment.base + at) for at, instruction in enumerate(instructions)]
         steps = tuple(step for step in found if step is not None)
         written = dict.fromkeys(row for step in steps for row in step.results)
+        demand = None
+        if self.demands is not None:
+            demand = self.demands.in_line[:, segment.base : segment.base + len(found)].sum(1)
         self._plans[segment.index] = Plan(
-            steps, all(step.kind not in _MEETING for step in steps), np.array([*written], np.int64),
-            None if self.demands is None else self.demands.in_line[:, segment.base : segment.base + len(found)].sum(1),
-        )  # fmt: skip
+            steps,
+            all(step.kind not in _MEETING for step in steps),
+            np.array([*written], np.int64),
+            demand if demand is not None and demand.any() else None,
+        )
 
     def _step(self, segment: Segment, instruction: Instruction, number: int) -> Step | None:
         cost = cost_of(instruction, self.latencies)

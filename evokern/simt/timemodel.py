@@ -112,18 +112,23 @@ def crowd(blocks: int, resident: int, chip: Profile) -> float:
         resident: blocks that an SM holds at once.
         chip: the chip.
     """
+    share, waves = _busiest(blocks, resident, chip)
+    return 1 + BESIDE * (share / waves - 1)
+
+
+def _busiest(blocks: int, resident: int, chip: Profile) -> tuple[int, int]:
+    """Return how many blocks the busiest SM gets, and in how many waves it runs them."""
     share = math.ceil(blocks / chip.sms)
-    side_by_side = share / math.ceil(share / resident)
-    return 1 + BESIDE * (side_by_side - 1)
+    return share, math.ceil(share / resident)
 
 
 def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     """Predict the time of one launch on a chip."""
     resident = max(facts.resident, 1)
-    waves = math.ceil(math.ceil(facts.blocks / chip.sms) / resident)
+    share, waves = _busiest(facts.blocks, resident, chip)
     loaded = {"l2": _l2_us(facts, chip), "dram": _dram_us(facts, chip)}
     if facts.work is None:
-        terms, sm_us = _any_sm(facts, waves, chip)
+        terms, sm_us = _any_sm(facts, share, waves, chip)
     else:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
@@ -131,9 +136,8 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     return Prediction(launch + loaded["dram"] / waves + hidden, {**terms, **loaded, "launch": launch})
 
 
-def _any_sm(facts: LaunchFacts, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
+def _any_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[dict[str, float], float]:
     """Return the terms of an SM with the most blocks, all blocks being equal, and when it is done; µs."""
-    share = math.ceil(facts.blocks / chip.sms)
     clocks = {name: work * share for name, work in block_clocks(facts.counters, chip).items()}
     walked = facts.longest_clocks if waves == 1 else waves * facts.block_clocks
     done = max(walked, *clocks.values())
