@@ -22,8 +22,7 @@ from evokern.kernel import (
 )
 from evokern.search import Progress, SearchResult, resume, search
 from evokern.space import Config, Gene, Mutation, Parameter
-
-__version__ = "0.1.0"
+from evokern.version import __version__
 
 __all__ = [
     "Baseline",

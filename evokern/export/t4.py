@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from evokern import __version__
 from evokern.errors import StudyError
 from evokern.stats import geometric_mean
 from evokern.store import Reader, StudyRecord
 from evokern.store._records import gene_table
 from evokern.trial import Outcome, Trial
+from evokern.version import __version__
 
 SCHEMA = "1.0.0"
 """Version of the schema that is written."""

@@ -6,10 +6,10 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from evokern import __version__
 from evokern.report import champion, genes, origin, space, times
 from evokern.report.facts import Facts, gather
 from evokern.store import Reader
+from evokern.version import __version__
 
 SECTIONS = (
     ("champion", "Champion and proof", champion.proof),

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evokern import __version__
 from evokern.device._base import Device
 from evokern.device.table import Table
 from evokern.errors import DeviceError, StudyError
@@ -19,6 +18,7 @@ from evokern.profiles import limits_for
 from evokern.space import Config, Gene, Space, Value
 from evokern.store import StudyRecord
 from evokern.study import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
+from evokern.version import __version__
 
 GO_ON = "`--fresh` begins anew and keeps the old study as {name}.1; `--go-on` continues with the old results"
 FRESH = "`--fresh` begins anew and keeps the old study as {name}.1"

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlite_utils import Database
 
-from evokern import __version__
 from evokern.device._base import StartReport
 from evokern.errors import StoreError
 from evokern.roofline import Rates
@@ -33,6 +32,7 @@ from evokern.store._optuna import OptunaStudy, quiet, require_tables
 from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
 from evokern.store._schema import migrations, refuse_newer
 from evokern.trial import Trial
+from evokern.version import __version__
 
 if TYPE_CHECKING:
     from evokern.samplers.evo import Prior
