@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from evokern.errors import StoreError
 from evokern.roofline import Rates
 from evokern.samplers import Proposal, Result
 from evokern.space import Config, Space
+from evokern.store._addition import now
 from evokern.store._files import Lock, check_place, connect, explained, remove
 from evokern.store._optuna import OptunaStudy, quiet, require_tables
 from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
 
 CHECKED_BYTES = 512 * 2**20
 """Files up to this size are checked for corruption on opening (about a second for the largest)."""
-
-
-def now() -> str:
-    """Return the time as ISO 8601 in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Store:
