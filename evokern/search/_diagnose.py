@@ -24,9 +24,9 @@ from evokern.trial import Outcome, Trial
 from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
 
 if TYPE_CHECKING:
-    from evokern.search import EndReason
     from evokern.search._identity import Subject
     from evokern.search._loop import AfterEvent, Loop
+    from evokern.search._results import EndReason
     from evokern.store._writer import Session
 
 WORKER = "evokern.explain.diagnose:DiagnosisWorker"

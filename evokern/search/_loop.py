@@ -19,8 +19,8 @@ from evokern.device._base import Answer, Device, Request
 from evokern.errors import InternalError
 from evokern.feasibility import Violation
 from evokern.samplers import History, Proposal, Result, Sampler
-from evokern.search import EndReason
 from evokern.search._arms import Arms
+from evokern.search._results import EndReason
 from evokern.space import Config
 from evokern.trial import Evaluation, Outcome, Trial
 

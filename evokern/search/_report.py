@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from evokern.device import StartReport
-from evokern.search import ArmProgress, EndReason, OnProgress, Progress
 from evokern.search._identity import Subject
 from evokern.search._loop import Loop
+from evokern.search._results import ArmProgress, EndReason, OnProgress, Progress
 from evokern.store import StudyRecord, fastest_baseline
 from evokern.trial import Trial
 

@@ -14,12 +14,12 @@ from evokern.device._base import Rated
 from evokern.device.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Proposal, Sampler, make_sampler
-from evokern.search import EndReason, OnProgress, SearchResult
 from evokern.search._arms import arm_window, control_seed
 from evokern.search._diagnose import run_diagnosed
 from evokern.search._identity import Subject, agree
 from evokern.search._loop import Earlier, Limits, Loop
 from evokern.search._report import Reporter
+from evokern.search._results import EndReason, OnProgress, SearchResult
 from evokern.search._stop import Stop, stoppable
 from evokern.search._wanted import Wanted
 from evokern.search._warm import offered, warm_start
