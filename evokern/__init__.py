@@ -1,5 +1,6 @@
 """evokern: the fastest provably right variant of a CUDA kernel inside a time budget, with the evidence."""
 
+from evokern.api import resume, search
 from evokern.errors import EvokernError
 from evokern.kernel import (
     Baseline,
@@ -20,7 +21,7 @@ from evokern.kernel import (
     i32,
     i64,
 )
-from evokern.search import Progress, SearchResult, resume, search
+from evokern.search import Progress, SearchResult
 from evokern.space import Config, Gene, Mutation, Parameter
 from evokern.version import __version__
 

@@ -23,8 +23,9 @@ from typing import Any
 
 from engine_helpers import small_table, study
 
+from evokern.api import search
 from evokern.device.table import TableDevice
-from evokern.search import Progress, search
+from evokern.search import Progress
 from evokern.store import Store, open_readonly
 
 SEED = 11

@@ -12,12 +12,13 @@ from engine_helpers import small_table, study, tiny_table
 from test_search import go, trials_of
 from typer.testing import CliRunner
 
+from evokern.api import resume
 from evokern.cli.app import app
 from evokern.cli.panel import line, panel
 from evokern.device.table import Table, TableDevice
 from evokern.errors import StudyError
 from evokern.explain.worth import price, verdict
-from evokern.search import Progress, resume
+from evokern.search import Progress
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings
 from evokern.study_file import read_study

@@ -16,6 +16,7 @@ from profile_command import profile, refused
 from test_profile import DECLARATION, SOURCE, TILE, PretendedH200
 from typer.testing import CliRunner
 
+from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device._base import Answer, Request
@@ -28,7 +29,6 @@ from evokern.driver import Driver, Gpu
 from evokern.explain.bound import Suggestion, Verdict, by_counters, by_terms, suggested
 from evokern.explain.counters import combined
 from evokern.profiles import CHIPS
-from evokern.search import search
 from evokern.space import Mutation, Space
 from evokern.store import open_readonly
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from evokern import api
+from evokern.api import search
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.table import measured
 from evokern.discovery import load_kernel
 from evokern.profiles import chip
-from evokern.search import Progress, SearchResult, _diagnose, search
+from evokern.search import Progress, SearchResult, _diagnose
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study
 from evokern.trial import Evaluation, Outcome, Trial
@@ -79,7 +81,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
     """Let a handler that notes its jobs diagnose; returns where it does, by how it behaves."""
 
     def behave(how: str) -> Path:
-        monkeypatch.setattr(_diagnose, "WORKER", "worker_handlers:Diagnostician")
+        monkeypatch.setattr(api, "DIAGNOSER", "worker_handlers:Diagnostician")
         monkeypatch.setenv("DIAGNOSED", str(tmp_path / how))
         return tmp_path / how
 
@@ -157,7 +159,7 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
     notes("slow")
     kernel = load_kernel(FAULTY)
     settings = _diagnose.DiagnosisSettings(FAULTY, (kernel.problem("3000"),), chip("l4"))
-    diagnoses = _diagnose.Diagnoses(settings, kernel.genes, lambda trials: None)
+    diagnoses = _diagnose.Diagnoses(api.DIAGNOSER, settings, kernel.genes, lambda trials: None)
     try:
         config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "misaligned"})
         diagnoses.see(Trial(0, config, KINDS["misaligned"]))

@@ -11,12 +11,14 @@ import emulated_gpu
 import pytest
 from typer.testing import CliRunner
 
+from evokern import api
+from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device import Answer
 from evokern.device._open import open_device
 from evokern.discovery import load_kernel
-from evokern.search import Progress, _diagnose, search
+from evokern.search import Progress, _diagnose
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study, TimingSettings
 from evokern.trial import Outcome, Trial
@@ -84,7 +86,7 @@ def test_a_crash_is_explained_while_the_search_goes_on(
     """
     opened, faults = device
     notes, released, db = tmp_path / "notes", tmp_path / "released", tmp_path / "a.db"
-    monkeypatch.setattr(_diagnose, "WORKER", "worker_handlers:LateDiagnosis")
+    monkeypatch.setattr(api, "DIAGNOSER", "worker_handlers:LateDiagnosis")
     monkeypatch.setattr(_diagnose, "DEADLINE_S", PATIENCE_S)
     monkeypatch.setenv("DIAGNOSED", str(notes))
     monkeypatch.setenv("RELEASED", str(released))

@@ -12,13 +12,13 @@ import pytest
 from engine_helpers import small_table, study
 from typer.testing import CliRunner
 
+from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device.table import TableDevice, measured
 from evokern.explain.failures import failing_pairs, pattern
 from evokern.explain.gene_report import decides, report
 from evokern.explain.importance import LEAST_TRIALS, importance
-from evokern.search import search
 from evokern.space import Config, Mutation, Parameter, Space
 from evokern.trial import Evaluation, Outcome, Trial
 

@@ -11,13 +11,13 @@ import pytest
 from profile_command import profile, refused
 from typer.testing import CliRunner
 
+from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device.table import measured
 from evokern.driver import Driver
 from evokern.profiles import CHIPS
-from evokern.search import search
 
 TILE = """#pragma once
 __device__ inline void put(float* tile, float value) {

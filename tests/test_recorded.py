@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from engine_helpers import small_table, study
 
+from evokern.api import search
 from evokern.device.recorded import read_recording
 from evokern.device.table import TableDevice
 from evokern.errors import DeviceError, StudyError
 from evokern.export.t4 import t4
-from evokern.search import search
 from evokern.space import Config
 from evokern.store import database_of, dumps, open_readonly, open_recording
 from evokern.trial import Outcome

@@ -11,6 +11,7 @@ from live_bench import Bench
 from test_profile import PretendedH200, here  # noqa: F401 (a fixture)
 from typer.testing import CliRunner
 
+from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device._base import Answer, Request
@@ -20,7 +21,6 @@ from evokern.errors import DeviceError
 from evokern.profiles import chip
 from evokern.report import page
 from evokern.roofline import Rates, Work, below, boosted, floor, limit_of, peak_rates, recorded, work
-from evokern.search import search
 from evokern.store import open_readonly
 from evokern.study import TimingSettings
 from evokern.trial import Evaluation, Outcome, Timing

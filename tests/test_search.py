@@ -10,11 +10,12 @@ import pytest
 from engine_helpers import small_table, study, tiny_table
 
 import evokern
+from evokern.api import resume, search
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.table import Table, TableDevice, measured
 from evokern.errors import DeviceError, InternalError, KernelError, StudyError
 from evokern.profiles import CHIPS, Profile
-from evokern.search import Progress, SearchResult, resume, search
+from evokern.search import Progress, SearchResult
 from evokern.search._identity import settings_of, study_of
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study, TimingSettings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from evokern.api import search
 from evokern.device._sim_overall import _share
 from evokern.errors import StudyError
-from evokern.search import search
 from evokern.study import Study
 from evokern.trial import Evaluation, Outcome
 

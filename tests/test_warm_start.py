@@ -16,6 +16,7 @@ from test_recorded import kernel_tuner_cache, write
 from test_search import FakeDevice
 from typer.testing import CliRunner
 
+from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.device import Answer, Request
@@ -23,7 +24,7 @@ from evokern.device.table import Table, TableDevice, measured
 from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, StudyError
 from evokern.profiles import CHIPS
-from evokern.search import Progress, SearchResult, search
+from evokern.search import Progress, SearchResult
 from evokern.space import Config
 from evokern.store import Store, open_readonly
 from evokern.study import Study

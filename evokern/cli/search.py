@@ -116,7 +116,7 @@ def search(
     Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
     machine, and give the same command again.
     """
-    from evokern.search import search as run
+    from evokern.api import search as run
 
     with Watcher(output) as watch:
         result = run(
@@ -163,7 +163,7 @@ def resume(
 
     Unlike `search` it needs no study file, and begins nothing new.
     """
-    from evokern.search import resume as run
+    from evokern.api import resume as run
 
     with Watcher(output) as watch:
         result = run(

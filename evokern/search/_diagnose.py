@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from evokern.search._results import EndReason
     from evokern.store._writer import Session
 
-WORKER = "evokern.explain.diagnose:DiagnosisWorker"
-"""Who diagnoses: named, not imported, since explaining comes after searching."""
 DEADLINE_S = 120.0
 """Seconds after which a diagnosis is given up; it yields to everything else on the machine, so it may take long."""
 LAST_WAIT_S = 2.0
@@ -65,7 +63,7 @@ class Failure:
 
 
 def run_diagnosed(
-    loop: Loop, subject: Subject, session: Session, earlier: Sequence[Trial], after_event: AfterEvent
+    loop: Loop, subject: Subject, session: Session, earlier: Sequence[Trial], after_event: AfterEvent, diagnoser: str
 ) -> EndReason:
     """Run a search, and explain its crashes where the device does not do so itself; returns why it ended.
 
@@ -75,6 +73,7 @@ def run_diagnosed(
         session: where evidence goes.
         earlier: the recorded trials of earlier sessions.
         after_event: as for `Loop.run`.
+        diagnoser: as for `Diagnoses`.
     """
     if not subject.device.diagnoses:
         return loop.run(after_event)
@@ -91,7 +90,7 @@ def run_diagnosed(
 
     chip = limits_for(subject.device.profile, subject.study.limits)
     settings = DiagnosisSettings(subject.kernel.folder, subject.problems, chip)
-    diagnoses = Diagnoses(settings, subject.space.genes, keep)
+    diagnoses = Diagnoses(diagnoser, settings, subject.space.genes, keep)
     try:
         diagnoses.restore(earlier)
         end = loop.run(after)
@@ -121,15 +120,22 @@ class Diagnoses:
     """The diagnoses of one session."""
 
     def __init__(
-        self, settings: DiagnosisSettings, genes: Sequence[Gene], keep: Callable[[Sequence[Trial]], None]
+        self,
+        diagnoser: str,
+        settings: DiagnosisSettings,
+        genes: Sequence[Gene],
+        keep: Callable[[Sequence[Trial]], None],
     ) -> None:
         """Prepare; no process is started before the first crash.
 
         Args:
+            diagnoser: factory of the worker, as a `WorkerSpec` names it; it takes `settings`, and answers a `Failure`
+                with evidence. Handed in, since explaining comes after searching.
             settings: what the worker needs.
             genes: the study's genes.
             keep: takes the trials that got evidence, to write and to show.
         """
+        self._diagnoser = diagnoser
         self._settings = settings
         self._genes = genes
         self._keep = keep
@@ -197,7 +203,7 @@ class Diagnoses:
                 # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
                 environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
                 self._server = ForkServer()
-                self._pool = WorkerPool(self._server, WorkerSpec(WORKER, self._settings, environment), size=1)
+                self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._settings, environment), size=1)
             self._pool.submit(trial.number, Failure(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
         except (EvokernError, OSError) as error:
             self._settle(pattern, {"undiagnosed": _first_line(error)})

@@ -39,8 +39,19 @@ LEAST_WINDOW = 8
 """Trials in flight that such a search may always have."""
 
 
-def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> SearchResult:
-    """Search or resume a subject, and close its device: see `evokern.search.search`."""
+def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress, diagnoser: str) -> SearchResult:
+    """Search or resume a subject, and close its device.
+
+    Args:
+        subject: what is searched.
+        db: database that keeps the results.
+        wanted: what this session was asked for.
+        on_progress: called at every event.
+        diagnoser: factory of the worker that says why candidates crash or hang (see `Diagnoses`).
+
+    Raises:
+        UsageError: it cannot be searched or resumed as asked.
+    """
     clock = clock_of(subject)
     began = clock()
     name = subject.study.name
@@ -61,7 +72,7 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress) -> 
         with stoppable() as stop:
             try:
                 prior = warm_start(store, record, subject, wanted.warm_start, offer, reporter.note)
-                end = _one_session(subject, session, earlier, reporter, stop, began, prior)
+                end = _one_session(subject, session, earlier, reporter, stop, began, prior, diagnoser)
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -81,6 +92,7 @@ def _one_session(
     stop: Stop,
     began: float,
     prior: Prior | None,
+    diagnoser: str,
 ) -> EndReason:
     record = session.study
     loop = Loop(
@@ -105,7 +117,7 @@ def _one_session(
         stop.loop = loop
         try:
             trials = [trial for entry in earlier if (trial := _earlier(entry).trial) is not None]
-            end = run_diagnosed(loop, subject, session, trials, reporter.event)
+            end = run_diagnosed(loop, subject, session, trials, reporter.event, diagnoser)
         finally:
             stop.loop = None
         if end != "interrupted":

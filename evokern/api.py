@@ -1,0 +1,143 @@
+"""evokern from Python: `evokern.search(...)` and `evokern.resume(...)`, which the command line calls as well.
+
+They stand above the rooms that they join: a search comes before what explains its failures, and is told here who does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evokern.search import OnProgress, SearchResult
+
+if TYPE_CHECKING:
+    from evokern.device import Device
+    from evokern.kernel import Kernel
+    from evokern.study import Study
+
+DIAGNOSER = "evokern.explain.diagnose:DiagnosisWorker"
+"""Who says why candidates crash or hang: a worker's factory, imported by its own process alone."""
+
+
+def search(
+    study: str | Path | Study,
+    *,
+    db: str | Path = "evokern.db",
+    device: str | Device | None = None,
+    kernel: Kernel | None = None,
+    budget: str | float | None = None,
+    extend: str | float | None = None,
+    trials: int | None = None,
+    sampler: str | None = None,
+    seed: int | None = None,
+    window: int | None = None,
+    control: str | None = None,
+    warm_start: str | None = None,
+    cost_per_hour: float | None = None,
+    fresh: bool = False,
+    go_on: bool = False,
+    trust: bool = False,
+    on_progress: OnProgress | None = None,
+) -> SearchResult:
+    """Search a study, or resume it where it stands in the database.
+
+    A keyword that is None leaves what the study began with, or on a new study what its file says.
+
+    Args:
+        study: a study's name, the path to its TOML file, or a study.
+        db: database that keeps the results.
+        device: what evaluates: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device.
+        kernel: the kernel, where it is not found by the name that the study gives.
+        budget: total time over all sessions, for example `2h`; seconds as a number.
+        extend: time to add to the budget that the study has.
+        trials: total number of evaluated trials.
+        sampler: evo, tpe, nsga2, gp, random or grid.
+        seed: seed of the proposals.
+        window: trials in flight; proposal n sees the results up to n - window.
+        control: `random` gives every second trial of a new study to random search, beside the sampler, which sees
+            none of it; `none` overrules a study file that says so.
+        warm_start: what a new study begins with: another study (`runs.db:attention-s128`), a recording, or `sim`, the
+            ranking of the time model for the GPU. It is kept with the study.
+        cost_per_hour: price of an hour of the device, for what the search cost.
+        fresh: rename an earlier study of this name and begin anew.
+        go_on: continue although the study's file or the kernel's code changed.
+        trust: remember that the kernel folder's code may run.
+        on_progress: called with a `Progress` at every event, from the searching thread.
+
+    Returns:
+        Champion and summary. Ctrl-C and SIGTERM end a search like a budget does, with `interrupted` set.
+
+    Raises:
+        UsageError: study, kernel, device, store or an argument is not usable as asked; the message says what to do.
+    """
+    from evokern.duration import parse_duration
+    from evokern.search._find import find
+    from evokern.search._identity import Overrides
+    from evokern.search._wanted import Wanted
+
+    wanted = Wanted(
+        budget_s=None if budget is None else parse_duration(budget),
+        extend_s=None if extend is None else parse_duration(extend),
+        trials=trials,
+        overrides=Overrides(sampler, seed, window, control),
+        warm_start=warm_start,
+        cost_per_hour=cost_per_hour,
+        fresh=fresh,
+        go_on=go_on,
+    )
+    subject = find(study, device, kernel, trust=trust)
+    try:
+        from evokern.search._run import run  # only now: see `_find`
+
+        return run(subject, Path(db), wanted, on_progress or (lambda progress: None), DIAGNOSER)
+    finally:
+        subject.device.close()
+
+
+def resume(
+    study: str | None = None,
+    *,
+    db: str | Path = "evokern.db",
+    device: str | Device | None = None,
+    budget: str | float | None = None,
+    extend: str | float | None = None,
+    trials: int | None = None,
+    cost_per_hour: float | None = None,
+    go_on: bool = False,
+    trust: bool = False,
+    on_progress: OnProgress | None = None,
+) -> SearchResult:
+    """Resume a study from what the database keeps of it; its TOML file is not read.
+
+    Args:
+        study: its name; None takes the one searched last.
+        db: database that keeps the results.
+        device: as `search`; None takes the one the study was begun with.
+        budget: as `search`.
+        extend: as `search`.
+        trials: as `search`.
+        cost_per_hour: as `search`.
+        go_on: as `search`.
+        trust: as `search`.
+        on_progress: as `search`.
+
+    Raises:
+        UsageError: as `search`.
+    """
+    from evokern.search._identity import study_of
+    from evokern.store import open_readonly
+
+    with open_readonly(db) as reader:
+        record = reader.study(study)
+    return search(
+        study_of(record),
+        db=db,
+        device=device,
+        budget=budget,
+        extend=extend,
+        trials=trials,
+        cost_per_hour=cost_per_hour,
+        go_on=go_on,
+        trust=trust,
+        on_progress=on_progress,
+    )
