@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from evokern.replay import ReplayResult
+from evokern.replay._results import ReplayResult
 
 WIDTH, HEIGHT = 920, 460
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 20, 44

@@ -9,7 +9,7 @@ from evokern.device._base import Task
 from evokern.device.table import Table, TableDevice, problem_of
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
-from evokern.replay import OnRepeat, Repeat, Settings
+from evokern.replay._results import OnRepeat, Repeat, Settings
 from evokern.samplers import History, make_sampler
 from evokern.search._loop import Limits, Loop, Nowhere
 from evokern.space import Config
