@@ -18,7 +18,7 @@ import torch
 from evokern import simt
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
-from evokern.device import Answer, Request, StartReport, Task, _cuda, _gpu_worker
+from evokern.device import Answer, Request, StartReport, Task, _cuda, _gpu_timed_runs, _gpu_worker
 from evokern.device._gpu_worker import GpuWorker
 from evokern.device._jobs import Evaluate, GpuSettings
 from evokern.device._nvml import Monitor, State
@@ -118,15 +118,13 @@ class Worker(GpuWorker):
     def _context(self) -> tuple[torch.device, Monitor]:
         return torch.device("cpu"), Monitor("0000:FF:00.0")
 
-    def _clock(self, sequence: Sequence[Callable[[], None]]) -> Any:
-        return Clock(sequence)
-
 
 def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem], study: Study, chip: Profile,
            turn: Path) -> Worker:  # fmt: skip
     """Return a worker whose candidates run on the PTX machine for as long as the patch holds."""
     patch.setattr(Candidate, "broken", None)
     patch.setattr(_gpu_worker, "Candidate", Candidate)
+    patch.setattr(_gpu_timed_runs, "GraphClock", lambda sequence, *_: Clock(sequence))
     patch.setattr(_gpu_worker, "context_error", lambda: Candidate.broken)
     for module in (_gpu_worker, _cuda):
         patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from evokern.device._cuda import Candidate
+from evokern.device._gpu_timed_runs import TimedRuns
+from evokern.device._graph_clock import GraphClock
 from evokern.device._jobs import Entrant, Round
 from evokern.errors import DeviceError
 from evokern.gate.bench import Bench
@@ -17,10 +19,6 @@ from evokern.gate.check import RunFailed
 from evokern.gate.verdict import judge
 from evokern.kernel import Problem, Tensor
 from evokern.stats import geometric_mean
-
-if TYPE_CHECKING:
-    from evokern.device._gpu_worker import GpuWorker
-    from evokern.device._graph_clock import GraphClock
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class _Course:
     name: str
 
 
-def play_round(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
+def play_round(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
     """Load, warm up and sample every candidate in turn.
 
     Returns:
@@ -44,21 +42,21 @@ def play_round(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
         DeviceError: a candidate's timed runs left wrong results, or it crashed or hung.
     """
     try:
-        return _play(worker, job)
+        return _play(runs, job)
     except RunFailed as failed:
         raise DeviceError(f"a candidate failed in the playoff: {failed.outcome.value}, {failed.evidence}") from failed
 
 
-def _play(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
-    loaded = [worker.load(one.built) if one.built else None for one in job.entrants]
+def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
+    loaded = [Candidate(one.built) if one.built else None for one in job.entrants]
     benches: list[tuple[Problem, dict[str, Tensor], Bench]] = []
     rows = []
     for entrant, candidate in zip(job.entrants, loaded, strict=True):
         row = []
-        for problem in worker.problems:
-            bench = _bench(worker, entrant, problem, benches)
-            calls = worker.sequence(bench, entrant.config, problem, entrant.built, candidate, entrant.baseline)
-            clock = worker.clock(calls)
+        for problem in runs.problems:
+            bench = _bench(runs, entrant, problem, benches)
+            calls = runs.sequence(bench, entrant.config, problem, entrant.built, candidate, entrant.baseline)
+            clock = runs.clock(calls)
             row.append(_Course(clock, bench, problem, entrant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]
@@ -76,15 +74,16 @@ def _play(worker: GpuWorker, job: Round) -> tuple[tuple[float, ...], ...]:
 
 
 def _bench(
-    worker: GpuWorker, entrant: Entrant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
+    runs: TimedRuns, entrant: Entrant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
 ) -> Bench:
     """Return the buffers that others with the same tensors use too, or new ones."""
-    tensors = worker.tensors(entrant.config, problem)
+    tensors, _ = runs.workload(entrant.config, problem)
     if not any(tensor.role == "inout" for tensor in tensors.values()):
         for of, same, bench in benches:
             if (of, same) == (problem, tensors):
                 return bench
-    bench = worker.fresh_bench(entrant.config, problem)
+    bench = runs.bench(tensors, problem, fresh=True)
+    bench.poison()
     benches.append((problem, tensors, bench))
     return bench
 

@@ -12,27 +12,24 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from evokern.compile.build import tensors_of
-from evokern.compile.records import Built
 from evokern.device._base import BaselineResult
 from evokern.device._baselines import BaselineRunner, runs_as
 from evokern.device._cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
 from evokern.device._gpu_rates import measure_rates
 from evokern.device._gpu_rounds import play_round
+from evokern.device._gpu_timed_runs import TimedRuns
 from evokern.device._graph_clock import GraphClock
 from evokern.device._jobs import Evaluate, GpuSettings, MeasureRates, Prove, Round
 from evokern.device._nvml import Monitor
 from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, EvokernError
-from evokern.feasibility import launches_of
 from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
 from evokern.gate.check import Repetition, RunFailed, calls, repeated
 from evokern.gate.verdict import judge
-from evokern.kernel import Launch, Problem, Tensor
+from evokern.kernel import Problem
 from evokern.roofline import Rates, Work, below, boosted, floor, peak_rates, recorded, work
 from evokern.space import Config
-from evokern.study import InputSet
 from evokern.timing import Measurement, measure
 from evokern.trial import Evaluation, Outcome, Timing
 from evokern.worker_process import Retire
@@ -53,10 +50,7 @@ class GpuWorker:
         device, self._monitor = self._context()
         self._kernel = load_kernel(settings.folder)
         self._gates = {problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.problems}
-        self._flush: torch.Tensor | None = None
-        if settings.timing.cache == "flush":
-            size = torch.cuda.get_device_properties(device).L2_cache_size
-            self._flush = torch.empty(2 * size, dtype=torch.uint8, device=device)
+        self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device)
         with self._my_turn():
             self._warm()
         self.greeting = {
@@ -88,7 +82,7 @@ class GpuWorker:
             if isinstance(job, Prove):
                 return self._prove()
             if isinstance(job, Round):
-                return play_round(self, job)
+                return play_round(self._runs, job)
             if isinstance(job, MeasureRates):
                 return _rates()
             began = time.perf_counter()
@@ -101,7 +95,7 @@ class GpuWorker:
 
     def _sane(self, job: Evaluate) -> bool:
         try:
-            return all(gate.sane(self._workload(job.config, p)[0]) for p, gate in self._gates.items())
+            return all(gate.sane(self._runs.workload(job.config, p)[0]) for p, gate in self._gates.items())
         except (EvokernError, RuntimeError):
             # The right answer cannot even be checked any more.
             return False
@@ -117,65 +111,13 @@ class GpuWorker:
     def _warm(self) -> None:
         """Go once through gate and timing with a stand-in, so that no candidate pays for loading torch's kernels."""
         for problem, gate in self._gates.items():
-            tensors, launches = self._workload(self._settings.warm_config, problem)
+            tensors, launches = self._runs.workload(self._settings.warm_config, problem)
             gate.check(_Nothing(), launches, tensors)
-            bench = self._timed_bench(gate, tensors)
+            bench = self._runs.bench(tensors, problem)
             bench.poison()
-            clock = self._clock([lambda b=bench: b.poison() for _ in range(bench.sets)])  # type: ignore[misc]
+            clock = self._runs.clock([lambda b=bench: b.poison() for _ in range(bench.sets)])  # type: ignore[misc]
             clock.take(self._settings.timing.min_samples)
             bench.verify()
-
-    def _workload(self, config: Config, problem: Problem) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
-        return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
-
-    def _timed_bench(self, gate: Gate, tensors: dict[str, Tensor], *, fresh: bool = False) -> Bench:
-        sets = self._settings.timing.rotate_sets if self._settings.timing.cache == "rotate" else 1
-        kinds: list[InputSet] = ["normal"] * sets
-        bench = gate.bench(tensors, kinds, runs=1, fresh=fresh)
-        if not bench.refreshes:
-            bench.refresh()
-        return bench
-
-    def _clock(self, sequence: Sequence[Callable[[], None]]) -> GraphClock:
-        timing = self._settings.timing
-        return GraphClock(sequence, timing, self._monitor, self._flush, timing.hang_s)
-
-    # ---- what a round of a playoff needs
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """The study's problems."""
-        return tuple(self._gates)
-
-    def load(self, built: Built) -> Candidate:
-        """Load a candidate's programs anew."""
-        return Candidate(built)
-
-    def clock(self, sequence: Sequence[Callable[[], None]]) -> GraphClock:
-        """Return a clock over a sequence of calls."""
-        return self._clock(sequence)
-
-    def tensors(self, config: Config, problem: Problem) -> dict[str, Tensor]:
-        """Return what a candidate's buffers at a problem must hold."""
-        return self._workload(config, problem)[0]
-
-    def fresh_bench(self, config: Config, problem: Problem) -> Bench:
-        """Return poisoned buffers with new inputs for a candidate's timed runs."""
-        bench = self._timed_bench(self._gates[problem], self.tensors(config, problem), fresh=True)
-        bench.poison()
-        return bench
-
-    def sequence(
-        self, bench: Bench, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None,
-        baseline: str,
-    ) -> list[Callable[[], None]]:  # fmt: skip
-        """Return a candidate's or baseline's calls on buffers, one per input set."""
-        prepared = calls(bench, self._workload(config, problem)[1])
-        if built is None or candidate is None:
-            chosen = next(b for b in self._kernel.workload.baselines if b.name == baseline)
-            return [runs_as(chosen, problem, call.arguments) for call in prepared]
-        program = built.build(problem).program
-        return [candidate.prepare(program, call).enqueue for call in prepared]
 
     # ---- candidates
 
@@ -218,13 +160,13 @@ class GpuWorker:
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=reports)
         benches, clocks, resets = [], [], []
-        for problem, gate in self._gates.items():
-            tensors, launches = self._workload(job.config, problem)
-            bench = self._timed_bench(gate, tensors)
+        for problem in self._gates:
+            tensors, launches = self._runs.workload(job.config, problem)
+            bench = self._runs.bench(tensors, problem)
             bench.poison()
             program = job.built.build(problem).program
             prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
-            clocks.append(self._clock([call.enqueue for call in prepared]))
+            clocks.append(self._runs.clock([call.enqueue for call in prepared]))
             benches.append(bench)
             resets.append(prepared)
         measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
@@ -248,11 +190,11 @@ class GpuWorker:
         return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
 
     def _work(self, config: Config, problem: Problem) -> Work:
-        tensors, _ = self._workload(config, problem)
+        tensors, _ = self._runs.workload(config, problem)
         return work(self._kernel, problem, tensors, self._settings.timing, self._settings.profile)
 
     def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
-        tensors, launches = self._workload(job.config, problem)
+        tensors, launches = self._runs.workload(job.config, problem)
         program = job.built.build(problem).program
         runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
         return gate.borne_out(gate.check(runner, launches, tensors), runner, launches, tensors)
@@ -308,7 +250,7 @@ class GpuWorker:
 
     def _prove(self) -> tuple[BaselineResult, ...]:
         for problem, gate in self._gates.items():
-            tensors, launches = self._workload(self._settings.warm_config, problem)
+            tensors, launches = self._runs.workload(self._settings.warm_config, problem)
             prove_power(gate, launches, tensors)
         return tuple(self._baseline(index) for index in range(len(self._kernel.workload.baselines)))
 
@@ -317,7 +259,7 @@ class GpuWorker:
         try:
             timings: list[Timing] = []
             for problem, gate in self._gates.items():
-                tensors, launches = self._workload(self._settings.warm_config, problem)
+                tensors, launches = self._runs.workload(self._settings.warm_config, problem)
                 runner = BaselineRunner(baseline, problem, self._settings.timing.hang_s)
                 settings = replace(self._settings.gate, runs=1)
                 checked = gate.bench(tensors, settings.input_sets, runs=1)
@@ -327,9 +269,9 @@ class GpuWorker:
                 verdict = judge(checked, checked.verify(), deterministic=False, problem=problem)
                 if not verdict.passed:
                     return BaselineResult(baseline.name, error=f"wrong: {verdict.evidence['message']}")
-                bench = self._timed_bench(gate, tensors)
+                bench = self._runs.bench(tensors, problem)
                 sequence = [runs_as(baseline, problem, call.arguments) for call in calls(bench, launches)]
-                clock = self._clock(sequence)
+                clock = self._runs.clock(sequence)
                 measurement = measure([clock], self._settings.timing)
                 timings += self._timings(measurement, [clock])
             return BaselineResult(baseline.name, tuple(timings))
