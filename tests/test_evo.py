@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evokern.errors import StudyError
-from evokern.samplers import History, NativeSampler, make_sampler
+from evokern.samplers import History, make_sampler
 from evokern.samplers._base import Proposal, Result
 from evokern.samplers.evo import EvoSampler, Prior
 from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
@@ -81,8 +81,8 @@ def search(
 ) -> tuple[list[Proposal], History]:
     """Search, beginning anew from what is recorded before each trial in `restart_at`."""
 
-    def fresh() -> NativeSampler:
-        return NativeSampler(EvoSampler(space, seed, window, prior=prior))
+    def fresh() -> EvoSampler:
+        return EvoSampler(space, seed, window, prior=prior)
 
     sampler, history, proposals = fresh(), History(space), []
 
@@ -95,7 +95,7 @@ def search(
         if number in restart_at:
             sampler, history = fresh(), History(space)
             for earlier, proposal in enumerate(proposals):
-                history.restore(earlier, proposal)
+                history.commit(earlier, proposal)
                 if earlier - window >= 0:
                     tell(earlier - window)
         if number - window >= 0:
@@ -103,6 +103,7 @@ def search(
         proposal = sampler.propose(history, number)
         if proposal is None:
             break
+        history.commit(number, proposal)
         proposals.append(proposal)
     return proposals, history
 
@@ -224,7 +225,7 @@ def test_dead_genes_are_not_varied() -> None:
     folded = [p.config.replace(UNROLL=1).key for p in proposals]
     repeats = [index for index, key in enumerate(folded) if key in folded[:index]]
     assert not [index for index in repeats if index > 100]
-    seen = Ledger(Genome(kernel_space())).read(history.view, 10_000)
+    seen = Ledger(Genome(kernel_space())).read(history)
     (dead,) = [d for d in Twins(Genome(kernel_space()), seen.rows, seen.prints).dead if d.beside is None]
     assert GENES[dead.gene].name == "UNROLL"
 
@@ -253,7 +254,7 @@ def test_each_trial_says_where_it_comes_from() -> None:
 def test_operators_earn_their_share() -> None:
     """An operator whose proposals land among the best gets more candidates; none falls below the floor."""
     _, history = search(kernel_space(), measured, 80, window=1)
-    seen = Ledger(Genome(kernel_space())).read(history.view, 10_000)
+    seen = Ledger(Genome(kernel_space())).read(history)
     parts = shares(seen)
     assert sum(parts.values()) == pytest.approx(1.0)
     assert min(parts.values()) >= LEAST_SHARE
@@ -344,8 +345,7 @@ def test_a_proposal_stays_cheap(told: int, milliseconds: float) -> None:
         config = space.sample(draws)
         if config is None or config in history.seen:
             continue
-        history.begin(number)
-        history.commit(number, config)
+        history.commit(number, Proposal(config))
         if number >= 8:
             tell(number - 8)
         number += 1
@@ -353,8 +353,10 @@ def test_a_proposal_stays_cheap(told: int, milliseconds: float) -> None:
     for step in range(40):
         tell(number - 8)
         begun = time.process_time()
-        assert sampler.propose(history, number) is not None
+        proposal = sampler.propose(history, number)
         spent += (time.process_time() - begun) * (step >= 8)
+        assert proposal is not None
+        history.commit(number, proposal)
         number += 1
     assert 1000 * spent / 32 <= 5 * milliseconds
 

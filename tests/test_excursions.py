@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evokern.samplers import History, NativeSampler, Proposal
+from evokern.samplers import History, Proposal
 from evokern.samplers._base import Result
 from evokern.samplers.evo import EvoSampler, _excursions
 from evokern.samplers.evo._generations import GENERATION
@@ -29,19 +29,20 @@ def two_basins(c: Config) -> float:
 
 
 def search(trials: int, seed: int) -> tuple[list[Proposal], History]:
-    sampler, history, proposals = NativeSampler(EvoSampler(SPACE, seed, WINDOW)), History(SPACE), []
+    sampler, history, proposals = EvoSampler(SPACE, seed, WINDOW), History(SPACE), []
     for number in range(trials):
         if number >= WINDOW:
             config = history.pending[number - WINDOW]
             history.tell(Result(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
         proposal = sampler.propose(history, number)
         assert proposal is not None
+        history.commit(number, proposal)
         proposals.append(proposal)
     return proposals, history
 
 
 def seen_by(history: History) -> Observations:
-    return Ledger(Genome(SPACE)).read(history.view, 10_000)
+    return Ledger(Genome(SPACE)).read(history)
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +108,9 @@ def test_a_search_that_gets_better_is_not_stuck() -> None:
 
     def tell(values: list[float]) -> None:
         for value in values:
-            number = len(history)
-            history.begin(number)
+            number = len(history.proposals)
             config = SPACE.canonical({"TILE": TILES[number % 6], **{f"P{i}": 1 << (number >> i & 3) for i in range(6)}})
-            history.commit(number, config)
+            history.commit(number, Proposal(config))
             history.tell(Result(number, config, Outcome.MEASURED, value))
 
     tell([1.0 - 0.05 * step for step in range(20)])
@@ -123,9 +123,9 @@ def test_excursions_survive_an_interruption() -> None:
     """A search that goes on in another process proposes what it would have: the record holds its excursions."""
     proposals, _ = search(180, 3)
     assert any("root" in proposal.info for proposal in proposals)
-    sampler, again = NativeSampler(EvoSampler(SPACE, 3, WINDOW)), History(SPACE)
+    sampler, again = EvoSampler(SPACE, 3, WINDOW), History(SPACE)
     for number, proposal in enumerate(proposals[:-20]):
-        again.restore(number, proposal)
+        again.commit(number, proposal)
         if number >= WINDOW:
             config = again.pending[number - WINDOW]
             again.tell(Result(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
@@ -134,4 +134,5 @@ def test_excursions_survive_an_interruption() -> None:
         again.tell(Result(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
         proposal = sampler.propose(again, number)
         assert proposal is not None
+        again.commit(number, proposal)
         assert (proposal.config, proposal.info) == (proposals[number].config, proposals[number].info)

@@ -15,15 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.errors import StudyError, nearest
 from evokern.samplers._base import (
-    PROPOSAL_ATTR,
-    REJECTIONS_ATTR,
     Explain,
     History,
-    NativeSampler,
     Proposal,
     Result,
     Sampler,
-    SpaceExhausted,
     trial_seed,
 )
 from evokern.space import Space
@@ -66,7 +62,8 @@ def make_sampler(
         from evokern.samplers.evo import EvoSampler
 
         given = {"space": space, "seed": seed, "window": window, "explain": named, "prior": prior}
-        return NativeSampler(_build(name, EvoSampler, options, **given))
+        evo: Sampler = _build(name, EvoSampler, options, **given)
+        return evo
     if name == "grid":
         from evokern.samplers._grid import GridSampler
 
@@ -99,16 +96,12 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
 
 __all__ = [
     "NAMES",
-    "PROPOSAL_ATTR",
-    "REJECTIONS_ATTR",
     "WARM",
     "Explain",
     "History",
-    "NativeSampler",
     "Proposal",
     "Result",
     "Sampler",
-    "SpaceExhausted",
     "make_sampler",
     "trial_seed",
 ]

@@ -10,8 +10,9 @@ from typing import Any
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
-from evokern.samplers._base import Explain, History, Proposal, draw, trial_seed
+from evokern.samplers._base import Explain, History, Proposal, trial_seed
 from evokern.samplers._guard import Guard
+from evokern.samplers.optuna_view import OptunaView
 from evokern.space import Config
 
 DRAWS: Mapping[str, int] = {"random": 2_000, "tpe": 24, "nsga2": 64, "gp": 2}
@@ -44,10 +45,14 @@ class OptunaSampler:
         self._seed = seed
         self._explain = explain
         self._guarded = guarded
+        self._view: OptunaView | None = None
 
     def propose(self, history: History, number: int) -> Proposal | None:
         """Return the sampler's proposal, mended by the guard; None when nothing is left."""
-        trial = history.begin(number)
+        if self._view is None or self._view.history is not history:
+            self._view = OptunaView(history)
+        view = self._view
+        trial = view.begin(number)
         seed = trial_seed(self._seed, number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -62,15 +67,13 @@ class OptunaSampler:
             if listed:
                 # The same distribution: a draw is repeated until it is feasible, and here that is a row of the table.
                 return history.space.draw(rng)
-            return history.space.canonical(draw(sampler, history, trial))
+            return history.space.canonical(view.draw(sampler, trial))
 
         guard = Guard(history, self._explain, rng)
         config = guard.choose(one_draw, DRAWS[self._name]) if self._guarded else one_draw()
         if config is None:
             return None
-        leavings = history.leavings(number)
-        history.commit(number, config)
-        return Proposal(config, {"operator": self._name}, dict(guard.rejections), leavings)
+        return Proposal(config, {"operator": self._name}, dict(guard.rejections), view.leavings(number))
 
 
 def _one_torch_thread() -> None:

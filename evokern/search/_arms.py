@@ -60,9 +60,11 @@ class Arm:
 
     def propose(self, number: int) -> Proposal | None:
         """Return the proposal of the study's trial `number`; None when nothing is left."""
-        proposal = self._sampler.propose(self._history, self._local(number))
+        local = self._local(number)
+        proposal = self._sampler.propose(self._history, local)
         if proposal is None:
             return None
+        self._history.commit(local, proposal)
         info = dict(proposal.info)
         if "parents" in info:
             info["parents"] = [self._arms * parent + self._place for parent in info["parents"]]
@@ -72,7 +74,7 @@ class Arm:
         """Put the proposal of an earlier session back."""
         if proposal.control != self.control:
             raise InternalError(f"trial {number} of the store belongs to the other arm of its study")
-        self._history.restore(self._local(number), proposal)
+        self._history.commit(self._local(number), proposal)
 
     def show(self, results: Mapping[int, Result], last: int) -> None:
         """Let the sampler see its own results up to the study's trial `last`.

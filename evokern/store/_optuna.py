@@ -18,7 +18,7 @@ from sqlite_utils import Database
 
 from evokern.errors import InternalError, StoreError
 from evokern.samplers import Result
-from evokern.samplers._base import distributions
+from evokern.samplers.optuna_view import constraint_attrs, distributions, state_of
 from evokern.space import Config, Space
 from evokern.store._files import TIMEOUT_S
 
@@ -128,30 +128,25 @@ class OptunaStudy:
         """Write a trial's end; does nothing where it stands already."""
         if result.number in self._told:
             return
-        trial_id = self._ids[result.number]
-        attrs = [(trial_id, key, json.dumps(value)) for key, value in optuna_attrs(result).items()]
+        trial_id, state = self._ids[result.number], state_of(result)
+        attrs = [(trial_id, key, json.dumps(value)) for key, value in constraint_attrs(result).items()]
         sql = "INSERT OR REPLACE INTO trial_system_attributes (trial_id, key, value_json) VALUES (?, ?, ?)"
         self._executemany(sql, attrs)
         self._set_user_attr(trial_id, "outcome", result.outcome.value)
         if result.value is not None:
-            if result.state is TrialState.PRUNED:
+            if state is TrialState.PRUNED:
                 sql = "INSERT OR REPLACE INTO trial_intermediate_values "
                 sql += "(trial_id, step, intermediate_value, intermediate_value_type) VALUES (?, 0, ?, 'FINITE')"
                 self._execute(sql, [trial_id, result.value])
             sql = "INSERT OR REPLACE INTO trial_values (trial_id, objective, value, value_type) "
             self._execute(sql + "VALUES (?, 0, ?, 'FINITE')", [trial_id, result.value])
         sql = "UPDATE trials SET state = ?, datetime_complete = ? WHERE trial_id = ?"
-        self._execute(sql, [result.state.name, _now(), trial_id])
+        self._execute(sql, [state.name, _now(), trial_id])
         self._told.add(result.number)
 
     def _set_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         sql = "INSERT OR REPLACE INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?)"
         self._execute(sql, [trial_id, key, json.dumps(value)])
-
-
-def optuna_attrs(result: Result) -> dict[str, float]:
-    """Return the system attributes in which Optuna keeps `Trial.set_constraint`."""
-    return {f"constraints:{key}": amount for key, amount in result.constraints.items()}
 
 
 def _now() -> str:

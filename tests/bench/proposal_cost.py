@@ -96,6 +96,7 @@ def measure(case: Case, most: int, steps: int) -> bool:
         proposal = sampler.propose(history, number)
         spent.append(1000 * (time.process_time() - begun))
         assert proposal is not None
+        history.commit(number, proposal)
         told = number + 1 - steps
         if told in marks:
             mean, worst = sum(spent[-steps:]) / steps, max(spent[-steps:])

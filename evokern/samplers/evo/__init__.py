@@ -1,4 +1,4 @@
-"""`evo`: the two-layer evolutionary sampler, an `optuna.samplers.BaseSampler`."""
+"""`evo`: the two-layer evolutionary sampler."""
 
 from evokern.samplers.evo._prior import Prior
 from evokern.samplers.evo._sampler import EvoSampler

@@ -1,20 +1,20 @@
-"""What the sampler sees of a study, as arrays: rows, values, failures, what is pending.
+"""What the sampler sees of a history, as arrays: rows, values, failures, what is pending.
 
-Reading a finished trial again would cost more than the model, so the leading run of finished trials is kept as arrays;
-a study's finished trials never change.
+Reading a finished trial again would cost more than the model, so finished trials, which never change, are kept as
+arrays.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from optuna import Study
-from optuna.trial import FrozenTrial, TrialState
 
-from evokern.samplers._base import PROPOSAL_ATTR
+from evokern.samplers._base import History, Proposal, Result
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 
@@ -25,7 +25,7 @@ first generation, a warm start, the default candidate, values not yet shown."""
 
 @dataclass(frozen=True)
 class Observations:
-    """Every trial before the one that is proposed, in number order."""
+    """Every trial before the one that is proposed, in number order: finished ones, then pending ones."""
 
     numbers: npt.NDArray[np.intp]
     """Trial numbers."""
@@ -100,46 +100,42 @@ class Observations:
 
 
 class Ledger:
-    """Reads studies, remembering the finished trials of the latest one."""
+    """Reads histories, remembering the finished trials of the latest one."""
 
     def __init__(self, genome: Genome) -> None:
         self._genome = genome
-        self._study: tuple[int, int] | None = None
+        self._history: History | None = None
         self._codes: dict[str, int] = {}
-        self._done = self._arrays([])
-        self._read = 0
+        self._done = self._arrays(0, [], [])
 
-    def read(self, study: Study, number: int) -> Observations:
-        """Return every trial of a study before trial `number` that has its parameters."""
-        identity = (id(study._storage), study._study_id)
-        if identity != self._study:
-            self._study, self._codes, self._done, self._read = identity, {}, self._arrays([]), 0
-        trials = study.get_trials(deepcopy=False)
-        end = self._read
-        while end < len(trials) and trials[end].state.is_finished():
-            end += 1
-        if end > self._read:
-            fresh = [trial for trial in trials[self._read : end] if trial.params]
-            self._done = _joined(self._done, self._arrays(fresh))
-            self._read = end
-        rest = [trial for trial in trials[end:] if trial.params and trial.number != number]
-        return _joined(self._done, self._arrays(rest))
+    def read(self, history: History) -> Observations:
+        """Return every trial of a history."""
+        if history is not self._history:
+            self._history, self._codes, self._done = history, {}, self._arrays(0, [], [])
+        begin, end = len(self._done), len(history.results)
+        if end > begin:
+            fresh = self._arrays(begin, history.proposals[begin:end], history.results[begin:])
+            self._done = _joined(self._done, fresh)
+        return _joined(self._done, self._arrays(end, history.proposals[end:], []))
 
-    def _arrays(self, trials: list[FrozenTrial]) -> Observations:
-        rows = self._genome.rows(trial.params for trial in trials)
-        made = [trial.system_attrs.get(PROPOSAL_ATTR, {}) for trial in trials]
+    def _arrays(self, first: int, proposals: Sequence[Proposal], results: Sequence[Result]) -> Observations:
+        """Return trials from number `first` on: all of them finished, or with no results all pending."""
+        rows = self._genome.rows(proposal.config for proposal in proposals)
+        made = [proposal.info for proposal in proposals]
         position = {gene.name: index for index, gene in enumerate(self._genome.genes)}
+        values = [math.nan if result.value is None else result.value for result in results]
+        codes = [self._code(result.fingerprint) for result in results]
         return Observations(
-            np.array([trial.number for trial in trials], dtype=np.intp),
+            np.arange(first, first + len(proposals), dtype=np.intp),
             rows,
             self._genome.keys(rows),
-            np.array([_value(trial) for trial in trials], dtype=float),
-            np.array([trial.state.is_finished() for trial in trials], dtype=bool),
-            np.array([self._code(trial.user_attrs.get("fingerprint")) for trial in trials], dtype=np.int64),
-            np.array([_operator(proposal) for proposal in made], dtype=np.int8),
-            np.array([proposal.get("root", -1) for proposal in made], dtype=np.intp),
-            np.array([proposal.get("slot", -1) for proposal in made], dtype=np.int16),
-            np.array([position.get(proposal.get("held"), -1) for proposal in made], dtype=np.int16),
+            np.array(values or [math.nan] * len(proposals), dtype=float),
+            np.full(len(proposals), bool(results)),
+            np.array(codes or [-1] * len(proposals), dtype=np.int64),
+            np.array([_operator(info) for info in made], dtype=np.int8),
+            np.array([info.get("root", -1) for info in made], dtype=np.intp),
+            np.array([info.get("slot", -1) for info in made], dtype=np.int16),
+            np.array([position.get(info.get("held", ""), -1) for info in made], dtype=np.int16),
         )
 
     def _code(self, fingerprint: str | None) -> int:
@@ -153,15 +149,6 @@ def _joined(one: Observations, other: Observations) -> Observations:
     return Observations(*(both(name) for name in Observations.__dataclass_fields__))
 
 
-def _operator(proposal: dict[str, Any]) -> int:
-    name = proposal.get("operator")
+def _operator(info: Mapping[str, Any]) -> int:
+    name = info.get("operator")
     return OPERATORS.index(name) if name in OPERATORS else -1
-
-
-def _value(trial: FrozenTrial) -> float:
-    if trial.state is TrialState.COMPLETE and trial.values:
-        return float(trial.values[0])
-    if trial.state is TrialState.PRUNED and trial.intermediate_values:
-        # A slow candidate: what was seen before racing stopped it.
-        return float(trial.intermediate_values[max(trial.intermediate_values)])
-    return float("nan")

@@ -1,4 +1,4 @@
-"""The sampler's Optuna face and the stages of a proposal.
+"""The sampler, and the stages of a proposal.
 
 A proposal of trial n is a pure function of the results it may see, the configurations before it, the study's seed and
 n. Work that is shared by several trials (length scales, a generation's candidates) is tied to fixed trial numbers and
@@ -13,20 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from optuna import Study
-from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from evokern.samplers._base import (
-    PROPOSAL_ATTR,
-    REJECTIONS_ATTR,
-    Explain,
-    SpaceExhausted,
-    distributions,
-    trial_seed,
-)
+from evokern.errors import InternalError
+from evokern.samplers._base import Explain, History, Proposal, trial_seed
 from evokern.samplers.evo import _excursions, _first
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
@@ -51,7 +41,7 @@ PROGRESS = 0.1
 little better than dozens alike, while another basin is better by half."""
 
 
-class EvoSampler(BaseSampler):
+class EvoSampler:
     """Two-layer evolutionary sampler with a model of the time; feasible and unseen by construction.
 
     Args:
@@ -79,47 +69,31 @@ class EvoSampler(BaseSampler):
         self._generations = Generations(self._pool, features, seed, self._window, self._prior)
         self._first = _first.size(self._genome, self._prior)
         self._ledger = Ledger(self._genome)
-        self._distributions: dict[str, BaseDistribution] = dict(distributions(space))
-        self._told_to: Any = None
+        self._history: History | None = None
         self._threads = ThreadpoolController()
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return every gene: they are proposed together."""
-        return self._distributions
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Return the candidate of one trial.
-
-        Raises:
-            SpaceExhausted: every feasible configuration was proposed already.
-        """
-        if self._told_to is not study:
-            self._told_to = study
+    def propose(self, history: History, number: int) -> Proposal | None:
+        """Return the candidate of one trial; None when every feasible configuration was proposed already."""
+        if self._history is not history:
+            self._history = history
             self._generations.forget()
         self._pool.rejections.clear()
-        seen = self._ledger.read(study, trial.number)
-        rng = np.random.default_rng(trial_seed(self._seed, trial.number))
+        seen = self._ledger.read(history)
+        rng = np.random.default_rng(trial_seed(self._seed, number))
         # Matrices this small lose more to threads than they gain, and one thread always rounds alike.
         with self._threads.limit(limits=1):
-            row, info = self._propose(seen, trial.number, rng)
-        study._storage.set_trial_system_attr(trial._trial_id, PROPOSAL_ATTR, dict(info))
-        if self._pool.rejections:
-            study._storage.set_trial_system_attr(trial._trial_id, REJECTIONS_ATTR, dict(self._pool.rejections))
-        return dict(self._genome.config(row))
+            found = self._propose(seen, number, rng)
+        if found is None:
+            return None
+        row, info = found
+        config = self._genome.config(row)
+        if config in history.seen:
+            raise InternalError(f"evo proposed {dict(config)} twice, at last for trial {number}")
+        return Proposal(config, info, dict(self._pool.rejections))
 
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Refuse: every gene of the space is proposed together.
-
-        Raises:
-            ValueError: the objective asked for a gene that the space does not have.
-        """
-        raise ValueError(f"{param_name} is no gene of this sampler's space")
-
-    def _propose(self, seen: Observations, number: int, rng: np.random.Generator) -> tuple[Rows, Mapping[str, Any]]:
+    def _propose(
+        self, seen: Observations, number: int, rng: np.random.Generator
+    ) -> tuple[Rows, Mapping[str, Any]] | None:
         start = self._generations.start_of(number)
         if number >= self._first and seen.before(start, start - self._window).timed.sum() >= LEAST_TIMES:
             generation = self._generations.at(start, seen)
@@ -129,7 +103,7 @@ class EvoSampler(BaseSampler):
                 return self._select(generation, seen, number)
         first = _first.propose(self._pool, seen, self._prior, rng)
         if first is None:
-            raise SpaceExhausted
+            return None
         return first[0][0], {"operator": first[1]}
 
     def _select(

@@ -1,0 +1,137 @@
+"""What Optuna's own samplers see: a history as an in-memory Optuna study.
+
+They know nothing of a `History`, so it is copied into a study of Optuna's, the *view*: finished trials are results,
+running ones are pending. Whatever such a sampler leaves on the view (a generation, cached parents) is stored with its
+proposal and put back when a study is resumed. Optuna has no public way to add running trials with their parameters, to
+draw again for one trial, or to set system attributes; this module alone reaches for what it keeps private.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from evokern.samplers._base import History, Proposal, Result
+from evokern.space import Config, Space
+from evokern.trial import Outcome
+
+
+def distributions(space: Space) -> dict[str, CategoricalDistribution]:
+    """Return every gene as Optuna sees it: categorical, in declared order."""
+    return {gene.name: CategoricalDistribution(gene.values) for gene in space.genes}
+
+
+def state_of(result: Result) -> TrialState:
+    """Return Optuna's state of a finished trial."""
+    return TrialState.COMPLETE if result.outcome in (Outcome.MEASURED, Outcome.DUPLICATE) else TrialState.PRUNED
+
+
+def constraint_attrs(result: Result) -> dict[str, float]:
+    """Return the system attributes in which Optuna keeps `Trial.set_constraint`."""
+    return {f"constraints:{key}": amount for key, amount in result.constraints.items()}
+
+
+class OptunaView:
+    """One history as a study of Optuna's; `begin` first takes over what was added to the history since."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        """What is shown."""
+        self._distributions = distributions(history.space)
+        self._storage = optuna.storages.InMemoryStorage()
+        self.study = _empty_study(self._storage)
+        """The study."""
+        self._study_id = self.study._study_id
+        self._ids: list[int] = []
+        self._committed = 0
+        self._told = 0
+        self._known_study_attrs: set[str] = set()
+
+    def begin(self, number: int) -> FrozenTrial:
+        """Catch up with the history, and return its next trial, running and without parameters."""
+        self.catch_up()
+        self._begin()
+        return self._storage.get_trial(self._ids[number])
+
+    def draw(self, sampler: BaseSampler, trial: FrozenTrial) -> dict[str, Any]:
+        """Return one value per gene as an Optuna sampler proposes them for a running trial.
+
+        The same steps as `optuna.Trial.suggest_categorical` for each gene in declared order, without setting the
+        parameters, so that a guard can draw again for the same trial.
+        """
+        self.study._thread_local.cached_all_trials = None
+        sampler.before_trial(self.study, trial)
+        searched = sampler.infer_relative_search_space(self.study, trial)
+        relative = sampler.sample_relative(self.study, trial, searched)
+        values: dict[str, Any] = {}
+        for name, distribution in self._distributions.items():
+            if distribution.single():
+                values[name] = distribution.choices[0]
+            elif name in relative:
+                values[name] = relative[name]
+            else:
+                values[name] = sampler.sample_independent(self.study, trial, name, distribution)
+        return values
+
+    def leavings(self, number: int) -> dict[str, Any]:
+        """Return what the sampler left on the view while it proposed a trial, as `Proposal.leavings` keeps it."""
+        on_study = self._storage.get_study_system_attrs(self._study_id)
+        fresh = {key: value for key, value in on_study.items() if key not in self._known_study_attrs}
+        self._known_study_attrs.update(fresh)
+        attrs = self._storage.get_trial(self._ids[number]).system_attrs
+        # Relative parameters say nothing once the trial has its own, and would double the size of every record.
+        own = {key: value for key, value in attrs.items() if "relative_params" not in key}
+        return {name: attrs for name, attrs in (("trial", own), ("study", fresh)) if attrs}
+
+    def catch_up(self) -> None:
+        """Take over proposals and results that were added to the history."""
+        proposals = self.history.proposals
+        for number in range(self._committed, len(proposals)):
+            if number == len(self._ids):
+                self._begin()
+                self._put_back(number, proposals[number])
+            self._commit(number, proposals[number].config)
+        self._committed = len(proposals)
+        for result in self.history.results[self._told :]:
+            self._tell(result)
+        self._told = len(self.history.results)
+
+    def _begin(self) -> None:
+        self._ids.append(self._storage.create_new_trial(self._study_id))
+
+    def _put_back(self, number: int, proposal: Proposal) -> None:
+        """Leave on the view what its sampler left there in an earlier session."""
+        for key, value in proposal.leavings.get("trial", {}).items():
+            self._storage.set_trial_system_attr(self._ids[number], key, value)
+        for key, value in proposal.leavings.get("study", {}).items():
+            self._storage.set_study_system_attr(self._study_id, key, value)
+            self._known_study_attrs.add(key)
+
+    def _commit(self, number: int, config: Config) -> None:
+        # All parameters at once: one by one, Optuna copies a trial for each, and kernels have dozens of genes.
+        trial = copy.copy(self._storage.get_trial(self._ids[number]))
+        trial.params = dict(config)
+        trial.distributions = dict(self._distributions)
+        self._storage._set_trial(self._ids[number], trial)
+
+    def _tell(self, result: Result) -> None:
+        trial_id, state = self._ids[result.number], state_of(result)
+        for key, amount in constraint_attrs(result).items():
+            self._storage.set_trial_system_attr(trial_id, key, amount)
+        if state is TrialState.PRUNED and result.value is not None:
+            self._storage.set_trial_intermediate_value(trial_id, 0, result.value)
+        self._storage.set_trial_state_values(trial_id, state, None if result.value is None else [result.value])
+
+
+def _empty_study(storage: optuna.storages.InMemoryStorage) -> optuna.Study:
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a view is no study that a user should read of
+    try:
+        return optuna.create_study(storage=storage, pruner=optuna.pruners.NopPruner())
+    finally:
+        optuna.logging.set_verbosity(verbosity)
