@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from evokern.errors import EvokernError
 from evokern.kernel import Problem
 from evokern.profiles import Profile, limits_for
+from evokern.search._identity import Subject
+from evokern.search._loop import AfterEvent, Loop
+from evokern.search._results import EndReason
 from evokern.space import Config, Gene, Value
 from evokern.trial import Outcome, Trial
 from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
 
 if TYPE_CHECKING:
-    from evokern.search._identity import Subject
-    from evokern.search._loop import AfterEvent, Loop
-    from evokern.search._results import EndReason
     from evokern.store._writer import Session
 
 DEADLINE_S = 120.0
