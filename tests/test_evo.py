@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evokern.errors import StudyError
-from evokern.samplers import History, make_sampler
+from evokern.samplers import History, Prior, make_sampler
 from evokern.samplers._base import Proposal, Result
-from evokern.samplers.evo import EvoSampler, Prior
+from evokern.samplers.evo import EvoSampler
 from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._first import FROM_PRIOR

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evokern.errors import StudyError, nearest
 from evokern.samplers._base import (
@@ -20,13 +20,12 @@ from evokern.samplers._base import (
     Proposal,
     Result,
     Sampler,
+    objective,
     trial_seed,
 )
+from evokern.samplers._prior import Prior
 from evokern.space import Space
 from evokern.study import SAMPLERS
-
-if TYPE_CHECKING:
-    from evokern.samplers.evo import Prior
 
 NAMES = SAMPLERS
 """Every sampler."""
@@ -99,9 +98,11 @@ __all__ = [
     "WARM",
     "Explain",
     "History",
+    "Prior",
     "Proposal",
     "Result",
     "Sampler",
     "make_sampler",
+    "objective",
     "trial_seed",
 ]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from evokern.errors import EvokernError
 from evokern.kernel import Problem
@@ -23,11 +23,9 @@ from evokern.search._identity import Subject
 from evokern.search._loop import AfterEvent, Loop
 from evokern.search._results import EndReason
 from evokern.space import Config, Gene, Value
+from evokern.store import Session
 from evokern.trial import Outcome, Trial
 from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
-
-if TYPE_CHECKING:
-    from evokern.store._writer import Session
 
 DEADLINE_S = 120.0
 """Seconds after which a diagnosis is given up; it yields to everything else on the machine, so it may take long."""

@@ -14,8 +14,7 @@ from dataclasses import replace
 from evokern.device import Task
 from evokern.device.simulated import SimulatedDevice
 from evokern.profiles import Profile
-from evokern.samplers import History, make_sampler
-from evokern.samplers._base import objective
+from evokern.samplers import History, make_sampler, objective
 from evokern.search._identity import Subject
 from evokern.search._loop import Limits, Loop, Nowhere
 from evokern.space import Config

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evokern.device import Device, Task
 from evokern.device._base import Rated
 from evokern.device.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
-from evokern.samplers import History, Proposal, Sampler, make_sampler
+from evokern.samplers import History, Prior, Proposal, Sampler, make_sampler
 from evokern.search._arms import arm_window, control_seed
 from evokern.search._diagnose import run_diagnosed
 from evokern.search._identity import Subject, agree
@@ -24,13 +23,9 @@ from evokern.search._stop import Stop, stoppable
 from evokern.search._wanted import Wanted
 from evokern.search._warm import offered, warm_start
 from evokern.space import Config
-from evokern.store import Proposed, StudyRecord, open_readonly
-from evokern.store._writer import Session, Store
+from evokern.store import Proposed, Session, Store, StudyRecord, open_readonly
 from evokern.study import check_control
 from evokern.trial import Trial
-
-if TYPE_CHECKING:
-    from evokern.samplers.evo import Prior
 
 TRIALS_A_WINDOW = 16
 """Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an

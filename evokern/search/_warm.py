@@ -7,20 +7,14 @@ whatever became of the database that it came from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from evokern.device.table import Table
 from evokern.errors import StudyError
-from evokern.samplers import WARM
-from evokern.samplers._base import objective
+from evokern.samplers import WARM, Prior, objective
 from evokern.search._identity import Subject
 from evokern.search._model_search import search_model
 from evokern.space import Config, Space
-from evokern.store import StudyRecord, open_recording
-from evokern.store._writer import Store
-
-if TYPE_CHECKING:
-    from evokern.samplers.evo import Prior
+from evokern.store import Store, StudyRecord, open_recording
 
 SIMULATED = "sim"
 """The warm start that searches the simulated device for the chip at hand first."""
@@ -98,8 +92,6 @@ def recorded_prior(space: Space, source: str) -> Prior:
     Raises:
         UsageError: it cannot be read, shares no gene, or has no trial with values that are known here.
     """
-    from evokern.samplers.evo import Prior
-
     return Prior.from_trials(space, _timed(open_recording(source)), source)
 
 
@@ -117,8 +109,6 @@ def told(prior: Prior) -> str:
 
 
 def _searched(subject: Subject, record: StudyRecord, say: Said) -> Prior:
-    from evokern.samplers.evo import Prior
-
     chip = subject.device.profile
     say(f"warm start: searching the simulated {chip.model}, {LOOKED_AT} candidates")
     found = search_model(subject, chip, LOOKED_AT, record.seed, say)

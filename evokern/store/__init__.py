@@ -6,27 +6,13 @@ the kernel's folder nor the study's file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from evokern.store._arms import arms, bests, control_table
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, fastest_baseline, open_readonly
 from evokern.store._records import Proposed, SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
 from evokern.store._table import database_of, open_recording, study_table
-
-if TYPE_CHECKING:
-    from evokern.store._writer import Session, Store
-
-
-def __getattr__(name: str) -> Any:
-    # Writing needs Optuna, which takes a while to import; commands that only read do without.
-    if name in ("Session", "Store"):
-        from evokern.store import _writer
-
-        return getattr(_writer, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+from evokern.store._writer import Session, Store
 
 __all__ = [
     "ProfileRecord",

@@ -17,25 +17,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlite_utils import Database
 
 from evokern.device._base import StartReport
 from evokern.errors import StoreError
 from evokern.roofline import Rates
-from evokern.samplers import Proposal, Result
+from evokern.samplers import Prior, Proposal, Result
 from evokern.space import Config, Space
 from evokern.store._addition import now
 from evokern.store._files import Lock, check_place, connect, explained, remove
-from evokern.store._optuna import OptunaStudy, quiet, require_tables
 from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
 from evokern.store._schema import migrations, refuse_newer
 from evokern.trial import Trial
 from evokern.version import __version__
-
-if TYPE_CHECKING:
-    from evokern.samplers.evo import Prior
 
 CHECKED_BYTES = 512 * 2**20
 """Files up to this size are checked for corruption on opening (about a second for the largest)."""
@@ -64,6 +60,9 @@ class Store:
             raise
 
     def _open(self) -> None:
+        # Writing needs Optuna, which takes a while to import; commands that only read do without.
+        from evokern.store._optuna import quiet, require_tables
+
         quiet()
         connection = connect(self.path)
         try:
@@ -159,8 +158,6 @@ class Store:
             row = next(iter(self.db["evokern_priors"].rows_where("study = ?", [record.uuid])), None)
         if row is None:
             return None
-        from evokern.samplers.evo import Prior
-
         entries = tuple(
             (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
             for indices, log in json.loads(row["entries"])
@@ -187,6 +184,8 @@ class Session:
     """One run of a search on one study: what it proposes, learns and lasts goes to disk at once."""
 
     def __init__(self, store: Store, study: StudyRecord, space: Space) -> None:
+        from evokern.store._optuna import OptunaStudy  # only now: see `Store._open`
+
         self._store = store
         self._db = store.db
         self.study = study

@@ -1,6 +1,5 @@
 """`evo`: the two-layer evolutionary sampler."""
 
-from evokern.samplers.evo._prior import Prior
 from evokern.samplers.evo._sampler import EvoSampler
 
-__all__ = ["EvoSampler", "Prior"]
+__all__ = ["EvoSampler"]

@@ -17,13 +17,14 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from evokern.errors import InternalError
 from evokern.samplers._base import Explain, History, Proposal, trial_seed
+from evokern.samplers._prior import Prior
 from evokern.samplers.evo import _excursions, _first
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
 from evokern.samplers.evo._genome import Genome, Rows
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo._prior import Prior, PriorModel
+from evokern.samplers.evo._prior import PriorModel
 from evokern.space import Space
 
 LEAST_TIMES = 3
