@@ -19,12 +19,14 @@ from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
 from evokern.simt.operations.matrix_ops import bind_products
 from evokern.simt.operations.memory_ops import access_type
 from evokern.simt.operations.table import Operation
-from evokern.simt.registers import Binder, row_class
+from evokern.simt.registers import Binder
+from evokern.simt.segments import row_class
 from evokern.simt.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Vector
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
-    from evokern.simt.program import Program, Segment, Unit
+    from evokern.simt.program import Program
+    from evokern.simt.segments import Segment, Unit
 
 GROUP_ELEMENTS = 32768
 """Most lanes times instructions of a group: beyond, its rows leave the caches."""
@@ -147,7 +149,7 @@ def plan(program: Program, segment: Segment, touches: list[Touch]) -> Plan:
         segment: one of its segments; a control instruction at its end is left out.
         touches: registers read and written by each of its instructions.
     """
-    size = segment.stop - segment.start - (1 if segment.control is not None else 0)
+    size = segment.stop - segment.start - (1 if segment.control else 0)
     instructions = program.instructions[segment.base : segment.base + size]
     operations = program.operations[segment.base : segment.base + size]
     keys: list[object] = []

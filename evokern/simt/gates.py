@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import Active, Array, ballot
-from evokern.simt.program import is_warp_barrier, member_mask
+from evokern.simt.segments import is_warp_barrier, member_mask
 from evokern.simt.syntax import Immediate, Register
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from evokern.simt.syntax import Function, Immediate, Instruction, Register, Symb
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
-    from evokern.simt.program import Program, Segment, Unit
+    from evokern.simt.program import Program
+    from evokern.simt.segments import Segment, Unit
 
 DEEPEST = 9
 """Groups that are told apart, the open one among them: more than any wait leaves."""
@@ -143,7 +144,7 @@ class _Paths:
     def _following(self, segment: Segment) -> list[int]:
         last = segment.unit.function.instructions[segment.stop - 1]
         fall = [segment.index + 1]
-        if segment.control is None or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
+        if not segment.control or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
             return fall
         labels = [operand.name for operand in last.operands if isinstance(operand, Symbol)]
         if last.opcode == "brx":

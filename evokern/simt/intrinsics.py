@@ -9,12 +9,12 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.memory import GLOBAL_BASE, LOCAL_WINDOW
-from evokern.simt.registers import Unsupported
 from evokern.simt.syntax import Operand, Symbol
+from evokern.simt.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
-    from evokern.simt.program import Unit
+    from evokern.simt.segments import Unit
     from evokern.simt.settings import End
 
 PRINT_LIMIT = 1 << 20

@@ -26,14 +26,16 @@ from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.globals import GlobalSpace
 from evokern.simt.objects import BarrierObjects
 from evokern.simt.operations.control import bind_control
-from evokern.simt.program import Program, Segment, Unit
+from evokern.simt.program import Program
 from evokern.simt.proxies import ProxyFences
-from evokern.simt.registers import Binder, RegisterFile, Unsupported, immediate_bits
+from evokern.simt.registers import Binder, RegisterFile, immediate_bits
 from evokern.simt.reporter import Reporter
 from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
+from evokern.simt.segments import Segment, Unit
 from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.syntax import Immediate, Symbol
+from evokern.simt.unsupported import Unsupported
 from evokern.simt.warpgroup import WarpgroupProducts
 
 if TYPE_CHECKING:
@@ -170,7 +172,7 @@ class Machine(Reporter):
         segment = bound.segment
         binder = Binder(self)
         steps: list[Action] = []
-        stop = segment.stop - (1 if segment.control is not None else 0)
+        stop = segment.stop - (1 if segment.control else 0)
         base = segment.base
         look = self.products.registers.look
         for item in self.program.plan(segment, GROUP_ELEMENTS // self.lanes):
@@ -182,7 +184,7 @@ class Machine(Reporter):
             else:
                 single = partial(self._bind_at, Binder(self), segment.unit, base, masked)
                 steps.append(bind_group(self, segment, item, single))
-        if segment.control is not None and bound.end is None:
+        if segment.control and bound.end is None:
             number = segment.base + stop - segment.start
             binder.start(segment.unit, number, False)
             binder.guard = None

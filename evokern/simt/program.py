@@ -7,8 +7,6 @@ arrive early have to wait for the rest of their warp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from evokern.errors import SourceError
 from evokern.simt import operations as _operations  # noqa: F401 - fills the table
 from evokern.simt.fusion import Plan, plan, split
@@ -17,65 +15,12 @@ from evokern.simt.in_flight import awaited, is_product
 from evokern.simt.lines import LineTable
 from evokern.simt.operands import registers_of, symbols_of
 from evokern.simt.operations.table import Operation, lookup
-from evokern.simt.registers import Unsupported, row_class
-from evokern.simt.syntax import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Operand,
-    Register,
-    Symbol,
-    Variable,
-    Vector,
-)
+from evokern.simt.segments import Segment, Unit, is_warp_barrier, member_mask_key, row_class
+from evokern.simt.syntax import Address, Function, Immediate, Instruction, Symbol, Variable, Vector
+from evokern.simt.unsupported import Unsupported, refusal
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
 """Functions that the CUDA runtime provides; the machine has its own for the first three."""
-
-
-@dataclass(slots=True, eq=False)
-class Unit:
-    """One function as part of a program."""
-
-    function: Function
-    """What the PTX says."""
-    number: int
-    """Position in the program."""
-    first_segment: int = 0
-    """Where a call enters."""
-    slots: dict[str, tuple[str, int, str]] = field(default_factory=dict)
-    """Register → (class, row, declared type)."""
-    local_names: set[str] = field(default_factory=set)
-    """Registers that live within one segment."""
-    params: dict[str, int] = field(default_factory=dict)
-    """Parameter-space variable → byte offset in the per-lane parameter area (not for an entry's own parameters)."""
-    depot: dict[str, int] = field(default_factory=dict)
-    """Local variable → byte offset in the per-lane local memory."""
-
-    def type_of(self, name: str) -> str | None:
-        """Return the declared type of a register."""
-        return self.function.register_type(name)
-
-
-@dataclass(slots=True, eq=False)
-class Segment:
-    """Instructions ``start`` … ``stop`` of a unit; the last may be a control instruction."""
-
-    index: int
-    """Number in the program, ascending with the layout of the code."""
-    unit: Unit
-    """Its function."""
-    start: int
-    """Index of the first instruction in the function."""
-    stop: int
-    """One past the last."""
-    gate: bool
-    """True when lanes meet here before the first instruction runs."""
-    control: Operation | None = None
-    """The control operation that ends it, None when it falls through."""
-    base: int = 0
-    """Number of its first instruction within the program."""
 
 
 class Program:
@@ -147,15 +92,7 @@ class Program:
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
         """Return the error for an instruction that the machine does not execute."""
-        spot = self.lines.spot(instruction.location)
-        where = (
-            f"line {spot.line} of {spot.file or self.lines.source_name}"
-            if spot.line
-            else f"PTX line {instruction.ptx_line}"
-        )
-        return SourceError(
-            f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU"
-        )
+        return refusal(self.lines, instruction, reason)
 
     def _reach(self, function: Function) -> None:
         if function.name in self.unit_of:
@@ -236,7 +173,7 @@ class Program:
                 start,
                 stop,
                 leaders[start],
-                last if last.kind == "control" else None,
+                last.kind == "control",
                 len(self.instructions),
             )
             self.segment_at[unit.number, start] = segment.index
@@ -300,7 +237,7 @@ class Program:
         touches = awaited(unit.function, unit.function.instructions[segment.start : segment.stop], touches)
         order = self._plans[segment.index] = plan(self, segment, touches)
         steps = [item if isinstance(item, tuple) else (item,) for item in order]
-        if segment.control is not None:
+        if segment.control:
             steps.append((segment.stop - segment.start - 1,))
         born: dict[str, int] = {}
         last: dict[str, int] = {}
@@ -409,26 +346,3 @@ def result_count(instruction: Instruction, operation: Operation) -> int:
     if instruction.operands and isinstance(instruction.operands[0], Address):
         return 0
     return min(operation.results, len(instruction.operands))
-
-
-def is_warp_barrier(instruction: Instruction) -> bool:
-    """Say whether the instruction is ``bar.warp.sync`` (9.7.13.2)."""
-    return instruction.opcode in ("bar", "barrier") and "warp" in instruction.modifiers
-
-
-def member_mask_key(instruction: Instruction) -> object:
-    """Return what tells whether two warp-synchronous instructions wait for the same lanes."""
-    operand = member_mask(instruction)
-    if isinstance(operand, Immediate):
-        value = int(operand.value) & 0xFFFFFFFF
-        return None if value == 0xFFFFFFFF else value
-    return operand.name if isinstance(operand, Register) else None
-
-
-def member_mask(instruction: Instruction) -> Operand | None:
-    """Return the member-mask operand of a warp-synchronous instruction; None where all 32 lanes are meant."""
-    if instruction.opcode in ("shfl", "vote", "match", "redux", "elect"):
-        return instruction.operands[-1]
-    if is_warp_barrier(instruction):
-        return instruction.operands[0]
-    return None

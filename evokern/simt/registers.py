@@ -18,28 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import DTYPES, SIGNED, Action, Active, Array
+from evokern.simt.segments import Unit, row_class
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Operand, Register, Sink, Symbol
+from evokern.simt.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
-    from evokern.simt.program import Unit
-
-
-class Unsupported(Exception):  # noqa: N818 - a verdict on one instruction, turned into a SourceError that names it
-    """An instruction or a form of it that the machine does not execute."""
-
-
-_CLASS = {1: "pred", 2: "16", 4: "32", 8: "64"}
-
-
-def row_class(type_name: str) -> str:
-    """Return the register class of a type: ``pred``, ``16``, ``32`` or ``64``."""
-    if type_name == "pred":
-        return "pred"
-    size = TYPE_BYTES[type_name]
-    if size == 16:
-        raise Unsupported("128-bit registers are not supported")
-    return _CLASS[max(size, 2)]
 
 
 class RegisterFile:

@@ -12,7 +12,7 @@ from evokern.simt.twins import EVERYTHING, Part
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
-    from evokern.simt.program import Unit
+    from evokern.simt.segments import Unit
 
 
 class SharedSpace:

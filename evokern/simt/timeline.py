@@ -22,7 +22,8 @@ from evokern.simt.in_flight import is_product
 from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.operands import registers_of
 from evokern.simt.pipes import Demands, Hold
-from evokern.simt.program import Program, Segment
+from evokern.simt.program import Program
+from evokern.simt.segments import Segment
 from evokern.simt.syntax import Address, Immediate, Instruction
 
 MOST_STEPS = 40_000

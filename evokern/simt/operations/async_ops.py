@@ -9,8 +9,9 @@ from evokern.simt.globals import Site
 from evokern.simt.memory import SHARED_WINDOW
 from evokern.simt.operations.memory_ops import address_rows, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register
+from evokern.simt.unsupported import Unsupported
 
 
 @operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)

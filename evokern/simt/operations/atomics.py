@@ -17,8 +17,9 @@ from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.globals import Site
 from evokern.simt.operations.memory_ops import Access, access_type, address_rows, by_window, space_of, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
+from evokern.simt.unsupported import Unsupported
 
 Update = Callable[..., Array]
 """(old, b[, c]) → new."""

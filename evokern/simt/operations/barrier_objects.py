@@ -8,8 +8,9 @@ from evokern.simt.arrays import Action, Array
 from evokern.simt.memory import SHARED_WINDOW
 from evokern.simt.operations.memory_ops import address_rows, space_of, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import Address, Instruction, Operand, Sink
+from evokern.simt.unsupported import Unsupported
 
 _ONE = np.ones(1, np.int64)
 

@@ -10,12 +10,13 @@ import numpy as np
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.intrinsics import bind_intrinsic
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
+from evokern.simt.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
-    from evokern.simt.program import Segment, Unit
+    from evokern.simt.segments import Segment, Unit
     from evokern.simt.settings import End
 
 

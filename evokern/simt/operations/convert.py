@@ -11,8 +11,9 @@ from evokern.simt.arrays import DTYPES, Action, Array
 from evokern.simt.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Register, Symbol, Vector
+from evokern.simt.unsupported import Unsupported
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
 _FORMATS = (

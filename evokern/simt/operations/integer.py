@@ -10,8 +10,9 @@ import numpy as np
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
 from evokern.simt.operations.table import data_type, operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction
+from evokern.simt.unsupported import Unsupported
 
 
 def kind_of(instruction: Instruction) -> str:

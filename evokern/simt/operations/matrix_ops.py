@@ -14,8 +14,9 @@ from evokern.simt.matrix import bind_mma, bind_wmma, matrix_move, wmma_elements
 from evokern.simt.operations.memory_ops import address_rows, space_of, widened
 from evokern.simt.operations.table import operation
 from evokern.simt.operations.wmma_travel import count_moves, moves
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import Immediate, Instruction, Operand, Vector
+from evokern.simt.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine

@@ -15,8 +15,9 @@ from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
 from evokern.simt.globals import Site
 from evokern.simt.memory import WINDOW_BITS
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
+from evokern.simt.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine

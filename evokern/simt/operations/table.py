@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from evokern.simt.arrays import Action
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import Instruction
+from evokern.simt.unsupported import Unsupported
 
 Bind = Callable[[Instruction, Binder], Action]
 """Takes rows from the binder and returns the bound work of one instruction."""

@@ -9,8 +9,9 @@ import numpy as np
 from evokern.simt.arrays import Action, Active, Array, ballot
 from evokern.simt.operations.integer import kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Pair, Register
+from evokern.simt.unsupported import Unsupported
 
 
 def _met(b: Binder, active: Active) -> None:

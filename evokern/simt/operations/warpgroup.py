@@ -16,8 +16,9 @@ from evokern.simt.matrix.descriptors import BASE_OFFSET, PIECE, STEP, pieces_of
 from evokern.simt.matrix.wgmma import ROWS, WARP_ROWS, WARPS, WarpgroupProduct, bind_wgmma
 from evokern.simt.operations.matrix_ops import items_of, met, shape_of, slot_of
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.registers import Binder
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Vector
+from evokern.simt.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
