@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.operations.matrix_ops import matrix_name, operations_of
-from evokern.simt.operations.table import pipe_of
+from evokern.simt.instruction_set import pipe_of
+from evokern.simt.matrix_shapes import matrix_name, operations_of
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine

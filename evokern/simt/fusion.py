@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
+from evokern.simt.instruction_set import Operation
 from evokern.simt.operations.matrix_ops import bind_products
 from evokern.simt.operations.memory_ops import access_type
-from evokern.simt.operations.table import Operation
+from evokern.simt.operations.table import binding_of
 from evokern.simt.registers import Binder
 from evokern.simt.segments import row_class
 from evokern.simt.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Vector
+from evokern.simt.touches import Touch
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
@@ -61,8 +63,6 @@ _COSTLY = frozenset(
         "set",
     }
 )
-Touch = tuple[frozenset[object], frozenset[object]]
-"""(registers read, registers written)."""
 Plan = list[int | tuple[int, ...]]
 """Positions within a segment, in the order of execution; a tuple runs as one."""
 
@@ -328,7 +328,7 @@ def bind_group(
         return _bind_loads(machine, unit, numbers, instructions, [single(position) for position in positions])
     operation = program.operations[numbers[0]]
     group = GroupBinder(machine, unit, instructions, operation.results)
-    action = operation.bind(group.instruction, group)
+    action = binding_of(operation)(group.instruction, group)
     return _scattered(machine, group, action)
 
 

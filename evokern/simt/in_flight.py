@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evokern.simt.arrays import Action, Active, Array
-from evokern.simt.operands import registers_of
-from evokern.simt.syntax import Function, Immediate, Instruction, Register, Symbol, Vector
+from evokern.simt.syntax import Immediate, Instruction, Register, Symbol
+from evokern.simt.touches import factors_of, is_product, sums_of
 
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
@@ -25,41 +25,8 @@ if TYPE_CHECKING:
 
 DEEPEST = 9
 """Groups that are told apart, the open one among them: more than any wait leaves."""
-Touch = tuple[frozenset[object], frozenset[object]]
-"""(registers read, registers written)."""
 _State = tuple[tuple[int, int], ...]
 """(sums, factors) in flight as bits, group by group: the open one first, then the latest."""
-
-
-def is_product(instruction: Instruction) -> bool:
-    """Say whether an instruction is ``wgmma.mma_async``, which reads its sums before it writes them."""
-    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
-
-
-def sums_of(instruction: Instruction) -> list[str]:
-    """Return the registers in which a product adds up."""
-    return registers_of(instruction.operands[0])
-
-
-def factors_of(instruction: Instruction) -> list[str]:
-    """Return the registers that hold A, none where it is in shared memory."""
-    return registers_of(instruction.operands[1]) if isinstance(instruction.operands[1], Vector) else []
-
-
-def awaited(function: Function, instructions: Sequence[Instruction], touches: list[Touch]) -> list[Touch]:
-    """Return the registers that a segment's instructions touch, with those in flight among what a wait writes.
-
-    So nothing that is meant to come behind a wait is moved before it.
-    """
-    waits = [at for at, item in enumerate(instructions) if item.opcode == "wgmma" and item.has("wait_group")]
-    if not waits:
-        return touches
-    here = frozenset[object]().union(*(reads | writes for reads, writes in touches))
-    flying = {name for item in function.instructions if is_product(item) for name in sums_of(item) + factors_of(item)}
-    changed = list(touches)
-    for at in waits:
-        changed[at] = touches[at][0], touches[at][1] | (flying & here)
-    return changed
 
 
 @dataclass(frozen=True, slots=True)

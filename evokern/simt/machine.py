@@ -26,6 +26,7 @@ from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.globals import GlobalSpace
 from evokern.simt.objects import BarrierObjects
 from evokern.simt.operations.control import bind_control
+from evokern.simt.operations.table import binding_of
 from evokern.simt.program import Program
 from evokern.simt.proxies import ProxyFences
 from evokern.simt.registers import Binder, RegisterFile, immediate_bits
@@ -215,9 +216,9 @@ class Machine(Reporter):
                 binder.guard_negated = instruction.guard.negated
             if operation.kind == "effect":
                 binder.begin_effect()
-                action = self._effects[number] = operation.bind(instruction, binder)
+                action = self._effects[number] = binding_of(operation)(instruction, binder)
                 return action
-            return binder.finish(operation.bind(instruction, binder))
+            return binder.finish(binding_of(operation)(instruction, binder))
         except Unsupported as verdict:
             raise self.program.refuse(instruction, str(verdict)) from None
 

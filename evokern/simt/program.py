@@ -11,12 +11,13 @@ from evokern.errors import SourceError
 from evokern.simt import operations as _operations  # noqa: F401 - fills the table
 from evokern.simt.fusion import Plan, plan, split
 from evokern.simt.grain import global_grain, shared_grain
-from evokern.simt.in_flight import awaited, is_product
+from evokern.simt.instruction_set import Operation
 from evokern.simt.lines import LineTable
-from evokern.simt.operands import registers_of, symbols_of
-from evokern.simt.operations.table import Operation, lookup
+from evokern.simt.operands import symbols_of
+from evokern.simt.operations.table import lookup
 from evokern.simt.segments import Segment, Unit, is_warp_barrier, member_mask_key, row_class
-from evokern.simt.syntax import Address, Function, Immediate, Instruction, Symbol, Variable, Vector
+from evokern.simt.syntax import Function, Immediate, Instruction, Symbol, Variable, Vector
+from evokern.simt.touches import Touch, awaited, registers_touched, touch_of
 from evokern.simt.unsupported import Unsupported, refusal
 
 INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
@@ -76,19 +77,9 @@ class Program:
         """Return the order of a segment's instructions with groups of at most so many that run as one."""
         return split(self._plans[segment.index], most)
 
-    def touch(self, unit: Unit, number: int) -> tuple[frozenset[object], frozenset[object]]:
+    def touch(self, unit: Unit, number: int) -> Touch:
         """Return the registers that an instruction reads and writes; the carry flag counts as one."""
-        instruction = self.instructions[number]
-        results = result_count(instruction, self.operations[number])
-        reads: set[object] = {name for operand in instruction.operands[results:] for name in registers_of(operand)}
-        writes: set[object] = {name for operand in instruction.operands[:results] for name in registers_of(operand)}
-        if instruction.guard is not None:
-            reads.add(instruction.guard.name)
-        if instruction.guard is not None or is_product(instruction):
-            reads |= writes
-        if instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc"):
-            writes.add("carry")
-        return frozenset(reads), frozenset(writes)
+        return touch_of(self.instructions[number], self.operations[number])
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
         """Return the error for an instruction that the machine does not execute."""
@@ -196,13 +187,7 @@ class Program:
             for position in range(segment.start, segment.stop):
                 instruction = unit.function.instructions[position]
                 operation = self.operations[segment.base + position - segment.start]
-                results = result_count(instruction, operation)
-                reads = [name for operand in instruction.operands[results:] for name in registers_of(operand)]
-                writes = [name for operand in instruction.operands[:results] for name in registers_of(operand)]
-                if instruction.guard is not None:
-                    reads.append(instruction.guard.name)
-                if instruction.guard is not None or is_product(instruction):
-                    reads += writes
+                reads, writes = registers_touched(instruction, operation)
                 for name in reads:
                     if name not in first:
                         shared_names.add(name)
@@ -339,10 +324,3 @@ class Program:
             found[name] = variable
             wanted.extend(symbol for _, symbol, _, _ in variable.pointers)
         return sorted(found.values(), key=lambda item: list(self.variables).index(item.name))
-
-
-def result_count(instruction: Instruction, operation: Operation) -> int:
-    """Return how many of an instruction's leading operands are results."""
-    if instruction.operands and isinstance(instruction.operands[0], Address):
-        return 0
-    return min(operation.results, len(instruction.operands))

@@ -9,7 +9,8 @@ import numpy as np
 
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
-from evokern.simt.operations.table import data_type, operation
+from evokern.simt.instruction_set import data_type
+from evokern.simt.operations.table import operation
 from evokern.simt.registers import Binder
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction
 from evokern.simt.unsupported import Unsupported

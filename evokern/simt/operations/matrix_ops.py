@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import numpy as np
 from evokern.errors import InternalError
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.matrix import bind_mma, bind_wmma, matrix_move, wmma_elements
+from evokern.simt.matrix_shapes import shape_of
 from evokern.simt.operations.memory_ops import address_rows, space_of, widened
 from evokern.simt.operations.table import operation
 from evokern.simt.operations.wmma_travel import count_moves, moves
@@ -21,32 +20,8 @@ from evokern.simt.unsupported import Unsupported
 if TYPE_CHECKING:
     from evokern.simt.machine import Machine
 
-_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 _KINDS = ("f16", "bf16", "tf32", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2", "s4", "u4", "b1")
 _FACTOR = {"f16": 2, "bf16": 2, "s8": 1, "u8": 1, "tf32": 4, "f64": 8, "f32": 4, "s32": 4}
-
-
-def shape_of(i: Instruction) -> tuple[int, int, int]:
-    """Return M, N, K of a matrix instruction."""
-    for word in i.modifiers:
-        match = _SHAPE.match(word)
-        if match is not None:
-            return int(match[1]), int(match[2]), int(match[3])
-    raise Unsupported(f"{i.name} without a shape")
-
-
-_NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satfinite"})
-
-
-def matrix_name(words: Sequence[str]) -> str:
-    """Return shape and types of a matrix instruction, given the words behind its opcode: what counters call it."""
-    return ".".join(word for word in words if word not in _NO_TYPE)
-
-
-def operations_of(i: Instruction) -> float:
-    """Return the operations that one warp does in a matrix product: of a warpgroup's, a quarter."""
-    m, n, k = shape_of(i)
-    return 2.0 * m * n * k / (4 if i.opcode == "wgmma" else 1)
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:

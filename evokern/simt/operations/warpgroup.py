@@ -14,7 +14,8 @@ from evokern.errors import InternalError
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.matrix.descriptors import BASE_OFFSET, PIECE, STEP, pieces_of
 from evokern.simt.matrix.wgmma import ROWS, WARP_ROWS, WARPS, WarpgroupProduct, bind_wgmma
-from evokern.simt.operations.matrix_ops import items_of, met, shape_of, slot_of
+from evokern.simt.matrix_shapes import shape_of
+from evokern.simt.operations.matrix_ops import items_of, met, slot_of
 from evokern.simt.operations.table import operation
 from evokern.simt.registers import Binder
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Vector
