@@ -87,7 +87,7 @@ class _Paths:
             if instruction.opcode == "wgmma" and not is_product(instruction):
                 state = _ordered(instruction, state)
                 continue
-            reads, writes = (self.mask(names) for names in self.program.touch(self.unit, number))
+            reads, writes = (self.mask(names) for names in self.program.touch(number))
             if not reads and not writes:
                 continue
             sums = factors = 0

@@ -20,10 +20,10 @@ from evokern.simt.asynccopy import AsyncCopies
 from evokern.simt.barriers import Barriers
 from evokern.simt.counters import EventCounter, Tally
 from evokern.simt.endless import Endless
-from evokern.simt.fusion import GROUP_ELEMENTS, bind_group
 from evokern.simt.gates import Gates
 from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.globals import GlobalSpace
+from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
 from evokern.simt.objects import BarrierObjects
 from evokern.simt.operations.control import bind_control
 from evokern.simt.operations.table import binding_of

@@ -12,7 +12,7 @@ right row.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class RegisterFile:
     """The rows of one batch."""
 
-    def __init__(self, rows: dict[str, int], lanes: int) -> None:
+    def __init__(self, rows: Mapping[str, int], lanes: int) -> None:
         self.lanes = lanes
         self.bits = {
             "pred": np.zeros((rows.get("pred", 0), lanes), np.bool_),
