@@ -7,17 +7,12 @@ Allocations that the kernel may not write need no shadow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
-from evokern.simt.memory import GLOBAL_BASE
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.memory import Memory
-    from evokern.simt.program import Program
+from evokern.simt.batch import Batch
+from evokern.simt.memory import GLOBAL_BASE, Memory
+from evokern.simt.program import Program
 
 _TIME, _BLOCK = 40, 16
 _NUMBER = 0x7FFF
@@ -57,17 +52,16 @@ class GlobalShadow:
         return view, count
 
     def read(
-        self, machine: Machine, active: Active, index: Array, width: int, number: int, *, initialised: bool
+        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, *, initialised: bool
     ) -> None:
         """Check reads against writes of other blocks, and against there being none; record them."""
         element = index if width >= self.grain else index * width // self.grain
         view, count = self._view(0, width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-        mine = active.pick(machine.globals.block_key)
         if seen.any():
-            self._compare(machine, active, seen, mine, element, count, number, "written")
+            self._compare(batch, active, seen, mine, element, count, number, "written")
         if not initialised:
-            self._unwritten(machine, active, seen, element, count, number)
+            self._unwritten(batch, active, seen, element, count, number)
         keys = self._keys(mine, number, count)
         self.reads = True
         self.turn ^= 1
@@ -75,8 +69,9 @@ class GlobalShadow:
 
     def write(
         self,
-        machine: Machine,
+        batch: Batch,
         active: Active,
+        mine: Array,
         index: Array,
         width: int,
         number: int,
@@ -86,7 +81,6 @@ class GlobalShadow:
     ) -> None:
         """Check writes against accesses of other blocks; record them. Writing what is there already is no race."""
         element = index if width >= self.grain else index * width // self.grain
-        mine = active.pick(machine.globals.block_key)
         for which in (0, 1, 2) if self.reads else (0,):
             view, count = self._view(which, width)
             seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -95,7 +89,7 @@ class GlobalShadow:
                 if values is not None and which == 0:
                     now = self.memory.view(width).take(index, mode="clip")
                     same = (now.view(np.uint8) == values.view(np.uint8)).reshape(-1, width).all(1)
-                self._compare(machine, active, seen, mine, element, count, number, "written" if which == 0 else "read",
+                self._compare(batch, active, seen, mine, element, count, number, "written" if which == 0 else "read",
                               exempt=same, atomic=atomic)  # fmt: skip
         view, count = self._view(0, width)
         keys = self._keys(mine, number | (_ATOMIC if atomic else 0), count)
@@ -105,11 +99,11 @@ class GlobalShadow:
             and values is not None
             and (view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any()
         ):
-            self._collide(machine, active, element, mine, values, width, number, count)
+            self._collide(batch, active, element, mine, values, width, number, count)
 
     def _collide(
         self,
-        machine: Machine,
+        batch: Batch,
         active: Active,
         element: Array,
         mine: Array,
@@ -130,7 +124,7 @@ class GlobalShadow:
             at = int(element[lane]) * count * self.grain
             buffer = self.memory.find(at)
             other = int(mine[winner[lane]] >> np.uint64(_BLOCK)) - 1
-            machine.report(
+            batch.report(
                 "global_race",
                 number,
                 int(active.lanes[lane]),
@@ -149,7 +143,7 @@ class GlobalShadow:
 
     def _compare(
         self,
-        machine: Machine,
+        batch: Batch,
         active: Active,
         seen: Array,
         mine: Array,
@@ -175,7 +169,7 @@ class GlobalShadow:
         other = ((keys & block_bits) >> np.uint64(_BLOCK)).astype(np.int64) - 1
         lanes = active.lanes[row]
         if self.ordered:
-            open_ = ~self._known(machine, lanes, other, (keys >> np.uint64(_TIME)).astype(np.int64))
+            open_ = ~self._known(batch, lanes, other, (keys >> np.uint64(_TIME)).astype(np.int64))
             row, part, keys, other, lanes = row[open_], part[open_], keys[open_], other[open_], lanes[open_]
             if not row.size:
                 return
@@ -184,7 +178,7 @@ class GlobalShadow:
         group = numbers == first
         at = (int(element[row[0]]) * count + int(part[0])) * self.grain
         buffer = self.memory.find(at)
-        machine.report(
+        batch.report(
             "global_race",
             number,
             int(lanes[0]),
@@ -196,9 +190,7 @@ class GlobalShadow:
             detail=f"The word is also {what} by block {int(other[0])} of the grid",
         )
 
-    def _unwritten(
-        self, machine: Machine, active: Active, seen: Array, element: Array, count: int, number: int
-    ) -> None:
+    def _unwritten(self, batch: Batch, active: Active, seen: Array, element: Array, count: int, number: int) -> None:
         empty = (seen == 0).any(1)
         if not empty.any():
             return
@@ -209,7 +201,7 @@ class GlobalShadow:
                 inside = (places >= buffer.offset) & (places < buffer.offset + buffer.size)
                 if inside.any():
                     at = int(places[inside][0])
-                    machine.report(
+                    batch.report(
                         "uninitialised",
                         number,
                         int(lanes[inside][0]),
@@ -237,9 +229,9 @@ class GlobalShadow:
             for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
                 self.acquired[pair] = self.released[pair[0]].copy()
 
-    def _known(self, machine: Machine, lanes: Array, other: Array, time: Array) -> Array:
+    def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
         known = np.zeros(lanes.size, np.bool_)
-        launches, blocks = machine.launch[lanes], machine.block_id[lanes]
+        launches, blocks = batch.launch[lanes], batch.block_id[lanes]
         for pair in {(int(one), int(two)) for one, two in zip(launches, blocks, strict=True)}:
             seen = self.acquired.get(pair)
             if seen is not None:

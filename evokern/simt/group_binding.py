@@ -7,20 +7,17 @@ are scattered. That spreads the fixed cost of NumPy calls, which at a few hundre
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
+from evokern.simt.binder import Binder
 from evokern.simt.operations.matrix_ops import bind_products
 from evokern.simt.operations.memory_ops import access_type
 from evokern.simt.operations.table import binding_of
-from evokern.simt.registers import Binder
 from evokern.simt.segments import Segment, Unit, row_class
+from evokern.simt.state import MachineState
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
 
 GROUP_ELEMENTS = 32768
 """Most lanes times instructions of a group: beyond, its rows leave the caches."""
@@ -29,10 +26,11 @@ GROUP_ELEMENTS = 32768
 class GroupBinder(Binder):
     """Hands an operation the gathered rows of several instructions, as if they were more lanes."""
 
-    def __init__(self, machine: Machine, unit: Unit, instructions: list[Instruction], results: int) -> None:
-        super().__init__(machine)
+    def __init__(self, state: MachineState, unit: Unit, instructions: list[Instruction], results: int) -> None:
+        super().__init__(state)
+        batch = state.batch
         self.unit = unit
-        self.lanes = machine.lanes * len(instructions)
+        self.lanes = batch.lanes * len(instructions)
         self.kinds: dict[str, str] = {}
         self.buffers: dict[str, Array] = {}
         self.rows: dict[str, Array] = {}
@@ -48,7 +46,7 @@ class GroupBinder(Binder):
             kind = slots[0][0]
             self.kinds[name] = kind
             self.rows[name] = np.array([slot[1] for slot in slots])
-            self.buffers[name] = np.empty(self.lanes, machine.registers.bits[kind].dtype)
+            self.buffers[name] = np.empty(self.lanes, batch.registers.bits[kind].dtype)
             operands.append(Register(name))
         self.results = [f"#{place}" for place in range(results)]
         self.instruction = Instruction(
@@ -85,41 +83,42 @@ class GroupBinder(Binder):
         """Return a row for intermediate values."""
         key = (row_class(type_name), index)
         if key not in self._spare:
-            self._spare[key] = np.empty(self.lanes, self.machine.registers.bits[key[0]].dtype)
+            self._spare[key] = np.empty(self.lanes, self.file.bits[key[0]].dtype)
         return self._spare[key].view(DTYPES[type_name])
 
 
 def bind_group(
-    machine: Machine, segment: Segment, positions: tuple[int, ...], single: Callable[[int], Action]
+    state: MachineState, segment: Segment, positions: tuple[int, ...], single: Callable[[int], Action]
 ) -> Action:
     """Bind instructions to run as one.
 
     Args:
-        machine: the machine.
+        state: the machine's state.
         segment: their segment.
         positions: their places in it.
         single: binds one of them alone, for when not all lanes are active.
     """
-    program, unit = machine.program, segment.unit
+    program, unit = state.batch.program, segment.unit
     numbers = [segment.base + position for position in positions]
     instructions = [program.instructions[number] for number in numbers]
     if instructions[0].opcode == "mma":
-        binder = Binder(machine)
+        binder = Binder(state)
         binder.start(unit, numbers[0], False)
         binder.begin_effect()
         return bind_products(instructions, binder)
     if instructions[0].opcode == "ld":
-        return _bind_loads(machine, unit, numbers, instructions, [single(position) for position in positions])
+        return _bind_loads(state, unit, numbers, instructions, [single(position) for position in positions])
     operation = program.operations[numbers[0]]
-    group = GroupBinder(machine, unit, instructions, operation.results)
+    group = GroupBinder(state, unit, instructions, operation.results)
     action = binding_of(operation)(group.instruction, group)
-    return _scattered(machine, group, action)
+    return _scattered(state, group, action)
 
 
-def _scattered(machine: Machine, group: GroupBinder, action: Action) -> Action:
-    lanes = machine.lanes
+def _scattered(state: MachineState, group: GroupBinder, action: Action) -> Action:
+    batch = state.batch
+    lanes = batch.lanes
     count = group.lanes // lanes
-    files = machine.registers.bits
+    files = batch.registers.bits
     gathers = []
     for name, rows in group.rows.items():
         if name not in group.results:
@@ -138,7 +137,7 @@ def _scattered(machine: Machine, group: GroupBinder, action: Action) -> Action:
             else:
                 file.take(rows, 0, buffer, "clip")
         action()
-        active = machine.active
+        active = batch.active
         for file, rows, buffer in outs:
             if active.full:
                 file[rows] = buffer
@@ -149,9 +148,10 @@ def _scattered(machine: Machine, group: GroupBinder, action: Action) -> Action:
 
 
 def _bind_loads(
-    machine: Machine, unit: Unit, numbers: list[int], instructions: list[Instruction], alone: list[Action]
+    state: MachineState, unit: Unit, numbers: list[int], instructions: list[Instruction], alone: list[Action]
 ) -> Action:
     """Loads from shared memory through addresses in registers; anything unusual is left to single loads."""
+    batch, events, shared = state.batch, state.events, state.shared
     kind, count = access_type(instructions[0])
     size = TYPE_BYTES[kind]
     width = size * count
@@ -159,7 +159,7 @@ def _bind_loads(
     addresses = [item.operands[1] for item in instructions]
     sources = [unit.slots[address.base.name] for address in addresses]  # type: ignore[union-attr]
     offsets = np.array([address.offset for address in addresses], np.int64)[:, None]  # type: ignore[union-attr]
-    pointers = machine.registers.bits[sources[0][0]]
+    pointers = batch.registers.bits[sources[0][0]]
     # Several loads often go through one register: its row serves them all.
     places = np.array([source[1] for source in sources[: 1 if len(set(sources)) == 1 else None]])
     element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
@@ -167,14 +167,13 @@ def _bind_loads(
         item.operands[0].items if isinstance(item.operands[0], Vector) else (item.operands[0],) for item in instructions
     ]
     slots = [unit.slots[item.name] for items in targets for item in items]  # type: ignore[union-attr]
-    file = machine.registers.bits[slots[0][0]]
+    file = batch.registers.bits[slots[0][0]]
     plain = file.itemsize >= size
     rows = np.array([slot[1] for slot in slots])
     tags = np.array([number << 10 for number in numbers], np.uint64)[:, None]
-    shared = machine.shared
 
     def run() -> None:
-        active = machine.active
+        active = batch.active
         if plain and active.all:
             base = pointers.take(places, 0)
             part = shared.part(active, base)
@@ -185,9 +184,9 @@ def _bind_loads(
             )
             index = (where + shared.base) >> shift
             if sound and (shared.shadow is None or shared.shadow.read_together(index, width, tags, part)):
-                if machine.events is not None:
+                if events is not None:
                     for place, number in enumerate(numbers):
-                        machine.events.shared(number, active, index[place], width)
+                        events.shared(number, active, index[place], width)
                 found = shared.view(width).take(index, mode="clip").view(element)
                 if count > 1:
                     found = found.reshape(len(numbers), -1, count).transpose(0, 2, 1).reshape(rows.size, -1)

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.program import Program
+from evokern.simt.segments import Segment, Unit
 from evokern.simt.syntax import Immediate, Instruction, Register, Symbol
 from evokern.simt.touches import factors_of, is_product, sums_of
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.program import Program
-    from evokern.simt.segments import Segment, Unit
 
 DEEPEST = 9
 """Groups that are told apart, the open one among them: more than any wait leaves."""
@@ -167,17 +164,17 @@ class RegistersInFlight:
         finished: per lane, how many groups have been waited for.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
         self.watched: dict[int, Watch] = {}
-        self.finished = np.zeros(machine.lanes, np.int64)
+        self.finished = np.zeros(batch.lanes, np.int64)
         self._tables: dict[int, _Table] = {}
-        for unit in machine.program.units if machine.options.sanitize else ():
+        for unit in batch.program.units if batch.options.sanitize else ():
             if any(is_product(item) for item in unit.function.instructions):
-                paths = _Paths(machine.program, unit)
+                paths = _Paths(batch.program, unit)
                 if found := paths.watched():
                     self.watched |= found
-                    none = np.full((len(paths.bit), machine.lanes), -1, np.int64)
+                    none = np.full((len(paths.bit), batch.lanes), -1, np.int64)
                     self._tables[unit.number] = _Table(tuple(paths.bit), paths.bit, none, none.copy())
 
     def load(self) -> None:
@@ -189,10 +186,10 @@ class RegistersInFlight:
 
     def issue(self, number: int, active: Active, group: Array) -> None:
         """Note the registers of a product, and the group of each active lane."""
-        table = self._tables.get(self.machine.program.owners[number].number)
+        table = self._tables.get(self._batch.program.owners[number].number)
         if table is None:
             return
-        instruction = self.machine.program.instructions[number]
+        instruction = self._batch.program.instructions[number]
         for rows, names in ((table.sums, sums_of(instruction)), (table.factors, factors_of(instruction))):
             rows[np.array([table.bit[name] for name in names], np.int64)[:, None], active.lanes] = group
 
@@ -201,16 +198,16 @@ class RegistersInFlight:
         watch = self.watched.get(number)
         if watch is None:
             return []
-        machine = self.machine
-        unit, guard = machine.program.owners[number], machine.program.instructions[number].guard
+        batch = self._batch
+        unit, guard = batch.program.owners[number], batch.program.instructions[number].guard
         table = self._tables[unit.number]
         row = None
         if guard is not None:
             kind, index, _ = unit.slots[guard.name]
-            row = machine.registers.row(kind, index, "pred")
+            row = batch.registers.row(kind, index, "pred")
 
         def run() -> None:
-            mask = machine.active.mask
+            mask = batch.active.mask
             if guard is not None and row is not None:
                 mask = mask & ~row if guard.negated else mask & row
             lanes = np.flatnonzero(mask)
@@ -220,7 +217,7 @@ class RegistersInFlight:
                     for groups in tables:
                         late |= groups[place, lanes] >= self.finished[lanes]
                     detail = f"Register {table.names[place]} belongs to a wgmma whose group was not waited for"
-                    machine.report_lanes("async_not_waited", number, lanes[late], detail=detail)
+                    batch.report_lanes("async_not_waited", number, lanes[late], detail=detail)
             if watch.copy is not None:
                 to, source = watch.copy
                 table.sums[to, lanes] = table.sums[source, lanes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evokern.errors import SourceError, nearest
+from evokern.simt.check import check
 from evokern.simt.lowering import lower
 from evokern.simt.operations import lookup
 from evokern.simt.parser import Parser
@@ -71,9 +72,7 @@ class Module:
             SourceError: the entry does not exist, or what is not supported, with line and instruction.
         """
         if entry not in self._checked:
-            from evokern.simt.launch import check_entry
-
-            check_entry(self, entry)
+            check(self.program(entry))
             self._checked.add(entry)
 
 

@@ -11,15 +11,14 @@ share the shadow of one of them (`evokern.simt.twins`) until something is found.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
+from evokern.simt.batch import Batch
 from evokern.simt.twins import EVERYTHING, Part, Twins
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
 
 STAMP = 32
 """Bits below the time stamp: 22 for the instruction, 10 for the thread."""
@@ -32,6 +31,8 @@ _LOW = np.uint64(0xFFFFFFFF)
 _THREAD = np.uint64(0x3FF)
 
 
+PlaceOf = Callable[[int, int], tuple[int, str, int]]
+"""(position in all blocks' memory, lane) → address within its block, variable, distance from its start."""
 Found = tuple[str, int, Array, Array, int, str]
 """Kind, instruction, lanes, words, the other party's instruction (or -1), detail."""
 
@@ -46,10 +47,17 @@ class SharedShadow:
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
     """
 
-    def __init__(self, machine: Machine, size: int) -> None:
-        self.machine = machine
-        geometry = machine.geometry
-        self.grain = machine.program.shared_grain
+    def __init__(self, batch: Batch, size: int, place_of: PlaceOf) -> None:
+        """Watch the shared memory of a batch.
+
+        Args:
+            batch: the lanes.
+            size: bytes of shared memory of all blocks.
+            place_of: names what lies at a position.
+        """
+        self._batch, self._place_of = batch, place_of
+        geometry = batch.geometry
+        self.grain = batch.program.shared_grain
         self.words = size // self.grain
         self.warps = geometry.width // 32
         self.blocks = geometry.blocks
@@ -57,14 +65,14 @@ class SharedShadow:
         self.writer = np.empty(self.words, np.uint64)
         self.readers = (np.empty(self.words, np.uint64), np.empty(self.words, np.uint64))
         self._views: dict[tuple[int, int], Array] = {}
-        self.thread = machine.thread.astype(np.uint64)
+        self.thread = batch.thread.astype(np.uint64)
         self.clocks = np.zeros((self.blocks, self.warps, self.warps), np.int64)
-        self.floor = np.zeros(machine.lanes, np.uint64)
+        self.floor = np.zeros(batch.lanes, np.uint64)
         self._level: Any = None
         """`floor`, where it is the same for all lanes."""
         self._limits: Array | None = None
         """`clocks` as parts of keys, warp-synchronous instructions included; None when it has to be made anew."""
-        self.collective = np.zeros(machine.lanes, np.int64)
+        self.collective = np.zeros(batch.lanes, np.int64)
         self.turn = 0
         self.now = 1
         self.dirty = False
@@ -383,8 +391,8 @@ class SharedShadow:
         keys, lane, word, stamp = keys[usual], lane[usual], word[usual], stamp[usual]
         low = keys & _LOW
         thread = (low & _THREAD).astype(np.int64)
-        mine = self.machine.thread[lane]
-        width = self.machine.geometry.width
+        mine = self._batch.thread[lane]
+        width = self._batch.geometry.width
         block = lane // width
         my_warp, their_warp = mine // 32, thread // 32
         seen_up_to = self.clocks[block, my_warp, their_warp]
@@ -414,12 +422,10 @@ class SharedShadow:
         self._tell([(kind, number, lanes, words, other, detail)])
 
     def _tell(self, found: list[Found]) -> None:
-        machine = self.machine
         for kind, number, lanes, words, other, detail in found:
             lane = int(lanes[0])
-            address = int(words[0]) * self.grain - machine.shared.base_of(lane)
-            name, offset = machine.shared.name_of(address)
-            machine.report(
+            address, name, offset = self._place_of(int(words[0]) * self.grain, lane)
+            self._batch.report(
                 kind, number, lane, count=int(np.unique(lanes).size), address=address, allocation=name, offset=offset,
                 other=other, detail=detail,
             )  # fmt: skip

@@ -8,9 +8,9 @@ import numpy as np
 
 from evokern.simt import numerics
 from evokern.simt.arrays import Action
+from evokern.simt.binder import Binder
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder
 from evokern.simt.syntax import Instruction
 from evokern.simt.unsupported import Unsupported
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evokern.simt.arrays import Action
+from evokern.simt.binder import Binder
 from evokern.simt.instruction_set import FAMILY, Operation, data_type
-from evokern.simt.registers import Binder
 from evokern.simt.syntax import Instruction
 from evokern.simt.unsupported import Unsupported
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from evokern.simt.arrays import Action, Array
+from evokern.simt.binder import Binder
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder
 from evokern.simt.syntax import Instruction
 from evokern.simt.unsupported import Unsupported
 
