@@ -11,12 +11,18 @@ import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.batch import Batch
+from evokern.simt.bit_fields import BitField
 from evokern.simt.memory import GLOBAL_BASE, Memory
 from evokern.simt.program import Program
 
-_TIME, _BLOCK = 40, 16
-_NUMBER = 0x7FFF
-_ATOMIC = 0x8000
+TIME = BitField(40, 24)
+"""When an access happened: fences so far."""
+BLOCK = BitField(16, 24)
+"""Linear id of its block, plus one: nought for words that nobody accessed."""
+ATOMIC = BitField(15, 1)
+"""Whether it takes part in the order of blocks."""
+NUMBER = BitField(0, 15)
+"""Its instruction."""
 
 
 class GlobalShadow:
@@ -92,7 +98,7 @@ class GlobalShadow:
                 self._compare(batch, active, seen, mine, element, count, number, "written" if which == 0 else "read",
                               exempt=same, atomic=atomic)  # fmt: skip
         view, count = self._view(0, width)
-        keys = self._keys(mine, number | (_ATOMIC if atomic else 0), count)
+        keys = self._keys(mine, number, count, atomic=atomic)
         view[element] = keys
         if (
             not atomic
@@ -123,7 +129,7 @@ class GlobalShadow:
             lane = int(np.flatnonzero(race)[0])
             at = int(element[lane]) * count * self.grain
             buffer = self.memory.find(at)
-            other = int(mine[winner[lane]] >> np.uint64(_BLOCK)) - 1
+            other = int(BLOCK.of(mine[winner[lane : lane + 1]])[0]) - 1
             batch.report(
                 "global_race",
                 number,
@@ -136,9 +142,9 @@ class GlobalShadow:
                 detail=f"The word is also written by block {other} of the grid",
             )
 
-    def _keys(self, mine: Array, number: int, count: int) -> Array:
-        tag = min(number & _NUMBER, _NUMBER) | (number & _ATOMIC)
-        key = mine + np.uint64(self.now << _TIME | tag)
+    def _keys(self, mine: Array, number: int, count: int, *, atomic: bool = False) -> Array:
+        tag = NUMBER.pack(number & NUMBER.most) | ATOMIC.pack(atomic)
+        key = mine + np.uint64(TIME.pack(self.now) | tag)
         return key if count == 1 else np.repeat(key, count).view(RAW.get(8 * count, np.dtype(f"V{8 * count}")))
 
     def _compare(
@@ -155,25 +161,24 @@ class GlobalShadow:
         exempt: Array | None = None,
         atomic: bool = False,
     ) -> None:
-        block_bits = np.uint64(0xFFFFFF << _BLOCK)
-        theirs = seen & block_bits
+        theirs = BLOCK.alone(seen)
         race = (theirs != 0) & (theirs != mine[:, None])
         if exempt is not None:
             race &= ~exempt[:, None]
         if atomic:
-            race &= (seen & np.uint64(_ATOMIC)) == 0
+            race &= ATOMIC.alone(seen) == 0
         if not race.any():
             return
         row, part = np.nonzero(race)
         keys = seen[row, part]
-        other = ((keys & block_bits) >> np.uint64(_BLOCK)).astype(np.int64) - 1
+        other = BLOCK.of(keys) - 1
         lanes = active.lanes[row]
         if self.ordered:
-            open_ = ~self._known(batch, lanes, other, (keys >> np.uint64(_TIME)).astype(np.int64))
+            open_ = ~self._known(batch, lanes, other, TIME.of(keys))
             row, part, keys, other, lanes = row[open_], part[open_], keys[open_], other[open_], lanes[open_]
             if not row.size:
                 return
-        numbers = (keys & np.uint64(_NUMBER)).astype(np.int64)
+        numbers = NUMBER.of(keys)
         first = int(numbers[0])
         group = numbers == first
         at = (int(element[row[0]]) * count + int(part[0])) * self.grain

@@ -7,7 +7,7 @@ import numpy as np
 from evokern.simt.arrays import Active, Array, lowest_bits
 from evokern.simt.batch import Batch
 from evokern.simt.faults import misaligned, outside
-from evokern.simt.global_shadow import GlobalShadow
+from evokern.simt.global_shadow import BLOCK, GlobalShadow
 from evokern.simt.memory import GLOBAL_BASE, Buffer, Memory
 
 
@@ -54,7 +54,7 @@ class GlobalSpace:
     def load(self) -> None:
         """New blocks."""
         self.loads += 1
-        self.block_key[:] = (self._batch.block_id + 1).astype(np.uint64) << np.uint64(16)
+        self.block_key[:] = BLOCK.pack_all((self._batch.block_id + 1).astype(np.uint64))
         self.starts, self.sizes = self.memory.bounds()
 
     def view(self, width: int) -> Array:

@@ -16,6 +16,7 @@ from evokern.simt.operations.matrix_ops import bind_products
 from evokern.simt.operations.memory_ops import access_type
 from evokern.simt.operations.table import binding_of
 from evokern.simt.segments import Segment, Unit, row_class
+from evokern.simt.shadow import NUMBER
 from evokern.simt.state import MachineState
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
 
@@ -170,7 +171,7 @@ def _bind_loads(
     file = batch.registers.bits[slots[0][0]]
     plain = file.itemsize >= size
     rows = np.array([slot[1] for slot in slots])
-    tags = np.array([number << 10 for number in numbers], np.uint64)[:, None]
+    tags = NUMBER.pack_all(np.array(numbers, np.uint64))[:, None]
 
     def run() -> None:
         active = batch.active

@@ -11,7 +11,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.shadow import IN_FLIGHT, STAMP, SharedShadow
+from evokern.simt.shadow import IN_FLIGHT, STAMP, THREAD, SharedShadow
 from evokern.simt.twins import EVERYTHING, Part
 
 
@@ -58,8 +58,7 @@ class ProxyFences:
             return
         few = part.active
         keys, words = shadow.writers(index[part.chosen], width)
-        stamp = (keys >> np.uint64(STAMP)).astype(np.int64)
-        thread = (keys & np.uint64(0x3FF)).astype(np.int64)
+        stamp, thread = STAMP.of(keys), THREAD.of(keys)
         block = (few.lanes // self._width)[:, None]
         late = (stamp >= self.own[block * self._width + thread]) & (stamp > 0) & (stamp < IN_FLIGHT)
         if not late.any():
