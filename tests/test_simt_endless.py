@@ -7,8 +7,7 @@ import pytest
 from simt_tools import module_of
 
 from evokern import simt
-from evokern.simt.endless import REPEATS
-from evokern.simt.machine import Machine
+from evokern.simt.endless import REPEATS, Endless
 
 LIMIT = 400_000
 
@@ -52,13 +51,13 @@ def _run(body: str, limit: int = LIMIT) -> simt.LaunchResult:
 def issued(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Issued instructions of each launch that was ended."""
     counts: list[int] = []
-    stop = Machine.stop_hung
+    stop = Endless.stop_hung
 
-    def noted(self: Machine, *args: object) -> None:
-        counts.append(self.issued)
+    def noted(self: Endless, *args: object) -> None:
+        counts.append(self.schedule.issued)
         stop(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Machine, "stop_hung", noted)
+    monkeypatch.setattr(Endless, "stop_hung", noted)
     return counts
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from evokern.kernel import Launch
 from evokern.profiles import Profile
 from evokern.simt import Counters, timemodel
-from evokern.simt.operations.matrix_ops import matrix_name
+from evokern.simt.matrix_shapes import matrix_name
 
 Chain = tuple[tuple[str, int], ...]
 """(header or empty, line) of the calls through which a line was inlined, innermost first."""

@@ -8,15 +8,15 @@ finding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.globals import GlobalSpace
+from evokern.simt.scratchpad import SharedSpace
+from evokern.simt.shadow import IN_FLIGHT
 from evokern.simt.twins import Part
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
 
 
 @dataclass(slots=True, eq=False)
@@ -46,8 +46,8 @@ class _Copy:
 class AsyncCopies:
     """Copies under way, and how many groups each lane has committed."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, batch: Batch, shared: SharedSpace, global_: GlobalSpace) -> None:
+        self._batch, self._shared, self._global = batch, shared, global_
         self.pending: list[_Copy] = []
         self.committed: Array | int = 0
 
@@ -60,15 +60,10 @@ class AsyncCopies:
         self, active: Active, index: Array, data: Array, width: int, number: int, source: Array | None, part: Part
     ) -> None:
         """Record a copy: destination indices and data, one per active lane; ``part`` as `SharedSpace.locate` gives."""
-        machine = self.machine
         group = self.committed if isinstance(self.committed, int) else self.committed[active.lanes]
-        if machine.shared.shadow is not None:
-            from evokern.simt.shadow import IN_FLIGHT
-
-            machine.shared.shadow.write(active, index, width, number, part, stamp=IN_FLIGHT)
-        self.pending.append(
-            _Copy(active, active.lanes, index, data, width, group, number, source, machine.globals.writes)
-        )
+        if self._shared.shadow is not None:
+            self._shared.shadow.write(active, index, width, number, part, stamp=IN_FLIGHT)
+        self.pending.append(_Copy(active, active.lanes, index, data, width, group, number, source, self._global.writes))
 
     def commit(self, active: Active) -> None:
         """Close the current group of the active lanes."""
@@ -76,14 +71,13 @@ class AsyncCopies:
             if active.full:
                 self.committed += 1
                 return
-            self.committed = np.full(self.machine.lanes, self.committed, np.int64)
+            self.committed = np.full(self._batch.lanes, self.committed, np.int64)
         self.committed[active.mask] += 1
 
     def wait(self, active: Active, most: int | None) -> None:
         """Let land what has to: all but the ``most`` latest groups; None for everything, committed or not."""
         if not self.pending:
             return
-        machine = self.machine
         kept: list[_Copy] = []
         limit: Array | int = 1 << 60 if most is None else self.committed - most
         rows: Array | None = None
@@ -95,7 +89,7 @@ class AsyncCopies:
                     kept.append(copy)
                 continue
             if rows is None:
-                rows = np.full(machine.lanes, -1, np.int64)
+                rows = np.full(self._batch.lanes, -1, np.int64)
                 rows[active.lanes] = limit if isinstance(limit, int) else limit[active.lanes]
             ready = copy.group < rows[copy.lanes]
             if ready.all():
@@ -107,7 +101,7 @@ class AsyncCopies:
                 rest = ~ready
                 kept.append(
                     _Copy(
-                        machine.restrict(copy.active, rest),
+                        self._batch.restrict(copy.active, rest),
                         copy.lanes[rest],
                         copy.index[rest],
                         copy.data[rest],
@@ -121,20 +115,19 @@ class AsyncCopies:
         self.pending = kept
 
     def _land(self, copy: _Copy, ready: Array | None) -> None:
-        machine = self.machine
         active, index, data, source = copy.active, copy.index, copy.data, copy.source
         if ready is not None:
-            active = machine.restrict(active, ready)
+            active = self._batch.restrict(active, ready)
             index, data = index[ready], data[ready]
             source = None if source is None else source[ready]
-        machine.shared.view(copy.width)[index] = data
-        if machine.shared.shadow is not None:
-            machine.shared.shadow.land(active, index, copy.width, copy.number)
-        if source is not None and machine.globals.writes != copy.writes and machine.options.sanitize:
-            now = machine.globals.view(copy.width).take(source, mode="clip")
+        self._shared.view(copy.width)[index] = data
+        if self._shared.shadow is not None:
+            self._shared.shadow.land(active, index, copy.width, copy.number)
+        if source is not None and self._global.writes != copy.writes and self._batch.options.sanitize:
+            now = self._global.view(copy.width).take(source, mode="clip")
             changed = (now.view(np.uint8) != data.view(np.uint8)).reshape(-1, copy.width).any(1)
             if changed.any():
-                machine.report(
+                self._batch.report(
                     "async_not_waited",
                     copy.number,
                     int(active.lanes[changed][0]),
@@ -145,5 +138,5 @@ class AsyncCopies:
     def finish(self) -> None:
         """Let everything land at the end of the blocks."""
         for copy in self.pending:
-            self.machine.shared.view(copy.width)[copy.index] = copy.data
+            self._shared.view(copy.width)[copy.index] = copy.data
         self.pending.clear()

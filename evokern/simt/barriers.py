@@ -6,14 +6,14 @@ counted in whole warps. Threads may also arrive without waiting.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
+from evokern.simt.batch import Batch
+from evokern.simt.schedule import Schedule
+from evokern.simt.shadow import SharedShadow
 
 
 class _Barrier:
@@ -32,10 +32,10 @@ class _Barrier:
 class Barriers:
     """The barriers of a batch."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, batch: Batch, schedule: Schedule, shadow: SharedShadow | None) -> None:
+        self._batch, self._schedule, self._shadow = batch, schedule, shadow
         self._ids: dict[int, _Barrier] = {}
-        self.busy = np.zeros(machine.lanes, np.bool_)
+        self.busy = np.zeros(batch.lanes, np.bool_)
 
     def load(self) -> None:
         """New blocks."""
@@ -71,15 +71,14 @@ class Barriers:
         plain: bool,
     ) -> int:
         """Handle the arrival of lanes; returns the next segment when all of them go on at once, else −1."""
-        machine = self.machine
         if plain and active.full and not self._ids:
-            if machine.shared.shadow is not None:
-                machine.shared.shadow.block_barrier(active.mask, True)
+            if self._shadow is not None:
+                self._shadow.block_barrier(active.mask, True)
             return follow
-        key = (64 - machine.depth) * machine.count + follow
+        key = self._schedule.base + follow
         for which in np.unique(active.pick(identity)):
-            part = active if identity.shape[0] == 1 else machine.restrict(active, identity[active.lanes] == which)
-            barrier = self._ids.setdefault(int(which), _Barrier(machine.lanes))
+            part = active if identity.shape[0] == 1 else self._batch.restrict(active, identity[active.lanes] == which)
+            barrier = self._ids.setdefault(int(which), _Barrier(self._batch.lanes))
             lanes = part.lanes
             self._first(barrier, lanes)
             barrier.arrived[lanes] = True
@@ -92,15 +91,15 @@ class Barriers:
                 barrier.reductions[number] = reduction
             self._release(int(which), barrier)
             if not waits:
-                machine.push(key, part)
+                self._schedule.push(key, part)
         return -1
 
     def _first(self, barrier: _Barrier, lanes: Array) -> None:
         """On the first arrival in a block, note who is there and could still come."""
-        width = self.machine.geometry.width
+        width = self._batch.geometry.width
         blocks = np.unique(lanes // width)
         fresh = blocks[~barrier.arrived.reshape(-1, width)[blocks].any(1)]
-        barrier.present.reshape(-1, width)[fresh] = self.machine.live.reshape(-1, width)[fresh]
+        barrier.present.reshape(-1, width)[fresh] = self._batch.live.reshape(-1, width)[fresh]
         self.busy.reshape(-1, width)[fresh] = False
 
     def recheck(self) -> None:
@@ -110,13 +109,12 @@ class Barriers:
                 self._release(identity, self._ids[identity])
 
     def _release(self, identity: int, barrier: _Barrier) -> None:
-        machine = self.machine
-        blocks, width = machine.geometry.blocks, machine.geometry.width
+        blocks, width = self._batch.geometry.blocks, self._batch.geometry.width
         arrived = barrier.arrived.reshape(blocks, width)
         wanted = barrier.wanted.reshape(blocks, width).max(1, where=arrived, initial=0)
         threads = np.count_nonzero(arrived, axis=1)
         counted = 32 * np.count_nonzero(arrived.reshape(blocks, -1, 32).any(2), axis=1)
-        live = np.count_nonzero(machine.live.reshape(blocks, width), axis=1)
+        live = np.count_nonzero(self._batch.live.reshape(blocks, width), axis=1)
         done = (threads > 0) & np.where(wanted > 0, counted >= wanted, threads >= live)
         if not done.any():
             return
@@ -126,16 +124,16 @@ class Barriers:
         self._check_missing(barrier, lanes & np.repeat(wanted == 0, width), released)
         if barrier.reductions:
             self._reduce(barrier, released, blocks, width)
-        if machine.shared.shadow is not None:
+        if self._shadow is not None:
             everyone = bool((threads[done] >= live[done]).all())
-            machine.shared.shadow.block_barrier(released, everyone)
+            self._shadow.block_barrier(released, everyone)
         resumed = lanes & barrier.waiting
         barrier.arrived &= ~lanes
         barrier.waiting &= ~lanes
         barrier.wanted[lanes] = 0
         for key in np.unique(barrier.follow[resumed]):
             mask = resumed & (barrier.follow == key)
-            machine.push(int(key), Active(mask, int(np.count_nonzero(mask)), machine.live_count))
+            self._schedule.push(int(key), Active(mask, int(np.count_nonzero(mask)), self._batch.live_count))
         if not barrier.arrived.any():
             del self._ids[identity]
 
@@ -143,12 +141,11 @@ class Barriers:
         """Report threads that passed a barrier of the whole block and ended; a bare early return is let pass."""
         missed = barrier.present & ~released & self.busy & lanes
         if missed.any():
-            machine = self.machine
-            blocks = np.flatnonzero(missed.reshape(machine.geometry.blocks, -1).any(1))
-            width = machine.geometry.width
+            blocks = np.flatnonzero(missed.reshape(self._batch.geometry.blocks, -1).any(1))
+            width = self._batch.geometry.width
             waiting = np.flatnonzero(released[blocks[0] * width : (blocks[0] + 1) * width]) + blocks[0] * width
             lane = int(waiting[0])
-            machine.report(
+            self._batch.report(
                 "barrier_divergence",
                 int(barrier.number[lane]),
                 lane,
@@ -164,10 +161,9 @@ class Barriers:
         high = numbers.max(1, where=mask, initial=-1)
         split = (high > low) & mask.any(1)
         if split.any():
-            machine = self.machine
             warp = int(np.flatnonzero(split)[0])
             lane = warp * 32 + int(np.flatnonzero(mask[warp] & (numbers[warp] == low[warp]))[0])
-            machine.report(
+            self._batch.report(
                 "barrier_divergence",
                 int(low[warp]),
                 lane,
@@ -195,9 +191,8 @@ class Barriers:
 
     def report_stuck(self) -> bool:
         """Report lanes that wait for ever; say whether there were any."""
-        machine = self.machine
         stuck = False
-        width = machine.geometry.width
+        width = self._batch.geometry.width
         for identity, barrier in self._ids.items():
             lanes = np.flatnonzero(barrier.waiting)
             if not lanes.size:
@@ -213,11 +208,11 @@ class Barriers:
                 for lane in np.flatnonzero(other.waiting)[:1]
                 if key != identity
             ]
-            elsewhere = int(np.count_nonzero(machine.live[block * width : (block + 1) * width])) - mine.size
+            elsewhere = int(np.count_nonzero(self._batch.live[block * width : (block + 1) * width])) - mine.size
             wanted = int(barrier.wanted[first])
             kind = "deadlock" if wanted or identity else "barrier_divergence"
             need = f"{wanted} threads are needed" if wanted else "all threads of the block are needed"
-            machine.report(
+            self._batch.report(
                 kind,
                 number,
                 first,

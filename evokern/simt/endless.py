@@ -8,15 +8,14 @@ out. A program that reads a clock while it is watched, or counts, never looks th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.settings import Bound
+from evokern.simt.gates import Gates
+from evokern.simt.segments import Segment
+from evokern.simt.state import MachineState
 
 REPEATS = "the state repeats: this loop never ends"
 """What the finding says; without it, a kernel may only be long."""
@@ -34,28 +33,34 @@ COMPARISONS = 64
 
 
 class Endless:
-    """Watches one batch."""
+    """Watches one batch.
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    Attributes:
+        schedule: lanes that wait to run, and what was issued.
+        look_at: instructions issued beyond which `look` has to be called before each segment.
+    """
+
+    def __init__(self, state: MachineState, gates: Gates) -> None:
+        self._machine, self._batch, self.schedule, self._gates = state, state.batch, state.schedule, gates
+        self._options = state.batch.options
         self.load()
 
     def load(self) -> None:
         """New blocks."""
-        self._part = self.machine.options.instruction_limit // PARTS or 1
+        self._part = self._options.instruction_limit // PARTS or 1
         self._next = self._part
         self._looks = self._comparisons = 0
         self._short: tuple[Any, ...] = ()
         self._lane: list[Array] = []
         self._state: list[Array] = []
-        self._ask = FIRST_ASKED if self.machine.options.enough else 1 << 62
-        self.machine.look_at = min(self._next, self._ask)
+        self._ask = FIRST_ASKED if self._options.enough else 1 << 62
+        self.look_at = min(self._next, self._ask)
 
-    def look(self, bound: Bound, key: int, active: Active, burst: int) -> None:
-        """Look at the state before a segment runs; called for each one once `Machine.look_at` is passed.
+    def look(self, segment: Segment, key: int, active: Active, burst: int) -> None:
+        """Look at the state before a segment runs; called for each one once `look_at` is passed.
 
         Args:
-            bound: the segment.
+            segment: the segment.
             key: its rank at its call depth.
             active: the lanes about to run it.
             burst: segments that they may still run out of order.
@@ -63,29 +68,34 @@ class Endless:
         Raises:
             Stopped: the limit is passed, the state repeats, or the caller has seen enough.
         """
-        machine = self.machine
-        if machine.issued > self._ask:
-            self._ask = machine.issued * 3 // 2
-            if machine.options.enough is not None and machine.options.enough():
-                machine.stop()
+        issued = self.schedule.issued
+        if issued > self._ask:
+            self._ask = issued * 3 // 2
+            if self._options.enough is not None and self._options.enough():
+                self._batch.stop()
             self._rest()
-        limit = machine.options.instruction_limit
-        if machine.issued > limit:
-            machine.stop_hung(bound, f"{limit} warp instructions were issued without an end: raise the limit for more")
-        if machine.issued > self._next:
+        limit = self._options.instruction_limit
+        if issued > limit:
+            self.stop_hung(segment, f"{limit} warp instructions were issued without an end: raise the limit for more")
+        if issued > self._next:
             self._keep(key, active, burst)
         elif self._looks and self._repeats(key, active, burst):
-            machine.stop_hung(bound, REPEATS + (", unless a block outside this batch ends it" * self._others(active)))
+            self.stop_hung(segment, REPEATS + (", unless a block outside this batch ends it" * self._others(active)))
+
+    def stop_hung(self, segment: Segment, detail: str) -> None:
+        """End a launch that does not end by itself."""
+        lane = int(self._batch.active.lanes[0])
+        self._batch.report("instruction_limit", segment.base, lane, detail=detail)
+        self._batch.stop()
 
     def _others(self, active: Active) -> bool:
         """Say whether blocks of the launch run in another batch, or not at all."""
-        machine = self.machine
-        mine = machine.launch == machine.launch[active.lanes[0]]
-        here = int(np.count_nonzero(mine)) // machine.geometry.width
-        return here < int(np.prod(machine.geometry.grid))
+        launch, geometry = self._batch.launch, self._batch.geometry
+        here = int(np.count_nonzero(launch == launch[active.lanes[0]])) // geometry.width
+        return here < int(np.prod(geometry.grid))
 
     def _keep(self, key: int, active: Active, burst: int) -> None:
-        self._next = self.machine.issued + self._part
+        self._next = self.schedule.issued + self._part
         self._state = self._contents()
         self._looks = LOOKS if sum(array.nbytes for array in self._state) <= STATE_BYTES else 0
         self._comparisons = COMPARISONS
@@ -115,36 +125,36 @@ class Endless:
         """Stop looking until the next part, or go on at once."""
         if not self._comparisons:
             self._looks = 0
-        self.machine.look_at = 0 if self._looks else min(self._next, self._ask, self.machine.options.instruction_limit)
+        self.look_at = 0 if self._looks else min(self._next, self._ask, self._options.instruction_limit)
 
     def _column(self, active: Active) -> list[Array]:
         lane = int(active.lanes[0])
-        return [rows[:, lane] for rows in self.machine.registers.bits.values()]
+        return [rows[:, lane] for rows in self._batch.registers.bits.values()]
 
     def _contents(self) -> list[Array]:
-        machine = self.machine
-        arrays = [*machine.registers.bits.values(), machine.live, machine.carry(), machine.shared.bytes]
-        arrays += [machine.local.bytes, machine.params.area, *machine.returns, *machine.inside.values()]
-        arena = machine.memory.arena
-        return arrays + [arena[b.offset : b.offset + b.size] for b in machine.memory.buffers if b.writable]
+        batch, state, calls = self._batch, self._machine, self._machine.calls
+        arrays = [*batch.registers.bits.values(), batch.live, batch.carry(), state.shared.bytes]
+        arrays += [state.local.bytes, state.params.area, *calls.returns, *calls.inside.values()]
+        arena = state.memory.arena
+        return arrays + [arena[b.offset : b.offset + b.size] for b in state.memory.buffers if b.writable]
 
     def _waits(self, key: int, active: Active, burst: int) -> tuple[Any, ...]:
         """Return who is where: running, waiting for a turn (and how long), parked, at barriers, copying."""
-        machine = self.machine
-        clock, copies = machine.clock, machine.copies
+        schedule, gates, state = self.schedule, self._gates, self._machine
+        clock, copies = schedule.clock, state.copies
         committed = copies.committed if isinstance(copies.committed, int) else copies.committed.tobytes()
         return (
             key,
             burst,
             active.count,
             active.mask.tobytes(),
-            machine.reads,
-            {waiting: group.mask.tobytes() for waiting, group in machine.groups.items()},
-            {waiting: clock - since for waiting, since in machine.waiting_since.items()},
-            {waiting: group.mask.tobytes() for waiting, group in machine.gates.parked.items()},
-            frozenset(machine.gates.forced),
-            machine.barriers.state(),
-            machine.objects.state(),
+            state.specials.reads,
+            {waiting: group.mask.tobytes() for waiting, group in schedule.groups.items()},
+            {waiting: clock - since for waiting, since in schedule.waiting_since.items()},
+            {waiting: group.mask.tobytes() for waiting, group in gates.parked.items()},
+            frozenset(gates.forced),
+            state.barriers.state(),
+            state.objects.state(),
             committed,
             tuple(map(id, copies.pending)),
         )

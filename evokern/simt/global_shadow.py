@@ -7,21 +7,22 @@ Allocations that the kernel may not write need no shadow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
-from evokern.simt.memory import GLOBAL_BASE
+from evokern.simt.batch import Batch
+from evokern.simt.bit_fields import BitField
+from evokern.simt.memory import GLOBAL_BASE, Memory
+from evokern.simt.program import Program
 
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.memory import Memory
-    from evokern.simt.program import Program
-
-_TIME, _BLOCK = 40, 16
-_NUMBER = 0x7FFF
-_ATOMIC = 0x8000
+TIME = BitField(40, 24)
+"""When an access happened: fences so far."""
+BLOCK = BitField(16, 24)
+"""Linear id of its block, plus one: nought for words that nobody accessed."""
+ATOMIC = BitField(15, 1)
+"""Whether it takes part in the order of blocks."""
+NUMBER = BitField(0, 15)
+"""Its instruction."""
 
 
 class GlobalShadow:
@@ -57,17 +58,16 @@ class GlobalShadow:
         return view, count
 
     def read(
-        self, machine: Machine, active: Active, index: Array, width: int, number: int, *, initialised: bool
+        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, *, initialised: bool
     ) -> None:
         """Check reads against writes of other blocks, and against there being none; record them."""
         element = index if width >= self.grain else index * width // self.grain
         view, count = self._view(0, width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-        mine = active.pick(machine.globals.block_key)
         if seen.any():
-            self._compare(machine, active, seen, mine, element, count, number, "written")
+            self._compare(batch, active, seen, mine, element, count, number, "written")
         if not initialised:
-            self._unwritten(machine, active, seen, element, count, number)
+            self._unwritten(batch, active, seen, element, count, number)
         keys = self._keys(mine, number, count)
         self.reads = True
         self.turn ^= 1
@@ -75,8 +75,9 @@ class GlobalShadow:
 
     def write(
         self,
-        machine: Machine,
+        batch: Batch,
         active: Active,
+        mine: Array,
         index: Array,
         width: int,
         number: int,
@@ -86,7 +87,6 @@ class GlobalShadow:
     ) -> None:
         """Check writes against accesses of other blocks; record them. Writing what is there already is no race."""
         element = index if width >= self.grain else index * width // self.grain
-        mine = active.pick(machine.globals.block_key)
         for which in (0, 1, 2) if self.reads else (0,):
             view, count = self._view(which, width)
             seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -95,21 +95,21 @@ class GlobalShadow:
                 if values is not None and which == 0:
                     now = self.memory.view(width).take(index, mode="clip")
                     same = (now.view(np.uint8) == values.view(np.uint8)).reshape(-1, width).all(1)
-                self._compare(machine, active, seen, mine, element, count, number, "written" if which == 0 else "read",
+                self._compare(batch, active, seen, mine, element, count, number, "written" if which == 0 else "read",
                               exempt=same, atomic=atomic)  # fmt: skip
         view, count = self._view(0, width)
-        keys = self._keys(mine, number | (_ATOMIC if atomic else 0), count)
+        keys = self._keys(mine, number, count, atomic=atomic)
         view[element] = keys
         if (
             not atomic
             and values is not None
             and (view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any()
         ):
-            self._collide(machine, active, element, mine, values, width, number, count)
+            self._collide(batch, active, element, mine, values, width, number, count)
 
     def _collide(
         self,
-        machine: Machine,
+        batch: Batch,
         active: Active,
         element: Array,
         mine: Array,
@@ -129,8 +129,8 @@ class GlobalShadow:
             lane = int(np.flatnonzero(race)[0])
             at = int(element[lane]) * count * self.grain
             buffer = self.memory.find(at)
-            other = int(mine[winner[lane]] >> np.uint64(_BLOCK)) - 1
-            machine.report(
+            other = int(BLOCK.of(mine[winner[lane : lane + 1]])[0]) - 1
+            batch.report(
                 "global_race",
                 number,
                 int(active.lanes[lane]),
@@ -142,14 +142,14 @@ class GlobalShadow:
                 detail=f"The word is also written by block {other} of the grid",
             )
 
-    def _keys(self, mine: Array, number: int, count: int) -> Array:
-        tag = min(number & _NUMBER, _NUMBER) | (number & _ATOMIC)
-        key = mine + np.uint64(self.now << _TIME | tag)
+    def _keys(self, mine: Array, number: int, count: int, *, atomic: bool = False) -> Array:
+        tag = NUMBER.pack(number & NUMBER.most) | ATOMIC.pack(atomic)
+        key = mine + np.uint64(TIME.pack(self.now) | tag)
         return key if count == 1 else np.repeat(key, count).view(RAW.get(8 * count, np.dtype(f"V{8 * count}")))
 
     def _compare(
         self,
-        machine: Machine,
+        batch: Batch,
         active: Active,
         seen: Array,
         mine: Array,
@@ -161,30 +161,29 @@ class GlobalShadow:
         exempt: Array | None = None,
         atomic: bool = False,
     ) -> None:
-        block_bits = np.uint64(0xFFFFFF << _BLOCK)
-        theirs = seen & block_bits
+        theirs = BLOCK.alone(seen)
         race = (theirs != 0) & (theirs != mine[:, None])
         if exempt is not None:
             race &= ~exempt[:, None]
         if atomic:
-            race &= (seen & np.uint64(_ATOMIC)) == 0
+            race &= ATOMIC.alone(seen) == 0
         if not race.any():
             return
         row, part = np.nonzero(race)
         keys = seen[row, part]
-        other = ((keys & block_bits) >> np.uint64(_BLOCK)).astype(np.int64) - 1
+        other = BLOCK.of(keys) - 1
         lanes = active.lanes[row]
         if self.ordered:
-            open_ = ~self._known(machine, lanes, other, (keys >> np.uint64(_TIME)).astype(np.int64))
+            open_ = ~self._known(batch, lanes, other, TIME.of(keys))
             row, part, keys, other, lanes = row[open_], part[open_], keys[open_], other[open_], lanes[open_]
             if not row.size:
                 return
-        numbers = (keys & np.uint64(_NUMBER)).astype(np.int64)
+        numbers = NUMBER.of(keys)
         first = int(numbers[0])
         group = numbers == first
         at = (int(element[row[0]]) * count + int(part[0])) * self.grain
         buffer = self.memory.find(at)
-        machine.report(
+        batch.report(
             "global_race",
             number,
             int(lanes[0]),
@@ -196,9 +195,7 @@ class GlobalShadow:
             detail=f"The word is also {what} by block {int(other[0])} of the grid",
         )
 
-    def _unwritten(
-        self, machine: Machine, active: Active, seen: Array, element: Array, count: int, number: int
-    ) -> None:
+    def _unwritten(self, batch: Batch, active: Active, seen: Array, element: Array, count: int, number: int) -> None:
         empty = (seen == 0).any(1)
         if not empty.any():
             return
@@ -209,7 +206,7 @@ class GlobalShadow:
                 inside = (places >= buffer.offset) & (places < buffer.offset + buffer.size)
                 if inside.any():
                     at = int(places[inside][0])
-                    machine.report(
+                    batch.report(
                         "uninitialised",
                         number,
                         int(lanes[inside][0]),
@@ -237,9 +234,9 @@ class GlobalShadow:
             for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
                 self.acquired[pair] = self.released[pair[0]].copy()
 
-    def _known(self, machine: Machine, lanes: Array, other: Array, time: Array) -> Array:
+    def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
         known = np.zeros(lanes.size, np.bool_)
-        launches, blocks = machine.launch[lanes], machine.block_id[lanes]
+        launches, blocks = batch.launch[lanes], batch.block_id[lanes]
         for pair in {(int(one), int(two)) for one, two in zip(launches, blocks, strict=True)}:
             seen = self.acquired.get(pair)
             if seen is not None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from evokern.simt.arrays import Active, Array, lowest_bits
-from evokern.simt.memory import GLOBAL_BASE, Buffer
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-
-Describe = Callable[[int, int], tuple[str, int, str]]
-"""(address, lane) → allocation, offset within it, detail for the message."""
+from evokern.simt.batch import Batch
+from evokern.simt.faults import misaligned, outside
+from evokern.simt.global_shadow import BLOCK, GlobalShadow
+from evokern.simt.memory import GLOBAL_BASE, Buffer, Memory
 
 
 class Site:
@@ -49,18 +43,18 @@ class Site:
 class GlobalSpace:
     """Checks and indices for global accesses of one batch."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.memory = machine.memory
+    def __init__(self, batch: Batch, memory: Memory, shadow: GlobalShadow | None) -> None:
+        self._batch = batch
+        self.memory = memory
         self.writes = 0
-        self.shadow = machine.global_shadow
-        self.block_key = np.zeros(machine.lanes, np.uint64)
+        self.shadow = shadow
+        self.block_key = np.zeros(batch.lanes, np.uint64)
         self.loads = 0
 
     def load(self) -> None:
         """New blocks."""
         self.loads += 1
-        self.block_key[:] = (self.machine.block_id + 1).astype(np.uint64) << np.uint64(16)
+        self.block_key[:] = BLOCK.pack_all((self._batch.block_id + 1).astype(np.uint64))
         self.starts, self.sizes = self.memory.bounds()
 
     def view(self, width: int) -> Array:
@@ -85,17 +79,17 @@ class GlobalSpace:
         self, active: Active, where: Array, width: int, number: int, site: Site, write: bool
     ) -> tuple[Active | None, Array]:
         if lowest_bits(where) & (width - 1):
-            self.misaligned(active, where, width, number, self._describe)
+            misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
         which = np.searchsorted(self.starts, where, "right") - 1
         inside = where - self.starts[which]
         bad = (which < 0) | (inside > self.sizes[which] - width)
         if bad.any():
             site.forget()
-            self.outside(active, where, bad, width, number, self._describe)
+            outside(self._batch, active, where, bad, width, number, self._describe, base=GLOBAL_BASE)
             good = ~bad
             if not good.any():
                 return None, where
-            active, where, which = self.machine.restrict(active, good), where[good], which[good]
+            active, where, which = self._batch.restrict(active, good), where[good], which[good]
         else:
             self._remember(active, which, site, write)
         if write and not site.buffers:
@@ -107,8 +101,8 @@ class GlobalSpace:
 
     def _remember(self, active: Active, which: Array, site: Site, write: bool) -> None:
         """Note the allocations of an access, unless a launch hit several or may not write to one."""
-        launches = active.pick(self.machine.launch)
-        known = np.full(self.machine.geometry.launches, -1) if site.load != self.loads else site.known
+        launches = active.pick(self._batch.launch)
+        known = np.full(self._batch.geometry.launches, -1) if site.load != self.loads else site.known
         hit = known.copy()
         hit[launches] = which
         buffers = tuple(self.memory.buffers[number] for number in hit[hit >= 0])
@@ -116,7 +110,7 @@ class GlobalSpace:
             site.forget()
             return
         site.load, site.known, site.buffers = self.loads, hit, buffers
-        site.low = np.where(hit < 0, 1 << 62, self.starts[hit])[self.machine.launch]
+        site.low = np.where(hit < 0, 1 << 62, self.starts[hit])[self._batch.launch]
         site.room = min(buffer.size for buffer in buffers)
         site.frozen = not any(buffer.writable for buffer in buffers)
 
@@ -127,11 +121,11 @@ class GlobalSpace:
             lane = int(active.lanes[bad][0])
             buffer = self.memory.buffers[int(which[bad][0])]
             at = int(where[bad][0])
-            self.machine.report("input_write", number, lane, count=int(np.count_nonzero(bad)), address=at + GLOBAL_BASE,
+            self._batch.report("input_write", number, lane, count=int(np.count_nonzero(bad)), address=at + GLOBAL_BASE,
                                 allocation=buffer.name, offset=at - buffer.offset)  # fmt: skip
             if bad.all():
                 return None, where
-            return self.machine.restrict(active, ~bad), where[~bad]
+            return self._batch.restrict(active, ~bad), where[~bad]
         return active, where
 
     # ---- what the shadow keeps
@@ -145,7 +139,9 @@ class GlobalSpace:
         if synchronises:
             self._synchronise(active, release=False, acquire=True)
         else:
-            self.shadow.read(self.machine, active, index, width, number, initialised=site.initialised)
+            self.shadow.read(
+                self._batch, active, active.pick(self.block_key), index, width, number, initialised=site.initialised
+            )
 
     def note_write(
         self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *,
@@ -159,7 +155,9 @@ class GlobalSpace:
             self.fence(active)
         if synchronises:
             self._synchronise(active, release=True, acquire=False)
-        self.shadow.write(self.machine, active, index, width, number, values, atomic=synchronises)
+        self.shadow.write(
+            self._batch, active, active.pick(self.block_key), index, width, number, values, atomic=synchronises
+        )
 
     def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
         """Record atomic updates, which take part in the order of blocks and do not race with each other."""
@@ -168,57 +166,20 @@ class GlobalSpace:
             if releases:
                 self.fence(active)
             self._synchronise(active, release=True, acquire=True)
-            self.shadow.write(self.machine, active, index, width, number, None, atomic=True)
+            mine = active.pick(self.block_key)
+            self.shadow.write(self._batch, active, mine, index, width, number, None, atomic=True)
 
     def fence(self, active: Active) -> None:
         """Record a fence."""
         if self.shadow is not None and self.shadow.ordered:
-            self.shadow.fence(self.machine.launch[active.lanes], self.machine.block_id[active.lanes])
+            self.shadow.fence(self._batch.launch[active.lanes], self._batch.block_id[active.lanes])
 
     def _synchronise(self, active: Active, *, release: bool, acquire: bool) -> None:
         if self.shadow is not None and self.shadow.ordered:
             lanes = active.lanes
             self.shadow.synchronise(
-                self.machine.launch[lanes], self.machine.block_id[lanes], release=release, acquire=acquire
+                self._batch.launch[lanes], self._batch.block_id[lanes], release=release, acquire=acquire
             )
-
-    # ---- faults, for all spaces
-
-    def misaligned(self, active: Active, where: Array, width: int, number: int, describe: Describe) -> None:
-        """Report a misaligned access, which ends a launch at once."""
-        bad = (where & (width - 1)) != 0
-        lane = int(active.lanes[bad][0])
-        at = int(where[bad][0])
-        name, offset, _ = describe(at, lane)
-        base = GLOBAL_BASE if describe == self._describe else 0
-        self.machine.report(
-            "misaligned",
-            number,
-            lane,
-            count=int(np.count_nonzero(bad)),
-            address=at + base,
-            allocation=name,
-            offset=offset,
-            detail=f"The address is {at % width} past a multiple of {width} bytes",
-        )
-        self.machine.stop()
-
-    def outside(self, active: Active, where: Array, bad: Array, width: int, number: int, describe: Describe) -> None:
-        """Report accesses outside every allocation; they have no effect and reads give zero."""
-        lane = int(active.lanes[bad][0])
-        at = int(where[bad][0])
-        name, offset, detail = describe(at, lane)
-        base = GLOBAL_BASE if describe == self._describe else 0
-        self.machine.report(
-            "out_of_bounds",
-            number,
-            lane,
-            count=int(np.count_nonzero(bad)),
-            address=at + base,
-            allocation=name,
-            offset=offset,
-            detail=f"{width} bytes at offset {offset}. {detail}",
-        )
 
     def _describe(self, at: int, lane: int) -> tuple[str, int, str]:
         buffer = self.memory.find(at) or self.memory.nearest(at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evokern.simt.operations.table import Operation
+from evokern.simt.instruction_set import Operation
 from evokern.simt.syntax import Instruction
 
 _ELSEWHERE = ("local", "param", "const")

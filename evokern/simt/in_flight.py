@@ -10,55 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Action, Active, Array
-from evokern.simt.operands import registers_of
-from evokern.simt.syntax import Function, Immediate, Instruction, Register, Symbol, Vector
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.program import Program, Segment, Unit
+from evokern.simt.batch import Batch
+from evokern.simt.program import Program
+from evokern.simt.segments import Segment, Unit
+from evokern.simt.syntax import Immediate, Instruction, Register, Symbol
+from evokern.simt.touches import factors_of, is_product, sums_of
 
 DEEPEST = 9
 """Groups that are told apart, the open one among them: more than any wait leaves."""
-Touch = tuple[frozenset[object], frozenset[object]]
-"""(registers read, registers written)."""
 _State = tuple[tuple[int, int], ...]
 """(sums, factors) in flight as bits, group by group: the open one first, then the latest."""
-
-
-def is_product(instruction: Instruction) -> bool:
-    """Say whether an instruction is ``wgmma.mma_async``, which reads its sums before it writes them."""
-    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
-
-
-def sums_of(instruction: Instruction) -> list[str]:
-    """Return the registers in which a product adds up."""
-    return registers_of(instruction.operands[0])
-
-
-def factors_of(instruction: Instruction) -> list[str]:
-    """Return the registers that hold A, none where it is in shared memory."""
-    return registers_of(instruction.operands[1]) if isinstance(instruction.operands[1], Vector) else []
-
-
-def awaited(function: Function, instructions: Sequence[Instruction], touches: list[Touch]) -> list[Touch]:
-    """Return the registers that a segment's instructions touch, with those in flight among what a wait writes.
-
-    So nothing that is meant to come behind a wait is moved before it.
-    """
-    waits = [at for at, item in enumerate(instructions) if item.opcode == "wgmma" and item.has("wait_group")]
-    if not waits:
-        return touches
-    here = frozenset[object]().union(*(reads | writes for reads, writes in touches))
-    flying = {name for item in function.instructions if is_product(item) for name in sums_of(item) + factors_of(item)}
-    changed = list(touches)
-    for at in waits:
-        changed[at] = touches[at][0], touches[at][1] | (flying & here)
-    return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +84,7 @@ class _Paths:
             if instruction.opcode == "wgmma" and not is_product(instruction):
                 state = _ordered(instruction, state)
                 continue
-            reads, writes = (self.mask(names) for names in self.program.touch(self.unit, number))
+            reads, writes = (self.mask(names) for names in self.program.touch(number))
             if not reads and not writes:
                 continue
             sums = factors = 0
@@ -143,7 +108,7 @@ class _Paths:
     def _following(self, segment: Segment) -> list[int]:
         last = segment.unit.function.instructions[segment.stop - 1]
         fall = [segment.index + 1]
-        if segment.control is None or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
+        if not segment.control or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
             return fall
         labels = [operand.name for operand in last.operands if isinstance(operand, Symbol)]
         if last.opcode == "brx":
@@ -199,17 +164,17 @@ class RegistersInFlight:
         finished: per lane, how many groups have been waited for.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
         self.watched: dict[int, Watch] = {}
-        self.finished = np.zeros(machine.lanes, np.int64)
+        self.finished = np.zeros(batch.lanes, np.int64)
         self._tables: dict[int, _Table] = {}
-        for unit in machine.program.units if machine.options.sanitize else ():
+        for unit in batch.program.units if batch.options.sanitize else ():
             if any(is_product(item) for item in unit.function.instructions):
-                paths = _Paths(machine.program, unit)
+                paths = _Paths(batch.program, unit)
                 if found := paths.watched():
                     self.watched |= found
-                    none = np.full((len(paths.bit), machine.lanes), -1, np.int64)
+                    none = np.full((len(paths.bit), batch.lanes), -1, np.int64)
                     self._tables[unit.number] = _Table(tuple(paths.bit), paths.bit, none, none.copy())
 
     def load(self) -> None:
@@ -221,10 +186,10 @@ class RegistersInFlight:
 
     def issue(self, number: int, active: Active, group: Array) -> None:
         """Note the registers of a product, and the group of each active lane."""
-        table = self._tables.get(self.machine.program.owners[number].number)
+        table = self._tables.get(self._batch.program.owners[number].number)
         if table is None:
             return
-        instruction = self.machine.program.instructions[number]
+        instruction = self._batch.program.instructions[number]
         for rows, names in ((table.sums, sums_of(instruction)), (table.factors, factors_of(instruction))):
             rows[np.array([table.bit[name] for name in names], np.int64)[:, None], active.lanes] = group
 
@@ -233,16 +198,16 @@ class RegistersInFlight:
         watch = self.watched.get(number)
         if watch is None:
             return []
-        machine = self.machine
-        unit, guard = machine.program.owners[number], machine.program.instructions[number].guard
+        batch = self._batch
+        unit, guard = batch.program.owners[number], batch.program.instructions[number].guard
         table = self._tables[unit.number]
         row = None
         if guard is not None:
             kind, index, _ = unit.slots[guard.name]
-            row = machine.registers.row(kind, index, "pred")
+            row = batch.registers.row(kind, index, "pred")
 
         def run() -> None:
-            mask = machine.active.mask
+            mask = batch.active.mask
             if guard is not None and row is not None:
                 mask = mask & ~row if guard.negated else mask & row
             lanes = np.flatnonzero(mask)
@@ -252,7 +217,7 @@ class RegistersInFlight:
                     for groups in tables:
                         late |= groups[place, lanes] >= self.finished[lanes]
                     detail = f"Register {table.names[place]} belongs to a wgmma whose group was not waited for"
-                    machine.report_lanes("async_not_waited", number, lanes[late], detail=detail)
+                    batch.report_lanes("async_not_waited", number, lanes[late], detail=detail)
             if watch.copy is not None:
                 to, source = watch.copy
                 table.sums[to, lanes] = table.sums[source, lanes]

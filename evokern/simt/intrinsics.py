@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.memory import GLOBAL_BASE, LOCAL_WINDOW
-from evokern.simt.registers import Unsupported
+from evokern.simt.segments import Unit
+from evokern.simt.settings import End
+from evokern.simt.state import MachineState
 from evokern.simt.syntax import Operand, Symbol
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.program import Unit
-    from evokern.simt.settings import End
+from evokern.simt.unsupported import Unsupported
 
 PRINT_LIMIT = 1 << 20
 """Characters of device output kept per launch, like the FIFO of a GPU."""
@@ -23,7 +20,7 @@ _FORMAT = re.compile(r"%([-+ #0]*)(\d+|\*)?(?:\.(\d+|\*))?(hh|h|ll|l|z|t|j)?([di
 
 
 def bind_intrinsic(
-    machine: Machine,
+    state: MachineState,
     unit: Unit,
     name: str,
     returns: tuple[Operand, ...],
@@ -38,48 +35,48 @@ def bind_intrinsic(
     """
     starts = [unit.params[item.name] for item in arguments if isinstance(item, Symbol)]
     if name == "vprintf":
-        form, values = (machine.params.column(start, "u64") for start in starts)
-        result = machine.params.column(unit.params[returns[0].name], "u32") if returns else None  # type: ignore[union-attr]
+        form, values = (state.params.column(start, "u64") for start in starts)
+        result = state.params.column(unit.params[returns[0].name], "u32") if returns else None  # type: ignore[union-attr]
 
         def printed(active: Active) -> int:
             for lane in active.lanes:
-                _print(machine, int(lane), int(form[lane]), int(values[lane]))
+                _print(state, int(lane), int(form[lane]), int(values[lane]))
             if result is not None:
                 active.put(result, np.ones(1, np.uint32))
             return fall
 
         return printed
     if name in ("__assertfail", "__assert_fail"):
-        message = machine.params.column(starts[0], "u64")
-        line = machine.params.column(starts[2], "u32")
+        message = state.params.column(starts[0], "u64")
+        line = state.params.column(starts[2], "u32")
 
         def failed(active: Active) -> int:
             lane = int(active.lanes[0])
-            text = _string(machine, int(message[lane]))
-            machine.report(
+            text = _string(state, int(message[lane]))
+            state.batch.report(
                 "assert", number, lane, count=active.count, detail=f"assert({text}) at line {int(line[lane])}"
             )
-            machine.stop()
+            state.batch.stop()
             return -1
 
         return failed
     raise Unsupported(f"call of {name}")
 
 
-def _string(machine: Machine, address: int) -> str:
-    arena: Array = machine.memory.arena
+def _string(state: MachineState, address: int) -> str:
+    arena: Array = state.memory.arena
     start = address - GLOBAL_BASE
-    buffer = machine.memory.find(start)
+    buffer = state.memory.find(start)
     if buffer is None:
         return "(string outside global memory)"
     raw = arena[start : buffer.offset + buffer.size].tobytes()
     return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def _print(machine: Machine, lane: int, form: int, values: int) -> None:
-    text = _string(machine, form)
-    cursor = (values - LOCAL_WINDOW if values >= LOCAL_WINDOW else values) + int(machine.local.base[lane])
-    raw = machine.local.bytes
+def _print(state: MachineState, lane: int, form: int, values: int) -> None:
+    text = _string(state, form)
+    cursor = (values - LOCAL_WINDOW if values >= LOCAL_WINDOW else values) + int(state.local.base[lane])
+    raw = state.local.bytes
 
     def take(size: int) -> bytes:
         nonlocal cursor
@@ -101,7 +98,7 @@ def _print(machine: Machine, lane: int, form: int, values: int) -> None:
             number = float(np.frombuffer(take(8), np.float64)[0])
             return number.hex() if kind in "aA" else (shape + kind) % number
         if kind == "s":
-            return (shape + "s") % _string(machine, int.from_bytes(take(8), "little"))
+            return (shape + "s") % _string(state, int.from_bytes(take(8), "little"))
         if kind == "p":
             return hex(int.from_bytes(take(8), "little"))
         if kind == "c":
@@ -110,4 +107,4 @@ def _print(machine: Machine, lane: int, form: int, values: int) -> None:
         value = int.from_bytes(take(size), "little", signed=kind in "di")
         return (shape + ("d" if kind in "diu" else kind)) % value
 
-    machine.printed.setdefault(int(machine.launch[lane]), []).append((lane, _FORMAT.sub(fill, text)))
+    state.batch.printed.setdefault(int(state.batch.launch[lane]), []).append((lane, _FORMAT.sub(fill, text)))

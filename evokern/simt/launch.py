@@ -12,10 +12,12 @@ import numpy as np
 from evokern.errors import UsageError
 from evokern.simt.arguments import pack_arguments, place_data, place_hidden
 from evokern.simt.arrays import Array
-from evokern.simt.counters import Counters, Tally
+from evokern.simt.batch import Stopped
+from evokern.simt.counters import Counters
+from evokern.simt.event_counter import Tally
 from evokern.simt.findings import Collector, Finding
 from evokern.simt.global_shadow import GlobalShadow
-from evokern.simt.machine import Machine, Stopped, check
+from evokern.simt.machine import Machine
 from evokern.simt.memory import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.program import Program
@@ -209,8 +211,8 @@ class _Run:
             nonlocal ended
             assert tally is not None and self.enough is not None
             for running in machines.values():
-                if running.events is not None:
-                    running.events.add_up()
+                if running.state.events is not None:
+                    running.state.events.add_up()
             ended = self.enough(tally.counters(chosen, len(args), self.width // 32))
             return ended
 
@@ -235,9 +237,10 @@ class _Run:
                     )
                 machine.load(part)
                 machine.run()
-                if machine.events is not None:
-                    machine.events.finish()
-                unfinished.update(int(number) for number in np.unique(machine.launch[machine.live]))
+                if machine.state.events is not None:
+                    machine.state.events.finish()
+                batch = machine.state.batch
+                unfinished.update(int(number) for number in np.unique(batch.launch[batch.live]))
         except Stopped:
             if len(args) > 1 and not alone:
                 return None
@@ -245,7 +248,7 @@ class _Run:
         counters = tally.counters(chosen, len(args), self.width // 32) if tally is not None else None
         printed = dict.fromkeys(range(len(args)), "")
         for machine in machines.values():
-            for number, lines in machine.printed.items():
+            for number, lines in machine.state.batch.printed.items():
                 printed[number] += "".join(text for _, text in lines)
         return [
             _result(collector, counters, number in unfinished, printed[number], ended)
@@ -280,24 +283,3 @@ def _result(
     fatal = collector.fatal
     waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
     return LaunchResult(collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended)
-
-
-def check_entry(module: Module, entry: str) -> None:
-    """Bind every instruction of an entry once; see `Module.check`."""
-    program = module.program(entry)
-    here = np.full(1, 1 << 45, np.uint64)
-    symbols = {variable.name: here for variable in program.data_symbols} | {"%params": here, "%workspace": here}
-    size = sum(item.size + item.align for item in module.entries[entry].params) + 16
-    options = Options(sanitize=False, count=False)
-    check(
-        Machine(
-            program,
-            Memory(),
-            Geometry((1, 1, 1), (32, 1, 1), 1, 1),
-            np.zeros((1, size), np.uint8),
-            symbols,
-            0,
-            options,
-            [],
-        )
-    )

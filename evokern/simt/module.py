@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evokern.errors import SourceError, nearest
+from evokern.simt.check import check
+from evokern.simt.lowering import lower
+from evokern.simt.operations import lookup
 from evokern.simt.parser import Parser
 from evokern.simt.program import Program
 from evokern.simt.syntax import Entry, Function, Param
@@ -59,7 +62,7 @@ class Module:
         if function is None and entry not in self.entries:
             raise SourceError(f"no kernel {entry!r} in {self.source_name}: {nearest(entry, self.entries)}")
         if entry not in self._programs:
-            self._programs[entry] = Program(self.functions, self.variables, self.lines, entry, self.target)
+            self._programs[entry] = lower(self.functions, self.variables, self.lines, entry, self.target, lookup)
         return self._programs[entry]
 
     def check(self, entry: str) -> None:
@@ -69,9 +72,7 @@ class Module:
             SourceError: the entry does not exist, or what is not supported, with line and instruction.
         """
         if entry not in self._checked:
-            from evokern.simt.launch import check_entry
-
-            check_entry(self, entry)
+            check(self.program(entry))
             self._checked.add(entry)
 
 

@@ -8,14 +8,12 @@ anyway.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
+from evokern.simt.batch import Batch
+from evokern.simt.scratchpad import SharedSpace
 
 
 @dataclass(slots=True)
@@ -41,8 +39,8 @@ class _Object:
 class BarrierObjects:
     """All barrier objects of a batch."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, batch: Batch, shared: SharedSpace) -> None:
+        self._batch, self._shared = batch, shared
         self._objects: dict[int, _Object] = {}
 
     def load(self) -> None:
@@ -54,9 +52,9 @@ class BarrierObjects:
         return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._objects.items()}
 
     def _locate(self, active: Active, address: Array, offset: int, number: int) -> tuple[Active | None, Array]:
-        sound, index, part = self.machine.shared.locate(active, address, offset, 8, number)
-        if sound is not None and self.machine.shared.shadow is not None:
-            self.machine.shared.shadow.settle(index, 8, part)
+        sound, index, part = self._shared.locate(active, address, offset, 8, number)
+        if sound is not None and self._shared.shadow is not None:
+            self._shared.shadow.settle(index, 8, part)
         return sound, index
 
     def init(self, active: Active, address: Array, offset: int, number: int, counts: Array) -> None:
@@ -69,10 +67,8 @@ class BarrierObjects:
     def _of(self, place: int, lane: int, number: int) -> _Object:
         known = self._objects.get(place)
         if known is None:
-            machine = self.machine
-            address = place * 8 - machine.shared.base_of(lane)
-            name, offset = machine.shared.name_of(address)
-            machine.report("uninitialised", number, lane, address=address, allocation=name, offset=offset,
+            address, name, offset = self._shared.place_of(place * 8, lane)
+            self._batch.report("uninitialised", number, lane, address=address, allocation=name, offset=offset,
                            detail="This barrier object was never initialised")  # fmt: skip
             known = self._objects[place] = _Object(1, 1)
         return known
@@ -125,7 +121,7 @@ class BarrierObjects:
         for at, (place, lane) in enumerate(zip(index, sound.lanes, strict=True)):
             phase = self._of(int(place), int(lane), number).phase
             result[at] = (phase & 1) != (int(token[at]) & 1) if parity else phase > int(token[at])
-        shadow = self.machine.shared.shadow
+        shadow = self._shared.shadow
         if shadow is not None and result.any():
-            shadow.acquire(self.machine.restrict(sound, result))
+            shadow.acquire(self._batch.restrict(sound, result))
         return result

@@ -1,7 +1,7 @@
 """PTX text → module records.
 
 Reads what NVRTC 12 and 13 emit, with and without line information. Nothing is executed and nothing is refused here
-beyond text that is not PTX; which instructions the machine can run is decided per entry by `evokern.simt.program`.
+beyond text that is not PTX; which instructions the machine can run is decided per entry by `evokern.simt.lowering`.
 """
 
 from __future__ import annotations

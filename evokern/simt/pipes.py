@@ -18,7 +18,7 @@ from evokern.profiles import Profile
 from evokern.simt.arrays import Array
 from evokern.simt.counters import SECTOR, Counters
 from evokern.simt.latencies import FREE, SPECIAL
-from evokern.simt.operations.matrix_ops import matrix_name, operations_of, shape_of
+from evokern.simt.matrix_shapes import matrix_name, operations_of, shape_of
 from evokern.simt.program import Program
 from evokern.simt.syntax import Instruction, Vector
 

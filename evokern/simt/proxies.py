@@ -7,27 +7,23 @@ that is the writer, before the barrier that hands the data over; a reader behind
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.shadow import IN_FLIGHT, STAMP
+from evokern.simt.batch import Batch
+from evokern.simt.shadow import IN_FLIGHT, STAMP, THREAD, SharedShadow
 from evokern.simt.twins import EVERYTHING, Part
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
 
 
 class ProxyFences:
     """Time stamps of the fences, compared with those that the shadow of shared memory keeps of writers."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        warps = machine.geometry.width // 32
-        self.own = np.zeros(machine.lanes, np.int64)
+    def __init__(self, batch: Batch, shadow: SharedShadow | None) -> None:
+        self._shadow, self._width = shadow, batch.geometry.width
+        warps = batch.geometry.width // 32
+        self.own = np.zeros(batch.lanes, np.int64)
         """Per lane: what it wrote before this stamp is fenced."""
-        self.seen = np.zeros((machine.geometry.blocks, warps), np.int64)
+        self.seen = np.zeros((batch.geometry.blocks, warps), np.int64)
         """Per warp: what it wrote before this stamp was fenced by somebody who had seen it."""
 
     def load(self) -> None:
@@ -37,7 +33,7 @@ class ProxyFences:
 
     def fence(self, active: Active) -> None:
         """Note a fence of the active lanes."""
-        shadow = self.machine.shared.shadow
+        shadow = self._shadow
         if shadow is None:
             return
         shadow.tick()
@@ -57,15 +53,14 @@ class ProxyFences:
             number: the instruction.
             part: the lanes that stand for all.
         """
-        shadow = self.machine.shared.shadow
+        shadow = self._shadow
         if shadow is None:
             return
         few = part.active
         keys, words = shadow.writers(index[part.chosen], width)
-        stamp = (keys >> np.uint64(STAMP)).astype(np.int64)
-        thread = (keys & np.uint64(0x3FF)).astype(np.int64)
-        block = (few.lanes // self.machine.geometry.width)[:, None]
-        late = (stamp >= self.own[block * self.machine.geometry.width + thread]) & (stamp > 0) & (stamp < IN_FLIGHT)
+        stamp, thread = STAMP.of(keys), THREAD.of(keys)
+        block = (few.lanes // self._width)[:, None]
+        late = (stamp >= self.own[block * self._width + thread]) & (stamp > 0) & (stamp < IN_FLIGHT)
         if not late.any():
             return
         late &= stamp >= self.seen[block, thread >> 5]

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
 from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
+from evokern.simt.batch import Batch
+from evokern.simt.faults import misaligned, outside
+from evokern.simt.segments import Unit
 from evokern.simt.shadow import SharedShadow
 from evokern.simt.twins import EVERYTHING, Part
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.program import Unit
 
 
 class SharedSpace:
     """Shared memory of all blocks of the batch, one stretch after the other."""
 
-    def __init__(self, machine: Machine, static: int, dynamic: int) -> None:
-        self.machine = machine
-        layout = machine.program.shared
+    def __init__(self, batch: Batch, dynamic: int) -> None:
+        """Make room for the shared variables of the program.
+
+        Args:
+            batch: the lanes.
+            dynamic: bytes that the launch adds.
+        """
+        self._batch = batch
+        static, layout = batch.program.static_shared, batch.program.shared
         start = min((offset for offset, size in layout.values() if size == 0), default=static)
         self.size = max(static, start + dynamic if dynamic else static)
         self.dynamic_start = start
         self.dynamic = dynamic
         self.stride = -(-max(self.size, 1) // 128) * 128
-        blocks = machine.geometry.blocks
+        blocks = batch.geometry.blocks
         self.bytes = np.zeros(blocks * self.stride, np.uint8)
         self._views: dict[int, Array] = {width: self.bytes.view(RAW[width]) for width in (1, 2, 4, 8, 16, 32, 64)}
-        self.base = machine.block_slot * self.stride
+        self.base = batch.block_slot * self.stride
         self.single = blocks == 1
-        self.shadow = SharedShadow(machine, self.bytes.size) if machine.options.sanitize and self.size else None
+        self.shadow = (
+            SharedShadow(batch, self.bytes.size, self.place_of) if batch.options.sanitize and self.size else None
+        )
 
     def load(self) -> None:
         """New blocks: contents are arbitrary on a GPU, zero here."""
@@ -39,14 +46,15 @@ class SharedSpace:
         if self.shadow is not None:
             self.shadow.load()
 
-    def base_of(self, lane: int) -> int:
-        """Return where a lane's block begins."""
-        return int(self.base[lane])
+    def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
+        """Return (address within its block, variable, distance from its start) of a position in all blocks' memory."""
+        address = position - int(self.base[lane])
+        return address, *self.name_of(address)
 
     def name_of(self, address: int) -> tuple[str, int]:
         """Return the shared variable at or before an address, and the distance from its start."""
         best, at = "shared memory", 0
-        for name, (offset, size) in self.machine.program.shared.items():
+        for name, (offset, size) in self._batch.program.shared.items():
             if offset <= address and offset >= at and (size == 0 or address < offset + size or True):
                 best, at = name, offset
         return best.split("@")[0], address - at
@@ -82,19 +90,24 @@ class SharedSpace:
             where = np.repeat(where, active.count)
         few = where[part.chosen]
         if lowest_bits(few) & (width - 1):
-            self.machine.globals.misaligned(active, where, width, number, self._describe)
+            misaligned(self._batch, active, where, width, number, self._describe)
         if int(few.max()) > self.size - width or int(few.min()) < 0:
             bad = (where > self.size - width) | (where < 0)
-            self.machine.globals.outside(active, where, bad, width, number, self._describe)
+            outside(self._batch, active, where, bad, width, number, self._describe)
             good = ~bad
             if not good.any():
                 return None, where, part
-            active = self.machine.restrict(active, good)
+            active = self._batch.restrict(active, good)
             where = where[good]
             part = self.part(active, where)
         if not self.single:
             where += active.pick(self.base)
         return active, where >> (width.bit_length() - 1), part
+
+    def met(self, active: Active) -> None:
+        """Note that lanes have met at a warp-synchronous instruction."""
+        if self.shadow is not None and self.shadow.dirty:
+            self.shadow.met(active)
 
     def part(self, active: Active, address: Array) -> Part:
         """Return the lanes that stand for all lanes of an access, given their addresses within the block.
@@ -113,14 +126,14 @@ class SharedSpace:
 class LocalSpace:
     """Per-lane local memory (arrays and spills that the compiler placed there)."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.size = machine.program.local_bytes
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.size = batch.program.local_bytes
         self.stride = -(-max(self.size, 1) // 16) * 16
-        lanes = machine.lanes if self.size else 0
+        lanes = batch.lanes if self.size else 0
         self.bytes = np.zeros(lanes * self.stride, np.uint8)
-        self.written = np.zeros(lanes * self.stride, np.bool_) if machine.options.sanitize else None
-        self.base = np.arange(machine.lanes) * self.stride
+        self.written = np.zeros(lanes * self.stride, np.bool_) if batch.options.sanitize else None
+        self.base = np.arange(batch.lanes) * self.stride
 
     def load(self) -> None:
         """New blocks."""
@@ -142,14 +155,14 @@ class LocalSpace:
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
         if lowest_bits(where) & (width - 1):
-            self.machine.globals.misaligned(active, where, width, number, self._describe)
+            misaligned(self._batch, active, where, width, number, self._describe)
         if int(where.max()) > self.size - width or int(where.min()) < 0:
             bad = (where > self.size - width) | (where < 0)
-            self.machine.globals.outside(active, where, bad, width, number, self._describe)
+            outside(self._batch, active, where, bad, width, number, self._describe)
             good = ~bad
             if not good.any():
                 return None, where
-            active = self.machine.restrict(active, good)
+            active = self._batch.restrict(active, good)
             where = where[good]
         where += active.pick(self.base)
         return active, where >> (width.bit_length() - 1)
@@ -157,7 +170,7 @@ class LocalSpace:
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
         name, at = "local memory", 0
         unit: Unit
-        for unit in self.machine.program.units:
+        for unit in self._batch.program.units:
             for variable, start in unit.depot.items():
                 if start <= address:
                     name, at = variable, start
@@ -178,37 +191,44 @@ class LocalSpace:
             lane = int(active.lanes[bad][0])
             address = int(index[bad][0]) * width - int(self.base[lane])
             name, offset, _ = self._describe(address, lane)
-            self.machine.report("uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address,
+            self._batch.report("uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address,
                                 allocation=name, offset=offset)  # fmt: skip
 
 
 class ParamSpace:
     """Kernel parameters (one block per launch) and the parameters of device function calls (one stretch per lane)."""
 
-    def __init__(self, machine: Machine, blocks: Array) -> None:
-        self.machine = machine
+    def __init__(self, batch: Batch, blocks: Array, symbols: Mapping[str, Array]) -> None:
+        """Lay the parameters out.
+
+        Args:
+            batch: the lanes.
+            blocks: parameter block of each launch, bytes.
+            symbols: addresses of what lies in global memory; that of the parameter blocks is ``%params``.
+        """
+        self._batch, self._symbols = batch, symbols
         self.blocks = blocks
         self.offsets = {}
         offset = 0
-        for item in machine.program.entry.params:
+        for item in batch.program.entry.params:
             offset = -(-offset // item.align) * item.align
             self.offsets[item.name] = offset
             offset += item.size
         self.size = offset
-        self.stride = -(-max(machine.program.param_bytes, 1) // 16) * 16
-        self.area = np.zeros((machine.lanes if machine.program.param_bytes else 0, self.stride), np.uint8)
+        self.stride = -(-max(batch.program.param_bytes, 1) // 16) * 16
+        self.area = np.zeros((batch.lanes if batch.program.param_bytes else 0, self.stride), np.uint8)
         self._rows: list[tuple[Array, Array]] = []
 
     def load(self) -> None:
         """New blocks: rows that differ between launches are filled in again."""
         for row, per_launch in self._rows:
-            row[...] = per_launch[self.machine.launch]
+            row[...] = per_launch[self._batch.launch]
 
     def per_lane(self, per_launch: Array) -> Array:
         """Return one value per launch as a row: of length one where all launches agree."""
         if per_launch.shape[0] == 1 or bool((per_launch == per_launch[0]).all()):
             return per_launch[:1].copy()
-        row = per_launch[self.machine.launch]
+        row = per_launch[self._batch.launch]
         self._rows.append((row, per_launch))
         return row
 
@@ -221,10 +241,10 @@ class ParamSpace:
 
     def address(self, name: str, offset: int) -> Array:
         """Return the address of an entry parameter: the parameter block as an allocation of its own."""
-        blocks = self.machine.symbols["%params"]
+        blocks = self._symbols["%params"]
         return self.per_lane(blocks + np.uint64(self.offsets[name] + offset))
 
     def column(self, start: int, type_name: str) -> Array:
         """Return a place in the per-lane area as a row."""
         dtype = np.dtype(DTYPES[type_name])
-        return np.ndarray((self.machine.lanes,), dtype, self.area, start, (self.stride,))
+        return np.ndarray((self._batch.lanes,), dtype, self.area, start, (self.stride,))

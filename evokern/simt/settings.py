@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from evokern.simt.arrays import Action, Active
-from evokern.simt.program import Segment
+from evokern.simt.segments import Segment
 
 End = Callable[[Active], int]
 """Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""

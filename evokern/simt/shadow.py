@@ -11,27 +11,36 @@ share the shadow of one of them (`evokern.simt.twins`) until something is found.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.bit_fields import BitField
 from evokern.simt.twins import EVERYTHING, Part, Twins
 
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-
-STAMP = 32
-"""Bits below the time stamp: 22 for the instruction, 10 for the thread."""
-NEVER = np.uint64(0xFFFFFFFF << STAMP)
-IN_FLIGHT = 0xFFFFFFFE
-ATOMIC = np.uint64(1 << 31)
-_FAR = np.uint64(IN_FLIGHT << STAMP)
+STAMP = BitField(32, 32)
+"""When an access happened."""
+ATOMIC = BitField(31, 1)
+"""Whether it was an atomic update."""
+NUMBER = BitField(10, 21)
+"""Its instruction."""
+THREAD = BitField(0, 10)
+"""Its thread within the block."""
+NEVER = np.uint64(STAMP.pack(STAMP.most))
+"""Least key of words that nobody wrote."""
+IN_FLIGHT = STAMP.most - 1
+"""Stamp of words that an asynchronous copy is about to write."""
+_FAR = np.uint64(STAMP.pack(IN_FLIGHT))
 """Least key of words that nobody wrote, or that an asynchronous copy is about to write."""
-_LOW = np.uint64(0xFFFFFFFF)
-_THREAD = np.uint64(0x3FF)
+_WARP = np.uint64(5)
+"""Bits of a thread's index below its warp's."""
 
 
+PlaceOf = Callable[[int, int], tuple[int, str, int]]
+"""(position in all blocks' memory, lane) → address within its block, variable, distance from its start."""
 Found = tuple[str, int, Array, Array, int, str]
 """Kind, instruction, lanes, words, the other party's instruction (or -1), detail."""
 
@@ -46,10 +55,17 @@ class SharedShadow:
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
     """
 
-    def __init__(self, machine: Machine, size: int) -> None:
-        self.machine = machine
-        geometry = machine.geometry
-        self.grain = machine.program.shared_grain
+    def __init__(self, batch: Batch, size: int, place_of: PlaceOf) -> None:
+        """Watch the shared memory of a batch.
+
+        Args:
+            batch: the lanes.
+            size: bytes of shared memory of all blocks.
+            place_of: names what lies at a position.
+        """
+        self._batch, self._place_of = batch, place_of
+        geometry = batch.geometry
+        self.grain = batch.program.shared_grain
         self.words = size // self.grain
         self.warps = geometry.width // 32
         self.blocks = geometry.blocks
@@ -57,14 +73,14 @@ class SharedShadow:
         self.writer = np.empty(self.words, np.uint64)
         self.readers = (np.empty(self.words, np.uint64), np.empty(self.words, np.uint64))
         self._views: dict[tuple[int, int], Array] = {}
-        self.thread = machine.thread.astype(np.uint64)
+        self.thread = batch.thread.astype(np.uint64)
         self.clocks = np.zeros((self.blocks, self.warps, self.warps), np.int64)
-        self.floor = np.zeros(machine.lanes, np.uint64)
+        self.floor = np.zeros(batch.lanes, np.uint64)
         self._level: Any = None
         """`floor`, where it is the same for all lanes."""
         self._limits: Array | None = None
         """`clocks` as parts of keys, warp-synchronous instructions included; None when it has to be made anew."""
-        self.collective = np.zeros(machine.lanes, np.int64)
+        self.collective = np.zeros(batch.lanes, np.int64)
         self.turn = 0
         self.now = 1
         self.dirty = False
@@ -107,7 +123,7 @@ class SharedShadow:
 
     def keys(self, active: Active, number: int, count: int) -> Array:
         """Return the keys that an access leaves behind, one element per lane."""
-        key = active.pick(self.thread) + np.uint64(self.now << STAMP | number << 10)
+        key = active.pick(self.thread) + np.uint64(STAMP.pack(self.now) | NUMBER.pack(number))
         return key if count == 1 else np.repeat(key, count).view(_wide(count))
 
     def _unsafe(self, part: Active, view: Array, element: Array, count: int, *, writes: bool) -> Array | None:
@@ -130,13 +146,14 @@ class SharedShadow:
     def _ordered(self, part: Active, seen: Array, writes: bool) -> bool:
         """Say whether each key is the lane's own or older than what its warp has seen of the warp that left it."""
         if self._limits is None:
-            self._limits = self.known().astype(np.uint64) << np.uint64(STAMP)
+            self._limits = STAMP.pack_all(self.known().astype(np.uint64))
         lanes = part.lanes
-        place = (lanes >> 5)[:, None] * self.warps + ((seen & _THREAD) >> np.uint64(5)).view(np.int64)
+        thread = THREAD.alone(seen)
+        place = (lanes >> 5)[:, None] * self.warps + (thread >> _WARP).view(np.int64)
         late = seen >= self._limits.take(place)
         if not late.any():
             return True
-        late &= (seen & _THREAD) != self.thread[lanes][:, None]
+        late &= thread != self.thread[lanes][:, None]
         late |= seen >= _FAR
         if writes:
             late &= seen != NEVER
@@ -185,7 +202,7 @@ class SharedShadow:
         Args:
             index: [instructions, lanes], in units of the width.
             width: bytes of an access.
-            tags: [instructions, 1], what the keys say about the instruction.
+            tags: [instructions, 1], the instructions where the keys have them.
             part: the lanes that stand for all.
         """
         element = self._element(index[:, part.chosen], width)
@@ -195,7 +212,7 @@ class SharedShadow:
         if not (seen < (part.active.pick(self.floor)[:, None] if self._level is None else self._level)).all():
             return False
         self.dirty = True
-        keys = part.active.pick(self.thread) + (np.uint64(self.now << STAMP) + tags)
+        keys = part.active.pick(self.thread) + (np.uint64(STAMP.pack(self.now)) + tags)
         if count > 1:
             keys = np.repeat(keys, count, axis=1).view(view.dtype)
         self.turn ^= 1
@@ -223,8 +240,7 @@ class SharedShadow:
         keys = self.keys(few, number, count)
         raw = keys.view(np.uint64)
         if stamp is not None:
-            raw &= _LOW
-            raw |= np.uint64(stamp << STAMP)
+            STAMP.set(raw, stamp)
         view[element] = keys
         return bool((view.take(element, mode="clip").view(np.uint64) != raw).any())
 
@@ -238,7 +254,7 @@ class SharedShadow:
         self.dirty = True
         view, count = self._view(0, width)
         keys = self.keys(few, number, count)
-        keys.view(np.uint64)[...] |= ATOMIC
+        keys.view(np.uint64)[...] |= ATOMIC.mask
         view[element] = keys
 
     def _refuses(
@@ -266,7 +282,7 @@ class SharedShadow:
         """Check and record reads that began at the stamp ``since`` and end now: nobody may have written in between."""
         part = self.twins.part(active, None)
         keys, words = self.writers(index[part.chosen], width)
-        late = (keys >= np.uint64(since << STAMP)) & (keys < NEVER)
+        late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER)
         if late.any():
             if not part.whole:
                 self.twins.spread()
@@ -347,13 +363,13 @@ class SharedShadow:
         self._refloor()
 
     def _refloor(self) -> None:
-        floor = self.clocks.min(2).reshape(-1).astype(np.uint64) << np.uint64(STAMP)
+        floor = STAMP.pack_all(self.clocks.min(2).reshape(-1).astype(np.uint64))
         self._level = floor[0] if bool((floor == floor[0]).all()) else None
         self.floor[:] = np.repeat(floor, 32)
         self._limits = None
 
     def _level_out(self) -> None:
-        self._level = np.uint64(self.now << STAMP)
+        self._level = np.uint64(STAMP.pack(self.now))
         self.floor.fill(self._level)
         self._limits = None
 
@@ -367,13 +383,13 @@ class SharedShadow:
         keys = seen[suspect, part]
         lane = lanes[suspect]
         word = element[suspect] * count + part
-        stamp = (keys >> np.uint64(STAMP)).astype(np.int64)
-        never = stamp == 0xFFFFFFFF
+        stamp = STAMP.of(keys)
+        never = stamp == STAMP.most
         flying = stamp == IN_FLIGHT
         if act in ("read", "atomic") and never.any():
             found.append(("uninitialised", number, lane[never], word[never], -1, ""))
         if flying.any():
-            other = int((keys[flying][0] & _LOW) >> np.uint64(10)) & 0x1FFFFF
+            other = int(NUMBER.of(keys[flying])[0])
             verb = "read" if act == "read" else "written"
             detail = f"It is {verb} before the copy has landed"
             found.append(("async_not_waited", number, lane[flying], word[flying], other, detail))
@@ -381,10 +397,9 @@ class SharedShadow:
         if not usual.any():
             return found
         keys, lane, word, stamp = keys[usual], lane[usual], word[usual], stamp[usual]
-        low = keys & _LOW
-        thread = (low & _THREAD).astype(np.int64)
-        mine = self.machine.thread[lane]
-        width = self.machine.geometry.width
+        thread = THREAD.of(keys)
+        mine = self._batch.thread[lane]
+        width = self._batch.geometry.width
         block = lane // width
         my_warp, their_warp = mine // 32, thread // 32
         seen_up_to = self.clocks[block, my_warp, their_warp]
@@ -392,12 +407,11 @@ class SharedShadow:
         seen_up_to = np.where(same_warp, np.maximum(seen_up_to, self.collective[lane]), seen_up_to)
         race = (thread != mine) & (stamp >= seen_up_to)
         if act == "atomic":
-            race &= (low & ATOMIC) == 0
+            race &= ATOMIC.of(keys) == 0
         if race.any():
-            other = int((low[race][0] >> np.uint64(10)) & np.uint64(0x1FFFFF))
-            theirs = (low[race][0] >> np.uint64(10)) & np.uint64(0x1FFFFF)
-            same = ((low >> np.uint64(10)) & np.uint64(0x1FFFFF)) == theirs
-            race &= same
+            numbers = NUMBER.of(keys)
+            other = int(numbers[race][0])
+            race &= numbers == other
             words = {
                 "read": "written by",
                 "write": "also written by",
@@ -410,16 +424,14 @@ class SharedShadow:
 
     def tell(self, kind: str, number: int, lanes: Array, words: Array, keys: Array, detail: str) -> None:
         """Report accesses that meet these keys."""
-        other = int((keys[0] & _LOW) >> np.uint64(10)) & 0x1FFFFF
+        other = int(NUMBER.of(keys[:1])[0])
         self._tell([(kind, number, lanes, words, other, detail)])
 
     def _tell(self, found: list[Found]) -> None:
-        machine = self.machine
         for kind, number, lanes, words, other, detail in found:
             lane = int(lanes[0])
-            address = int(words[0]) * self.grain - machine.shared.base_of(lane)
-            name, offset = machine.shared.name_of(address)
-            machine.report(
+            address, name, offset = self._place_of(int(words[0]) * self.grain, lane)
+            self._batch.report(
                 kind, number, lane, count=int(np.unique(lanes).size), address=address, allocation=name, offset=offset,
                 other=other, detail=detail,
             )  # fmt: skip

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from evokern.simt.arrays import Array
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
+from evokern.simt.batch import Batch
+from evokern.simt.schedule import Schedule
+from evokern.simt.scratchpad import SharedSpace
 
 _WIDE = frozenset({"%clock64", "%globaltimer", "%gridid"})
 _CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
@@ -19,10 +18,15 @@ SIMULATED_SMS = 1
 
 
 class Specials:
-    """Rows of the special registers of one batch, made when first asked for."""
+    """Rows of the special registers of one batch, made when first asked for.
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    Attributes:
+        reads: how often a clock was read.
+    """
+
+    def __init__(self, batch: Batch, schedule: Schedule, shared: SharedSpace, symbols: Mapping[str, Array]) -> None:
+        self._batch, self._schedule, self._shared, self._symbols = batch, schedule, shared, symbols
+        self.reads = 0
         self._rows: dict[str, Array] = {}
 
     def load(self) -> None:
@@ -70,13 +74,13 @@ class Specials:
 
     def reader(self, name: str) -> Callable[[], int]:
         """Return a function that reads a clock: instructions issued so far, in cycles; nanoseconds for the timer."""
-        machine = self.machine
+        schedule = self._schedule
         shift = 32 if name.endswith("_hi") else 0
         mask = (1 << 64) - 1 if name in _WIDE else (1 << 32) - 1
 
         def read() -> int:
-            machine.reads += 1  # time passes within a segment too
-            return machine.issued + machine.reads >> shift & mask
+            self.reads += 1  # time passes within a segment too
+            return schedule.issued + self.reads >> shift & mask
 
         return read
 
@@ -90,21 +94,19 @@ class Specials:
         return self._rows[name]
 
     def _value(self, name: str) -> Array:
-        machine = self.machine
-        geometry = machine.geometry
+        batch = self._batch
+        geometry = batch.geometry
         grid, block = geometry.grid, geometry.block
-        lane = (machine.thread % 32).astype(np.uint32)
+        lane = (batch.thread % 32).astype(np.uint32)
         one = np.uint32(1)
         base, _, axis = name.partition(".")
         which = "xyz".find(axis) if axis else 0
         if base == "%tid":
             divisor = (1, block[0], block[0] * block[1])[which]
-            return (machine.thread // divisor % block[which] if which < 2 else machine.thread // divisor).astype(
-                np.uint32
-            )
+            return (batch.thread // divisor % block[which] if which < 2 else batch.thread // divisor).astype(np.uint32)
         if base in ("%ctaid", "%clusterid"):
             divisor = (1, grid[0], grid[0] * grid[1])[which]
-            return (machine.block_id // divisor % grid[which]).astype(np.uint32)
+            return (batch.block_id // divisor % grid[which]).astype(np.uint32)
         constants = {
             "%ntid": block[which],
             "%nctaid": grid[which],
@@ -116,20 +118,20 @@ class Specials:
             "%nwarpid": geometry.width // 32,
             "%smid": 0,
             "%nsmid": SIMULATED_SMS,
-            "%dynamic_smem_size": machine.shared.dynamic,
-            "%total_smem_size": machine.shared.size,
+            "%dynamic_smem_size": self._shared.dynamic,
+            "%total_smem_size": self._shared.size,
         }
         if base in constants:
             return np.array([constants[base]], np.uint32)
         if base in ("%envreg1", "%envreg2"):
-            workspace = machine.symbols["%workspace"][machine.launch]
+            workspace = self._symbols["%workspace"][batch.launch]
             return (workspace >> np.uint64(32 if base == "%envreg1" else 0)).astype(np.uint32)
         if name == "%gridid":
             return np.array([1], np.uint64)
         if name == "%laneid":
             return lane
         if name == "%warpid":
-            return (machine.thread // 32).astype(np.uint32)
+            return (batch.thread // 32).astype(np.uint32)
         equal = one << lane
         masks = {
             "%lanemask_eq": equal, "%lanemask_lt": equal - one, "%lanemask_le": equal | (equal - one),

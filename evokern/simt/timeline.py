@@ -18,12 +18,13 @@ import numpy as np
 
 from evokern.simt.clocks import UNGROUPED, Clocks, Plan, Step, Typical
 from evokern.simt.counters import BatchRecord
-from evokern.simt.in_flight import is_product
 from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.operands import registers_of
 from evokern.simt.pipes import Demands, Hold
-from evokern.simt.program import Program, Segment
+from evokern.simt.program import Program
+from evokern.simt.segments import Segment
 from evokern.simt.syntax import Address, Immediate, Instruction
+from evokern.simt.touches import is_product
 
 MOST_STEPS = 40_000
 """Instructions walked before every segment that was seen takes its mean, those with barriers and copies too."""

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
 from evokern.simt.in_flight import RegistersInFlight
 from evokern.simt.matrix.descriptors import PIECE
 from evokern.simt.matrix.wgmma import WARPS
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
+from evokern.simt.proxies import ProxyFences
+from evokern.simt.scratchpad import SharedSpace
 
 
 @dataclass(slots=True, eq=False)
@@ -42,13 +41,13 @@ class _Product:
 class WarpgroupProducts:
     """Products whose group was not waited for, and how many groups each lane has committed."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, batch: Batch, shared: SharedSpace, proxies: ProxyFences) -> None:
+        self._batch, self._shared, self._proxies = batch, shared, proxies
         self.pending: list[_Product] = []
-        self.committed = np.zeros(machine.lanes, np.int64)
-        self.issued = np.zeros(machine.lanes // 32, np.int64)
+        self.committed = np.zeros(batch.lanes, np.int64)
+        self.issued = np.zeros(batch.lanes // 32, np.int64)
         self.last = -1
-        self.registers = RegistersInFlight(machine)
+        self.registers = RegistersInFlight(batch)
 
     def load(self) -> None:
         """New blocks."""
@@ -68,20 +67,19 @@ class WarpgroupProducts:
             number: the instruction.
             unit: lanes that stand together in the rows of addresses, a warp or a warpgroup.
         """
-        machine = self.machine
         self.last = number
         if active.all:
             self.issued += 1
         else:
             self.issued[np.unique(active.lanes >> 5)] += 1
-        shadow = machine.shared.shadow
+        shadow = self._shared.shadow
         reads: list[tuple[Array, bool]] = []
         for place, address in enumerate((*own, *common)):
-            sound, index, part = machine.shared.locate(active, address, 0, PIECE, number)
+            sound, index, part = self._shared.locate(active, address, 0, PIECE, number)
             if sound is not active or shadow is None:
                 continue  # what lies outside has been told, and ends the launch
             shadow.read(active, index, PIECE, number, part)
-            machine.proxies.check(active, index, PIECE, number, part)
+            self._proxies.check(active, index, PIECE, number, part)
             reads.append((index, False))
             if place >= len(own) and unit == 32 * WARPS:
                 turned = np.roll(index.reshape(-1, unit), unit // 2, axis=1).reshape(-1)
@@ -116,12 +114,12 @@ class WarpgroupProducts:
         self.pending = kept
 
     def _some(self, product: _Product, which: Array) -> _Product:
-        active = self.machine.restrict(product.active, which)
+        active = self._batch.restrict(product.active, which)
         reads = tuple((index[which], again) for index, again in product.reads)
         return _Product(active, reads, product.group[which], product.number, product.since)
 
     def _finish(self, product: _Product) -> None:
-        shadow = self.machine.shared.shadow
+        shadow = self._shared.shadow
         assert shadow is not None
         for index, again in product.reads:
             if again:
@@ -134,17 +132,16 @@ class WarpgroupProducts:
         self.pending.clear()
         if self.last < 0:
             return
-        machine = self.machine
-        warps = machine.geometry.width // 32
-        of_blocks = np.zeros((machine.geometry.blocks, -(-warps // WARPS) * WARPS), np.int64)
+        warps = self._batch.geometry.width // 32
+        of_blocks = np.zeros((self._batch.geometry.blocks, -(-warps // WARPS) * WARPS), np.int64)
         of_blocks[:, :warps] = self.issued.reshape(-1, warps)
-        groups = of_blocks.reshape(machine.geometry.blocks, -1, WARPS)
+        groups = of_blocks.reshape(self._batch.geometry.blocks, -1, WARPS)
         uneven = groups.min(2) != groups.max(2)
         if uneven.any():
             block, group = (int(places[0]) for places in np.nonzero(uneven))
             warp = int(groups[block, group].argmax()) + group * WARPS
             lane = (block * warps + warp) * 32
-            machine.report(
+            self._batch.report(
                 "barrier_divergence",
                 self.last,
                 lane,

@@ -15,6 +15,7 @@ from evokern.simt.operations import (
     warp_ops,
     warpgroup,
 )
+from evokern.simt.operations.table import lookup
 
 __all__ = [
     "async_ops",
@@ -25,6 +26,7 @@ __all__ = [
     "convert",
     "floating",
     "integer",
+    "lookup",
     "matrix_ops",
     "memory_ops",
     "video",

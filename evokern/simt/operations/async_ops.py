@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.simt.arrays import RAW, Action, Active, Array
+from evokern.simt.binder import Binder
 from evokern.simt.globals import Site
 from evokern.simt.memory import SHARED_WINDOW
 from evokern.simt.operations.memory_ops import address_rows, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register
+from evokern.simt.unsupported import Unsupported
 
 
 @operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)
@@ -18,24 +19,24 @@ def cp(i: Instruction, b: Binder) -> Action:
     """``cp.async`` in its forms; bulk and tensor copies are refused."""
     if i.has("bulk", "tensor", "reduce"):
         raise Unsupported(f"bulk and tensor copies ({i.name})")
-    machine, active_of = b.machine, b.active
+    state, active_of = b.state, b.active
     if i.has("commit_group"):
-        return lambda: machine.copies.commit(active_of())
+        return lambda: state.copies.commit(active_of())
     if i.has("wait_all"):
-        return lambda: machine.copies.wait(active_of(), None)
+        return lambda: state.copies.wait(active_of(), None)
     if i.has("wait_group"):
         operand = i.operands[0]
         if not isinstance(operand, Immediate):
             raise Unsupported("cp.async.wait_group of a register")
         most = int(operand.value)
-        return lambda: machine.copies.wait(active_of(), most)
+        return lambda: state.copies.wait(active_of(), most)
     if i.has("mbarrier"):
         return _mbarrier_arrive(i, b)
     return _copy(i, b)
 
 
 def _copy(i: Instruction, b: Binder) -> Action:
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     width_operand = i.operands[2]
     if not isinstance(width_operand, Immediate) or int(width_operand.value) not in (4, 8, 16):
         raise Unsupported(f"{i.name} of {width_operand!r} bytes")
@@ -64,19 +65,19 @@ def _copy(i: Instruction, b: Binder) -> Action:
         if whole is None or whole.all():
             return (active, *read(active, data, None))
         if whole.any():
-            read(machine.restrict(active, whole), data, whole)
+            read(batch.restrict(active, whole), data, whole)
         return active, data, None
 
     def read(active: Active, data: Array, where: Array | None) -> tuple[Array, Array | None]:
-        sound, index = machine.globals.locate(
+        sound, index = state.globals.locate(
             active, widened(active.pick(source)), source_offset, width, number, site, write=False
         )
         if sound is None:
             return data, None
-        machine.globals.note_read(sound, index, width, number, site, synchronises=False)
-        if machine.events is not None:
-            machine.events.sectors(number, sound, index, width, write=False)
-        found = machine.globals.view(width).take(index, mode="clip")
+        state.globals.note_read(sound, index, width, number, site, synchronises=False)
+        if state.events is not None:
+            state.events.sectors(number, sound, index, width, write=False)
+        found = state.globals.view(width).take(index, mode="clip")
         if where is None and sound is active:
             return found, None if site.frozen else index
         places = np.flatnonzero(where) if where is not None else np.arange(active.count)
@@ -89,12 +90,12 @@ def _copy(i: Instruction, b: Binder) -> Action:
             takes = some & (wanted > at)
             if not takes.any():
                 break
-            part = machine.restrict(active, takes)
-            sound, index = machine.globals.locate(
+            part = batch.restrict(active, takes)
+            sound, index = state.globals.locate(
                 part, widened(part.pick(source)), source_offset + at, 1, number, partial_site, write=False
             )
             if sound is not None:
-                raw[np.searchsorted(active.lanes, sound.lanes), at] = machine.globals.view(1).take(index, mode="clip")
+                raw[np.searchsorted(active.lanes, sound.lanes), at] = state.globals.view(1).take(index, mode="clip")
 
     def run() -> None:
         active = active_of()
@@ -103,15 +104,15 @@ def _copy(i: Instruction, b: Binder) -> Action:
         address = active.pick(target)
         if generic:
             address = widened(address) - np.uint64(SHARED_WINDOW)
-        sound, index, part = machine.shared.locate(active, address, target_offset, width, number)
+        sound, index, part = state.shared.locate(active, address, target_offset, width, number)
         if sound is None:
             return
         if sound is not active:
             active = sound
         active, data, origin = gather(active)
-        if machine.events is not None:
-            machine.events.shared(number, active, index, width, copied=True)
-        machine.copies.issue(active, index, data, width, number, origin, part)
+        if state.events is not None:
+            state.events.shared(number, active, index, width, copied=True)
+        state.copies.issue(active, index, data, width, number, origin, part)
 
     return run
 
@@ -126,15 +127,15 @@ def _source_size(extra: Operand | None, b: Binder) -> tuple[Array | None, Array 
 
 def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
     """``cp.async.mbarrier.arrive``: the copies land here, the earliest moment at which the barrier may complete."""
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, number, active_of = b.state, b.pc, b.active
     row, offset = address_rows(i.operands[0], b, "shared")
     increment = not i.has("noinc")
 
     def run() -> None:
         active = active_of()
-        machine.copies.wait(active, None)
+        state.copies.wait(active, None)
         if not increment:
-            machine.objects.arrive(active, active.pick(row), offset, number, np.ones(active.count, np.int64))
+            state.objects.arrive(active, active.pick(row), offset, number, np.ones(active.count, np.int64))
 
     return run
 
@@ -144,12 +145,12 @@ def fence(i: Instruction, b: Binder) -> Action:
     """Memory fences: every access is visible at once here; what they order is noted for the race check."""
     if i.has("proxy") and i.has("tensormap"):
         raise Unsupported(f"{i.name}")
-    machine, active_of = b.machine, b.active
+    state, active_of = b.state, b.active
     if i.has("proxy") and i.has("async"):
         if i.has("global"):
             return lambda: None
-        return lambda: machine.proxies.fence(active_of())
-    return lambda: machine.globals.fence(active_of())
+        return lambda: state.proxies.fence(active_of())
+    return lambda: state.globals.fence(active_of())
 
 
 @operation("nanosleep griddepcontrol", "9.7.17", pipe="control", results=0)

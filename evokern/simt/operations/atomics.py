@@ -14,11 +14,12 @@ import numpy as np
 
 from evokern.simt import numerics
 from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.binder import Binder
 from evokern.simt.globals import Site
 from evokern.simt.operations.memory_ops import Access, access_type, address_rows, by_window, space_of, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
+from evokern.simt.unsupported import Unsupported
 
 Update = Callable[..., Array]
 """(old, b[, c]) → new."""
@@ -83,7 +84,7 @@ def red(i: Instruction, b: Binder) -> Action:
 def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, values: tuple[Operand, ...]) -> Action:
     if i.has("async", "mbarrier"):
         raise Unsupported(f"{i.name}")
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     space = space_of(i)
     kind, count = access_type(i)
     name = next((word for word in i.modifiers if word in (*_AT, "exch", "cas", "inc", "dec")), "")
@@ -121,29 +122,29 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
 
     def in_shared(active: Active, address: Array, extra: int) -> None:
         for place in range(count):
-            sound, index, part = machine.shared.locate(active, address, extra + place * size, size, number)
+            sound, index, part = state.shared.locate(active, address, extra + place * size, size, number)
             if sound is None:
                 continue
-            if machine.shared.shadow is not None:
-                machine.shared.shadow.atomic(sound, index, size, number, part)
-            if machine.events is not None:
-                machine.events.shared(number, sound, index, size)
-            apply(sound, machine.shared.view(size).view(dtype), index, place, update)
+            if state.shared.shadow is not None:
+                state.shared.shadow.atomic(sound, index, size, number, part)
+            if state.events is not None:
+                state.events.shared(number, sound, index, size)
+            apply(sound, state.shared.view(size).view(dtype), index, place, update)
 
     def in_global(active: Active, address: Array, extra: int) -> None:
         for place in range(count):
-            sound, index = machine.globals.locate(
+            sound, index = state.globals.locate(
                 active, widened(address), extra + place * size, size, number, sites[place], write=True
             )
             if sound is None:
                 continue
-            machine.globals.note_atomic(sound, index, size, number, sites[place], releases=releases)
-            if machine.events is not None:
-                machine.events.sectors(number, sound, index, size, write=True)
-            apply(sound, machine.globals.view(size).view(dtype), index, place, in_memory)
+            state.globals.note_atomic(sound, index, size, number, sites[place], releases=releases)
+            if state.events is not None:
+                state.events.sectors(number, sound, index, size, write=True)
+            apply(sound, state.globals.view(size).view(dtype), index, place, in_memory)
 
     parts: dict[str, Access] = {"shared": in_shared, "global": in_global, "local": in_global}
-    work = by_window(machine, parts) if space == "generic" else parts[space]
+    work = by_window(batch, parts) if space == "generic" else parts[space]
 
     def run() -> None:
         active = active_of()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.simt.arrays import Action, Array
+from evokern.simt.binder import Binder
 from evokern.simt.memory import SHARED_WINDOW
 from evokern.simt.operations.memory_ops import address_rows, space_of, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import Address, Instruction, Operand, Sink
+from evokern.simt.unsupported import Unsupported
 
 _ONE = np.ones(1, np.int64)
 
@@ -17,7 +18,7 @@ _ONE = np.ones(1, np.int64)
 @operation("mbarrier", "9.7.13.15", pipe="load_store", kind="effect", results=1)
 def mbarrier(i: Instruction, b: Binder) -> Action:
     """Initialise, arrive, announce bytes, test and wait."""
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, number, active_of = b.state, b.pc, b.active
     if any("cluster" in word for word in i.modifiers):
         raise Unsupported(f"{i.name}: clusters")
     kind = i.modifiers[0]
@@ -36,11 +37,11 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
 
     if kind in ("init", "inval"):
         count = b.src(operands[1], "u32") if kind == "init" else np.zeros(1, np.uint32)
-        return lambda: machine.objects.init(active_of(), where(), offset, number, active_of().pick(count))
+        return lambda: state.objects.init(active_of(), where(), offset, number, active_of().pick(count))
     if kind in ("expect_tx", "complete_tx"):
         amount = b.src(operands[1], "u32")
         sign = 1 if kind == "expect_tx" else -1
-        return lambda: machine.objects.expect(
+        return lambda: state.objects.expect(
             active_of(), where(), offset, number, active_of().pick(amount).astype(np.int64) * sign
         )
     if kind in ("arrive", "arrive_drop"):
@@ -51,7 +52,7 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
         def arrive() -> None:
             active = active_of()
             value = active.pick(extra).astype(np.int64) if extra is not None else _ONE
-            tokens = machine.objects.arrive(active, where(), offset, number, _ONE if announce else value,
+            tokens = state.objects.arrive(active, where(), offset, number, _ONE if announce else value,
                                             expect=value if announce else None, drop=kind == "arrive_drop")  # fmt: skip
             if out is not None:
                 active.put(out, tokens)
@@ -64,7 +65,7 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
 
         def wait() -> None:
             active = active_of()
-            active.put(flag, machine.objects.done(active, where(), offset, number, active.pick(token), parity=parity))
+            active.put(flag, state.objects.done(active, where(), offset, number, active.pick(token), parity=parity))
 
         return wait
     raise Unsupported(f"{i.name}")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.binder import Binder
 from evokern.simt.intrinsics import bind_intrinsic
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.schedule import MAX_DEPTH
+from evokern.simt.segments import Segment, Unit
+from evokern.simt.settings import End
+from evokern.simt.state import MachineState
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-    from evokern.simt.program import Segment, Unit
-    from evokern.simt.settings import End
+from evokern.simt.unsupported import Unsupported
 
 
 @operation(
@@ -27,35 +26,35 @@ def control(i: Instruction, b: Binder) -> Action:
     raise Unsupported(f"{i.name} in this place")
 
 
-def bind_control(machine: Machine, b: Binder, segment: Segment, i: Instruction) -> End:
+def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
     """Bind the control instruction that ends a segment."""
     fall = segment.index + 1
     guard = b.src(Register(i.guard.name), "pred") if i.guard is not None else None
     negated = i.guard.negated if i.guard is not None else False
     if i.opcode == "bra":
-        target = _label(machine, segment.unit, i.operands[0])
-        return (lambda active: target) if guard is None else _branch(machine, guard, negated, target, fall)
+        target = _label(b, segment.unit, i.operands[0])
+        return (lambda active: target) if guard is None else _branch(b.state, guard, negated, target, fall)
     if i.opcode in ("bar", "barrier") and "warp" in i.modifiers:
-        return _guarded(machine, _warp_barrier(machine, b, segment, i, fall), guard, negated, fall)
+        return _guarded(b.state, _warp_barrier(b, segment, i, fall), guard, negated, fall)
     binders = {"ret": _return, "exit": _exit, "brx": _indexed, "call": _call, "trap": _trap, "brkpt": _trap,
                "bar": _barrier, "barrier": _barrier}  # fmt: skip
-    return _guarded(machine, binders[i.opcode](machine, b, segment, i, fall), guard, negated, fall)
+    return _guarded(b.state, binders[i.opcode](b, segment, i, fall), guard, negated, fall)
 
 
-def _label(machine: Machine, unit: Unit, operand: Operand) -> int:
+def _label(b: Binder, unit: Unit, operand: Operand) -> int:
     if not isinstance(operand, Symbol):
         raise Unsupported(f"branch to {operand!r}")
     if operand.name not in unit.function.labels:
         raise Unsupported(f"branch to the unknown label {operand.name}")
-    known = machine.program.label_segment.get((unit.number, operand.name))
+    known = b.state.batch.program.label_segment.get((unit.number, operand.name))
     if known is None:
         raise Unsupported(f"branch to {operand.name}, past the last instruction")
     return known
 
 
-def _branch(machine: Machine, guard: Array, negated: bool, target: int, fall: int) -> End:
+def _branch(state: MachineState, guard: Array, negated: bool, target: int, fall: int) -> End:
     yes, no = (fall, target) if negated else (target, fall)
-    count_nonzero = np.count_nonzero
+    batch, schedule, count_nonzero = state.batch, state.schedule, np.count_nonzero
 
     def end(active: Active) -> int:
         taken = guard if active.all else guard & active.mask
@@ -64,18 +63,19 @@ def _branch(machine: Machine, guard: Array, negated: bool, target: int, fall: in
             return yes
         if count == 0:
             return no
-        live = machine.live_count
-        base = (64 - machine.depth) * machine.count
-        machine.push(base + yes, Active(taken.copy() if active.all else taken, count, live))
-        machine.push(base + no, Active(active.mask & ~guard, active.count - count, live))
+        live = batch.live_count
+        base = schedule.base
+        schedule.push(base + yes, Active(taken.copy() if active.all else taken, count, live))
+        schedule.push(base + no, Active(active.mask & ~guard, active.count - count, live))
         return -1
 
     return end
 
 
-def _guarded(machine: Machine, end: End, guard: Array | None, negated: bool, fall: int) -> End:
+def _guarded(state: MachineState, end: End, guard: Array | None, negated: bool, fall: int) -> End:
     if guard is None:
         return end
+    batch, schedule = state.batch, state.schedule
 
     def run(active: Active) -> int:
         mask = active.mask & ~guard if negated else active.mask & guard
@@ -84,95 +84,107 @@ def _guarded(machine: Machine, end: End, guard: Array | None, negated: bool, fal
             return end(active)
         if count == 0:
             return fall
-        base = (64 - machine.depth) * machine.count
-        rest = Active(active.mask & ~mask, active.count - count, machine.live_count)
-        machine.push(base + fall, rest)
-        part = Active(mask, count, machine.live_count)
-        machine.active = part
+        base = schedule.base
+        rest = Active(active.mask & ~mask, active.count - count, batch.live_count)
+        schedule.push(base + fall, rest)
+        part = Active(mask, count, batch.live_count)
+        batch.active = part
         following = end(part)
         if following >= 0:
-            machine.push(base + following, part)
+            schedule.push(base + following, part)
         return -1
 
     return run
 
 
-def _exit(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+def _leave(state: MachineState, active: Active) -> None:
+    """Take lanes out of the launch; barriers without a count may now be complete."""
+    state.batch.leave(active.mask, active.count)
+    state.barriers.recheck()
+
+
+def _exit(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    state = b.state
+
     def end(active: Active) -> int:
-        machine.leave(active.mask, active.count)
+        _leave(state, active)
         return -1
 
     return end
 
 
-def _return(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+def _return(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    state, batch, schedule, calls = b.state, b.state.batch, b.state.schedule, b.state.calls
+
     def end(active: Active) -> int:
-        depth = machine.depth
+        depth = schedule.depth
         if depth == 0:
-            machine.leave(active.mask, active.count)
+            _leave(state, active)
             return -1
-        inside = machine.inside.get(segment.unit.number)
+        inside = calls.inside.get(segment.unit.number)
         if inside is not None:
             inside[active.mask] = False
-        targets = machine.returns[depth - 1][active.lanes]
-        base = (64 - (depth - 1)) * machine.count
+        targets = calls.returns[depth - 1][active.lanes]
+        base = schedule.key(depth - 1, 0)
         for target in np.unique(targets):
-            part = machine.restrict(active, targets == target)
-            copy = machine.return_copies.get(int(target), {}).get(segment.unit.number)
+            part = batch.restrict(active, targets == target)
+            copy = calls.copies.get(int(target), {}).get(segment.unit.number)
             if copy is not None:
                 to, source, size = copy
-                area = machine.params.area
+                area = state.params.area
                 area[part.lanes, to : to + size] = area[part.lanes, source : source + size]
-            machine.push(base + int(target), part)
+            schedule.push(base + int(target), part)
         return -1
 
     return end
 
 
-def _indexed(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+def _indexed(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     """``brx.idx`` (9.7.12.4): a jump table."""
+    batch, schedule = b.state.batch, b.state.schedule
     index = b.src(i.operands[0], "u32")
     operand = i.operands[1]
     names = segment.unit.function.branch_targets.get(operand.name) if isinstance(operand, Symbol) else None
     if names is None:
         raise Unsupported("brx.idx without its table")
-    targets = np.array([_label(machine, segment.unit, Symbol(name)) for name in names])
+    targets = np.array([_label(b, segment.unit, Symbol(name)) for name in names])
 
     def end(active: Active) -> int:
         chosen = np.minimum(
             index[active.lanes] if index.shape[0] > 1 else np.repeat(index, active.count), len(targets) - 1
         )
         wanted = targets[chosen]
-        base = (64 - machine.depth) * machine.count
+        base = schedule.base
         for target in np.unique(wanted):
-            part = machine.restrict(active, wanted == target)
-            machine.push(base + int(target), part)
+            part = batch.restrict(active, wanted == target)
+            schedule.push(base + int(target), part)
         return -1
 
     return end
 
 
-def _trap(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    number = b.pc
+def _trap(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    number, batch = b.pc, b.state.batch
 
     def end(active: Active) -> int:
-        machine.report_lanes("trap", number, active.lanes)
-        machine.stop()
+        batch.report_lanes("trap", number, active.lanes)
+        batch.stop()
         return -1
 
     return end
 
 
-def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     """Direct and indirect calls (9.7.12.5): arguments are copied to the callee's parameters, results back on return."""
+    state, batch = b.state, b.state.batch
     operands = list(i.operands)
     returns = operands.pop(0).items if isinstance(operands[0], Vector) else ()  # type: ignore[union-attr]
     callee = operands.pop(0)
     arguments = operands[0].items if operands and isinstance(operands[0], Vector) else ()
-    if isinstance(callee, Symbol) and callee.name in machine.program.unit_of:
-        return _enter(machine, segment.unit, machine.program.unit_of[callee.name], returns, arguments, fall)
+    if isinstance(callee, Symbol) and callee.name in batch.program.unit_of:
+        return _enter(state, segment, batch.program.unit_of[callee.name], returns, arguments, fall)
     if isinstance(callee, Symbol):
-        return bind_intrinsic(machine, segment.unit, callee.name, returns, arguments, b.pc, fall)
+        return bind_intrinsic(state, segment.unit, callee.name, returns, arguments, b.pc, fall)
     if not isinstance(callee, Register):
         raise Unsupported(f"call of {callee!r}")
     target = b.src(callee, "u64")
@@ -181,16 +193,16 @@ def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: i
     def end(active: Active) -> int:
         wanted = active.pick(target)
         for value in np.unique(wanted):
-            unit = machine.program.units[int(value)] if int(value) < len(machine.program.units) else None
+            unit = batch.program.units[int(value)] if int(value) < len(batch.program.units) else None
             if unit is None or unit.function.is_entry:
-                machine.report_lanes(
+                batch.report_lanes(
                     "trap", segment.base, active.lanes, detail="A call through a pointer that is no function"
                 )
-                machine.stop()
+                batch.stop()
                 return -1
-            part = active if wanted.shape[0] == 1 else machine.restrict(active, wanted == value)
+            part = active if wanted.shape[0] == 1 else batch.restrict(active, wanted == value)
             if int(value) not in ends:
-                ends[int(value)] = _enter(machine, segment.unit, unit, returns, arguments, fall, indirect=True)
+                ends[int(value)] = _enter(state, segment, unit, returns, arguments, fall, indirect=True)
             ends[int(value)](part)
         return -1
 
@@ -198,8 +210,8 @@ def _call(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: i
 
 
 def _enter(
-    machine: Machine,
-    caller: Unit,
+    state: MachineState,
+    segment: Segment,
     callee: Unit,
     returns: tuple[Operand, ...],
     arguments: tuple[Operand, ...],
@@ -207,7 +219,8 @@ def _enter(
     *,
     indirect: bool = False,
 ) -> End:
-    area = machine.params.area
+    batch, schedule, calls, caller = state.batch, state.schedule, state.calls, segment.unit
+    area = state.params.area
     copies: list[tuple[int, int, int]] = []
     for operand, formal in zip(arguments, callee.function.params, strict=True):
         if not isinstance(operand, Symbol) or operand.name not in caller.params:
@@ -215,36 +228,34 @@ def _enter(
         copies.append((callee.params[formal.name], caller.params[operand.name], formal.size))
     for operand, formal in zip(returns, callee.function.returns, strict=True):
         if isinstance(operand, Symbol) and operand.name in caller.params:
-            machine.return_copies.setdefault(fall, {})[callee.number] = (
+            calls.copies.setdefault(fall, {})[callee.number] = (
                 caller.params[operand.name], callee.params[formal.name], formal.size,
             )  # fmt: skip
 
     def end(active: Active) -> int:
-        depth = machine.depth
-        if depth + 1 >= 64:
-            machine.report_lanes(
-                "trap", machine.at.segment.base, active.lanes, detail="Device function calls nest deeper than 63"
+        depth = schedule.depth
+        if depth + 1 >= MAX_DEPTH:
+            batch.report_lanes(
+                "trap", segment.base, active.lanes, detail=f"Device function calls nest deeper than {MAX_DEPTH - 1}"
             )
-            machine.stop()
-        while len(machine.returns) <= depth:
-            machine.returns.append(np.zeros(machine.lanes, np.int64))
+            batch.stop()
         if indirect:
-            inside = machine.inside.setdefault(callee.number, np.zeros(machine.lanes, np.bool_))
+            inside = calls.lanes_inside(callee.number)
             if inside[active.mask].any():
-                raise machine.program.refuse(
-                    machine.program.instructions[machine.at.segment.base], f"recursive call of {callee.function.name}"
+                raise batch.program.refuse(
+                    batch.program.instructions[segment.base], f"recursive call of {callee.function.name}"
                 )
             inside[active.mask] = True
-        machine.returns[depth][active.mask] = fall
+        calls.returns_at(depth)[active.mask] = fall
         for target, source, size in copies:
             area[active.lanes, target : target + size] = area[active.lanes, source : source + size]
-        machine.push((64 - depth - 1) * machine.count + callee.first_segment, active)
+        schedule.push(schedule.key(depth + 1, callee.first_segment), active)
         return -1
 
     return end
 
 
-def _barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     """``bar`` and ``barrier`` (9.7.13.1): sync, arrive and red, with ids and counts."""
     operands = list(i.operands)
     number = b.pc
@@ -268,7 +279,7 @@ def _barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall
     aligned = i.opcode == "bar" or i.has("aligned")
     plain = constant == 0 and count is None and not arrive and reduction is None
     return partial(
-        machine.barriers.arrive,
+        b.state.barriers.arrive,
         number=number,
         identity=identity,
         wanted=count,
@@ -280,10 +291,12 @@ def _barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall
     )
 
 
-def _warp_barrier(machine: Machine, b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+def _warp_barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
+    shadow = b.state.shared.shadow
+
     def end(active: Active) -> int:
-        if machine.shared.shadow is not None:
-            machine.shared.shadow.warp_barrier(active)
+        if shadow is not None:
+            shadow.warp_barrier(active)
         return fall
 
     return end

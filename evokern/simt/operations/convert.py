@@ -8,11 +8,12 @@ import numpy as np
 
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
+from evokern.simt.binder import Binder
 from evokern.simt.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Register, Symbol, Vector
+from evokern.simt.unsupported import Unsupported
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
 _FORMATS = (
@@ -80,9 +81,9 @@ def mov(i: Instruction, b: Binder) -> Action:
     target, source = i.operands
     if isinstance(source, Vector) or isinstance(target, Vector):
         return _pack(i, b, kind)
-    if isinstance(source, Register) and b.machine.specials.dynamic(source.name):
+    if isinstance(source, Register) and b.state.specials.dynamic(source.name):
         out = b.dst(target, kind)
-        read = b.machine.specials.reader(source.name)
+        read = b.state.specials.reader(source.name)
         return assign(out, read)
     if kind != "pred":
         kind = f"u{8 * TYPE_BYTES[kind]}"

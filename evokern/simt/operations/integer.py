@@ -9,9 +9,11 @@ import numpy as np
 
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
-from evokern.simt.operations.table import data_type, operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.binder import Binder
+from evokern.simt.instruction_set import data_type
+from evokern.simt.operations.table import operation
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction
+from evokern.simt.unsupported import Unsupported
 
 
 def kind_of(instruction: Instruction) -> str:
@@ -82,7 +84,7 @@ def addc(i: Instruction, b: Binder) -> Action:
 def _carry(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
     kind = unsigned(kind_of(i))
     out, (x, y) = _each(i, b, kind)
-    carry = b.machine.carry()
+    carry = b.state.batch.carry()
     keep = i.has("cc")
     subtract = i.opcode.startswith("sub")
     one = DTYPES[kind]
@@ -173,7 +175,7 @@ def madc(i: Instruction, b: Binder) -> Action:
 def _madc(i: Instruction, b: Binder, *, with_carry: bool) -> Action:
     kind = kind_of(i)
     out, (x, y, z) = _each(i, b, kind)
-    carry = b.machine.carry()
+    carry = b.state.batch.carry()
     keep, high = i.has("cc"), i.has("hi")
     plain = DTYPES[unsigned(kind)]
 

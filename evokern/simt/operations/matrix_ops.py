@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evokern.errors import InternalError
 from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.binder import Binder
 from evokern.simt.matrix import bind_mma, bind_wmma, matrix_move, wmma_elements
+from evokern.simt.matrix_shapes import shape_of
+from evokern.simt.memory import SHARED_WINDOW
+from evokern.simt.operations.memory_access import element_access
 from evokern.simt.operations.memory_ops import address_rows, space_of, widened
 from evokern.simt.operations.table import operation
 from evokern.simt.operations.wmma_travel import count_moves, moves
-from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import Immediate, Instruction, Operand, Vector
+from evokern.simt.unsupported import Unsupported
 
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
-
-_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 _KINDS = ("f16", "bf16", "tf32", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2", "s4", "u4", "b1")
 _FACTOR = {"f16": 2, "bf16": 2, "s8": 1, "u8": 1, "tf32": 4, "f64": 8, "f32": 4, "s32": 4}
-
-
-def shape_of(i: Instruction) -> tuple[int, int, int]:
-    """Return M, N, K of a matrix instruction."""
-    for word in i.modifiers:
-        match = _SHAPE.match(word)
-        if match is not None:
-            return int(match[1]), int(match[2]), int(match[3])
-    raise Unsupported(f"{i.name} without a shape")
-
-
-_NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satfinite"})
-
-
-def matrix_name(words: Sequence[str]) -> str:
-    """Return shape and types of a matrix instruction, given the words behind its opcode: what counters call it."""
-    return ".".join(word for word in words if word not in _NO_TYPE)
-
-
-def operations_of(i: Instruction) -> float:
-    """Return the operations that one warp does in a matrix product: of a warpgroup's, a quarter."""
-    m, n, k = shape_of(i)
-    return 2.0 * m * n * k / (4 if i.opcode == "wgmma" else 1)
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
@@ -78,13 +54,6 @@ def mma_of(i: Instruction) -> Any:
         raise Unsupported(str(error)) from None
 
 
-def met(machine: Machine, active: Active) -> None:
-    """Note that lanes have met at a warp-synchronous instruction."""
-    shadow = machine.shared.shadow
-    if shadow is not None and shadow.dirty:
-        shadow.met(active)
-
-
 @operation("mma", "9.7.14.5.14", pipe="tensor", kind="effect", gate=True)
 def mma(i: Instruction, b: Binder) -> Action:
     """D = a × b + c on the registers of whole warps."""
@@ -94,11 +63,11 @@ def mma(i: Instruction, b: Binder) -> Action:
 def bind_products(group: list[Instruction], b: Binder) -> Action:
     """Bind matrix products of the same kind that do not depend on each other, to run as one."""
     function = mma_of(group[0])
-    machine, active_of = b.machine, b.active
+    batch, shared, active_of = b.state.batch, b.state.shared, b.active
     wide = "f64" in group[0].modifiers
     kind = "64" if wide else "32"
-    file = machine.registers.bits[kind]
-    lanes = machine.lanes
+    file = batch.registers.bits[kind]
+    lanes = batch.lanes
     count = len(group)
 
     def rows(place: int) -> Array:
@@ -114,7 +83,7 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
 
     def run() -> None:
         active = active_of()
-        met(machine, active)
+        shared.met(active)
         for source, buffer in zip(sources, buffers, strict=True):
             take(source, 0, buffer, "clip")
         result = function(*views).view(file.dtype).reshape(d_rows.size, lanes)
@@ -133,7 +102,7 @@ def slot_of(operand: Operand, b: Binder, kind: str) -> int:
     if known is not None and known[0] == kind:
         return known[1]
     if isinstance(operand, Immediate):
-        return b.machine.constant_row(operand, kind)
+        return b.constant_row(operand, kind)
     raise Unsupported(f"operand {operand!r} of a matrix instruction")
 
 
@@ -142,7 +111,7 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
     """Load 8×8 matrices from shared memory: rows of 16 bytes, whose addresses come from the lanes."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     outs = [b.dst(item, "u32") for item in items_of(i.operands[0])]
     move = matrix_move(len(outs), transposed=i.has("trans"))
     row, offset = address_rows(i.operands[1], b, "shared")
@@ -151,19 +120,19 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
 
     def run() -> None:
         active = active_of()
-        part, address = _addressing(machine, active, row, generic, move.addressing_lanes)
-        sound, index, leading = machine.shared.locate(part, address, offset, 16, number)
+        part, address = _addressing(batch, active, row, generic, move.addressing_lanes)
+        sound, index, leading = state.shared.locate(part, address, offset, 16, number)
         if sound is None:
             return
-        shared = machine.shared
+        shared = state.shared
         if shared.shadow is not None:
             shared.shadow.read(sound, index, 16, number, leading)
             shared.shadow.met(active)
-        if machine.events is not None:
-            machine.events.shared(number, sound, index, 16)
+        if state.events is not None:
+            state.events.shared(number, sound, index, 16)
         rows = shared.view(16).take(index, mode="clip")
-        if sound.count * 32 != machine.lanes * move.addressing_lanes:
-            spread = np.zeros(machine.lanes // 32 * move.addressing_lanes, rows.dtype)
+        if sound.count * 32 != batch.lanes * move.addressing_lanes:
+            spread = np.zeros(batch.lanes // 32 * move.addressing_lanes, rows.dtype)
             lanes = sound.lanes
             spread[lanes // 32 * move.addressing_lanes + lanes % 32] = rows
             rows = spread
@@ -181,15 +150,13 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
     return run
 
 
-def _addressing(machine: Machine, active: Active, row: Array, generic: bool, lanes: int) -> tuple[Active, Array]:
+def _addressing(batch: Batch, active: Active, row: Array, generic: bool, lanes: int) -> tuple[Active, Array]:
     """Return the lanes that give row addresses, and the addresses in shared space."""
     if lanes < 32:
-        mask = active.mask & (machine.thread % 32 < lanes)
-        active = Active(mask, int(np.count_nonzero(mask)), machine.lanes + 1)
+        mask = active.mask & (batch.thread % 32 < lanes)
+        active = Active(mask, int(np.count_nonzero(mask)), batch.lanes + 1)
     address = active.pick(row)
     if generic:
-        from evokern.simt.memory import SHARED_WINDOW
-
         address = widened(address) - np.uint64(SHARED_WINDOW)
     return active, address
 
@@ -199,7 +166,7 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
     """Store 8×8 matrices to shared memory; the mirror image of ldmatrix."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     sources = [b.src(item, "u32") for item in items_of(i.operands[1])]
     row, offset = address_rows(i.operands[0], b, "shared")
     generic = space_of(i) == "generic"
@@ -208,11 +175,11 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
 
     def run() -> None:
         active = active_of()
-        part, address = _addressing(machine, active, row, generic, lanes_used)
-        sound, index, leading = machine.shared.locate(part, address, offset, 16, number)
+        part, address = _addressing(batch, active, row, generic, lanes_used)
+        sound, index, leading = state.shared.locate(part, address, offset, 16, number)
         if sound is None:
             return
-        words = np.stack([np.broadcast_to(source, (machine.lanes,)).reshape(-1, 32) for source in sources], 1)
+        words = np.stack([np.broadcast_to(source, (batch.lanes,)).reshape(-1, 32) for source in sources], 1)
         if i.has("trans"):
             halves = words.view(np.uint16).reshape(-1, count, 8, 4, 2)
             rows = np.ascontiguousarray(halves.transpose(0, 1, 3, 4, 2)).view("V16").reshape(-1)
@@ -220,12 +187,12 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
             rows = np.ascontiguousarray(words).view("V16").reshape(-1)
         lanes = sound.lanes
         values = rows[lanes // 32 * lanes_used + lanes % 32]
-        shared = machine.shared
+        shared = state.shared
         if shared.shadow is not None:
             shared.shadow.write(sound, index, 16, number, leading)
             shared.shadow.met(active)
-        if machine.events is not None:
-            machine.events.shared(number, sound, index, 16)
+        if state.events is not None:
+            state.events.shared(number, sound, index, 16)
         shared.view(16)[index] = values
 
     return run
@@ -256,7 +223,7 @@ def wmma(i: Instruction, b: Binder) -> Action:
 
 def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
     """``wmma.load`` and ``wmma.store``: every element of a fragment has its row and column."""
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     operand = next(word for word in i.modifiers if word in ("a", "b", "c", "d"))
     kind = next(word for word in i.modifiers if word in _FACTOR)
     try:
@@ -275,23 +242,21 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
     extent = {"a": (m, k), "b": (k, n)}.get(operand, (m, n))
     major = i.has("row")
     pitch = extent[1] if major else extent[0]
-    lane = np.arange(machine.lanes) % 32
+    lane = np.arange(batch.lanes) % 32
     element = np.dtype(f"u{size}")
-    from evokern.simt.operations.memory_access import element_access
-
-    access = element_access(machine, number, space_of(i), size, wavefronts=False)
+    access = element_access(state, number, space_of(i), size, wavefronts=False)
     lines, places = (rows, columns) if major else (columns, rows)
     way = moves(lines, places, size, rows_of_16_bytes=operand in ("a", "b") and size == 2)
 
     def run() -> None:
         active = active_of()
-        met(machine, active)
+        state.shared.met(active)
         step = active.pick(stride).astype(np.int64) if stride is not None else np.int64(pitch)
         base = widened(active.pick(row))
         mine = lane[active.lanes]
-        if machine.events is not None and space_of(i) != "global":
+        if state.events is not None and space_of(i) != "global":
             pitches = np.asarray(step * size)
-            count_moves(machine, number, active, base + np.uint64(offset), pitches, way, space_of(i))
+            count_moves(state, number, active, base + np.uint64(offset), pitches, way, space_of(i))
         for place, file in enumerate(files):
             parts = np.empty((active.count, packed), element)
             if store:
@@ -305,6 +270,6 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
                 parts[:, piece] = access(active, address, parts[:, piece].copy() if store else None)
             if not store:
                 active.put(file, parts.view(file.dtype).reshape(-1))
-        met(machine, active)
+        state.shared.met(active)
 
     return run

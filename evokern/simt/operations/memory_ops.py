@@ -7,19 +7,18 @@ elements with one gather; vectors are gathered whole and then split into rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.binder import Binder
 from evokern.simt.globals import Site
 from evokern.simt.memory import WINDOW_BITS
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.state import MachineState
 from evokern.simt.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
+from evokern.simt.unsupported import Unsupported
 
 _SPACES = ("global", "shared", "local", "const", "param")
 _TYPES = frozenset(TYPE_BYTES)
@@ -67,7 +66,7 @@ def widened(address: Array) -> Array:
     return address if address.dtype.itemsize == 8 else address.astype(np.uint64)
 
 
-def by_window(machine: Machine, parts: dict[str, Access]) -> Access:
+def by_window(batch: Batch, parts: dict[str, Access]) -> Access:
     """Return an access to generic addresses that sorts the lanes by window."""
 
     def run(active: Active, address: Array, offset: int) -> None:
@@ -82,7 +81,7 @@ def by_window(machine: Machine, parts: dict[str, Access]) -> Access:
             if chosen.all():
                 parts[name](active, address - low if wanted else address, offset)
                 return
-            part = machine.restrict(active, chosen)
+            part = batch.restrict(active, chosen)
             parts[name](part, address[chosen] - low if wanted else address[chosen], offset)
 
     return run
@@ -106,7 +105,7 @@ def load(i: Instruction, b: Binder) -> Action:
     kind, count = access_type(i)
     if space == "param":
         return _load_param(i, b, kind, count)
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     row, offset = address_rows(i.operands[1], b, space)
     outs = _columns(i.operands[0], b, kind, count, store=False)
     size = TYPE_BYTES[kind]
@@ -124,7 +123,7 @@ def load(i: Instruction, b: Binder) -> Action:
                 active.put(out, values[index::count])
 
     def from_shared(active: Active, address: Array, extra: int) -> None:
-        shared = machine.shared
+        shared = state.shared
         sound, index, part = shared.locate(active, address, extra, width, number)
         if sound is not active:
             _zero(active, outs)
@@ -133,26 +132,26 @@ def load(i: Instruction, b: Binder) -> Action:
             active = sound
         if shared.shadow is not None and check_race:
             shared.shadow.read(active, index, width, number, part)
-        if machine.events is not None:
-            machine.events.shared(number, active, index, width)
+        if state.events is not None:
+            state.events.shared(number, active, index, width)
         deliver(active, shared.view(width).take(index, mode="clip"))
 
     def from_local(active: Active, address: Array, extra: int) -> None:
-        sound, index = machine.local.locate(active, address, extra, width, number)
+        sound, index = state.local.locate(active, address, extra, width, number)
         if sound is not active:
             _zero(active, outs)
             if sound is None:
                 return
             active = sound
-        machine.local.note_read(active, index, width, number)
-        if machine.events is not None:
-            machine.events.local(number, active, width)
-        deliver(active, machine.local.view(width).take(index, mode="clip"))
+        state.local.note_read(active, index, width, number)
+        if state.events is not None:
+            state.events.local(number, active, width)
+        deliver(active, state.local.view(width).take(index, mode="clip"))
 
     site = Site()
 
     def from_global(active: Active, address: Array, extra: int) -> None:
-        space_ = machine.globals
+        space_ = state.globals
         sound, index = space_.locate(active, widened(address), extra, width, number, site, write=False)
         if sound is not active:
             _zero(active, outs)
@@ -160,12 +159,12 @@ def load(i: Instruction, b: Binder) -> Action:
                 return
             active = sound
         space_.note_read(active, index, width, number, site, synchronises=polls)
-        if machine.events is not None:
-            machine.events.sectors(number, active, index, width, write=False)
+        if state.events is not None:
+            state.events.sectors(number, active, index, width, write=False)
         deliver(active, space_.view(width).take(index, mode="clip"))
 
     parts: dict[str, Access] = {"shared": from_shared, "local": from_local, "global": from_global, "const": from_global}
-    work = by_window(machine, parts) if space == "generic" else parts[space]
+    work = by_window(batch, parts) if space == "generic" else parts[space]
 
     def run() -> None:
         active = active_of()
@@ -184,17 +183,17 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
     address = i.operands[1]
     size = TYPE_BYTES[kind]
     outs = _columns(i.operands[0], b, kind, count, store=False)
-    active_of, machine = b.active, b.machine
+    active_of, state = b.active, b.state
     typed = kind if kind[0] in "us" else f"u{8 * size}"
     if isinstance(address, Address) and isinstance(address.base, Symbol):
         name = address.base.name
         if name in b.unit.params:
             start = b.unit.params[name] + address.offset
-            columns = [machine.params.column(start + index * size, typed) for index in range(count)]
+            columns = [state.params.column(start + index * size, typed) for index in range(count)]
         elif b.unit.function.is_entry:
-            if name not in machine.params.offsets:
+            if name not in state.params.offsets:
                 raise Unsupported(f"parameter {name} was not declared")
-            columns = [machine.params.entry_value(name, address.offset + index * size, typed) for index in range(count)]
+            columns = [state.params.entry_value(name, address.offset + index * size, typed) for index in range(count)]
         else:
             raise Unsupported(f"parameter {name} was not declared")
 
@@ -214,12 +213,10 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
 
     def run_computed() -> None:
         active = active_of()
-        sound, index = machine.globals.locate(
-            active, widened(active.pick(row)), offset, width, number, site, write=False
-        )
+        sound, index = state.globals.locate(active, widened(active.pick(row)), offset, width, number, site, write=False)
         if sound is None:
             return
-        values = machine.globals.view(width).take(index, mode="clip").view(element)
+        values = state.globals.view(width).take(index, mode="clip").view(element)
         for place, out in enumerate(outs):
             sound.put(out, values[place::count])
 
@@ -234,7 +231,7 @@ def store(i: Instruction, b: Binder) -> Action:
     size = TYPE_BYTES[kind]
     width = size * count
     rows = _columns(i.operands[1], b, kind, count, store=True)
-    machine, number, active_of = b.machine, b.pc, b.active
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
     if space == "param":
         return _store_param(i, b, kind, rows)
     row, offset = address_rows(i.operands[0], b, space)
@@ -253,11 +250,11 @@ def store(i: Instruction, b: Binder) -> Action:
         return whole
 
     def counted(active: Active, index: Array) -> None:
-        if machine.events is not None:
-            machine.events.shared(number, active, index, width)
+        if state.events is not None:
+            state.events.shared(number, active, index, width)
 
     def to_shared(active: Active, address: Array, extra: int) -> None:
-        shared = machine.shared
+        shared = state.shared
         sound, index, part = shared.locate(active, address, extra, width, number)
         if sound is None:
             return
@@ -267,36 +264,36 @@ def store(i: Instruction, b: Binder) -> Action:
             if not check_race:
                 shared.shadow.settle(index, width, part)
             elif shared.shadow.write(sound, index, width, number, part):
-                _put_shared(machine, sound, index, values, width, number)
+                _put_shared(state, sound, index, values, width, number)
                 return
         shared.view(width)[index] = values.view(RAW[width])
 
     def to_local(active: Active, address: Array, extra: int) -> None:
-        sound, index = machine.local.locate(active, address, extra, width, number)
+        sound, index = state.local.locate(active, address, extra, width, number)
         if sound is None:
             return
-        machine.local.note_write(index, width)
-        if machine.events is not None:
-            machine.events.local(number, sound, width)
-        machine.local.view(width)[index] = gather(sound).view(RAW[width])
+        state.local.note_write(index, width)
+        if state.events is not None:
+            state.events.local(number, sound, width)
+        state.local.view(width)[index] = gather(sound).view(RAW[width])
 
     site = Site()
 
     def to_global(active: Active, address: Array, extra: int) -> None:
-        space_ = machine.globals
+        space_ = state.globals
         sound, index = space_.locate(active, widened(address), extra, width, number, site, write=True)
         if sound is None:
             return
         values = gather(sound)
         space_.note_write(sound, index, width, number, site, values, synchronises=synchronises, releases=releases)
-        if machine.events is not None:
-            machine.events.sectors(number, sound, index, width, write=True)
+        if state.events is not None:
+            state.events.sectors(number, sound, index, width, write=True)
         space_.view(width)[index] = values.view(RAW[width])
 
     parts: dict[str, Access] = {"shared": to_shared, "local": to_local, "global": to_global}
     if space == "const":
         raise Unsupported("a store to constant memory")
-    work = by_window(machine, parts) if space == "generic" else parts[space]
+    work = by_window(batch, parts) if space == "generic" else parts[space]
 
     def run() -> None:
         active = active_of()
@@ -306,9 +303,9 @@ def store(i: Instruction, b: Binder) -> Action:
     return run
 
 
-def _put_shared(machine: Machine, active: Active, index: Array, values: Array, width: int, number: int) -> None:
+def _put_shared(state: MachineState, active: Active, index: Array, values: Array, width: int, number: int) -> None:
     """Store, and report lanes that write different values to one place: which one stays is undefined."""
-    view = machine.shared.view(width)
+    view = state.shared.view(width)
     raw = values.view(RAW[width])
     view[index] = raw
     after = view.take(index, mode="clip")
@@ -316,9 +313,8 @@ def _put_shared(machine: Machine, active: Active, index: Array, values: Array, w
     if lost.any():
         bad = lost.reshape(-1, width).any(1)
         lane = int(active.lanes[bad][0])
-        at = int(index[bad][0]) * width - machine.shared.base_of(lane)
-        name, offset = machine.shared.name_of(at)
-        machine.report(
+        at, name, offset = state.shared.place_of(int(index[bad][0]) * width, lane)
+        state.batch.report(
             "shared_race",
             number,
             lane,
@@ -337,7 +333,7 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
         raise Unsupported("a computed address of a call parameter")
     size = TYPE_BYTES[kind]
     start = b.unit.params[address.base.name] + address.offset
-    columns = [b.machine.params.column(start + index * size, f"u{8 * size}") for index in range(len(rows))]
+    columns = [b.state.params.column(start + index * size, f"u{8 * size}") for index in range(len(rows))]
     active_of = b.active
 
     def run() -> None:

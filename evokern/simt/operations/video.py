@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from evokern.simt.arrays import Action, Array
+from evokern.simt.binder import Binder
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import Instruction
+from evokern.simt.unsupported import Unsupported
 
 _FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "vadd": lambda x, y: x + y,

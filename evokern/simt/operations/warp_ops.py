@@ -6,30 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from evokern.simt.arrays import Action, Active, Array, ballot
+from evokern.simt.arrays import Action, Array, ballot
+from evokern.simt.binder import Binder
 from evokern.simt.operations.integer import kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Pair, Register
-
-
-def _met(b: Binder, active: Active) -> None:
-    shadow = b.machine.shared.shadow
-    if shadow is not None and shadow.dirty:
-        shadow.met(active)
+from evokern.simt.unsupported import Unsupported
 
 
 @operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", gate=True)
 def shfl(i: Instruction, b: Binder) -> Action:
     """Exchange values between lanes: up, down, butterfly, indexed, within segments of the warp."""
-    machine, number, active_of = b.machine, b.pc, b.active
+    batch, shared, number, active_of = b.state.batch, b.state.shared, b.pc, b.active
     target = i.operands[0]
     out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
     inside_out = b.dst(target.second, "pred") if isinstance(target, Pair) else None
     value, other, clamp = (b.src(operand, "u32") for operand in i.operands[1:4])
     mode = next(word for word in i.modifiers if word in ("up", "down", "bfly", "idx"))
-    lane = np.arange(machine.lanes, dtype=np.int64) % 32
-    base = np.arange(machine.lanes, dtype=np.int64) - lane
+    lane = np.arange(batch.lanes, dtype=np.int64) % 32
+    base = np.arange(batch.lanes, dtype=np.int64) - lane
 
     def sources() -> tuple[Array, Array]:
         shift, limit = other.astype(np.int64) & 31, clamp.astype(np.int64)
@@ -47,12 +42,12 @@ def shfl(i: Instruction, b: Binder) -> Action:
 
     def run() -> None:
         active = active_of()
-        _met(b, active)
+        shared.met(active)
         source, inside = fixed if fixed is not None else sources()
         if not active.all:
             lost = active.mask & ~active.mask[source]
             if lost.any():
-                machine.report_lanes(
+                batch.report_lanes(
                     "inactive_shuffle",
                     number,
                     np.flatnonzero(lost),
@@ -69,7 +64,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
 @operation("vote", "9.7.13.10", pipe="integer", kind="effect", gate=True)
 def vote(i: Instruction, b: Binder) -> Action:
     """All, any, uniform and ballot over the lanes of the mask."""
-    active_of = b.active
+    shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     source = i.operands[1]
     assert isinstance(source, Register)
@@ -79,7 +74,7 @@ def vote(i: Instruction, b: Binder) -> Action:
 
     def run() -> None:
         active = active_of()
-        _met(b, active)
+        shared.met(active)
         mask = active.mask
         yes = ballot(mask & ~row if negated else mask & row)
         if mode == "ballot":
@@ -108,18 +103,18 @@ def activemask(i: Instruction, b: Binder) -> Action:
 @operation("match", "9.7.13.12", pipe="integer", kind="effect", gate=True)
 def match(i: Instruction, b: Binder) -> Action:
     """Lanes that hold the same value."""
-    active_of = b.active
+    shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     kind = f"u{8 * TYPE_BYTES[kind_of(i)]}"
     value = b.src(i.operands[1], kind)
     out = b.dst(target.first if isinstance(target, Pair) else target, "u32")
     flag = b.dst(target.second, "pred") if isinstance(target, Pair) else None
     every = i.has("all")
-    lanes = b.machine.lanes
+    lanes = b.state.batch.lanes
 
     def run() -> None:
         active = active_of()
-        _met(b, active)
+        shared.met(active)
         rows = np.broadcast_to(value, (lanes,)).reshape(-1, 32)
         mask = active.mask.reshape(-1, 32)
         same = (rows[:, :, None] == rows[:, None, :]) & mask[:, None, :]
@@ -148,7 +143,7 @@ _REDUCE: dict[str, tuple[Any, Any]] = {
 @operation("redux", "9.7.13.14", pipe="integer", kind="effect", gate=True)
 def redux(i: Instruction, b: Binder) -> Action:
     """Reduce an integer over the lanes of the mask."""
-    active_of = b.active
+    shared, active_of = b.state.shared, b.active
     kind = kind_of(i)
     if kind not in ("u32", "s32", "b32"):
         raise Unsupported(f"{i.name}")
@@ -158,7 +153,7 @@ def redux(i: Instruction, b: Binder) -> Action:
 
     def run() -> None:
         active = active_of()
-        _met(b, active)
+        shared.met(active)
         rows = np.where(active.mask, value, start).reshape(-1, 32)
         np.copyto(out, np.repeat(function.reduce(rows, axis=1, dtype=out.dtype), 32), where=active.mask)
 
@@ -168,16 +163,16 @@ def redux(i: Instruction, b: Binder) -> Action:
 @operation("elect", "9.7.13.15", pipe="integer", kind="effect", gate=True)
 def elect(i: Instruction, b: Binder) -> Action:
     """Choose one lane of the mask: the lowest."""
-    active_of = b.active
+    shared, active_of = b.state.shared, b.active
     target = i.operands[0]
     if not isinstance(target, Pair):
         raise Unsupported("elect without a predicate")
     leader, flag = b.dst(target.first, "u32"), b.dst(target.second, "pred")
-    lane = np.arange(b.machine.lanes) % 32
+    lane = np.arange(b.state.batch.lanes) % 32
 
     def run() -> None:
         active = active_of()
-        _met(b, active)
+        shared.met(active)
         lowest = np.repeat(active.mask.reshape(-1, 32).argmax(1), 32)
         np.copyto(leader, lowest.astype(np.uint32), where=active.mask)
         np.copyto(flag, lane == lowest, where=active.mask)

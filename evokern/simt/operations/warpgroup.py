@@ -6,21 +6,21 @@ A warp computes its own 16 of the 64 rows. Warps of a warpgroup that arrive toge
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.errors import InternalError
 from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.binder import Binder
 from evokern.simt.matrix.descriptors import BASE_OFFSET, PIECE, STEP, pieces_of
 from evokern.simt.matrix.wgmma import ROWS, WARP_ROWS, WARPS, WarpgroupProduct, bind_wgmma
-from evokern.simt.operations.matrix_ops import items_of, met, shape_of, slot_of
+from evokern.simt.matrix_shapes import shape_of
+from evokern.simt.operations.matrix_ops import items_of, slot_of
 from evokern.simt.operations.table import operation
-from evokern.simt.registers import Binder, Unsupported
+from evokern.simt.scratchpad import SharedSpace
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Vector
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
+from evokern.simt.unsupported import Unsupported
 
 TARGET = "sm_90a"
 """The one architecture that has these instructions."""
@@ -29,7 +29,7 @@ MOST_GROUPS = 7
 
 
 def _check_target(i: Instruction, b: Binder) -> None:
-    target = b.machine.program.target
+    target = b.state.batch.program.target
     if target != TARGET:
         raise Unsupported(f"{i.name} needs a compile for {TARGET}, and this one is for {target}")
 
@@ -38,16 +38,16 @@ def _check_target(i: Instruction, b: Binder) -> None:
 def wgmma(i: Instruction, b: Binder) -> Action:
     """``wgmma.mma_async`` and what orders it: ``fence``, ``commit_group``, ``wait_group``."""
     _check_target(i, b)
-    machine, active_of = b.machine, b.active
+    state, active_of = b.state, b.active
     if i.has("mma_async"):
         return _bind_product(i, b)
     if i.has("fence"):
-        return lambda: met(machine, active_of())
+        return lambda: state.shared.met(active_of())
     if i.has("commit_group"):
-        return lambda: machine.products.commit(active_of())
+        return lambda: state.products.commit(active_of())
     if i.has("wait_group"):
         most = _literal(i.operands[0], range(MOST_GROUPS + 1), i)
-        return lambda: machine.products.wait(active_of(), most)
+        return lambda: state.products.wait(active_of(), most)
     raise Unsupported(f"{i.name}")
 
 
@@ -117,8 +117,8 @@ class _Shared:
 
 def _bind_product(i: Instruction, b: Binder) -> Action:
     product, left, right = _operands(i, b)
-    machine, number, active_of = b.machine, b.pc, b.active
-    file = machine.registers.bits["32"]
+    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
+    file = batch.registers.bits["32"]
     d_rows = np.array([slot_of(item, b, "32") for item in items_of(i.operands[0])])
     scale = i.operands[3]
     keep_row = b.src(Register(scale.name) if isinstance(scale, Register) else scale, "pred")
@@ -133,26 +133,26 @@ def _bind_product(i: Instruction, b: Binder) -> Action:
         active = active_of()
         if not active.count:
             return
-        met(machine, active)
-        warps = _warps(machine, active, factors)
+        state.shared.met(active)
+        warps = _warps(batch, active, factors)
         if any(factor.unusual(warps.leaders) for factor in factors):
-            raise machine.program.refuse(i, "a matrix descriptor with a base offset")
+            raise batch.program.refuse(i, "a matrix descriptor with a base offset")
         b_at = right.addresses(warps.leaders)
         if isinstance(left, _Shared):
             a_at = _own_rows(left.addresses(warps.leaders), warps, left.transposed)
             own = _by_lane(_in_order_of_warps(a_at, left.transposed), warps)
-            a_values = product.left(_load(machine, a_at, warps), transposed=left.transposed)
+            a_values = product.left(_load(state.shared, a_at, warps), transposed=left.transposed)
         else:
             own = []
             a_values = product.left_of_registers(gather(left, warps)).reshape(warps.leaders.size, -1, STEP)
         common = _by_lane(b_at.reshape(b_at.shape[0], -1), warps)
-        b_values = product.right(_load(machine, b_at, warps), transposed=right.transposed)
+        b_values = product.right(_load(state.shared, b_at, warps), transposed=right.transposed)
         here = None if isinstance(warps.columns, slice) else active.mask[warps.columns]
         whole = here is None or bool(here.all())
         if whole:
-            machine.products.issue(active, own, common, number, 32 * warps.each)
+            state.products.issue(active, own, common, number, 32 * warps.each)
         else:
-            machine.products.issue(active, [row[here] for row in own], [row[here] for row in common], number, 0)
+            state.products.issue(active, [row[here] for row in own], [row[here] for row in common], number, 0)
         keep = (keep_row[warps.first] if keep_row.shape[0] > 1 else np.broadcast_to(keep_row, warps.first.shape)) ^ drop
         result = product(a_values, b_values, gather(d_rows, warps), keep).reshape(d_rows.size, -1)
         if isinstance(warps.columns, slice):
@@ -185,10 +185,10 @@ def _operands(i: Instruction, b: Binder) -> tuple[WarpgroupProduct, Array | _Sha
     return product, _Shared(b.src(i.operands[1], "u64"), ROWS, turns[0]), right
 
 
-def _warps(machine: Machine, active: Active, factors: list[_Shared]) -> _Warps:
+def _warps(batch: Batch, active: Active, factors: list[_Shared]) -> _Warps:
     """Return the warps that issue a product, as whole warpgroups where they arrived together and agree."""
-    a_block = machine.geometry.width // 32
-    warp = np.arange(machine.lanes // 32) if active.all else np.unique(active.lanes >> 5)
+    a_block = batch.geometry.width // 32
+    warp = np.arange(batch.lanes // 32) if active.all else np.unique(active.lanes >> 5)
     columns = slice(None) if active.all else (warp[:, None] * 32 + np.arange(32)).reshape(-1)
     within, first = warp % a_block, warp * 32
     together = warp.size % WARPS == 0
@@ -228,8 +228,7 @@ def _by_lane(addresses: Array, warps: _Warps) -> list[Array]:
     return [spread[:, number].reshape(-1) for number in range(rounds)]
 
 
-def _load(machine: Machine, addresses: Array, warps: _Warps) -> Array:
+def _load(shared: SharedSpace, addresses: Array, warps: _Warps) -> Array:
     """Return the pieces at these addresses, of each unit's block."""
-    shared = machine.shared
     index = addresses + shared.base[warps.leaders].reshape(-1, *(1 for _ in addresses.shape[1:]))
     return shared.view(PIECE).take(index // PIECE, mode="clip")

@@ -7,15 +7,12 @@ accumulators by plain loads and stores of what lies side by side (LDS.64, STS.64
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.memory import SHARED_WINDOW, WINDOW_BITS
-
-if TYPE_CHECKING:
-    from evokern.simt.machine import Machine
+from evokern.simt.state import MachineState
 
 WIDEST = 16
 """Bytes that a lane moves at once."""
@@ -67,12 +64,12 @@ def _run(lines: Array, places: Array, size: int) -> int:
 
 
 def count_moves(
-    machine: Machine, number: int, active: Active, address: Array, pitch: Array, way: tuple[Move, ...], space: str
+    state: MachineState, number: int, active: Active, address: Array, pitch: Array, way: tuple[Move, ...], space: str
 ) -> None:
     """Count the wavefronts of a fragment's way, as far as it is in shared memory.
 
     Args:
-        machine: the machine.
+        state: the machine's state.
         number: the instruction.
         active: lanes that take part, whole warps.
         address: where the matrix starts, one per active lane or one for all.
@@ -80,17 +77,17 @@ def count_moves(
         way: its accesses.
         space: state space, or ``generic``.
     """
-    assert machine.events is not None
+    assert state.events is not None
     start, step = (np.broadcast_to(row.astype(np.int64), (active.count,)) for row in (address, pitch))
     if space == "generic":
         inside = start >> WINDOW_BITS == 1
         if not inside.any():
             return
-        active, start, step = machine.restrict(active, inside), start[inside] - SHARED_WINDOW, step[inside]
-    start, lane = start + active.pick(machine.shared.base), active.lanes % 32
+        active, start, step = state.batch.restrict(active, inside), start[inside] - SHARED_WINDOW, step[inside]
+    start, lane = start + active.pick(state.shared.base), active.lanes % 32
     for move in way:
         taken = lane < move.lines.size
-        some = active if taken.all() else machine.restrict(active, taken)
+        some = active if taken.all() else state.batch.restrict(active, taken)
         mine = lane[taken]
         where = start[taken] + move.lines[mine] * step[taken] + move.starts[mine]
-        machine.events.shared(number, some, where // move.width, move.width)
+        state.events.shared(number, some, where // move.width, move.width)

@@ -1,0 +1,144 @@
+"""The lanes of one batch of blocks: who they are, what they hold, which are active, and how a finding names one.
+
+Everything that watches or serves lanes shares this, and little else, with the machine that runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.findings import Collector
+from evokern.simt.lines import NOWHERE, Spot
+from evokern.simt.program import Program
+from evokern.simt.registers import RegisterFile
+from evokern.simt.settings import Geometry, Options
+
+
+class Stopped(Exception):  # noqa: N818 - not an error of evokern: the launch ended early with a finding
+    """The launch cannot go on: trap, misaligned access, instruction limit."""
+
+
+class Batch:
+    """Lanes side by side: block after block, warp after warp, 32 lanes a warp.
+
+    Attributes:
+        program: what they run.
+        geometry: grid, block, and blocks of the batch.
+        options: how they run.
+        lanes: how many there are.
+        registers: their rows.
+        block_slot: place of each lane's block in the batch.
+        thread: linear thread index of each lane within its block.
+        launch: launch of each lane.
+        block_id: linear block id of each lane in its grid.
+        exists: lanes that are threads; the others fill up a block's last warp.
+        everyone: how many threads there are.
+        live: lanes that have not left the kernel.
+        live_count: how many those are.
+        active: lanes that execute now.
+        printed: launch → (lane, text) of device printf, in order.
+    """
+
+    def __init__(self, program: Program, geometry: Geometry, options: Options, collectors: Sequence[Collector]) -> None:
+        """Lay the lanes out.
+
+        Args:
+            program: what they run.
+            geometry: grid, block, and blocks of the batch.
+            options: how they run.
+            collectors: where findings go, one per launch.
+        """
+        self.program = program
+        self.geometry = geometry
+        self.options = options
+        self.lanes = geometry.blocks * geometry.width
+        self.registers = RegisterFile(program.rows, self.lanes)
+        self.block_slot = np.repeat(np.arange(geometry.blocks), geometry.width)
+        self.thread = np.tile(np.arange(geometry.width), geometry.blocks)
+        self.launch = np.zeros(self.lanes, np.int64)
+        self.block_id = np.zeros(self.lanes, np.int64)
+        self.exists = np.tile(np.arange(geometry.width) < geometry.threads, geometry.blocks)
+        self.live = self.exists.copy()
+        self.live_count = self.everyone = int(np.count_nonzero(self.live))
+        self.active = Active(self.live, self.live_count, self.live_count)
+        self.printed: dict[int, list[tuple[int, str]]] = {}
+        self._collectors = collectors
+        self._carry: Array | None = None
+
+    def load(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Take the places of new blocks.
+
+        Args:
+            pairs: (launch, linear block id), as many as the geometry has blocks.
+        """
+        width = self.geometry.width
+        self.launch[:] = np.repeat([launch for launch, _ in pairs], width)
+        self.block_id[:] = np.repeat([block for _, block in pairs], width)
+        self.live[:] = self.exists
+        self.live_count = self.everyone
+        self.registers.load(self.program.constant_rows)
+
+    def restrict(self, active: Active, good: Array) -> Active:
+        """Return the active lanes for which a condition, one value per active lane, holds."""
+        mask = np.zeros(self.lanes, np.bool_)
+        mask[active.lanes[good]] = True
+        return Active(mask, int(np.count_nonzero(good)), self.live_count)
+
+    def carry(self) -> Array:
+        """Return the carry flag (PTX ISA 9.7.2), a hidden predicate."""
+        if self._carry is None:
+            self._carry = np.zeros(self.lanes, np.bool_)
+        return self._carry
+
+    def leave(self, mask: Array, count: int) -> None:
+        """Take lanes out of the launch: they have returned from the kernel."""
+        self.live[mask] = False
+        self.live_count -= count
+
+    def stop(self) -> None:
+        """End the launch early, after a finding that says why."""
+        raise Stopped
+
+    # ---- findings
+
+    def coordinates(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return (block, thread) indices of a lane."""
+        grid, block = self.geometry.grid, self.geometry.block
+        at, thread = int(self.block_id[lane]), int(self.thread[lane])
+        return (
+            (at % grid[0], at // grid[0] % grid[1], at // (grid[0] * grid[1])),
+            (thread % block[0], thread // block[0] % block[1], thread // (block[0] * block[1])),
+        )
+
+    def spot_of(self, number: int) -> Spot:
+        """Return the source line of an instruction of the program, with its file."""
+        return self.program.lines.spot(self.program.instructions[number].location) if number >= 0 else NOWHERE
+
+    def report(
+        self,
+        kind: str,
+        number: int,
+        lane: int,
+        *,
+        count: int = 1,
+        address: int = 0,
+        allocation: str = "",
+        offset: int = 0,
+        other: int = -1,
+        detail: str = "",
+    ) -> None:
+        """Record a finding at an instruction, for a lane; ``other`` is the other party's instruction."""
+        block, thread = self.coordinates(lane)
+        text = self.program.instructions[number].text if number >= 0 else ""
+        self._collectors[int(self.launch[lane])].add(
+            kind, self.spot_of(number), text, block=block, thread=thread, address=address, allocation=allocation,
+            offset=offset, other=self.spot_of(other), count=count, detail=detail,
+        )  # fmt: skip
+
+    def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:
+        """Record a finding for several lanes without addresses."""
+        if lanes.size:
+            self.report(kind, number, int(lanes[0]), count=int(lanes.size), detail=detail, other=other)

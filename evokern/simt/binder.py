@@ -1,0 +1,195 @@
+"""The binder: hands register rows and the machine's state to operations.
+
+Operations are bound once per batch: they take their rows from the `Binder` and return a function without arguments that
+does the work.
+
+A row whose register lives in one segment only may be overwritten in lanes that are elsewhere; all others are written
+through a scratch row and the mask when not every lane is active. Operations need not know: the binder hands them the
+right row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from evokern.simt.arrays import DTYPES, SIGNED, Action, Active, Array
+from evokern.simt.registers import immediate_bits
+from evokern.simt.segments import Unit
+from evokern.simt.state import MachineState
+from evokern.simt.syntax import TYPE_BYTES, Immediate, Operand, Register, Sink, Symbol
+from evokern.simt.unsupported import Unsupported
+
+
+class Binder:
+    """Hands rows to operations while one instruction is bound.
+
+    Attributes:
+        state: the machine's state in this batch: memories, special registers, the active lanes.
+        unit: the function whose registers are meant.
+        masked: bind for a partial mask: results go through scratch rows.
+    """
+
+    def __init__(self, state: MachineState) -> None:
+        self.state = state
+        self._batch = batch = state.batch
+        self.file = batch.registers
+        self.unit: Unit
+        self.masked = False
+        self.guard: Array | None = None
+        self.guard_negated = False
+        self.pc = -1
+        self.active: Callable[[], Active] = lambda: batch.active
+        self._stores: list[tuple[Array, Array]] = []
+
+    def start(self, unit: Unit, pc: int, masked: bool) -> None:
+        """Begin an instruction."""
+        self.unit = unit
+        self.pc = pc
+        self.masked = masked
+        self._stores = []
+
+    def begin_effect(self) -> None:
+        """Prepare for an operation that looks after the active lanes itself: its results go straight to their rows."""
+        guard, negated, batch = self.guard, self.guard_negated, self._batch
+        self.guard = None
+        if guard is None:
+            self.active = lambda: batch.active
+            return
+
+        def guarded() -> Active:
+            active = batch.active
+            mask = active.mask & ~guard if negated else active.mask & guard
+            return Active(mask, int(np.count_nonzero(mask)), batch.live_count)
+
+        self.active = guarded
+
+    def finish(self, action: Action) -> Action:
+        """Wrap the work of an operation without side effects so that only the right lanes change."""
+        if not self._stores:
+            return action
+        batch, stores, guard, negated = self._batch, self._stores, self.guard, self.guard_negated
+        copyto = np.copyto
+        if guard is None:
+            if len(stores) == 1:
+                ((target, source),) = stores
+
+                def run_one() -> None:
+                    action()
+                    copyto(target, source, where=batch.active.mask)
+
+                return run_one
+
+            def run() -> None:
+                action()
+                mask = batch.active.mask
+                for target, source in stores:
+                    copyto(target, source, where=mask)
+
+            return run
+
+        def run_guarded() -> None:
+            action()
+            mask = batch.active.mask & ~guard if negated else batch.active.mask & guard
+            for target, source in stores:
+                copyto(target, source, where=mask)
+
+        return run_guarded
+
+    def type_of(self, operand: Operand) -> str | None:
+        """Return the declared type of a register operand."""
+        if isinstance(operand, Register):
+            special = self.state.specials.type(operand.name)
+            return special if special is not None else self.unit.type_of(operand.name)
+        return None
+
+    def src(self, operand: Operand, type_name: str) -> Array:
+        """Return an operand's row read as a type."""
+        if isinstance(operand, Register):
+            known = self.unit.slots.get(operand.name)
+            if known is None:
+                return self._special(operand.name, type_name)
+            kind, index, declared = known
+            if type_name != "pred" and TYPE_BYTES[type_name] > max(TYPE_BYTES[declared], 2):
+                raise Unsupported(f"register {operand.name} of type .{declared} read as .{type_name}")
+            return self.file.row(kind, index, type_name)
+        if isinstance(operand, Immediate):
+            return immediate_bits(operand, type_name)
+        if isinstance(operand, Symbol):
+            row = self._address(operand)
+            dtype = np.dtype(DTYPES[type_name])
+            # A row of addresses that differ by launch is refilled for every batch: it must not be copied.
+            return row.view(dtype) if dtype.itemsize == row.itemsize else row.astype(dtype)
+        raise Unsupported(f"operand {operand!r} where a value was expected")
+
+    def _special(self, name: str, type_name: str) -> Array:
+        row = self.state.specials.row(name)
+        if row is None:
+            raise Unsupported(f"special register {name} is not supported")
+        dtype = np.dtype(DTYPES[type_name])
+        return row.view(dtype) if dtype.itemsize == row.itemsize else row.astype(dtype)
+
+    def _address(self, symbol: Symbol) -> Array:
+        """Return the address of a variable in its own state space, as 64-bit row."""
+        name, unit, program, params = symbol.name, self.unit, self._batch.program, self.state.params
+        shared = program.shared.get(name)
+        if shared is not None:
+            return np.array([shared[0] + symbol.offset], np.uint64)
+        if name in unit.depot:
+            return np.array([unit.depot[name] + symbol.offset], np.uint64)
+        if name in unit.params:
+            raise Unsupported(f"address of the call parameter {name}")
+        if unit.function.is_entry and any(item.name == name for item in unit.function.params):
+            return params.address(name, symbol.offset)
+        row = self.state.symbols.get(name)
+        if row is not None:
+            return params.per_lane(row + np.uint64(symbol.offset))
+        if name in program.unit_of:
+            return np.array([program.unit_of[name].number], np.uint64)
+        raise Unsupported(f"address of {name}, which is not a variable of this module")
+
+    def constant_row(self, operand: Immediate, kind: str) -> int:
+        """Return the number of a row of the register file that holds a literal."""
+        row = self._batch.program.constant_rows.get((kind, operand))
+        if row is None:
+            raise Unsupported(f"literal {operand.value!r} in this place")
+        return row
+
+    def pred(self, operand: Operand) -> Array:
+        """Return a predicate operand's row, complemented where the operand is ``!p``."""
+        row = self.src(operand, "pred")
+        if isinstance(operand, Register) and operand.negated:
+            raise Unsupported("a complemented predicate in this place")
+        return row
+
+    def dst(self, operand: Operand, type_name: str) -> Array:
+        """Return the row that a result of this type goes to."""
+        if isinstance(operand, Sink):
+            return self.file.scratch(type_name, 40)
+        if not isinstance(operand, Register):
+            raise Unsupported(f"operand {operand!r} where a result register was expected")
+        known = self.unit.slots.get(operand.name)
+        if known is None:
+            raise Unsupported(f"result register {operand.name} was not declared")
+        kind, index, _ = known
+        row = self.file.row(kind, index, type_name)
+        if self.guard is None and (not self.masked or operand.name in self.unit.local_names):
+            return row
+        scratch = self.file.scratch(type_name, len(self._stores))
+        self._stores.append((row, scratch))
+        return scratch
+
+    def wide(self, operand: Operand, type_name: str) -> str:
+        """Return the type in which a loaded or converted value fills its register: extended as section 9.4.1 says."""
+        if isinstance(operand, Register):
+            known = self.unit.slots.get(operand.name)
+            if known is not None and known[0] != "pred":
+                size = {"16": 2, "32": 4, "64": 8}[known[0]]
+                if size > TYPE_BYTES[type_name]:
+                    return f"{'s' if type_name in SIGNED else 'u'}{8 * size}"
+        return type_name
+
+    def temporary(self, type_name: str, index: int = 0) -> Array:
+        """Return a row for intermediate values."""
+        return self.file.scratch(type_name, 20 + index)

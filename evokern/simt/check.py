@@ -1,0 +1,33 @@
+"""Refusing what the machine does not execute before any run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.errors import SourceError
+from evokern.simt.machine import Machine
+from evokern.simt.memory import Memory
+from evokern.simt.program import Program
+from evokern.simt.settings import Geometry, Options
+
+
+def check(program: Program) -> None:
+    """Bind every instruction of a program once, to a machine of one warp.
+
+    Raises:
+        SourceError: an instruction that the machine does not execute, with its line.
+    """
+    here = np.full(1, 1 << 45, np.uint64)
+    symbols = {variable.name: here for variable in program.data_symbols} | {"%params": here, "%workspace": here}
+    params = np.zeros((1, sum(item.size + item.align for item in program.entry.params) + 16), np.uint8)
+    options = Options(sanitize=False, count=False)
+    machine = Machine(program, Memory(), Geometry((1, 1, 1), (32, 1, 1), 1, 1), params, symbols, 0, options, [])
+    for bound in machine.bound:
+        try:
+            machine.bind(bound, False)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            segment = bound.segment
+            raise SourceError(
+                f"function {segment.unit.function.name}: malformed instruction near PTX line "
+                f"{segment.unit.function.instructions[segment.start].ptx_line}: {error}"
+            ) from error

@@ -1,0 +1,226 @@
+"""Counting what lanes do: events of one batch that need addresses, added up for a whole launch.
+
+A wavefront serves 32 words of 4 bytes, one per bank. Accesses of 8 bytes are served for half a warp at a time, those of
+16 bytes and the rows of ``ldmatrix`` for a quarter; within such a group the wavefronts are the most distinct words that
+any bank has to deliver (CUDA C++ Programming Guide, compute capability 5.x and later, "Shared Memory"; Nsight Compute,
+"Memory Tables").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.counters import SECTOR, BatchRecord, Counters
+from evokern.simt.instruction_set import pipe_of
+from evokern.simt.matrix_shapes import matrix_name, operations_of
+from evokern.simt.program import Program
+from evokern.simt.settings import Bound
+
+_PENDING = 1 << 20
+_PATTERNS = 512
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What the batches of a launch add up in."""
+
+    program: Program
+    """Whose instructions are counted."""
+    arrays: dict[str, Array] = field(init=False)
+    """Name of a field of `Counters` → counts."""
+    sectors: dict[str, list[Array]] = field(default_factory=lambda: {"load": [], "store": []})
+    """Keys (block, sector) not yet made distinct."""
+    pending: dict[str, int] = field(default_factory=lambda: {"load": 0, "store": 0})
+    """How many."""
+    patterns: dict[tuple[int, int, bytes], tuple[int, int]] = field(default_factory=dict)
+    """Address pattern → wavefronts and ideal."""
+    record: list[BatchRecord] = field(default_factory=list)
+    """What ran when."""
+
+    def __post_init__(self) -> None:
+        size = len(self.program.instructions)
+        names = (
+            "warp_instructions",
+            "thread_instructions",
+            "divergent",
+            "shared_wavefronts",
+            "ideal_wavefronts",
+            "load_sectors",
+            "ideal_load_sectors",
+            "store_sectors",
+            "ideal_store_sectors",
+            "local_bytes",
+        )
+        self.arrays = {name: np.zeros(size, np.int64) for name in names}
+
+    def keep(self, kind: str, keys: Array) -> None:
+        """Add sector keys, made distinct from time to time so that memory stays bounded."""
+        self.sectors[kind].append(keys)
+        self.pending[kind] += keys.size
+        if self.pending[kind] > _PENDING:
+            merged = np.unique(np.concatenate(self.sectors[kind]))
+            self.sectors[kind] = [merged]
+            self.pending[kind] = merged.size // 2
+
+    def _by_block(self, kind: str) -> dict[int, Array]:
+        if not self.sectors[kind]:
+            return {}
+        keys = np.unique(np.concatenate(self.sectors[kind]))
+        blocks = keys >> 36
+        starts = np.flatnonzero(np.r_[True, blocks[1:] != blocks[:-1]])
+        return {
+            int(blocks[start]): keys[start:stop] & ((1 << 36) - 1)
+            for start, stop in zip(starts, [*starts[1:], keys.size], strict=True)
+        }
+
+    def counters(self, blocks: tuple[int, ...], launches: int, warps_per_block: int) -> Counters:
+        """Return the frozen result."""
+        program = self.program
+        spots = [program.lines.spot(item.location) for item in program.instructions]
+        pairs = list(zip(program.instructions, program.operations, strict=True))
+        pipes = tuple(pipe_of(item, operation) for item, operation in pairs)
+        issued = self.arrays["warp_instructions"]
+        mma: dict[str, tuple[int, float]] = {}
+        barriers = 0
+        for number, (item, _) in enumerate(pairs):
+            if (
+                pipes[number] == "tensor"
+                and item.has("mma", "sync")
+                and "load" not in item.modifiers
+                and "store" not in item.modifiers
+            ):
+                name = matrix_name(item.modifiers)
+                known = mma.get(name, (0, 0.0))
+                mma[name] = known[0] + int(issued[number]), known[1] + operations_of(item) * int(issued[number])
+            elif item.opcode in ("bar", "barrier") and "warp" not in item.modifiers:
+                barriers += int(issued[number])
+        return Counters(
+            blocks=blocks,
+            launches=launches,
+            warps_per_block=warps_per_block,
+            instructions=tuple(item.text for item in program.instructions),
+            lines=np.array([spot.line for spot in spots], np.int64),
+            files=tuple(spot.file for spot in spots),
+            called_from=tuple(spot.called_from for spot in spots),
+            pipes=pipes,
+            barriers=barriers,
+            mma={name: value for name, value in mma.items() if value[0]},
+            unique_load_sectors=self._by_block("load"),
+            unique_store_sectors=self._by_block("store"),
+            record=tuple(self.record),
+            **self.arrays,
+        )
+
+
+class EventCounter:
+    """Counts the events of one batch that need addresses."""
+
+    def __init__(self, batch: Batch, tally: Tally, bound: Sequence[Bound]) -> None:
+        """Count nothing yet.
+
+        Args:
+            batch: the lanes.
+            tally: what the events are added to.
+            bound: the program's segments, which know how often they ran.
+        """
+        self._batch, self._bound = batch, bound
+        self.tally = tally
+        self.steps: list[tuple[int, Array | None]] = []
+
+    def load(self) -> None:
+        """New blocks."""
+        self.steps = []
+
+    def segment(self, number: int, active: Active) -> None:
+        """Note that these lanes run a segment now."""
+        self.steps.append((number, None if active.all else np.asarray(active.mask.reshape(-1, 32).any(1))))
+
+    def finish(self) -> None:
+        """Add up what the machine counted per segment; called once per batch, after its blocks ran."""
+        self.tally.record.append(BatchRecord(self._batch.lanes // 32, tuple(self.steps)))
+        self.add_up()
+
+    def add_up(self) -> None:
+        """Add what the machine has counted since the last time."""
+        arrays = self.tally.arrays
+        for bound in self._bound:
+            place = slice(bound.segment.base, bound.segment.base + bound.size)
+            arrays["warp_instructions"][place] += bound.warps
+            arrays["thread_instructions"][place] += bound.threads
+            arrays["divergent"][place] += bound.partial
+            bound.warps = bound.threads = bound.partial = 0
+
+    def shared(self, number: int, active: Active, index: Array, width: int, *, copied: bool = False) -> None:
+        """Count the wavefronts of a shared access.
+
+        Args:
+            number: the instruction.
+            active: lanes that access.
+            index: where, in units of ``width``, one per active lane.
+            width: bytes a lane.
+            copied: whether an asynchronous copy writes.
+        """
+        parts = max(width // 4, 1)
+        word = index * parts if width >= 4 else index * width >> 2
+        first = int(word[0])
+        whole = active.count == self._batch.lanes
+        shape = (word - first).astype(np.int32).tobytes() + (b"" if whole else active.mask.tobytes())
+        key = (parts + 8 * copied, first & 31, shape)
+        known = self.tally.patterns.get(key)
+        if known is None:
+            known = self._wavefronts(active, word, parts)
+            if copied and parts == 4:
+                known = max(known[0], _copied_wavefronts(active, word)), known[1]
+            if len(self.tally.patterns) < _PATTERNS:
+                self.tally.patterns[key] = known
+        self.tally.arrays["shared_wavefronts"][number] += known[0]
+        self.tally.arrays["ideal_wavefronts"][number] += known[1]
+
+    def _wavefronts(self, active: Active, word: Array, parts: int) -> tuple[int, int]:
+        group_lanes = 32 // parts
+        group = np.repeat(active.lanes // group_lanes, parts)
+        words = (word[:, None] + np.arange(parts)).reshape(-1)
+        distinct = np.unique(group << 40 | words)
+        group, words = distinct >> 40, distinct & ((1 << 40) - 1)
+        banks, counts = np.unique(group << 5 | words & 31, return_counts=True)
+        owner = banks >> 5
+        starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
+        return int(np.maximum.reduceat(counts, starts).sum()), int(starts.size)
+
+    def local(self, number: int, active: Active, width: int) -> None:
+        """Count the bytes of a local access, which the hardware interleaves so that lanes do not collide."""
+        self.tally.arrays["local_bytes"][number] += width * active.count
+
+    def sectors(self, number: int, active: Active, index: Array, width: int, *, write: bool) -> None:
+        """Count the sectors of a global access; ``index`` in units of ``width``, one per active lane."""
+        kind = "store" if write else "load"
+        arrays = self.tally.arrays
+        lanes = active.lanes
+        sector = index * width // SECTOR
+        distinct = np.unique((lanes >> 5) << 36 | sector)
+        arrays[f"{kind}_sectors"][number] += distinct.size
+        warps, actual = np.unique(distinct >> 36, return_counts=True)
+        threads = np.bincount(lanes >> 5, minlength=int(warps[-1]) + 1)[warps]
+        arrays[f"ideal_{kind}_sectors"][number] += int(np.minimum(actual, -(-threads * width // SECTOR)).sum())
+        block = self._batch.block_id[(distinct >> 36) * 32]
+        self.tally.keep(kind, block << 36 | distinct & ((1 << 36) - 1))
+
+
+def _copied_wavefronts(active: Active, word: Array) -> int:
+    """Return how often 16-byte asynchronous copies write: a line of 128 bytes at a time.
+
+    What eight lanes copy takes one wavefront where it lies in one line; otherwise each half of them (64 bytes of the
+    source) takes one for every line that it touches. On an NVIDIA H200 rows of 128 bytes that start at all multiples
+    of 16 bytes take 10.5 wavefronts an instruction, which this gives, and rows at multiples of 128 bytes take 4.
+    """
+    line = word >> 5
+    eighth = np.unique(np.stack([active.lanes >> 2, line]), axis=1)
+    quarters, lines = np.unique(np.unique(np.stack([active.lanes >> 3, line]), axis=1)[0], return_counts=True)
+    whole = quarters[lines == 1]
+    split = ~np.isin(eighth[0] >> 1, whole)
+    return int(whole.size + np.count_nonzero(split))

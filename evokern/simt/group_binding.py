@@ -1,0 +1,199 @@
+"""Binding several instructions of a kind to run as one (`evokern.simt.fusion` forms the groups).
+
+The rows of their registers are gathered, the work is done once on rows that are as many times longer, and the results
+are scattered. That spreads the fixed cost of NumPy calls, which at a few hundred lanes is most of the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
+from evokern.simt.binder import Binder
+from evokern.simt.operations.matrix_ops import bind_products
+from evokern.simt.operations.memory_ops import access_type
+from evokern.simt.operations.table import binding_of
+from evokern.simt.segments import Segment, Unit, row_class
+from evokern.simt.shadow import NUMBER
+from evokern.simt.state import MachineState
+from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
+
+GROUP_ELEMENTS = 32768
+"""Most lanes times instructions of a group: beyond, its rows leave the caches."""
+
+
+class GroupBinder(Binder):
+    """Hands an operation the gathered rows of several instructions, as if they were more lanes."""
+
+    def __init__(self, state: MachineState, unit: Unit, instructions: list[Instruction], results: int) -> None:
+        super().__init__(state)
+        batch = state.batch
+        self.unit = unit
+        self.lanes = batch.lanes * len(instructions)
+        self.kinds: dict[str, str] = {}
+        self.buffers: dict[str, Array] = {}
+        self.rows: dict[str, Array] = {}
+        self._spare: dict[tuple[str, int], Array] = {}
+        first = instructions[0]
+        operands: list[Operand] = []
+        for place, operand in enumerate(first.operands):
+            if isinstance(operand, Immediate):
+                operands.append(operand)
+                continue
+            name = f"#{place}"
+            slots = [unit.slots[item.operands[place].name] for item in instructions]  # type: ignore[union-attr]
+            kind = slots[0][0]
+            self.kinds[name] = kind
+            self.rows[name] = np.array([slot[1] for slot in slots])
+            self.buffers[name] = np.empty(self.lanes, batch.registers.bits[kind].dtype)
+            operands.append(Register(name))
+        self.results = [f"#{place}" for place in range(results)]
+        self.instruction = Instruction(
+            first.opcode, first.modifiers, tuple(operands), None, first.location, first.text, first.ptx_line
+        )
+
+    def src(self, operand: Operand, type_name: str) -> Array:
+        """Return a gathered operand."""
+        if isinstance(operand, Register):
+            return self._row(self.buffers[operand.name], type_name)
+        return super().src(operand, type_name)
+
+    def dst(self, operand: Operand, type_name: str) -> Array:
+        """Return the row that will be scattered."""
+        assert isinstance(operand, Register)
+        return self._row(self.buffers[operand.name], type_name)
+
+    def _row(self, buffer: Array, type_name: str) -> Array:
+        dtype = np.dtype(DTYPES[type_name])
+        if dtype.itemsize == buffer.itemsize:
+            return buffer.view(dtype)
+        view: Array = buffer.view(dtype)[:: buffer.itemsize // dtype.itemsize]
+        return view
+
+    def wide(self, operand: Operand, type_name: str) -> str:
+        """Return the type that fills the register."""
+        assert isinstance(operand, Register)
+        kind = self.kinds[operand.name]
+        if kind != "pred" and {"16": 2, "32": 4, "64": 8}[kind] > TYPE_BYTES[type_name]:
+            return f"{'s' if type_name[0] == 's' else 'u'}{kind}"
+        return type_name
+
+    def temporary(self, type_name: str, index: int = 0) -> Array:
+        """Return a row for intermediate values."""
+        key = (row_class(type_name), index)
+        if key not in self._spare:
+            self._spare[key] = np.empty(self.lanes, self.file.bits[key[0]].dtype)
+        return self._spare[key].view(DTYPES[type_name])
+
+
+def bind_group(
+    state: MachineState, segment: Segment, positions: tuple[int, ...], single: Callable[[int], Action]
+) -> Action:
+    """Bind instructions to run as one.
+
+    Args:
+        state: the machine's state.
+        segment: their segment.
+        positions: their places in it.
+        single: binds one of them alone, for when not all lanes are active.
+    """
+    program, unit = state.batch.program, segment.unit
+    numbers = [segment.base + position for position in positions]
+    instructions = [program.instructions[number] for number in numbers]
+    if instructions[0].opcode == "mma":
+        binder = Binder(state)
+        binder.start(unit, numbers[0], False)
+        binder.begin_effect()
+        return bind_products(instructions, binder)
+    if instructions[0].opcode == "ld":
+        return _bind_loads(state, unit, numbers, instructions, [single(position) for position in positions])
+    operation = program.operations[numbers[0]]
+    group = GroupBinder(state, unit, instructions, operation.results)
+    action = binding_of(operation)(group.instruction, group)
+    return _scattered(state, group, action)
+
+
+def _scattered(state: MachineState, group: GroupBinder, action: Action) -> Action:
+    batch = state.batch
+    lanes = batch.lanes
+    count = group.lanes // lanes
+    files = batch.registers.bits
+    gathers = []
+    for name, rows in group.rows.items():
+        if name not in group.results:
+            source = group.buffers[name].reshape(count, lanes)
+            same = bool((rows == rows[0]).all())
+            gathers.append((files[group.kinds[name]], rows, source, same))
+    outs = [
+        (files[group.kinds[name]], group.rows[name], group.buffers[name].reshape(count, lanes))
+        for name in group.results
+    ]
+
+    def run() -> None:
+        for file, rows, buffer, same in gathers:
+            if same:
+                buffer[...] = file[rows[0]]
+            else:
+                file.take(rows, 0, buffer, "clip")
+        action()
+        active = batch.active
+        for file, rows, buffer in outs:
+            if active.full:
+                file[rows] = buffer
+            else:
+                file[rows[:, None], active.lanes] = buffer[:, active.lanes]
+
+    return run
+
+
+def _bind_loads(
+    state: MachineState, unit: Unit, numbers: list[int], instructions: list[Instruction], alone: list[Action]
+) -> Action:
+    """Loads from shared memory through addresses in registers; anything unusual is left to single loads."""
+    batch, events, shared = state.batch, state.events, state.shared
+    kind, count = access_type(instructions[0])
+    size = TYPE_BYTES[kind]
+    width = size * count
+    shift = width.bit_length() - 1
+    addresses = [item.operands[1] for item in instructions]
+    sources = [unit.slots[address.base.name] for address in addresses]  # type: ignore[union-attr]
+    offsets = np.array([address.offset for address in addresses], np.int64)[:, None]  # type: ignore[union-attr]
+    pointers = batch.registers.bits[sources[0][0]]
+    # Several loads often go through one register: its row serves them all.
+    places = np.array([source[1] for source in sources[: 1 if len(set(sources)) == 1 else None]])
+    element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
+    targets = [
+        item.operands[0].items if isinstance(item.operands[0], Vector) else (item.operands[0],) for item in instructions
+    ]
+    slots = [unit.slots[item.name] for items in targets for item in items]  # type: ignore[union-attr]
+    file = batch.registers.bits[slots[0][0]]
+    plain = file.itemsize >= size
+    rows = np.array([slot[1] for slot in slots])
+    tags = NUMBER.pack_all(np.array(numbers, np.uint64))[:, None]
+
+    def run() -> None:
+        active = batch.active
+        if plain and active.all:
+            base = pointers.take(places, 0)
+            part = shared.part(active, base)
+            where = base.astype(np.int64) + offsets
+            few = where[:, part.chosen]
+            sound = (
+                lowest_bits(few) & (width - 1) == 0 and int(few.min()) >= 0 and int(few.max()) <= shared.size - width
+            )
+            index = (where + shared.base) >> shift
+            if sound and (shared.shadow is None or shared.shadow.read_together(index, width, tags, part)):
+                if events is not None:
+                    for place, number in enumerate(numbers):
+                        events.shared(number, active, index[place], width)
+                found = shared.view(width).take(index, mode="clip").view(element)
+                if count > 1:
+                    found = found.reshape(len(numbers), -1, count).transpose(0, 2, 1).reshape(rows.size, -1)
+                file[rows] = found
+                return
+        for action in alone:
+            action()
+
+    return run

@@ -1,0 +1,113 @@
+"""Which lanes wait to run which segment, and whose turn is next; where lanes return to from calls.
+
+Groups of lanes wait, one group per segment and call depth. The group lowest in the code (deepest call first) is next,
+so that whoever is behind runs first and lanes that diverged meet again where their paths join. A group that is kept
+waiting for long gets a turn out of order, so that those that others spin for make progress.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+
+MAX_DEPTH = 64
+"""Most nested device function calls."""
+PATIENCE = 4000
+"""Segments that other lanes run, polls counting fifty-fold, before a waiting group gets its turn out of order."""
+BURST = 256
+"""Segments that such a group may then run."""
+
+
+class Schedule:
+    """Groups of lanes that wait to run.
+
+    Attributes:
+        segments: how many segments the program has.
+        groups: key → lanes that wait there; a key ranks a segment at a call depth.
+        waiting_since: key → clock when the first of them came.
+        clock: segments run so far, polls counting fifty-fold.
+        issued: warp instructions issued so far, for the limit.
+        depth: call depth of the lanes that run.
+        base: key of the first segment at that depth.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.segments = len(batch.program.segments)
+        self.groups: dict[int, Active] = {}
+        self.waiting_since: dict[int, int] = {}
+        self.clock = 0
+        self.issued = 0
+        self.depth = 0
+        self.base = self.key(0, 0)
+
+    def load(self) -> None:
+        """New blocks."""
+        self.groups.clear()
+        self.waiting_since.clear()
+        self.issued = 0
+
+    def key(self, depth: int, segment: int) -> int:
+        """Return the rank of a segment at a call depth: deeper first, then by layout."""
+        return (MAX_DEPTH - depth) * self.segments + segment
+
+    def push(self, key: int, active: Active) -> None:
+        """Let lanes wait to run a segment; those already there are joined."""
+        known = self.groups.get(key)
+        if known is None:
+            self.groups[key] = active
+            self.waiting_since[key] = self.clock
+        else:
+            self.groups[key] = Active(known.mask | active.mask, known.count + active.count, self._batch.live_count)
+
+    def pop(self) -> tuple[int, Active, int]:
+        """Return (key, lanes, burst) of the group to run next; burst is −1 unless it runs out of order."""
+        groups, since = self.groups, self.waiting_since
+        key, burst = min(groups), -1
+        if len(groups) > 1:
+            oldest = min(since, key=since.__getitem__)
+            if self.clock - since[oldest] > PATIENCE and oldest != key:
+                key, burst = oldest, BURST
+        del since[key]
+        return key, groups.pop(key), burst
+
+    def comes_first(self, key: int) -> bool:
+        """Say whether lanes that come to a segment would be next again, with one group at most waiting."""
+        return (
+            key < min(self.groups)
+            and len(self.groups) < 2
+            and self.clock - min(self.waiting_since.values()) <= PATIENCE
+        )
+
+
+class CallStack:
+    """Where lanes go on when a device function returns.
+
+    Attributes:
+        returns: call depth → segment to return to, per lane.
+        inside: function called through a pointer → lanes within it, so that recursion is noticed.
+        copies: segment returned to → function → (to, from, bytes) of its result in the parameter area.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._lanes = batch.lanes
+        self.returns: list[Array] = []
+        self.inside: dict[int, Array] = {}
+        self.copies: dict[int, dict[int, tuple[int, int, int]]] = {}
+
+    def load(self) -> None:
+        """New blocks."""
+        for inside in self.inside.values():
+            inside.fill(False)
+
+    def returns_at(self, depth: int) -> Array:
+        """Return the row of segments to return to from a call at a depth."""
+        while len(self.returns) <= depth:
+            self.returns.append(np.zeros(self._lanes, np.int64))
+        return self.returns[depth]
+
+    def lanes_inside(self, function: int) -> Array:
+        """Return the lanes within a function that was called through a pointer."""
+        return self.inside.setdefault(function, np.zeros(self._lanes, np.bool_))

@@ -1,0 +1,76 @@
+"""The state of the machine as instructions see it: lanes and registers, memories, and what synchronises lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evokern.simt.arrays import Array
+from evokern.simt.asynccopy import AsyncCopies
+from evokern.simt.barriers import Barriers
+from evokern.simt.batch import Batch
+from evokern.simt.event_counter import EventCounter
+from evokern.simt.globals import GlobalSpace
+from evokern.simt.memory import Memory
+from evokern.simt.objects import BarrierObjects
+from evokern.simt.proxies import ProxyFences
+from evokern.simt.schedule import CallStack, Schedule
+from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
+from evokern.simt.specials import Specials
+from evokern.simt.warpgroup import WarpgroupProducts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MachineState:
+    """What operations may read and change."""
+
+    batch: Batch
+    """Lanes, their registers, and which of them are active."""
+    schedule: Schedule
+    """Lanes that wait to run."""
+    calls: CallStack
+    """Where lanes return to."""
+    memory: Memory
+    """Allocations in global memory."""
+    symbols: Mapping[str, Array]
+    """Variable of the module → its address, one per launch."""
+    specials: Specials
+    """Special registers."""
+    shared: SharedSpace
+    """Shared memory."""
+    local: LocalSpace
+    """Local memory."""
+    params: ParamSpace
+    """Parameters of the kernel and of calls."""
+    globals: GlobalSpace
+    """Global memory as the lanes see it."""
+    barriers: Barriers
+    """Barriers of blocks."""
+    copies: AsyncCopies
+    """Asynchronous copies under way."""
+    products: WarpgroupProducts
+    """Products of warpgroups under way."""
+    proxies: ProxyFences
+    """Fences between proxies."""
+    objects: BarrierObjects
+    """Barrier objects in shared memory."""
+    events: EventCounter | None
+    """Counts what lanes do; None where nobody wants to know."""
+
+    def load(self, blocks: Sequence[tuple[int, int]]) -> None:
+        """Take the places of new blocks: (launch, linear block id) of each."""
+        self.batch.load(blocks)
+        self.schedule.load()
+        self.calls.load()
+        self.specials.load()
+        self.params.load()
+        self.shared.load()
+        self.local.load()
+        self.globals.load()
+        self.barriers.load()
+        self.copies.load()
+        self.products.load()
+        self.proxies.load()
+        self.objects.load()
+        if self.events is not None:
+            self.events.load()
