@@ -44,7 +44,7 @@ class LookWorker:
         tolerance = tolerances(kernel, settings.gate.atol, settings.gate.rtol)
         chip, simulation = settings.profile, settings.simulation
         self._predictor = Predictor(kernel, chip, settings.timing, simulation, tolerance)
-        self._glance = Glance(kernel, chip, simulation, tolerance, settings.gate.input_sets)
+        self._glance = Glance(kernel, simulation, tolerance, settings.gate.input_sets)
         self._full: SimWorker | None = None
         self.greeting: dict[str, Any] = {}
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern import simt
-from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import CompileFailure
 from evokern.device._sim_problems import gate_problems
+from evokern.device.sim_program import compile_simulated
 from evokern.discovery import load_kernel
 from evokern.errors import UsageError
-from evokern.explain.sanitize import draw_buffers, run_launch, sanitize_kernel
+from evokern.explain.sanitize import run_launch, sanitize_kernel
 from evokern.feasibility import launches_of
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
@@ -135,22 +135,18 @@ def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile,
     That a block does not end where others are missing says nothing: it may wait for them.
     """
     from evokern.compile.build import tensors_of
-    from evokern.device._sim_arguments import launch_arguments
+    from evokern.device._sim_arguments import draw_buffers
 
     launch = launches_of(kernel, config, problem)[0]
     rendered = render(kernel, config, problem)
-    program = compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
-        profile.compute_capability, suffix=rendered.architecture_suffix,
-    )  # fmt: skip
-    if isinstance(program, CompileFailure):
-        return []
     try:
-        module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
+        program = compile_simulated(rendered, profile)
+        if isinstance(program, CompileFailure):
+            return []
         memory = simt.Memory()
-        args = launch_arguments(launch, draw_buffers(memory, tensors_of(kernel, config, problem)))
+        buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
         blocks = sample_blocks(launch.blocks, SAMPLED_BLOCKS)
-        result = run_launch(module, program.lowered[launch.entry], launch, args, memory, rendered.source, limit, blocks)
+        result = run_launch(program, launch, buffers, memory, limit, blocks)
     except UsageError:
         return []
     return [finding for finding in result.findings if finding.kind in FATAL - {"instruction_limit"}]
