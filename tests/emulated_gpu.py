@@ -23,6 +23,7 @@ from evokern.device._gpu_worker import GpuWorker
 from evokern.device._jobs import Evaluate, GpuSettings
 from evokern.device._nvml import Monitor, State
 from evokern.device.sim_program import SimulatedProgram
+from evokern.discovery import WorkerContext
 from evokern.gate import Call, RunFailed
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile, chip
@@ -138,7 +139,8 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
         patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)
     turn.touch()
     timing = TimingSettings(race=0.0, min_samples=3, max_samples=3, rotate_sets=2)
-    settings = GpuSettings(kernel.folder, tuple(problems), study.gate, timing, chip, 0, turn, kernel.space.default())
+    context = WorkerContext(kernel.folder, tuple(problems), chip)
+    settings = GpuSettings(context, study.gate, timing, 0, turn, kernel.space.default())
     return Worker(settings)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.table import measured
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext, load_kernel
 from evokern.profiles import chip
 from evokern.search import Progress, SearchResult, _diagnose, search
 from evokern.store import open_readonly
@@ -156,8 +156,8 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
     """`finish` returns after its time, or at once when the user wants to stop."""
     notes("slow")
     kernel = load_kernel(FAULTY)
-    settings = _diagnose.DiagnosisSettings(FAULTY, (kernel.problem("3000"),), chip("l4"))
-    diagnoses = _diagnose.Diagnoses(settings, kernel.genes, lambda trials: None)
+    context = WorkerContext(FAULTY, (kernel.problem("3000"),), chip("l4"))
+    diagnoses = _diagnose.Diagnoses(context, kernel.genes, lambda trials: None)
     try:
         config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "misaligned"})
         diagnoses.see(Trial(0, config, KINDS["misaligned"]))
@@ -219,7 +219,9 @@ def test_a_simulated_crash_has_its_line() -> None:
     kernel, wanted, l4 = load_kernel(FAULTY), study("none"), chip("l4")
     problems = (kernel.problem("3000"),)
     worker = SimWorker(
-        SimSettings(FAULTY, problems, l4, wanted.gate, wanted.timing, wanted.simulation, kernel.space.default())
+        SimSettings(
+            WorkerContext(FAULTY, problems, l4), wanted.gate, wanted.timing, wanted.simulation, kernel.space.default()
+        )
     )
     found = []
     for variant in (0, 1):

@@ -25,7 +25,6 @@ from evokern.device._sim_overall import predict_all
 from evokern.device._sim_predict import MODEL_MARGIN, Predicted, Predictor, failure
 from evokern.device._sim_problems import gate_problems
 from evokern.device.sim_program import SimulatedProgram, compile_simulated
-from evokern.discovery import load_kernel
 from evokern.errors import KernelError
 from evokern.feasibility import launches_of
 from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
@@ -46,13 +45,13 @@ class SimWorker:
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
         self._settings = settings
-        self._kernel = load_kernel(settings.folder)
+        self._kernel, chip = settings.context.kernel(), settings.context.profile
         self._gates: dict[Problem, Gate] = {}
         self._last: tuple[Rendered, SimulatedProgram] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
-        self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation, tolerance)
-        self._lines = Lines(self._kernel, settings.profile)
-        self._probe = MarginProbe(self._kernel, settings.profile, settings.simulation, tolerance)
+        self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
+        self._lines = Lines(self._kernel, chip)
+        self._probe = MarginProbe(self._kernel, chip, settings.simulation, tolerance)
         self.greeting: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
@@ -80,7 +79,7 @@ class SimWorker:
             prove_power(self._gate(problem), launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
 
     def _gate_problems(self, config: Config) -> tuple[Problem, ...]:
-        return gate_problems(self._kernel, config, self._settings.problems, self._settings.profile)
+        return gate_problems(self._kernel, config, self._settings.context.problems, self._settings.context.profile)
 
     def _gate(self, problem: Problem) -> Gate:
         # A simulated run is the same every time; what a second run would show on a GPU, the race checks show here.
@@ -145,7 +144,7 @@ class SimWorker:
                 return verdict.evidence, reports
             for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():
                 seen[key] = torch.cat([seen[key], errors]) if key in seen else errors
-        for problem in self._settings.problems:
+        for problem in self._settings.context.problems:
             fault = self._margin_fault(config, built, problem, seen)
             if fault is not None:
                 return fault, reports
@@ -180,7 +179,7 @@ class SimWorker:
         Raises:
             RunFailed: it does not compile at this problem.
         """
-        program = compile_simulated(rendered, self._settings.profile)
+        program = compile_simulated(rendered, self._settings.context.profile)
         if isinstance(program, CompileFailure):
             evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)

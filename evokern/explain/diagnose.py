@@ -16,14 +16,14 @@ from evokern import simt
 from evokern.compile.records import CompileFailure
 from evokern.device._sim_problems import gate_problems
 from evokern.device.sim_program import compile_simulated
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext
 from evokern.errors import UsageError
 from evokern.explain.sanitize import run_launch, sanitize_kernel
 from evokern.feasibility import launches_of
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
 from evokern.render import render
-from evokern.search._diagnose import DiagnosisSettings, Failure
+from evokern.search._diagnose import Failure
 from evokern.simt import Finding
 from evokern.simt.endless import REPEATS
 from evokern.simt.findings import FATAL
@@ -53,21 +53,19 @@ class Diagnosis:
 class DiagnosisWorker:
     """Diagnoses candidates of a study in a process of its own, whenever nothing else wants the CPU."""
 
-    def __init__(self, settings: DiagnosisSettings) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         os.nice(19)
         import torch  # imported after the line above, and kept to one core: both before the kernel's own import of it
 
         torch.set_num_threads(1)
-        self._settings = settings
-        self._kernel = load_kernel(settings.folder)
+        self._context, self._kernel = context, context.kernel()
         self.greeting: dict[str, Any] = {}
 
     def handle(self, job: Failure) -> Mapping[str, Any]:
         """Return the evidence that belongs on the candidate's record."""
-        settings = self._settings
         found: Diagnosis | None = None
-        for problem in settings.problems:
-            here = diagnose(self._kernel, job.config, problem, settings.profile, hung=job.hung)
+        for problem in self._context.problems:
+            here = diagnose(self._kernel, job.config, problem, self._context.profile, hung=job.hung)
             found = here if found is None or (here is not None and here.certain) else found
             if found is not None and found.certain:
                 break
