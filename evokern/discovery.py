@@ -1,7 +1,7 @@
 """Where kernels and studies are found: the working directory, then the installed package.
 
 A kernel folder's `kernel.py` is code that runs. Folders of the working directory and of the package are trusted; any
-other is refused until its user trusts it once (`--trust`).
+other is refused until its user trusts it once (`--trust`). A worker process finds its kernel by a `WorkerContext`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import hashlib
 import importlib.util
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.errors import EvokernError, KernelError, StudyError, nearest
-from evokern.kernel import Kernel
+from evokern.kernel import Kernel, Problem
+from evokern.profiles import Profile
 from evokern.study import Study
 from evokern.study_file import read_study
 
@@ -108,6 +109,26 @@ def load_kernel(folder: Path) -> Kernel:
     if not (folder / kernel.source).is_file():
         raise KernelError(f"{folder} lacks {kernel.source}, the source that its kernel.py names")
     return replace(kernel, folder=folder.resolve())
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a process needs to know of a study before it can work on a candidate: it travels there as it is."""
+
+    folder: Path
+    """The kernel's folder."""
+    problems: tuple[Problem, ...]
+    """The study's problems, in order."""
+    profile: Profile
+    """The chip: limits that a candidate must keep, what to compile for, peak rates."""
+
+    def kernel(self) -> Kernel:
+        """Load the kernel.
+
+        Raises:
+            KernelError: its `kernel.py` raises, or is gone.
+        """
+        return load_kernel(self.folder)
 
 
 def _line_in(error: BaseException, path: Path) -> str:

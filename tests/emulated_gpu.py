@@ -17,12 +17,13 @@ import torch
 
 from evokern import simt
 from evokern.compile.build import Target, build
-from evokern.compile.records import Built
+from evokern.compile.records import Built, Program
 from evokern.device import Answer, Request, StartReport, Task, _cuda, _gpu_timed_runs, _gpu_worker
 from evokern.device._gpu_worker import GpuWorker
 from evokern.device._jobs import Evaluate, GpuSettings
 from evokern.device._nvml import Monitor, State
-from evokern.device._sim_arguments import launch_arguments
+from evokern.device.sim_program import SimulatedProgram
+from evokern.discovery import WorkerContext
 from evokern.gate import Call, RunFailed
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile, chip
@@ -33,6 +34,9 @@ from evokern.worker_process import Retire
 
 ERRORS = {"misaligned": "CUDA_ERROR_MISALIGNED_ADDRESS", "out_of_bounds": "CUDA_ERROR_ILLEGAL_ADDRESS"}
 
+INSTRUCTION_LIMIT = 50_000_000
+"""Warp instructions of a launch after which it counts as endless."""
+
 
 class Candidate:
     """Programs on the PTX machine; a tensor has the same address whenever it is an argument."""
@@ -42,7 +46,7 @@ class Candidate:
 
     def __init__(self, built: Built) -> None:
         self.built = built
-        self._modules = [simt.parse(program.ptx, source_name="kernel.cu") for program in built.programs]
+        self._programs = [_simulated(program) for program in built.programs]
         self._memory = simt.Memory()
         self._buffers: dict[int, simt.Buffer] = {}
 
@@ -59,11 +63,9 @@ class Candidate:
             call.arguments[name].zero_()
         buffers = {name: self._upload(name, tensor) for name, tensor in call.arguments.items()}
         for launch in call.launches:
-            result = simt.launch(
-                self._modules[program], self.built.programs[program].lowered[launch.entry], launch.grid, launch.block,
-                launch_arguments(launch, buffers), memory=self._memory, dynamic_shared=launch.shared_bytes,
-                sanitize=False, count=False,
-            )  # fmt: skip
+            result = self._programs[program].launch(
+                launch, buffers, self._memory, instruction_limit=INSTRUCTION_LIMIT, sanitize=False
+            )
             if result.fatal is not None:
                 type(self).broken = ERRORS[result.fatal.kind]
                 raise RunFailed(Outcome.CRASHED, {"error": self.broken})
@@ -78,6 +80,11 @@ class Candidate:
             known = self._buffers[tensor.data_ptr()] = self._memory.allocate(name, data, writable=True)
         known.write(data)
         return known
+
+
+def _simulated(program: Program) -> SimulatedProgram:
+    module = simt.parse(program.ptx, source_name="kernel.cu")
+    return SimulatedProgram(module, program.lowered, "", {}, module.target.removesuffix("a"))
 
 
 class Prepared:
@@ -130,7 +137,8 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
         patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)
     turn.touch()
     timing = TimingSettings(race=0.0, min_samples=3, max_samples=3, rotate_sets=2)
-    settings = GpuSettings(kernel.folder, tuple(problems), study.gate, timing, chip, 0, turn, kernel.space.default())
+    context = WorkerContext(kernel.folder, tuple(problems), chip)
+    settings = GpuSettings(context, study.gate, timing, 0, turn, kernel.space.default())
     return Worker(settings)
 
 

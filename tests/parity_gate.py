@@ -20,7 +20,7 @@ from evokern.device._base import Request, Task
 from evokern.device._open import open_device
 from evokern.device._sim_problems import gate_problems
 from evokern.device._sim_worker import SimSettings, SimWorker
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext, load_kernel
 from evokern.feasibility import feasible_space
 from evokern.gate import RunFailed
 from evokern.profiles import CHIPS, Profile, chip
@@ -60,8 +60,8 @@ def on_the_gpu(task: Task, configs: Sequence[Config], limit_s: float = 400) -> l
 def _worker(kernel: str, problem: str, name: str) -> SimWorker:
     folder, profile = FOLDERS[kernel], chip(name)
     loaded = load_kernel(folder)
-    problems, default = (loaded.problem(problem),), loaded.space.default()
-    return SimWorker(SimSettings(folder, problems, profile, GateSettings(), TimingSettings(), PATIENT, default))
+    context, default = WorkerContext(folder, (loaded.problem(problem),), profile), loaded.space.default()
+    return SimWorker(SimSettings(context, GateSettings(), TimingSettings(), PATIENT, default))
 
 
 def simulated_gate(kernel: str, problem: str, name: str, config: Config) -> tuple[str, bool]:

@@ -15,7 +15,7 @@ from evokern.compile.records import Built
 from evokern.device._pipeline import COMPILE_DEADLINE_S
 from evokern.device._sim_worker import SimSettings
 from evokern.device.simulated import DEADLINE_S, MODULES
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext
 from evokern.fork_server import ForkServer
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile, limits_for
@@ -44,10 +44,10 @@ class RankWorker:
         from evokern.gate.bench import tolerances
 
         torch.set_num_threads(1)
-        kernel = load_kernel(settings.folder)
+        kernel, chip = settings.context.kernel(), settings.context.profile
         tolerance = tolerances(kernel, settings.gate.atol, settings.gate.rtol)
-        self._problems = settings.problems
-        self._predictor = Predictor(kernel, settings.profile, settings.timing, settings.simulation, tolerance)
+        self._problems = settings.context.problems
+        self._predictor = Predictor(kernel, chip, settings.timing, settings.simulation, tolerance)
         self.greeting: dict[str, Any] = {}
 
     def handle(self, job: Predict) -> float | None:
@@ -83,10 +83,9 @@ class Ranking:
         """
         chip = limits_for(profile, study.limits)
         cores = len(os.sched_getaffinity(0))
-        compiling = CompileSettings(kernel.folder, problems, chip, default_directory(), niceness=0)
-        simulating = SimSettings(
-            kernel.folder, problems, chip, study.gate, study.timing, study.simulation, kernel.space.default()
-        )  # fmt: skip
+        context = WorkerContext(kernel.folder, problems, chip)
+        compiling = CompileSettings(context, default_directory(), niceness=0)
+        simulating = SimSettings(context, study.gate, study.timing, study.simulation, kernel.space.default())
         self._server = ForkServer((*PRELOAD, *MODULES))
         self._compilers = WorkerPool(self._server, compile_spec(compiling), size=max(1, cores // 2), depth=2)
         spec = WorkerSpec("ranking:RankWorker", simulating)

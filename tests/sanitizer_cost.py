@@ -18,13 +18,13 @@ from parity_candidates import FOLDERS
 
 from evokern import simt
 from evokern.compile.build import tensors_of
-from evokern.compile.nvrtc import compile_ptx
-from evokern.compile.records import Program
-from evokern.device._sim_arguments import launch_arguments
+from evokern.device._sim_arguments import draw_buffers
+from evokern.device.sim_program import SimulatedProgram, compile_simulated
 from evokern.discovery import load_kernel
-from evokern.explain.sanitize import draw_buffers
 from evokern.feasibility import launches_of
+from evokern.profiles import chip
 from evokern.render import render
+from evokern.study import SimulationSettings
 
 CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("attention", "1,2,72,64", {}),
@@ -37,6 +37,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 SETS = 4
 """Launches side by side: the gate's input sets."""
 REPEATS = 20
+LIMIT = SimulationSettings().instruction_limit
 
 
 def cost(name: str, problem_text: str, changes: dict[str, Any], repeats: int) -> tuple[float, float]:
@@ -44,10 +45,8 @@ def cost(name: str, problem_text: str, changes: dict[str, Any], repeats: int) ->
     kernel = load_kernel(FOLDERS[name])
     config = kernel.space.canonical({**kernel.space.default(), **changes})
     problem = kernel.problem(problem_text)
-    made = render(kernel, config, problem)
-    program = compile_ptx(made.source, made.name, made.headers, made.options, made.entries, (8, 9))
-    assert isinstance(program, Program), program
-    module = simt.parse(program.ptx, source_name=made.name, headers=made.headers)
+    program = compile_simulated(render(kernel, config, problem), chip("l4"))
+    assert isinstance(program, SimulatedProgram), program
     (launch,) = launches_of(kernel, config, problem)
 
     def once(sanitize: bool) -> float:
@@ -56,11 +55,7 @@ def cost(name: str, problem_text: str, changes: dict[str, Any], repeats: int) ->
         gc.collect()
         gc.disable()
         began = time.process_time()
-        results = simt.launch_many(
-            module, program.lowered[launch.entry], launch.grid, launch.block,
-            [launch_arguments(launch, named) for named in buffers], dynamic_shared=launch.shared_bytes, memory=memory,
-            count=False, sanitize=sanitize,
-        )  # fmt: skip
+        results = program.launch_many(launch, buffers, memory, instruction_limit=LIMIT, sanitize=sanitize)
         seconds = time.process_time() - began
         gc.enable()
         assert all(result.findings == () for result in results)

@@ -14,7 +14,7 @@ from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.device._sim_worker import SimSettings, SimWorker
 from evokern.diagnosis import host_compiler
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext, load_kernel
 from evokern.feasibility import check
 from evokern.kernel import Problem
 from evokern.profiles import CHIPS
@@ -122,9 +122,8 @@ def test_feasible_candidates_compile(architecture: str, chip: str) -> None:
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict[str, Value]) -> None:
     """Each way through the kernel passes the gate, scales of 1e-39 included, and the sanitizer finds nothing."""
     p = KERNEL.problem(problem)
-    settings = SimSettings(
-        KERNEL.folder, (p,), CHIPS["l4"], GateSettings(), TimingSettings(), SimulationSettings(), KERNEL.space.default()
-    )
+    context = WorkerContext(KERNEL.folder, (p,), CHIPS["l4"])
+    settings = SimSettings(context, GateSettings(), TimingSettings(), SimulationSettings(), KERNEL.space.default())
     verdict = SimWorker(settings)._check(_with(**choices), p)
     assert verdict.passed, verdict.evidence
     assert verdict.report["relative_error"] < 1e-3

@@ -15,7 +15,7 @@ from evokern.compile.messages import entry_uses, failure
 from evokern.compile.nvrtc import compile_program, compile_ptx, compiler_version
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built, CompileFailure, EntryUse, ProblemBuild, Program
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext, load_kernel
 from evokern.errors import InternalError, KernelError, UsageError
 from evokern.kernel import Launch, Problem, Tensor, f32, i32, i64
 from evokern.profiles import chip
@@ -267,7 +267,7 @@ def test_a_candidate_over_the_studys_limits_is_over_resources() -> None:
 def test_the_pool_compiles_in_other_processes(tmp_path: Path) -> None:
     """Two workers build what they are asked for; a config whose source does not compile is an outcome."""
     kernel = load_kernel(FOLDER)
-    settings = CompileSettings(FOLDER, (kernel.problem("64,256"),), chip("l4"), tmp_path)
+    settings = CompileSettings(WorkerContext(FOLDER, (kernel.problem("64,256"),), chip("l4")), tmp_path)
     server = ForkServer(PRELOAD)
     pool = WorkerPool(server, compile_spec(settings), size=2)
     for number in range(3):

@@ -13,7 +13,7 @@ from evokern import api
 from evokern.api import search
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.table import measured
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext, load_kernel
 from evokern.profiles import chip
 from evokern.search import Progress, SearchResult, _diagnose
 from evokern.store import open_readonly
@@ -158,8 +158,8 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
     """`finish` returns after its time, or at once when the user wants to stop."""
     notes("slow")
     kernel = load_kernel(FAULTY)
-    settings = _diagnose.DiagnosisSettings(FAULTY, (kernel.problem("3000"),), chip("l4"))
-    diagnoses = _diagnose.Diagnoses(api.DIAGNOSER, settings, kernel.genes, lambda trials: None)
+    context = WorkerContext(FAULTY, (kernel.problem("3000"),), chip("l4"))
+    diagnoses = _diagnose.Diagnoses(api.DIAGNOSER, context, kernel.genes, lambda trials: None)
     try:
         config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "misaligned"})
         diagnoses.see(Trial(0, config, KINDS["misaligned"]))
@@ -221,7 +221,9 @@ def test_a_simulated_crash_has_its_line() -> None:
     kernel, wanted, l4 = load_kernel(FAULTY), study("none"), chip("l4")
     problems = (kernel.problem("3000"),)
     worker = SimWorker(
-        SimSettings(FAULTY, problems, l4, wanted.gate, wanted.timing, wanted.simulation, kernel.space.default())
+        SimSettings(
+            WorkerContext(FAULTY, problems, l4), wanted.gate, wanted.timing, wanted.simulation, kernel.space.default()
+        )
     )
     found = []
     for variant in (0, 1):

@@ -16,6 +16,7 @@ from exploit_checks import EMULATED, LIVE, Way
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
+from evokern.discovery import WorkerContext
 from evokern.exploits import CASES, SuiteResult, run_cases
 from evokern.exploits.cases import BY_NAME
 from evokern.exploits.suite import PROBLEMS, problems_of, suite_kernel, suite_study
@@ -177,9 +178,8 @@ def gpu() -> Callable[..., SuiteResult]:
     def run(turn: Path, *names: str, **gate: Any) -> SuiteResult:
         turn.touch()
         strict = replace(STUDY.gate, **gate)
-        settings = GpuSettings(
-            KERNEL.folder, problems_of(KERNEL), strict, STUDY.timing, profile, 0, turn, KERNEL.space.default()
-        )
+        context = WorkerContext(KERNEL.folder, problems_of(KERNEL), profile)
+        settings = GpuSettings(context, strict, STUDY.timing, 0, turn, KERNEL.space.default())
         here = GpuWorker(settings)
 
         def evaluate(config: Config) -> Evaluation:

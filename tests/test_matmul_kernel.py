@@ -12,7 +12,7 @@ from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.device._sim_worker import SimSettings, SimWorker
 from evokern.diagnosis import host_compiler
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext, load_kernel
 from evokern.feasibility import check
 from evokern.profiles import CHIPS
 from evokern.render import render
@@ -90,7 +90,9 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
     half = config["ACCUMULATOR"] == "fp16"  # sums of large products are beyond its precision
     gate = GateSettings(input_sets=("normal", "equal_rows", "denormal")) if half else GateSettings()
     chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
-    settings = SimSettings(KERNEL.folder, (p,), chip, gate, TimingSettings(), SimulationSettings(), default)
+    settings = SimSettings(
+        WorkerContext(KERNEL.folder, (p,), chip), gate, TimingSettings(), SimulationSettings(), default
+    )
     assert check(KERNEL, config, [p], chip) is None
     verdict = SimWorker(settings)._check(config, p)
     assert verdict.passed, verdict.evidence

@@ -10,7 +10,7 @@ from kernel_rules import asserted_rules, verdicts
 
 from evokern.device._sim_worker import SimSettings, SimWorker
 from evokern.diagnosis import host_compiler
-from evokern.discovery import load_kernel
+from evokern.discovery import WorkerContext, load_kernel
 from evokern.feasibility import check
 from evokern.profiles import CHIPS
 from evokern.space import Value
@@ -48,9 +48,8 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
     """Each way through the kernel passes the gate at rows with tails, and the sanitizer finds nothing."""
     p = KERNEL.problem(problem)
     default = KERNEL.space.default()
-    settings = SimSettings(
-        KERNEL.folder, (p,), CHIPS["l4"], GateSettings(), TimingSettings(), SimulationSettings(), default
-    )
+    context = WorkerContext(KERNEL.folder, (p,), CHIPS["l4"])
+    settings = SimSettings(context, GateSettings(), TimingSettings(), SimulationSettings(), default)
     config = KERNEL.space.canonical({**default, **choices})
     violation = check(KERNEL, config, [p], CHIPS["l4"])
     assert violation is None or violation.constraint == "threads_have_work"  # wasteful, and right all the same

@@ -12,7 +12,7 @@ from evokern.compile.pool import CompileSettings, CompileWorker
 from evokern.compile.records import Built
 from evokern.device._sim_jobs import SimSettings, Simulate
 from evokern.device._sim_look import LookWorker
-from evokern.discovery import find_study, kernel_of
+from evokern.discovery import WorkerContext, find_study, kernel_of
 from evokern.errors import SourceError
 from evokern.profiles import CHIPS
 from evokern.search._identity import problems_of
@@ -30,10 +30,9 @@ class Bench:
         self.kernel = kernel = kernel_of(study, trust=True)
         problems = problems_of(study, kernel)
         counting = replace(study.simulation, blocks=3)
-        settings = SimSettings(
-            kernel.folder, problems, CHIP, study.gate, study.timing, counting, kernel.space.default()
-        )
-        self.compiler = CompileWorker(CompileSettings(kernel.folder, problems, CHIP, None, niceness=0))
+        context = WorkerContext(kernel.folder, problems, CHIP)
+        settings = SimSettings(context, study.gate, study.timing, counting, kernel.space.default())
+        self.compiler = CompileWorker(CompileSettings(context, None, niceness=0))
         self.worker = LookWorker(settings)
 
     def look(self, elite_us: float | None = None, **genes: object) -> Evaluation:

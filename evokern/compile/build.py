@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from evokern.compile.cache import CompileCache, program_key
 from evokern.compile.elf import parameter_sizes
 from evokern.compile.fingerprint import fingerprint
-from evokern.compile.nvrtc import all_options, compile_program, compiler_version
+from evokern.compile.nvrtc import all_options, compile_program, compile_ptx, compiler_version
 from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.errors import KernelError
@@ -93,6 +93,14 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     if target.cache and isinstance(program, Program):
         target.cache.put(key, program)
     return program
+
+
+def compile_to_ptx(rendered: Rendered, chip: Profile) -> Program | CompileFailure:
+    """Compile one rendered program to PTX alone, with line information, for whoever reports source lines."""
+    return compile_ptx(
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
+        suffix=rendered.architecture_suffix,
+    )  # fmt: skip
 
 
 def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Tensor]:

@@ -10,9 +10,7 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
 from evokern.compile.nvrtc import compiler_version
 from evokern.compile.records import Built
-from evokern.discovery import load_kernel
-from evokern.kernel import Problem
-from evokern.profiles import Profile
+from evokern.discovery import WorkerContext
 from evokern.space import Config
 from evokern.trial import Evaluation
 from evokern.workers import WorkerSpec
@@ -25,12 +23,8 @@ PRELOAD = ("cupy.cuda.nvrtc", "evokern.compile.pool")
 class CompileSettings:
     """What every compile of a study shares."""
 
-    folder: Path
-    """The kernel's folder."""
-    problems: tuple[Problem, ...]
-    """Problems that a candidate is built for."""
-    profile: Profile
-    """Limits to keep and compute capability to compile for."""
+    context: WorkerContext
+    """The kernel, the problems that a candidate is built for, the chip under the study's limits."""
     cache: Path | None
     """The cache's folder, or None to keep nothing."""
     niceness: int = 10
@@ -42,14 +36,14 @@ class CompileWorker:
 
     def __init__(self, settings: CompileSettings) -> None:
         os.nice(settings.niceness)
-        self._settings = settings
-        self._kernel = load_kernel(settings.folder)
-        self._target = Target(settings.profile, CompileCache(settings.cache) if settings.cache else None)
+        self._problems = settings.context.problems
+        self._kernel = settings.context.kernel()
+        self._target = Target(settings.context.profile, CompileCache(settings.cache) if settings.cache else None)
         self.greeting = {"compiler": compiler_version()}
 
     def handle(self, config: Config) -> Built | Evaluation:
         """Build one candidate."""
-        return build(self._kernel, config, self._settings.problems, self._target)
+        return build(self._kernel, config, self._problems, self._target)
 
 
 def compile_spec(settings: CompileSettings) -> WorkerSpec:

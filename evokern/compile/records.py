@@ -95,3 +95,14 @@ class Built:
     def build(self, problem: Problem) -> ProblemBuild:
         """Return the build of one problem."""
         return next(build for build in self.builds if build.problem == problem)
+
+    def program(self, problem: Problem) -> Program:
+        """Return the program of one problem."""
+        return self.programs[self.build(problem).program]
+
+    def with_ptx(self, problem: Problem, ptx: Program) -> Built:
+        """Return it with the PTX of one problem's program replaced: another compile of the same source."""
+        programs = list(self.programs)
+        number = self.build(problem).program
+        programs[number] = replace(programs[number], ptx=ptx.ptx, lowered=ptx.lowered)
+        return replace(self, programs=tuple(programs))

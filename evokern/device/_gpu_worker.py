@@ -21,7 +21,6 @@ from evokern.device._gpu_timed_runs import TimedRuns
 from evokern.device._graph_clock import GraphClock
 from evokern.device._jobs import Evaluate, GpuSettings, MeasureRates, Prove, Round
 from evokern.device._nvml import Monitor
-from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, EvokernError
 from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
@@ -48,14 +47,16 @@ class GpuWorker:
         self._turn = settings.turn.open("rb")
         self._next_waits: Callable[[], bool] = lambda: True
         device, self._monitor = self._context()
-        self._kernel = load_kernel(settings.folder)
-        self._gates = {problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.problems}
+        self._kernel = settings.context.kernel()
+        self._gates = {
+            problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.context.problems
+        }
         self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device)
         with self._my_turn():
             self._warm()
         self.greeting = {
             "torch": torch.__version__,
-            "gpu": settings.profile.model,
+            "gpu": settings.context.profile.model,
             "clock_mhz": self._monitor.read().clock_mhz,
             "monitor": self._monitor.problem,
         }
@@ -172,7 +173,7 @@ class GpuWorker:
         measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
         timings = self._timings(measurement, clocks)
         tasks = [self._work(job.config, problem) for problem in self._gates]
-        chip = boosted(self._settings.profile, [timing.clock_mhz for timing in timings])
+        chip = boosted(self._settings.context.profile, [timing.clock_mhz for timing in timings])
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             verdict = self._check_timed(bench, clock, prepared, problem)
@@ -191,7 +192,7 @@ class GpuWorker:
 
     def _work(self, config: Config, problem: Problem) -> Work:
         tensors, _ = self._runs.workload(config, problem)
-        return work(self._kernel, problem, tensors, self._settings.timing, self._settings.profile)
+        return work(self._kernel, problem, tensors, self._settings.timing, self._settings.context.profile)
 
     def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
         tensors, launches = self._runs.workload(job.config, problem)

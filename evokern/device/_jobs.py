@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evokern.compile.records import Built
+from evokern.discovery import WorkerContext
 from evokern.kernel import Problem
-from evokern.profiles import Profile
 from evokern.space import Config
 from evokern.study import GateSettings, TimingSettings
 
@@ -16,16 +16,12 @@ from evokern.study import GateSettings, TimingSettings
 class GpuSettings:
     """What every job of a study shares."""
 
-    folder: Path
-    """The kernel's folder."""
-    problems: tuple[Problem, ...]
-    """The study's problems."""
+    context: WorkerContext
+    """The kernel, the study's problems, and the GPU with the peak rates below which no time can be true."""
     gate: GateSettings
     """How candidates are checked."""
     timing: TimingSettings
     """How they are timed."""
-    profile: Profile
-    """The GPU's peak rates, below which no time can be true."""
     device_index: int
     """The GPU's number for the driver."""
     turn: Path

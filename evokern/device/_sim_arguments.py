@@ -1,8 +1,8 @@
-"""From torch buffers to the PTX machine's memory and arguments."""
+"""Buffers on the PTX machine: drawn for a problem, or copied from those of the gate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,22 +10,42 @@ import torch
 
 from evokern import simt
 from evokern.gate import Call
-from evokern.kernel import Launch, Scalar
+from evokern.gate.data import draw, torch_dtype
+from evokern.kernel import Tensor
+from evokern.study import InputSet
 
-_NUMPY: Mapping[str, Any] = {
-    "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64, "f32": np.float32, "f64": np.float64,
-}  # fmt: skip
-
-
-def scalar(value: Scalar) -> np.generic[Any]:
-    """Return a by-value argument as a NumPy scalar of its C type."""
-    made: np.generic[Any] = _NUMPY[value.dtype](value.value)
-    return made
+POISON = 0xFF
+"""Byte that memory holds which nobody wrote; NaN in every floating-point type."""
 
 
-def launch_arguments(launch: Launch, buffers: Mapping[str, simt.Buffer]) -> list[simt.Buffer | np.generic[Any]]:
-    """Return a launch's arguments in the entry's order."""
-    return [buffers[item] if isinstance(item, str) else scalar(item) for item in launch.args]
+def drawn(
+    tensors: Mapping[str, Tensor], kind: InputSet = "normal", seed: int = 0
+) -> Iterator[tuple[str, Tensor, torch.Tensor]]:
+    """Yield each buffer of a problem: its name, its declaration and its contents, zeros where it is no input.
+
+    Args:
+        tensors: the buffers.
+        kind: kind of inputs.
+        seed: of the inputs.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in tensors.items():
+        data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
+        if tensor.role in ("input", "inout"):
+            draw(tensor, kind, data, generator)
+        yield name, tensor, data
+
+
+def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str, simt.Buffer]:
+    """Draw a problem's buffers: inputs as the gate's normal set has them, the rest as memory nobody wrote."""
+    buffers: dict[str, simt.Buffer] = {}
+    for name, tensor, data in drawn(tensors):
+        raw: Any = data.view(-1).view(torch.uint8).numpy()
+        known = tensor.role in ("input", "inout") or (tensor.role == "workspace" and tensor.initial == "zero")
+        if not known:
+            raw.fill(POISON)
+        buffers[name] = memory.allocate(name, raw, writable=tensor.role != "input", initialised=known)
+    return buffers
 
 
 def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buffer]:

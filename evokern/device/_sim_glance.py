@@ -13,13 +13,11 @@ from typing import Any
 from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
-from evokern.device._sim_arguments import launch_arguments
 from evokern.device._sim_margin import margins
 from evokern.device._sim_predict import Predictor, failure
 from evokern.device._sim_stage import Stage, judges_blocks
 from evokern.gate.margin import fault
 from evokern.kernel import Kernel, Problem, Tolerance
-from evokern.profiles import Profile
 from evokern.space import Config
 from evokern.study import InputSet, SimulationSettings
 
@@ -35,23 +33,19 @@ class Glance:
     def __init__(
         self,
         kernel: Kernel,
-        chip: Profile,
         simulation: SimulationSettings,
         tolerance: Mapping[str, Tolerance],
         kinds: tuple[InputSet, ...],
     ) -> None:
-        self._kernel, self._chip, self._simulation, self._tolerance = kernel, chip, simulation, tolerance
+        self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
         # What the time is predicted from are blocks on normal inputs, which are judged there.
         self._kinds = tuple(kind for kind in kinds if kind != "normal")
         self._stages: dict[tuple[Any, ...], dict[InputSet, Stage]] = {}
 
     def judges(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> bool:
         """Tell whether blocks of a candidate can be judged by themselves."""
-        build = built.build(problem)
-        program = built.programs[build.program]
-        tensors = tensors_of(self._kernel, config, problem)
-        module = predictor.module(program)
-        return judges_blocks(self._kernel, problem, tensors, module, program.lowered, build.launches)
+        tensors, program = tensors_of(self._kernel, config, problem), predictor.program(built, problem)
+        return judges_blocks(self._kernel, problem, tensors, program, built.build(problem).launches)
 
     def fault(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> Mapping[str, Any] | None:
         """Return the evidence against a candidate whose blocks can be judged, None where they are right.
@@ -59,8 +53,7 @@ class Glance:
         Raises:
             RunFailed: a block crashed, or did not end.
         """
-        build = built.build(problem)
-        program, launch = built.programs[build.program], build.launches[0]
+        launch = built.build(problem).launches[0]
         stages = self._staged(config, problem)
         if not stages:
             return None
@@ -69,11 +62,9 @@ class Glance:
             stage.poison()
         limit = self._simulation.instruction_limit
         chosen = sorted(random.Random(0).sample(range(launch.blocks), min(launch.blocks, BLOCKS)))
-        results = simt.launch_many(
-            predictor.module(program), program.lowered[launch.entry], launch.grid, launch.block,
-            [launch_arguments(launch, stage.buffers) for stage in stages.values()],
-            dynamic_shared=launch.shared_bytes, memory=memory, sanitize=False, count=False,
-            architecture=self._chip.architecture, blocks=chosen, instruction_limit=limit,
+        results = predictor.program(built, problem).launch_many(
+            launch, [stage.buffers for stage in stages.values()], memory,
+            instruction_limit=limit, blocks=chosen, sanitize=False,
         )  # fmt: skip
         for result in results:
             if result.fatal is not None:

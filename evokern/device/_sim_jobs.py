@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from evokern.compile.records import Built
-from evokern.kernel import Problem
-from evokern.profiles import Profile
+from evokern.discovery import WorkerContext
 from evokern.space import Config
 from evokern.study import GateSettings, SimulationSettings, TimingSettings
 
@@ -16,12 +14,8 @@ from evokern.study import GateSettings, SimulationSettings, TimingSettings
 class SimSettings:
     """What every job of a study shares."""
 
-    folder: Path
-    """The kernel's folder."""
-    problems: tuple[Problem, ...]
-    """The study's problems."""
-    profile: Profile
-    """The chip, under the study's limits."""
+    context: WorkerContext
+    """The kernel, the study's problems, the chip under the study's limits."""
     gate: GateSettings
     """How candidates are checked."""
     timing: TimingSettings

@@ -8,10 +8,9 @@ same code choices; candidates that share it are given the line found first, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
-from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.build import compile_to_ptx
 from evokern.compile.records import Built, CompileFailure
 from evokern.device._sim_predict import described
 from evokern.errors import UsageError
@@ -73,18 +72,11 @@ class Lines:
         self, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]
     ) -> RunFailed | None:
         """Run it with its lines named; returns how it failed, None where it did not or cannot be compiled so."""
-        rendered = render(self._kernel, config, problem)
-        program = compile_ptx(
-            rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
-            self._chip.compute_capability, suffix=rendered.architecture_suffix,
-        )  # fmt: skip
+        program = compile_to_ptx(render(self._kernel, config, problem), self._chip)
         if isinstance(program, CompileFailure):
             return None
-        number = built.build(problem).program
-        programs = list(built.programs)
-        programs[number] = replace(programs[number], ptx=program.ptx, lowered=program.lowered)
         try:
-            work(replace(built, programs=tuple(programs)))
+            work(built.with_ptx(problem, program))
         except RunFailed as failed:
             return failed if failed.evidence.get("finding") else None
         except UsageError:  # an instruction that a compile for the chip itself does not have

@@ -21,7 +21,6 @@ from evokern.device._sim_overall import Overall, predict_all
 from evokern.device._sim_predict import Predicted, Predictor
 from evokern.device._sim_problems import gate_problems
 from evokern.device._sim_worker import SimWorker
-from evokern.discovery import load_kernel
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
 from evokern.gate.bench import tolerances
@@ -40,11 +39,11 @@ class LookWorker:
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
         self._settings = settings
-        self._kernel = kernel = load_kernel(settings.folder)
+        self._kernel = kernel = settings.context.kernel()
         tolerance = tolerances(kernel, settings.gate.atol, settings.gate.rtol)
-        chip, simulation = settings.profile, settings.simulation
+        chip, simulation = settings.context.profile, settings.simulation
         self._predictor = Predictor(kernel, chip, settings.timing, simulation, tolerance)
-        self._glance = Glance(kernel, chip, simulation, tolerance, settings.gate.input_sets)
+        self._glance = Glance(kernel, simulation, tolerance, settings.gate.input_sets)
         self._full: SimWorker | None = None
         self.greeting: dict[str, Any] = {}
 
@@ -74,7 +73,7 @@ class LookWorker:
             return Evaluation(Outcome.SLOW, limit_us, evidence={**failed.evidence, "elite_us": job.elite_us})
         if job.elite_us is not None and overall.time_us >= NEAR * job.elite_us:
             return _unseen(overall, job.elite_us)
-        problems = self._settings.problems
+        problems = self._settings.context.problems
         if all(self._glance.judges(job.config, job.built, problem, self._predictor) for problem in problems):
             looks = (self._glance.fault(job.config, job.built, problem, self._predictor) for problem in problems)
             against = next((fault for fault in looks if fault is not None), None)
@@ -89,7 +88,9 @@ class LookWorker:
 
     def _gate(self, job: Simulate) -> Mapping[str, Any] | None:
         """Return what the gate has against a candidate whose blocks cannot be judged alone."""
-        problems = gate_problems(self._kernel, job.config, self._settings.problems, self._settings.profile)
+        problems = gate_problems(
+            self._kernel, job.config, self._settings.context.problems, self._settings.context.profile
+        )
         self._full = self._full or SimWorker(self._settings)
         return self._full.gate(job.config, job.built, problems)[0]
 

@@ -14,17 +14,15 @@ from typing import Any
 
 import torch
 
-from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
-from evokern.device._sim_arguments import launch_arguments
 from evokern.device._sim_predict import failure
 from evokern.device._sim_stage import Stage, judges_blocks
+from evokern.device.sim_program import BuiltPrograms, SimulatedProgram
 from evokern.gate.bench import independent, over
 from evokern.gate.margin import Margin, doubtful, fault, margin
 from evokern.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.profiles import Profile
-from evokern.render import read_source
 from evokern.space import Config
 from evokern.study import InputSet, SimulationSettings
 
@@ -40,8 +38,8 @@ class MarginProbe:
     def __init__(
         self, kernel: Kernel, chip: Profile, simulation: SimulationSettings, tolerance: Mapping[str, Tolerance]
     ) -> None:
-        self._kernel, self._chip, self._simulation, self._tolerance = kernel, chip, simulation, tolerance
-        self._source, self._headers = read_source(kernel)
+        self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
+        self._programs = BuiltPrograms(kernel, chip)
 
     def fault(
         self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
@@ -63,24 +61,20 @@ class MarginProbe:
         )
         if not asked:
             return None
-        build = built.build(problem)
-        program = built.programs[build.program]
-        module = simt.parse(program.ptx, source_name=self._kernel.source, headers=self._headers)
-        if not judges_blocks(self._kernel, problem, tensors, module, program.lowered, build.launches):
+        program, launches = self._programs.parsed(built.program(problem)), built.build(problem).launches
+        if not judges_blocks(self._kernel, problem, tensors, program, launches):
             return None
-        symbol, launch = program.lowered[build.launches[0].entry], build.launches[0]
         # Equal rows have the fewest units, so that a small problem says least about them: they decide most often.
         for kind in sorted(asked, key=lambda kind: kind != "equal_rows"):
-            found = self._sampled(problem, tensors, kind, module, symbol, launch)
+            found = self._sampled(problem, tensors, kind, program, launches[0])
             for name, one in found.items():
                 if one is not None and one.lucky:
                     return fault(one, name, kind, _units(tensors[name], kind)) | {"problem": str(problem)}
         return None
 
     def _sampled(
-        self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet, module: simt.Module, symbol: str,
-        launch: Launch,
-    ) -> dict[str, Margin | None]:  # fmt: skip
+        self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet, program: SimulatedProgram, launch: Launch
+    ) -> dict[str, Margin | None]:
         """Return what sampled blocks say of each output, after as many as it takes to be sure."""
         seed = random.SystemRandom().getrandbits(62)
         stage = Stage(problem, tensors, kind, seed)
@@ -89,12 +83,10 @@ class MarginProbe:
         limit = self._simulation.instruction_limit
         found: dict[str, Margin | None] = {}
         for start in range(0, len(order), BLOCKS_AT_ONCE):
-            result = simt.launch(
-                module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
-                dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False, count=False,
-                architecture=self._chip.architecture, blocks=sorted(order[start : start + BLOCKS_AT_ONCE]),
-                source=self._source, instruction_limit=limit,
-            )  # fmt: skip
+            blocks = sorted(order[start : start + BLOCKS_AT_ONCE])
+            result = program.launch(
+                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
+            )
             if result.fatal is not None:
                 raise failure(result.fatal, limit, problem)
             found = {name: one for name, (one, _) in margins(self._kernel, stage, kind, self._tolerance).items()}

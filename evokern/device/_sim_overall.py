@@ -70,7 +70,7 @@ def predict_all(
     Raises:
         RunFailed: it crashed, does not end, or is slower than the limit.
     """
-    problems, chip = settings.problems, settings.profile
+    problems, chip = settings.context.problems, settings.context.profile
     tasks = tuple(work(kernel, p, tensors_of(kernel, config, p), settings.timing, chip) for p in problems)
     floors = tuple(floor(task, peak_rates(chip), chip) for task in tasks)
     least = [limit.time_us for limit in floors]

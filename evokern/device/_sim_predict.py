@@ -10,14 +10,13 @@ from typing import Any
 from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.occupancy import blocks_per_sm
-from evokern.compile.records import Built, EntryUse, Program
-from evokern.device._sim_arguments import launch_arguments
+from evokern.compile.records import Built, EntryUse
 from evokern.device._sim_stage import Stage, judges_blocks
+from evokern.device.sim_program import BuiltPrograms, SimulatedProgram
 from evokern.errors import InternalError
 from evokern.gate import RunFailed
 from evokern.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.profiles import Profile
-from evokern.render import read_source
 from evokern.simt import spread, timemodel
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import latencies_of
@@ -63,15 +62,12 @@ class Predictor:
     ) -> None:
         self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
         self._timing, self._simulation = timing, simulation
-        self._source, self._headers = read_source(kernel)
+        self._programs = BuiltPrograms(kernel, chip)
         self._stage: Stage | None = None
-        self._parsed: tuple[str, simt.Module] | None = None
 
-    def module(self, program: Program) -> simt.Module:
-        """Return a program parsed; the last one is kept."""
-        if self._parsed is None or self._parsed[0] != program.ptx:
-            self._parsed = program.ptx, simt.parse(program.ptx, source_name=self._kernel.source, headers=self._headers)
-        return self._parsed[1]
+    def program(self, built: Built, problem: Problem) -> SimulatedProgram:
+        """Return the program of a candidate at a problem; the last one is kept."""
+        return self._programs.parsed(built.program(problem))
 
     def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
         """Predict a candidate at a problem.
@@ -85,17 +81,13 @@ class Predictor:
         Raises:
             RunFailed: it crashed, does not end, or is slower than the limit.
         """
-        build = built.build(problem)
-        program = built.programs[build.program]
+        launches, uses = built.build(problem).launches, built.program(problem).uses
         stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
-        module = self.module(program)
-        judged = judges_blocks(self._kernel, problem, stage.tensors, module, program.lowered, build.launches)
+        program = self.program(built, problem)
+        judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
         if judged:
             stage.poison()
-        parts = [
-            self._launch(stage, module, program.lowered[launch.entry], program.uses[launch.entry], launch, limit_us)
-            for launch in build.launches
-        ]
+        parts = [self._launch(stage, program, uses[launch.entry], launch, limit_us) for launch in launches]
         predictions = tuple(part[0] for part in parts)
         fault = stage.fault(self._kernel, self._tolerance) if judged else None
         return Predicted(
@@ -109,7 +101,7 @@ class Predictor:
         return self._stage
 
     def _launch(
-        self, stage: Stage, module: simt.Module, symbol: str, use: EntryUse, launch: Launch, limit_us: float | None
+        self, stage: Stage, program: SimulatedProgram, use: EntryUse, launch: Launch, limit_us: float | None
     ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float]]:
         chip, blocks = self._chip, timemodel.sample_blocks(launch.blocks, self._simulation.blocks)
         limit = self._instruction_limit(launch, len(blocks), limit_us)
@@ -135,11 +127,9 @@ class Predictor:
             return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
 
         def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
-            result = simt.launch(
-                module, symbol, launch.grid, launch.block, launch_arguments(launch, stage.buffers),
-                dynamic_shared=launch.shared_bytes, memory=stage.memory, sanitize=False,
-                architecture=chip.architecture, source=self._source, blocks=chosen, instruction_limit=most,
-                enough=enough,
+            result = program.launch(
+                launch, stage.buffers, stage.memory,
+                instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
             )  # fmt: skip
             if result.ended and limit_us is not None:
                 raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs")
@@ -154,22 +144,22 @@ class Predictor:
         counters = run(blocks, limit, None if limit_us is None else too_slow)
         latencies = latencies_of(chip)
         in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
-        program = module.program(symbol)
+        entry = program.entry(launch)
         timeline = Timeline(
-            program, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
-            holds(program, counters, chip),
-            demands(program, counters, chip, timemodel.crowd(launch.blocks, resident, chip)),
+            entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
+            holds(entry, counters, chip),
+            demands(entry, counters, chip, timemodel.crowd(launch.blocks, resident, chip)),
         )  # fmt: skip
         walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
         found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
-        runs = spread.block_runs(program, counters)
+        runs = spread.block_runs(entry, counters)
         if not spread.are_equal(runs):
             # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
             chosen = spread.line_blocks(launch.grid)
             with stage.undisturbed():
                 more = run(chosen, limit * len(chosen), None)
-            along = spread.block_runs(program, more)
+            along = spread.block_runs(entry, more)
             if spread.explains(launch.grid, along, blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
                 found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from evokern import simt
-from evokern.gate.data import draw, torch_dtype
+from evokern.device._sim_arguments import POISON, drawn
+from evokern.device.sim_program import SimulatedProgram
+from evokern.gate.data import torch_dtype
 from evokern.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.study import InputSet
 
@@ -18,8 +20,6 @@ MOST_FLOPS_CHECKED = 5e9
 """Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
 MOST_ELEMENTS_CHECKED = 1 << 22
 """Elements of the outputs, which are searched for what was written."""
-_POISON = 0xFF
-"""Byte that outputs hold before the sampled blocks run; NaN in every floating-point type."""
 
 
 class Stage:
@@ -49,12 +49,9 @@ class Stage:
         self._reference: Mapping[str, torch.Tensor] | None = None
         self.memory = memory or simt.Memory()
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
-        generator = torch.Generator().manual_seed(seed)
         self.buffers: dict[str, simt.Buffer] = {}
-        for name, tensor in tensors.items():
-            data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
+        for name, tensor, data in drawn(tensors, kind, seed):
             if tensor.role in ("input", "inout"):
-                draw(tensor, kind, data, generator)
                 self._inputs[name] = data
             raw: Any = data.view(-1).view(torch.uint8).numpy()
             self.buffers[name] = self.memory.allocate(name, np.asarray(raw))
@@ -63,7 +60,7 @@ class Stage:
         """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
         for name, tensor in self.tensors.items():
             if tensor.role == "output":
-                self.buffers[name].write(np.full(tensor.bytes, _POISON, np.uint8))
+                self.buffers[name].write(np.full(tensor.bytes, POISON, np.uint8))
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -82,7 +79,7 @@ class Stage:
         for name, reference in self._reference.items():
             tensor = self.tensors[name]
             raw = self.buffers[name].read().reshape(tensor.elements, -1)
-            written = torch.from_numpy((raw != _POISON).any(1)).view(tensor.shape)
+            written = torch.from_numpy((raw != POISON).any(1)).view(tensor.shape)
             got = torch.from_numpy(raw.reshape(-1)).view(torch_dtype(tensor.dtype)).to(torch.float64)
             yield name, got.view(tensor.shape), reference, written
 
@@ -111,12 +108,11 @@ def judges_blocks(
     kernel: Kernel,
     problem: Problem,
     tensors: Mapping[str, Tensor],
-    module: simt.Module,
-    lowered: Mapping[str, str],
+    program: SimulatedProgram,
     launches: tuple[Launch, ...],
 ) -> bool:
     """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
     alone = len(launches) == 1 and all(t.role in ("input", "output") for t in tensors.values())
-    keeps = any(v.space == "global" for v in module.program(lowered[launches[0].entry]).data_symbols)
+    keeps = any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
     small = sum(t.elements for t in tensors.values() if t.role == "output") <= MOST_ELEMENTS_CHECKED
     return alone and not keeps and small and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED

@@ -16,16 +16,15 @@ import torch
 
 from evokern import simt
 from evokern.compile.build import tensors_of
-from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Built, CompileFailure
-from evokern.device._sim_arguments import launch_arguments, refill, upload
+from evokern.device._sim_arguments import refill, upload
 from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
 from evokern.device._sim_lines import Lines
 from evokern.device._sim_margin import MarginProbe
 from evokern.device._sim_overall import predict_all
 from evokern.device._sim_predict import MODEL_MARGIN, Predicted, Predictor, failure
 from evokern.device._sim_problems import gate_problems
-from evokern.discovery import load_kernel
+from evokern.device.sim_program import SimulatedProgram, compile_simulated
 from evokern.errors import KernelError
 from evokern.feasibility import launches_of
 from evokern.gate import Call, Gate, RunFailed, Verdict, prove_power
@@ -46,13 +45,13 @@ class SimWorker:
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
         self._settings = settings
-        self._kernel = load_kernel(settings.folder)
+        self._kernel, chip = settings.context.kernel(), settings.context.profile
         self._gates: dict[Problem, Gate] = {}
-        self._parsed: tuple[Rendered, simt.Module, Mapping[str, str]] | None = None
+        self._last: tuple[Rendered, SimulatedProgram] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
-        self._predictor = Predictor(self._kernel, settings.profile, settings.timing, settings.simulation, tolerance)
-        self._lines = Lines(self._kernel, settings.profile)
-        self._probe = MarginProbe(self._kernel, settings.profile, settings.simulation, tolerance)
+        self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
+        self._lines = Lines(self._kernel, chip)
+        self._probe = MarginProbe(self._kernel, chip, settings.simulation, tolerance)
         self.greeting: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
@@ -80,7 +79,7 @@ class SimWorker:
             prove_power(self._gate(problem), launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
 
     def _gate_problems(self, config: Config) -> tuple[Problem, ...]:
-        return gate_problems(self._kernel, config, self._settings.problems, self._settings.profile)
+        return gate_problems(self._kernel, config, self._settings.context.problems, self._settings.context.profile)
 
     def _gate(self, problem: Problem) -> Gate:
         # A simulated run is the same every time; what a second run would show on a GPU, the race checks show here.
@@ -145,7 +144,7 @@ class SimWorker:
                 return verdict.evidence, reports
             for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():
                 seen[key] = torch.cat([seen[key], errors]) if key in seen else errors
-        for problem in self._settings.problems:
+        for problem in self._settings.context.problems:
             fault = self._margin_fault(config, built, problem, seen)
             if fault is not None:
                 return fault, reports
@@ -168,45 +167,39 @@ class SimWorker:
     def _check(self, config: Config, problem: Problem) -> Verdict:
         kernel, gate = self._kernel, self._gate(problem)
         rendered = render(kernel, config, problem)
-        if self._parsed is None or self._parsed[0] != rendered:  # often the same program serves all small problems
-            self._parsed = rendered, *self._compiled(rendered, problem)
-        _, module, lowered = self._parsed
-        runner = SimRunner(module, lowered, self._settings, rendered.source, problem)
+        if self._last is None or self._last[0] != rendered:  # often the same program serves all small problems
+            self._last = rendered, self._compiled(rendered, problem)
+        runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
         return checked(gate, runner, launches, tensors)
 
-    def _compiled(self, rendered: Rendered, problem: Problem) -> tuple[simt.Module, Mapping[str, str]]:
+    def _compiled(self, rendered: Rendered, problem: Problem) -> SimulatedProgram:
         """Return the program with its lines named.
 
         Raises:
             RunFailed: it does not compile at this problem.
         """
-        capability = self._settings.profile.compute_capability
-        program = compile_ptx(
-            rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, capability,
-            suffix=rendered.architecture_suffix,
-        )  # fmt: skip
+        program = compile_simulated(rendered, self._settings.context.profile)
         if isinstance(program, CompileFailure):
             evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)
-        return simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers), program.lowered
+        return program
 
 
 class SimRunner:
     """Runs a candidate's calls on the PTX machine, all of them side by side."""
 
-    def __init__(
-        self,
-        module: simt.Module,
-        lowered: Mapping[str, str],
-        settings: SimSettings,
-        source: str,
-        problem: Problem,
-        lead: int = 0,
-    ) -> None:
-        self._lead = lead
-        self._module, self._lowered, self._settings = module, lowered, settings
-        self._source, self._problem = source, problem
+    def __init__(self, program: SimulatedProgram, problem: Problem, instruction_limit: int, lead: int = 0) -> None:
+        """Make a runner.
+
+        Args:
+            program: the candidate's program.
+            problem: the problem, for the evidence of a failure.
+            instruction_limit: warp instructions after which a launch counts as endless.
+            lead: bytes from a multiple of the usual alignment to the start of each buffer.
+        """
+        self._program, self._problem = program, problem
+        self._limit, self._lead = instruction_limit, lead
         self._memory = simt.Memory()
         self._buffers: list[dict[str, simt.Buffer]] = []
 
@@ -216,7 +209,6 @@ class SimRunner:
         Raises:
             RunFailed: the sanitizer found a defect, or a launch did not end.
         """
-        limit = self._settings.simulation.instruction_limit
         if len(self._buffers) != len(calls):
             self._memory = simt.Memory()
             self._buffers = [upload(call, self._memory, self._lead) for call in calls]
@@ -224,16 +216,10 @@ class SimRunner:
             for call, named in zip(calls, self._buffers, strict=True):
                 refill(call, named)
         for launch in calls[0].launches:
-            results = simt.launch_many(
-                self._module, self._lowered[launch.entry], launch.grid, launch.block,
-                [launch_arguments(launch, named) for named in self._buffers],
-                dynamic_shared=launch.shared_bytes, memory=self._memory, source=self._source, count=False,
-                architecture=self._settings.profile.architecture,
-                instruction_limit=limit,
-            )  # fmt: skip
+            results = self._program.launch_many(launch, self._buffers, self._memory, instruction_limit=self._limit)
             for result in results:
                 if result.findings:
-                    raise failure(result.fatal or result.findings[0], limit, self._problem)
+                    raise failure(result.fatal or result.findings[0], self._limit, self._problem)
             for buffer in (buffer for named in self._buffers for buffer in named.values()):
                 buffer.initialised = True  # what a launch wrote is there for the next one
         for call, named in zip(calls, self._buffers, strict=True):
@@ -244,8 +230,9 @@ class SimRunner:
 
     def state(self) -> dict[tuple[int, str], bytes]:
         """Return the module's variables that no longer hold what they began with, by call and name."""
-        began = {variable.name: variable for entry in self._lowered.values()
-                 for variable in self._module.program(entry).data_symbols}  # fmt: skip
+        module = self._program.module
+        began = {variable.name: variable for symbol in self._program.symbols.values()
+                 for variable in module.program(symbol).data_symbols}  # fmt: skip
         found: dict[tuple[int, str], bytes] = {}
         for (_, number), variables in self._memory.module_data.items():
             for name, buffer in variables.items():

@@ -23,6 +23,7 @@ from evokern.device._jobs import Entrant, Evaluate, GpuSettings, MeasureRates, P
 from evokern.device._nvml import Monitor
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
 from evokern.device._rates import keep_rates, kept_rates
+from evokern.discovery import WorkerContext
 from evokern.driver import driver_version
 from evokern.errors import DeviceError
 from evokern.profiles import Profile, limits_for
@@ -138,13 +139,12 @@ class LiveDevice:
 
     def _open_pools(self, task: Task, profile: Profile, first: Config, turn: Path) -> tuple[WorkerPool, WorkerPool]:
         size = min(_compile_workers(), task.study.window or self.window)
-        settings = CompileSettings(task.kernel.folder, task.problems, profile, default_directory())
+        context = WorkerContext(task.kernel.folder, task.problems, profile)
+        settings = CompileSettings(context, default_directory())
         gpu_settings = GpuSettings(
-            folder=task.kernel.folder,
-            problems=task.problems,
+            context=replace(context, profile=self._gpu.profile),
             gate=task.study.gate,
             timing=task.study.timing,
-            profile=self._gpu.profile,
             device_index=self._gpu.index,
             turn=turn,
             warm_config=first,

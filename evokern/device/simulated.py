@@ -11,6 +11,7 @@ from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
 from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
+from evokern.discovery import WorkerContext
 from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.profiles import Profile, chip, limits_for
@@ -73,11 +74,10 @@ class SimulatedDevice:
             UsageError: the workload, the kernel folder or the compiler cannot work as asked.
         """
         profile = limits_for(self._profile, task.study.limits)
-        compiling = CompileSettings(task.kernel.folder, task.problems, profile, default_directory(), niceness=0)
-        simulating = SimSettings(
-            task.kernel.folder, task.problems, profile, task.study.gate, task.study.timing, task.study.simulation,
-            first_candidate(task, profile),
-        )  # fmt: skip
+        context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
+        compiling = CompileSettings(context, default_directory(), niceness=0)
+        first = first_candidate(task, profile)
+        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first)
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
         worker = "evokern.device._sim_look:LookWorker" if self._hasty else "evokern.device._sim_worker:SimWorker"
@@ -86,7 +86,7 @@ class SimulatedDevice:
         self._pools += [compilers, executors]
         if not self._hasty:  # what is not checked needs no proof
             run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
-        self._first_us = _default_time(task, compilers, executors, simulating.default)
+        self._first_us = _default_time(task, compilers, executors, first)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip

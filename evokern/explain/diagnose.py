@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern import simt
-from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import CompileFailure
 from evokern.device._sim_problems import gate_problems
-from evokern.discovery import load_kernel
+from evokern.device.sim_program import compile_simulated
+from evokern.discovery import WorkerContext
 from evokern.errors import UsageError
-from evokern.explain.sanitize import draw_buffers, run_launch, sanitize_kernel
+from evokern.explain.sanitize import run_launch, sanitize_kernel
 from evokern.feasibility import launches_of
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
 from evokern.render import render
-from evokern.search._diagnose import DiagnosisSettings, Failure
+from evokern.search._diagnose import Failure
 from evokern.simt import Finding
 from evokern.simt.endless import REPEATS
 from evokern.simt.findings import FATAL
@@ -53,21 +53,19 @@ class Diagnosis:
 class DiagnosisWorker:
     """Diagnoses candidates of a study in a process of its own, whenever nothing else wants the CPU."""
 
-    def __init__(self, settings: DiagnosisSettings) -> None:
+    def __init__(self, context: WorkerContext) -> None:
         os.nice(19)
         import torch  # imported after the line above, and kept to one core: both before the kernel's own import of it
 
         torch.set_num_threads(1)
-        self._settings = settings
-        self._kernel = load_kernel(settings.folder)
+        self._context, self._kernel = context, context.kernel()
         self.greeting: dict[str, Any] = {}
 
     def handle(self, job: Failure) -> Mapping[str, Any]:
         """Return the evidence that belongs on the candidate's record."""
-        settings = self._settings
         found: Diagnosis | None = None
-        for problem in settings.problems:
-            here = diagnose(self._kernel, job.config, problem, settings.profile, hung=job.hung)
+        for problem in self._context.problems:
+            here = diagnose(self._kernel, job.config, problem, self._context.profile, hung=job.hung)
             found = here if found is None or (here is not None and here.certain) else found
             if found is not None and found.certain:
                 break
@@ -135,22 +133,18 @@ def _sampled(kernel: Kernel, config: Config, problem: Problem, profile: Profile,
     That a block does not end where others are missing says nothing: it may wait for them.
     """
     from evokern.compile.build import tensors_of
-    from evokern.device._sim_arguments import launch_arguments
+    from evokern.device._sim_arguments import draw_buffers
 
     launch = launches_of(kernel, config, problem)[0]
     rendered = render(kernel, config, problem)
-    program = compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
-        profile.compute_capability, suffix=rendered.architecture_suffix,
-    )  # fmt: skip
-    if isinstance(program, CompileFailure):
-        return []
     try:
-        module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
+        program = compile_simulated(rendered, profile)
+        if isinstance(program, CompileFailure):
+            return []
         memory = simt.Memory()
-        args = launch_arguments(launch, draw_buffers(memory, tensors_of(kernel, config, problem)))
+        buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
         blocks = sample_blocks(launch.blocks, SAMPLED_BLOCKS)
-        result = run_launch(module, program.lowered[launch.entry], launch, args, memory, rendered.source, limit, blocks)
+        result = run_launch(program, launch, buffers, memory, limit, blocks)
     except UsageError:
         return []
     return [finding for finding in result.findings if finding.kind in FATAL - {"instruction_limit"}]

@@ -12,23 +12,21 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from evokern.compile.build import tensors_of
-from evokern.compile.nvrtc import compile_ptx
-from evokern.compile.records import CompileFailure, Program
+from evokern.compile.records import CompileFailure
 from evokern.device._sim_problems import small_problem
-from evokern.device._sim_worker import SimRunner, SimSettings, checked
+from evokern.device._sim_worker import SimRunner, checked
+from evokern.device.sim_program import SimulatedProgram, compile_simulated
 from evokern.errors import KernelError
 from evokern.feasibility import check, launches_of
 from evokern.gate import Gate, RunFailed, Verdict
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
 from evokern.render import render
-from evokern.simt import Module, parse
 from evokern.space import Config
 from evokern.study import InputSet, Study
 from evokern.trial import Outcome
@@ -109,20 +107,16 @@ class Checker:
         self._kernel, self._config, self._study, self._chip = kernel, config, study, chip
         self.inputs = study.gate.input_sets
         """Kinds of input that the study's gate draws."""
-        self._programs: dict[tuple[object, ...], tuple[Program, Module]] = {}
+        self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
 
     def check(self, case: Case) -> Failure | None:
         """Run a case; None when it passes."""
         kernel, config, problem = self._kernel, self._config, case.problem
         try:
-            program, module, source = self._compiled(problem)
-            gate_settings = replace(self._study.gate, input_sets=case.inputs, runs=1)
-            settings = SimSettings(
-                Path(kernel.folder), (problem,), self._chip, gate_settings, self._study.timing, self._study.simulation,
-                config,
-            )  # fmt: skip
-            runner = SimRunner(module, program.lowered, settings, source, problem, case.lead)
-            gate = Gate(kernel, problem, gate_settings, torch.device("cpu"), case.seed)
+            limit = self._study.simulation.instruction_limit
+            runner = SimRunner(self._compiled(problem), problem, limit, case.lead)
+            settings = replace(self._study.gate, input_sets=case.inputs, runs=1)
+            gate = Gate(kernel, problem, settings, torch.device("cpu"), case.seed)
             verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
         except RunFailed as failed:
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
@@ -133,19 +127,16 @@ class Checker:
     def _failure(self, case: Case, verdict: Verdict) -> Failure:
         return Failure(case, str(verdict.evidence["check"]), str(verdict.evidence["message"]))
 
-    def _compiled(self, problem: Problem) -> tuple[Program, Module, str]:
+    def _compiled(self, problem: Problem) -> SimulatedProgram:
         rendered = render(self._kernel, self._config, problem)
         key = (rendered.options, rendered.entries)
         if key not in self._programs:
-            program = compile_ptx(
-                rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries,
-                self._chip.compute_capability, suffix=rendered.architecture_suffix,
-            )  # fmt: skip
+            program = compile_simulated(rendered, self._chip)
             if isinstance(program, CompileFailure):
                 evidence = {"check": "compile_error", "message": program.message, "log": program.log}
                 raise RunFailed(Outcome.COMPILE_ERROR, evidence)
-            self._programs[key] = program, parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
-        return *self._programs[key], rendered.source
+            self._programs[key] = program
+        return self._programs[key]
 
 
 def fuzz(

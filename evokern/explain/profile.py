@@ -8,10 +8,10 @@ into predicted times (`evokern.explain.profile_lines` those of each line).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.build import compile_to_ptx
 from evokern.compile.occupancy import blocks_per_sm, resources
 from evokern.compile.records import Built, CompileFailure
 from evokern.errors import SourceError, UsageError
@@ -146,11 +146,7 @@ def _built(subject: Subject) -> tuple[Built, Rendered]:
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built = subject.built()
     rendered = render(kernel, config, problem)
-    program = compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
-        suffix=rendered.architecture_suffix,
-    )  # fmt: skip
+    program = compile_to_ptx(rendered, chip)
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name}: {program.message}")
-    lined = replace(built.programs[0], ptx=program.ptx, lowered=program.lowered)
-    return replace(built, programs=(lined,)), rendered
+    return built.with_ptx(problem, program), rendered

@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from evokern import simt
-from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import CompileFailure
+from evokern.device.sim_program import Arguments, SimulatedProgram, compile_simulated
 from evokern.errors import DeviceError, SourceError, UsageError, nearest
 from evokern.feasibility import check, launches_of
 from evokern.kernel import Kernel, Launch, Problem
@@ -108,24 +106,20 @@ class SanitizeReport:
 
 
 def run_launch(
-    module: simt.Module,
-    symbol: str,
+    program: SimulatedProgram,
     launch: Launch,
-    args: Sequence[simt.Buffer | np.generic[Any]],
+    arguments: Arguments,
     memory: simt.Memory,
-    source: str,
     limit: int,
     blocks: Sequence[int] | None = None,
 ) -> simt.LaunchResult:
     """Run one launch with every check on.
 
     Args:
-        module: the parsed PTX.
-        symbol: the entry's name in it.
-        launch: grid, block and dynamic shared memory.
-        args: its arguments, in order.
-        memory: where their buffers live.
-        source: text of the source file, quoted in findings.
+        program: the kernel's program.
+        launch: entry point, grid, block, dynamic shared memory and the names of its arguments.
+        arguments: what the names stand for.
+        memory: where the buffers live.
         limit: warp instructions after which it counts as endless.
         blocks: linear ids of the blocks to run; None for all.
 
@@ -135,10 +129,7 @@ def run_launch(
     """
     if blocks is None:
         refuse_huge(launch)
-    result = simt.launch(
-        module, symbol, launch.grid, launch.block, args, memory=memory, dynamic_shared=launch.shared_bytes,
-        source=source, count=False, instruction_limit=limit, blocks=blocks,
-    )  # fmt: skip
+    result = program.launch(launch, arguments, memory, instruction_limit=limit, blocks=blocks)
     return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
 
 
@@ -198,23 +189,17 @@ def _run(
 ) -> tuple[SanitizedRun, dict[str, str]]:
     # Both need torch, which a plain file does without.
     from evokern.compile.build import tensors_of
-    from evokern.device._sim_arguments import launch_arguments
+    from evokern.device._sim_arguments import draw_buffers
 
-    rendered = render(kernel, config, problem)
-    program = compile_ptx(
-        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
-        suffix=rendered.architecture_suffix,
-    )  # fmt: skip
+    program = compile_simulated(render(kernel, config, problem), chip)
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
-    module = simt.parse(program.ptx, source_name=rendered.name, headers=rendered.headers)
     memory = simt.Memory()
     buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
     launches = launches_of(kernel, config, problem)
     results = []
     for launch in launches:
-        args = launch_arguments(launch, buffers)
-        results.append(run_launch(module, program.lowered[launch.entry], launch, args, memory, rendered.source, limit))
+        results.append(run_launch(program, launch, buffers, memory, limit))
         if results[-1].fatal is not None:
             break  # a GPU would not have begun the next one
         for name in launch.args:
@@ -227,28 +212,7 @@ def _run(
         all(result.completed for result in results) and len(results) == len(launches),
         "".join(result.printed for result in results),
     )
-    return run, {"": rendered.source, **rendered.headers}
-
-
-def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Any]) -> dict[str, simt.Buffer]:
-    """Draw a problem's buffers: inputs as the gate's normal set has them, the rest as memory nobody wrote."""
-    import torch
-
-    from evokern.gate.data import draw, torch_dtype
-
-    generator = torch.Generator().manual_seed(0)
-    buffers: dict[str, simt.Buffer] = {}
-    for name, tensor in tensors.items():
-        data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
-        given = tensor.role in ("input", "inout")
-        if given:
-            draw(tensor, "normal", data, generator)
-        raw: Any = data.view(-1).view(torch.uint8).numpy()
-        zeroed = tensor.role == "workspace" and tensor.initial == "zero"
-        if not (given or zeroed):
-            raw.fill(0xFF)
-        buffers[name] = memory.allocate(name, raw, writable=tensor.role != "input", initialised=given or zeroed)
-    return buffers
+    return run, program.texts
 
 
 def described(launch: Launch) -> str:

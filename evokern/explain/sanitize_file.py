@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 from evokern import simt
-from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, Entry, EntryPoint, read
+from evokern.device.sim_program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.explain.arguments import Argument, match, names, place
 from evokern.explain.sanitize import INSTRUCTION_LIMIT, SanitizedRun, SanitizeReport, described, refuse_huge, run_launch
 from evokern.kernel import Launch
 from evokern.profiles import Profile
+from evokern.render import Rendered
 
 LONG_RUN = 1 << 21
 """Threads of a launch from which on the user is told that it takes a while."""
@@ -74,41 +75,42 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     """
     source = read(wanted.path, wanted.include_dirs)
     point = source.entry(wanted.entry)
-    module, symbol = _compiled(source, point, wanted, chip)
-    entry, compiled = point.entry, module.entries[symbol]
+    program, symbol = _compiled(source, point, wanted, chip)
+    entry, compiled = point.entry, program.module.entries[symbol]
     remarks = match(wanted.arguments, entry, compiled.params)
     launch = _launch(wanted, entry, compiled, chip)
     remarks += _remarks(wanted, source, entry, launch)
     memory = simt.Memory()
-    args = place(wanted.arguments, names(entry, compiled.params), memory, wanted.seed)
-    result = run_launch(module, symbol, launch, args, memory, source.text, wanted.limit)
+    labels = names(entry, compiled.params)
+    placed = place(wanted.arguments, labels, memory, wanted.seed)
+    launch = replace(launch, args=tuple(labels))
+    result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
     run = SanitizedRun(
         f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}{wanted.suffix}",
         result.findings,
         result.completed,
         result.printed,
     )
-    return SanitizeReport(entry.qualified, source.name, {"": source.text, **source.headers}, (run,), tuple(remarks))
+    return SanitizeReport(entry.qualified, source.name, program.texts, (run,), tuple(remarks))
 
 
-def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: Profile) -> tuple[simt.Module, str]:
-    """Return the device code's PTX, parsed, and the kernel's name in it."""
-    expressions = [point.expression] if point.expression else []
-    program = compile_ptx(
-        source.device_text, source.name, source.headers, [f"-D{text}" for text in wanted.defines], expressions,
-        chip.compute_capability, suffix=wanted.suffix,
-    )  # fmt: skip
+def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: Profile) -> tuple[SimulatedProgram, str]:
+    """Return the device code's program, and the kernel's name in it."""
+    expressions = (point.expression,) if point.expression else ()
+    defines = tuple(f"-D{text}" for text in wanted.defines)
+    rendered = Rendered(source.device_text, source.name, source.headers, defines, expressions, wanted.suffix)
+    program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):
         _LOGGER.info("%s", program.log)
         raise SourceError(f"{program.message}{_suspects(source, wanted)}")
-    symbol = program.lowered[point.expression] if point.expression else point.symbol or ""
-    module = simt.parse(program.ptx, source_name=source.name, headers=source.headers)
-    if symbol not in module.entries:
+    symbol = program.symbols[point.expression] if point.expression else point.symbol or ""
+    if symbol not in program.module.entries:
         raise SourceError(
             f"{source.name}: kernel {point.entry.qualified} (line {point.entry.line}) is not in the compiled code; "
-            f"is it inside an #if that -D decides? compiled: {', '.join(module.entries) or 'none'}"
+            f"is it inside an #if that -D decides? compiled: {', '.join(program.module.entries) or 'none'}"
         )
-    return module, symbol
+    # Findings quote the file as its author has it, of which the device code is a part.
+    return replace(program, symbols={symbol: symbol}, source=source.text), symbol
 
 
 def _suspects(source: CudaSource, wanted: FileLaunch) -> str:

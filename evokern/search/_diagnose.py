@@ -13,12 +13,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
+from evokern.discovery import WorkerContext
 from evokern.errors import EvokernError
-from evokern.kernel import Problem
-from evokern.profiles import Profile, limits_for
+from evokern.profiles import limits_for
 from evokern.search._identity import Subject
 from evokern.search._loop import AfterEvent, Loop
 from evokern.search._results import EndReason
@@ -36,18 +35,6 @@ KEYS = ("diagnosis", "finding", "finding_problem", "undiagnosed", "diagnosed_tri
 
 Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
 """CUDA error's name or `hung`, and the values of the outer genes."""
-
-
-@dataclass(frozen=True)
-class DiagnosisSettings:
-    """What every diagnosis of a study shares."""
-
-    folder: Path
-    """The kernel's folder."""
-    problems: tuple[Problem, ...]
-    """The study's problems."""
-    profile: Profile
-    """The chip, under the study's limits."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +74,8 @@ def run_diagnosed(
         after_event(event)
 
     chip = limits_for(subject.device.profile, subject.study.limits)
-    settings = DiagnosisSettings(subject.kernel.folder, subject.problems, chip)
-    diagnoses = Diagnoses(diagnoser, settings, subject.space.genes, keep)
+    context = WorkerContext(subject.kernel.folder, subject.problems, chip)
+    diagnoses = Diagnoses(diagnoser, context, subject.space.genes, keep)
     try:
         diagnoses.restore(earlier)
         end = loop.run(after)
@@ -120,21 +107,21 @@ class Diagnoses:
     def __init__(
         self,
         diagnoser: str,
-        settings: DiagnosisSettings,
+        context: WorkerContext,
         genes: Sequence[Gene],
         keep: Callable[[Sequence[Trial]], None],
     ) -> None:
         """Prepare; no process is started before the first crash.
 
         Args:
-            diagnoser: factory of the worker, as a `WorkerSpec` names it; it takes `settings`, and answers a `Failure`
+            diagnoser: factory of the worker, as a `WorkerSpec` names it; it takes `context`, and answers a `Failure`
                 with evidence. Handed in, since explaining comes after searching.
-            settings: what the worker needs.
+            context: what the worker needs.
             genes: the study's genes.
             keep: takes the trials that got evidence, to write and to show.
         """
         self._diagnoser = diagnoser
-        self._settings = settings
+        self._context = context
         self._genes = genes
         self._keep = keep
         self._known: dict[Pattern, Mapping[str, Any]] = {}
@@ -201,7 +188,7 @@ class Diagnoses:
                 # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
                 environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
                 self._server = ForkServer()
-                self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._settings, environment), size=1)
+                self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._context, environment), size=1)
             self._pool.submit(trial.number, Failure(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
         except (EvokernError, OSError) as error:
             self._settle(pattern, {"undiagnosed": _first_line(error)})
