@@ -42,7 +42,7 @@ class KernelFile:
 
     @property
     def text(self) -> str:
-        """The content as text, its line ends ``\\n``.
+        """The content as text, every line end a line feed.
 
         Raises:
             KernelError: it is no UTF-8.

@@ -72,7 +72,9 @@ def _write_copy(files: Mapping[str, str], scratch: Path, kernel: str) -> Path:
     for name, text in files.items():
         path = Path(os.path.normpath(folder / name))
         if root not in path.parents:
-            raise KernelError(f"the database keeps a copy of {name!r}, a file far from its kernel's folder: not written")
+            raise KernelError(
+                f"the database keeps a copy of {name!r}, a file far from its kernel's folder: not written"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return folder
