@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from evokern.errors import KernelError, SpaceError, nearest
+from evokern.kernel_files import KernelFile, kernel_files
 from evokern.problem import Problem as Problem  # declared here for everybody who declares or reads kernels
 from evokern.problem import ProblemField as ProblemField
 from evokern.problem import problem_of
@@ -368,14 +369,13 @@ class Kernel:
         """Names of the problem's fields."""
         return [entry.name for entry in self.fields]
 
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> tuple[KernelFile, ...]:
         """Return every file that makes the kernel what it is: sources, headers, declaration."""
-        suffixes = {".cu", ".cuh", ".h", ".hpp", ".py"}
-        return tuple(sorted(p for p in self.folder.iterdir() if p.suffix in suffixes and p.is_file()))
+        return kernel_files(self.folder, self.source)
 
     def digest(self) -> str:
-        """Return a SHA-256 over the folder's files: a study remembers it."""
+        """Return a SHA-256 over the kernel's files: a study remembers it."""
         state = hashlib.sha256()
-        for path in self.files():
-            state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        for file in self.files():
+            state.update(file.name.encode() + b"\0" + file.content + b"\0")
         return state.hexdigest()

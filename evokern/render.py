@@ -26,7 +26,7 @@ class Rendered:
     name: str
     """File name for compiler messages."""
     headers: Mapping[str, str]
-    """The folder's own headers, by the name an `#include` uses."""
+    """The kernel's headers, by the name an `#include` uses."""
     options: tuple[str, ...]
     """Compiler options: macros, then the kernel's own."""
     entries: tuple[str, ...]
@@ -72,21 +72,15 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
 
 
 def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
-    """Return the kernel's source text and its own headers by name.
+    """Return the kernel's source text and its headers by the name in `#include`.
 
     Raises:
-        KernelError: the source is missing or is no text.
+        KernelError: the source is missing, or a file is no text.
     """
-    try:
-        source = kernel.source_path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KernelError(f"kernel {kernel.name}: cannot read {kernel.source_path}: {error}") from error
-    headers = {
-        path.name: path.read_text(encoding="utf-8")
-        for path in kernel.files()
-        if path.suffix in (".cu", ".cuh", ".h", ".hpp") and path.name not in ("reference.h", kernel.source)
-    }
-    return source, headers
+    files = kernel.files()
+    source = next(file for file in files if file.path == kernel.source_path)
+    headers = {name: file.text for file in files if file is not source for name in file.includes}
+    return source.text, headers
 
 
 def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:

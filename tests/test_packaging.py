@@ -48,6 +48,7 @@ def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"evokern"}
     inside = {
         "evokern/_data/kernels/attention/kernel.cu",
+        "evokern/_data/kernels/common/mma.cuh",
         "evokern/_data/studies/attention-s512.toml",
         "evokern/py.typed",
     }
@@ -60,8 +61,9 @@ def test_a_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> No
     assert listed.returncode == 0, listed.stderr
     kernels = {kernel["name"]: Path(kernel["path"]) for kernel in json.loads(listed.stdout)["kernels"]}
     assert kernels["rmsnorm"] == installed / "evokern" / "_data" / "kernels" / "rmsnorm"
-    checked = _run(["-m", "evokern", "check", "rmsnorm"], tmp_path, installed)
-    assert (checked.returncode, checked.stdout.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
+    for name in ("rmsnorm", "matmul"):  # a kernel on its own, and one with common headers
+        checked = _run(["-m", "evokern", "check", name], tmp_path, installed)
+        assert (checked.returncode, checked.stdout.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
 
 
 def test_a_kernel_of_the_folder_hides_the_package_s(installed: Path, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,11 +58,26 @@ def stored_kernel(reader: Reader, record: StudyRecord, digest: str, scratch: Pat
         raise KernelError(f"{why}; the database keeps no copy of the code either")
     if not trust:
         raise KernelError(f"{why}; --trust runs the kernel.py that the database keeps a copy of")
-    folder = scratch / record.kernel
-    folder.mkdir()
+    return load_kernel(_write_copy(files, scratch, record.kernel))
+
+
+def _write_copy(files: Mapping[str, str], scratch: Path, kernel: str) -> Path:
+    """Write a kernel's files as the database keeps them; headers beside its folder go beside it. Returns the folder.
+
+    Raises:
+        KernelError: a file's name leads out of `scratch`.
+    """
+    root = Path(os.path.normpath(scratch))
+    folder = root / kernel
     for name, text in files.items():
-        (folder / Path(name).name).write_text(text, encoding="utf-8")
-    return load_kernel(folder)
+        path = Path(os.path.normpath(folder / name))
+        if root not in path.parents:
+            raise KernelError(
+                f"the database keeps a copy of {name!r}, a file far from its kernel's folder: not written"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
 
 
 def chip_of(device: str, sessions: Sequence[SessionRecord]) -> Profile:

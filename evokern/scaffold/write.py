@@ -38,7 +38,7 @@ def scaffold(
 
     Raises:
         SourceError: the file or its kernel cannot be read.
-        UsageError: the folder or the study exists already, or the name is none.
+        UsageError: the folder or the study exists already, the name is none, or two headers have one name.
     """
     source = read(path, include)
     name = name or re.sub(r"\W", "_", path.stem)
@@ -49,6 +49,10 @@ def scaffold(
     for target in (folder, study):
         if target.exists():
             raise UsageError(f"{target} exists already; give another name with --name, or remove it")
+    flat: dict[str, str] = {}
+    for header in source.headers:
+        if (other := flat.setdefault(Path(header).name, header)) != header:
+            raise UsageError(f"{other} and {header} would be one file in a kernel folder: rename one of the two")
     folder.mkdir(parents=True)
     study.parent.mkdir(exist_ok=True)
     texts = {

@@ -71,10 +71,10 @@ class Subject:
         return check(self.kernel, config, self.problems, limits_for(self.device.profile, self.study.limits))
 
     def sources(self) -> dict[str, str]:
-        """Return the kernel's files, name → text."""
+        """Return the kernel's files, path from its folder → text."""
         if self.table:
             return {}
-        return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in self.kernel.files()}
+        return {file.name: file.kept_text for file in self.kernel.files()}
 
     def record(self, overrides: Overrides) -> StudyRecord:
         """Return a new study's record; identity and date are the store's to give."""

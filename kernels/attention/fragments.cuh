@@ -1,6 +1,9 @@
 // What one warp holds in fragments: Q, K that comes straight from global memory, the running softmax.
 #pragma once
 
+__device__ __forceinline__ void clear(Fragment32& c) { c[0] = c[1] = c[2] = c[3] = 0.f; }
+__device__ __forceinline__ void clear(Fragment16& c) { c[0] = c[1] = 0u; }
+
 /// A lane's part of rows that come straight from global memory: 16-byte chunks lane % 4, lane % 4 + 4 ... of a row, whose
 /// four words serve two mma of depth 16. The depth is so walked in another order, in Q as in K: products do not notice.
 struct DirectRow {
@@ -80,14 +83,14 @@ struct Rows {
   __device__ __forceinline__ bool overflowed() const {
     bool beyond = false;
 #pragma unroll
-    for (int m = 0; m < MT; ++m) beyond |= !(sum[m].v[0] <= LARGEST_HALF) || !(sum[m].v[2] <= LARGEST_HALF);
+    for (int m = 0; m < MT; ++m) beyond |= !(sum[m][0] <= LARGEST_HALF) || !(sum[m][2] <= LARGEST_HALF);
     return beyond;
   }
   /// A split without keys: finite, and of weight 0 in the merge.
   __device__ __forceinline__ void stand_aside() {
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
-      sum[m].v[0] = sum[m].v[2] = 1.f;
+      sum[m][0] = sum[m][2] = 1.f;
       reference[m][0] = reference[m][1] = MASKED_SCORE;
     }
   }

@@ -62,9 +62,12 @@
 #error "define CAUSAL_ORDER, RESTRICT, LOOKAHEAD, UNROLL and MIN_BLOCKS"
 #endif
 
+#include "../common/cp_async.cuh"
+#include "../common/half.cuh"
+#include "../common/memory.cuh"
 #include "choice.h"
-#include "ptx.cuh"
 
+constexpr Pair ONES = 0x3C003C00u;  // 1.0, 1.0
 constexpr Choice CHOICE = {
     HEAD_DIM, CAUSAL, SEQ_LEN,
     TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC, PV_ACC, EXP, ROW_SUM, RESCALE, LOOP_ORDER,
@@ -150,7 +153,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
             held[i] = load_chunk(data(begin + i));
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
-          if (begin + i < CHUNKS && there(begin + i)) store_shared_chunk(place(begin + i), held[i]);
+          if (begin + i < CHUNKS && there(begin + i)) store_shared(place(begin + i), held[i].v);
       }
     }
   } else {

@@ -6,6 +6,13 @@
 // never leave registers: the accumulators of Q K^T become, after the exponential, the A fragments of P V.
 #pragma once
 
+#include "../common/barrier.cuh"
+#include "../common/mma.cuh"
+#include "../common/warp.cuh"
+#if TENSOR_CORES == TENSOR_CORES_WGMMA
+#include "../common/wgmma.cuh"
+#endif
+
 constexpr int COMPUTE_THREADS = compute_threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
 constexpr int MT = row_tiles(CHOICE);     // 16-row tiles of a warp: each K or V fragment feeds all of them
@@ -31,6 +38,8 @@ constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f
 constexpr float LAZY_THRESHOLD = 8.f;
 constexpr float LARGEST_HALF = 65504.f;
 
+using Fragment32 = Accumulator<32>::type;
+using Fragment16 = Accumulator<16>::type;
 using ScoreFragment = Accumulator<QK_ACC == QK_ACC_FP32 ? 32 : 16>::type;
 using OutputFragment = Accumulator<PV_ACC == PV_ACC_FP32 ? 32 : 16>::type;
 using Scores = ScoreFragment[MT][BLOCK_N / 8];

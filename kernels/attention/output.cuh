@@ -1,9 +1,9 @@
 // From fragments to global memory, and the merge of the partial outputs of split keys.
 #pragma once
 
-__device__ __forceinline__ float element(const Fragment32& f, int i) { return f.v[i]; }
+__device__ __forceinline__ float element(const Fragment32& f, int i) { return f[i]; }
 __device__ __forceinline__ float element(const Fragment16& f, int i) {
-  return i % 2 ? high_half(f.v[i / 2]) : low_half(f.v[i / 2]);
+  return i % 2 ? high_half(f[i / 2]) : low_half(f[i / 2]);
 }
 __device__ __forceinline__ Pair scaled_pair(const OutputFragment& f, int half, float factor) {
   return pack(element(f, 2 * half) * factor, element(f, 2 * half + 1) * factor);
@@ -19,14 +19,14 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
-      const float factor = reciprocal(rows.sum[m].v[2 * half]);
+      const float factor = reciprocal(rows.sum[m][2 * half]);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         const Pair pair = scaled_pair(rows.output[m][n], half, factor);
         if constexpr (OUTPUT == OUTPUT_STAGED) {
-          store_shared_pair(staging + chunk_offset<BLOCK_M>(row, n) + 4 * at.column_pair(), pair);
+          store_shared(staging + chunk_offset<BLOCK_M>(row, n) + 4 * at.column_pair(), pair);
         } else if (!ROW_TAIL || row < rows_left) {
-          store_global_pair(o + row * D + n * 8 + 2 * at.column_pair(), pair);
+          store_global(o + row * D + n * 8 + 2 * at.column_pair(), pair);
         }
       }
     }
@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
     for (int i = 0; i < MT * 16 * (D / 8) / 32; ++i) {
       const int index = i * 32 + at.lane, row = at.warp_m * MT * 16 + index / (D / 8), chunk = index % (D / 8);
       if (!ROW_TAIL || row < rows_left)
-        store_global_chunk(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset<BLOCK_M>(row, chunk)));
+        store_global(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset<BLOCK_M>(row, chunk)).v);
     }
   }
 }
@@ -48,7 +48,7 @@ __device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
-      const float sum = rows.sum[m].v[2 * half];
+      const float sum = rows.sum[m][2 * half];
       if (at.column_pair() == 0)
         store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
       const float factor = reciprocal(sum);  // normalised, a partial output fits fp16 as well as the inputs do
@@ -57,7 +57,7 @@ __device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u
         const OutputFragment& f = rows.output[m][n];
         const int column = n * 8 + 2 * at.column_pair();
         const u32 to = partial + row * PARTIAL_ROW_BYTES + column * (MERGE == MERGE_FP16 ? 2 : 4);
-        if constexpr (MERGE == MERGE_FP16) store_shared_pair(to, scaled_pair(f, half, factor));
+        if constexpr (MERGE == MERGE_FP16) store_shared(to, scaled_pair(f, half, factor));
         else store_shared_floats(to, element(f, 2 * half), element(f, 2 * half + 1));
       }
     }
@@ -92,10 +92,9 @@ __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange
       }
     }
     const float factor = reciprocal(total);
-    Chunk result;
+    Pair result[COLUMNS / 2];
 #pragma unroll
-    for (int x = 0; x < COLUMNS / 2; ++x) result.v[x] = pack(sum[2 * x] * factor, sum[2 * x + 1] * factor);
-    if constexpr (MERGE == MERGE_FP16) store_global_chunk(o + row * D + part * 8, result);
-    else store_global_pairs(o + row * D + part * 4, result.v[0], result.v[1]);
+    for (int x = 0; x < COLUMNS / 2; ++x) result[x] = pack(sum[2 * x] * factor, sum[2 * x + 1] * factor);
+    store_global(o + row * D + part * COLUMNS, result);
   }
 }

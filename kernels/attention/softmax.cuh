@@ -12,17 +12,17 @@ __device__ __forceinline__ void exponentiate(Scores& s, int n, Rows& rows, float
       ScoreFragment& f = s[m][2 * n + x];
       if constexpr (QK_ACC == QK_ACC_FP16) {
         const Pair c = pack(scale, scale);
-        f.v[0] = exp2_pair(fma_pair(f.v[0], c, pack(-ref0, -ref0)));
-        f.v[1] = exp2_pair(fma_pair(f.v[1], c, pack(-ref1, -ref1)));
+        f[0] = exp2_pair(fma_pair(f[0], c, pack(-ref0, -ref0)));
+        f[1] = exp2_pair(fma_pair(f[1], c, pack(-ref1, -ref1)));
       } else {
-        const float e0 = fmaf(f.v[0], scale, -ref0), e1 = fmaf(f.v[1], scale, -ref0);
-        const float e2 = fmaf(f.v[2], scale, -ref1), e3 = fmaf(f.v[3], scale, -ref1);
+        const float e0 = fmaf(f[0], scale, -ref0), e1 = fmaf(f[1], scale, -ref0);
+        const float e2 = fmaf(f[2], scale, -ref1), e3 = fmaf(f[3], scale, -ref1);
         if constexpr (EXP == EXP_F16X2) {
-          f.v[0] = __uint_as_float(exp2_pair(pack(e0, e1)));
-          f.v[2] = __uint_as_float(exp2_pair(pack(e2, e3)));
+          f[0] = __uint_as_float(exp2_pair(pack(e0, e1)));
+          f[2] = __uint_as_float(exp2_pair(pack(e2, e3)));
         } else {
-          f.v[0] = exp2_fast(e0), f.v[1] = exp2_fast(e1), f.v[2] = exp2_fast(e2), f.v[3] = exp2_fast(e3);
-          if constexpr (ROW_SUM == ROW_SUM_ADD) rows.sum[m].v[0] += f.v[0] + f.v[1], rows.sum[m].v[2] += f.v[2] + f.v[3];
+          f[0] = exp2_fast(e0), f[1] = exp2_fast(e1), f[2] = exp2_fast(e2), f[3] = exp2_fast(e3);
+          if constexpr (ROW_SUM == ROW_SUM_ADD) rows.sum[m][0] += f[0] + f[1], rows.sum[m][2] += f[2] + f[3];
         }
       }
     }
@@ -38,22 +38,22 @@ __device__ __forceinline__ void collect(Probabilities& p, const Scores& s, int n
       for (int half = 0; half < 2; ++half) {
         const ScoreFragment& f = s[m][2 * n + x];
         Pair& pair = p[m][2 * x + half];
-        if constexpr (QK_ACC == QK_ACC_FP16) pair = f.v[half];
-        else if constexpr (EXP == EXP_F16X2) pair = __float_as_uint(f.v[2 * half]);
-        else pair = pack(f.v[2 * half], f.v[2 * half + 1]);
+        if constexpr (QK_ACC == QK_ACC_FP16) pair = f[half];
+        else if constexpr (EXP == EXP_F16X2) pair = __float_as_uint(f[2 * half]);
+        else pair = pack(f[2 * half], f[2 * half + 1]);
       }
 }
 
 __device__ __forceinline__ void mask(Fragment32& f, const bool (&hidden)[4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) f.v[i] = hidden[i] ? MASKED_SCORE : f.v[i];
+  for (int i = 0; i < 4; ++i) f[i] = hidden[i] ? MASKED_SCORE : f[i];
 }
 __device__ __forceinline__ void mask(Fragment16& f, const bool (&hidden)[4]) {
   constexpr Pair LOW = 0x0000F800u, HIGH = 0xF8000000u;  // -32768 in the lower and the upper half
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (hidden[2 * i]) f.v[i] = (f.v[i] & 0xFFFF0000u) | LOW;
-    if (hidden[2 * i + 1]) f.v[i] = (f.v[i] & 0x0000FFFFu) | HIGH;
+    if (hidden[2 * i]) f[i] = (f[i] & 0xFFFF0000u) | LOW;
+    if (hidden[2 * i + 1]) f[i] = (f[i] & 0x0000FFFFu) | HIGH;
   }
 }
 /// Hides keys past the end and, when causal, keys after the row; only tiles on such an edge pay for it.
@@ -79,30 +79,30 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
 }
 
 __device__ __forceinline__ void own_max(float (&top)[2], const Fragment32 (&s)[BLOCK_N / 8]) {
-  top[0] = fmaxf(s[0].v[0], s[0].v[1]);
-  top[1] = fmaxf(s[0].v[2], s[0].v[3]);
+  top[0] = fmaxf(s[0][0], s[0][1]);
+  top[1] = fmaxf(s[0][2], s[0][3]);
 #pragma unroll
   for (int n = 1; n < BLOCK_N / 8; ++n) {
-    top[0] = fmaxf(top[0], fmaxf(s[n].v[0], s[n].v[1]));
-    top[1] = fmaxf(top[1], fmaxf(s[n].v[2], s[n].v[3]));
+    top[0] = fmaxf(top[0], fmaxf(s[n][0], s[n][1]));
+    top[1] = fmaxf(top[1], fmaxf(s[n][2], s[n][3]));
   }
 }
 __device__ __forceinline__ void own_max(float (&top)[2], const Fragment16 (&s)[BLOCK_N / 8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    Pair best = s[0].v[half];
+    Pair best = s[0][half];
 #pragma unroll
-    for (int n = 1; n < BLOCK_N / 8; ++n) best = max_pair(best, s[n].v[half]);
+    for (int n = 1; n < BLOCK_N / 8; ++n) best = max_pair(best, s[n][half]);
     top[half] = fmaxf(low_half(best), high_half(best));
   }
 }
 
 __device__ __forceinline__ void scale_row(Fragment32& f, int half, float factor) {
-  f.v[2 * half] *= factor;
-  f.v[2 * half + 1] *= factor;
+  f[2 * half] *= factor;
+  f[2 * half + 1] *= factor;
 }
 __device__ __forceinline__ void scale_row(Fragment16& f, int half, float factor) {
-  f.v[half] = mul_pair(f.v[half], pack(factor, factor));
+  f[half] = mul_pair(f[half], pack(factor, factor));
 }
 
 /// Adds up what the threads of a row have, where each has only added its own.
@@ -110,8 +110,8 @@ __device__ __forceinline__ void finish_sums(Rows& rows) {
   if constexpr (ROW_SUM == ROW_SUM_ADD) {
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
-      rows.sum[m].v[0] = quad_sum(rows.sum[m].v[0]);
-      rows.sum[m].v[2] = quad_sum(rows.sum[m].v[2]);
+      rows.sum[m][0] = quad_sum(rows.sum[m][0]);
+      rows.sum[m][2] = quad_sum(rows.sum[m][2]);
     }
   }
 }

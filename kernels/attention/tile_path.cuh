@@ -5,6 +5,9 @@
 // it runs without tensor cores, and shows what registers and swizzles buy.
 #pragma once
 
+#include "../common/warp.cuh"
+#include "../common/wmma.cuh"
+
 constexpr int COMPUTE_THREADS = compute_threads(CHOICE);
 constexpr int WARPS = COMPUTE_THREADS / 32;
 constexpr bool LOADERS = specialised(CHOICE);
@@ -205,10 +208,10 @@ __device__ __forceinline__ void store_rows(const Layout& at, Half* o, int rows_l
     if (ROW_TAIL && row >= rows_left) continue;
     const float* from = at.output_row(row) + chunk * 8;
     const float factor = reciprocal(at.sum[row]);
-    Chunk result;
+    Pair result[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) result.v[i] = pack(from[2 * i] * factor, from[2 * i + 1] * factor);
-    store_global_chunk(o + row * D + chunk * 8, result);
+    for (int i = 0; i < 4; ++i) result[i] = pack(from[2 * i] * factor, from[2 * i + 1] * factor);
+    store_global(o + row * D + chunk * 8, result);
   }
 }
 

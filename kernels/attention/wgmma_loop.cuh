@@ -1,8 +1,6 @@
 // The loop over the keys with wgmma: four warps take 64 rows, and exponentials run while the tensor cores multiply.
 #pragma once
 
-#include "wgmma.cuh"
-
 /// P of one step. The tensor cores read it meanwhile, so it is written only once they are done with the one before.
 using StepProbabilities = Probabilities[KEY_CHUNKS];
 
@@ -17,20 +15,20 @@ __device__ __forceinline__ void collect_step(StepProbabilities& p, const Scores&
 
 /// Starts s = Q K^T for all keys of a step.
 __device__ __forceinline__ void start_scores(Scores& s, const Query& q, u32 k_tile, const Place& at) {
-  const Operand keys(k_tile), queries(q.address + at.warp_m / 4 * (64 * PITCH));
+  const Operand<128> keys(k_tile), queries(q.address + at.warp_m / 4 * (64 * PITCH));
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const u32 panel = k / 4, within = k % 4 * 32;
     const auto b = keys.at(panel * (BLOCK_N * PITCH) + within);
     if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) multiply<0>(s[0], q.fragment[0][k], b, k > 0);
-    else multiply(s[0], queries.at(panel * (BLOCK_M * PITCH) + within), b, k > 0);
+    else multiply<0>(s[0], queries.at(panel * (BLOCK_M * PITCH) + within), b, k > 0);
   }
   commit_products();
 }
 
 /// Starts output += P V for all keys of a step; row sums come from the same P where an mma with ones adds them up.
 __device__ __forceinline__ void start_output(Rows& rows, const StepProbabilities& p, u32 v_tile) {
-  const Operand values(v_tile, BLOCK_N * PITCH);
+  const Operand<128> values(v_tile, BLOCK_N * PITCH);
 #pragma unroll
   for (int n = 0; n < KEY_CHUNKS; ++n) multiply<1>(rows.output[0], p[n][0], values.at(n * 16 * PITCH), true);
   commit_products();

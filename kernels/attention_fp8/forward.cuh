@@ -20,6 +20,8 @@ constexpr Pair ONES = 0x3C003C00u;  // 1.0, 1.0
 // What each output has too much of, in units of UNIT: see ABOVE_BYTE in fragments.cuh.
 constexpr float OUTPUT_OFFSET = FOLDED ? 1152.f : 0.f;
 
+__device__ __forceinline__ void fill(Fragment& c, float x) { c[0] = c[1] = c[2] = c[3] = x; }
+
 using Scores = Fragment[MT][BLOCK_N / 8];
 using Probabilities = Pair[MT][4];  // A fragments of one chunk of 16 keys
 
@@ -74,14 +76,14 @@ struct Rows {
   __device__ __forceinline__ void stand_aside() {
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
-      sum[m].v[0] = sum[m].v[2] = 1.f;
+      sum[m][0] = sum[m][2] = 1.f;
       reference[m][0] = reference[m][1] = MASKED_SCORE;
     }
   }
 };
 
 __device__ __forceinline__ void multiply(Fragment& c, const u32 (&a)[4], const u32 (&b)[2]) {
-  if constexpr (MMA == MMA_FP16) mma_fp16(c, a, b[0], b[1]);
+  if constexpr (MMA == MMA_FP16) mma(c, a, b[0], b[1]);
   else if constexpr (MMA == MMA_E4M3) mma_e4m3(c, a, b[0], b[1]);
   else mma_int8(c, a, b[0], b[1]);
 }
@@ -107,14 +109,14 @@ __device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, u32 k_til
 /// an offset common to all of V then cancels exactly.
 __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n, const Place& at) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m) mma_fp16(rows.sum[m], p[m], ONES, ONES);
+  for (int m = 0; m < MT; ++m) mma(rows.sum[m], p[m], ONES, ONES);
 #pragma unroll
   for (int block = 0; block < D / 32; ++block) {
     const Columns32 columns = read_columns(v_tile + n * 16 * ROW_BYTES, block, at.lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int m = 0; m < MT; ++m) mma_fp16(rows.output[m][4 * block + i], p[m], columns.v[i][0], columns.v[i][1]);
+      for (int m = 0; m < MT; ++m) mma(rows.output[m][4 * block + i], p[m], columns.v[i][0], columns.v[i][1]);
   }
 }
 
@@ -126,7 +128,7 @@ __device__ __forceinline__ void exponentiate(Probabilities& p, const Scores& s, 
     for (int i = 0; i < 4; ++i) {  // i: rows g and g + 8 of keys 0 to 7, then of keys 8 to 15
       const Fragment& f = s[m][2 * n + i / 2];
       const float reference = rows.reference[m][i % 2];
-      const float x = fmaf(f.v[i % 2 * 2], scale, -reference), y = fmaf(f.v[i % 2 * 2 + 1], scale, -reference);
+      const float x = fmaf(f[i % 2 * 2], scale, -reference), y = fmaf(f[i % 2 * 2 + 1], scale, -reference);
       p[m][i] = EXP == EXP_F16X2 ? exp2_pair(pack(x, y)) : pack(exp2_fast(x), exp2_fast(y));
     }
 }
@@ -145,7 +147,7 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
         for (int i = 0; i < 4; ++i) {
           const int key = first_key + n * 8 + static_cast<int>(2 * (at.lane % 4)) + i % 2;
           const bool hidden = (KEY_TAIL && key >= length) || (CAUSAL && key > first_row + at.row(m, i / 2));
-          s[m][n].v[i] = hidden ? MASKED_SCORE : s[m][n].v[i];
+          s[m][n][i] = hidden ? MASKED_SCORE : s[m][n][i];
         }
   }
 }
@@ -154,10 +156,10 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
 __device__ __forceinline__ void own_max(float (&top)[2], const Fragment (&s)[BLOCK_N / 8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    top[half] = fmaxf(s[0].v[2 * half], s[0].v[2 * half + 1]);
+    top[half] = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
 #pragma unroll
     for (int n = 1; n < BLOCK_N / 8; ++n)
-      top[half] = fmaxf(top[half], fmaxf(s[n].v[2 * half], s[n].v[2 * half + 1]));
+      top[half] = fmaxf(top[half], fmaxf(s[n][2 * half], s[n][2 * half + 1]));
   }
 }
 
@@ -173,8 +175,8 @@ __device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, flo
 }
 
 __device__ __forceinline__ void scale_row(Fragment& f, int half, float factor) {
-  f.v[2 * half] *= factor;
-  f.v[2 * half + 1] *= factor;
+  f[2 * half] *= factor;
+  f[2 * half + 1] *= factor;
 }
 
 /// Raises the references to the new scores as RESCALE says, and scales what was summed so far.

@@ -6,6 +6,8 @@
 // thread columns 2g and 2g + 1 of V, which become column g of two mma, one for even and one for odd columns.
 #pragma once
 
+using Fragment = Accumulator<32>::type;
+
 /// Where a 16-byte chunk of a row stands within the row: swizzled so that 8 rows of one chunk lie in 8 different groups
 /// of banks. A line of 128 bytes holds two rows of 64 bytes.
 __device__ __forceinline__ int placed_chunk(int row, int chunk) {
@@ -17,6 +19,9 @@ __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
 }
 
 // ---- 8 bits to fp16
+
+/// Bytes of a and b (0 to 3 and 4 to 7) picked by the selector's digits, the lowest first.
+__device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
 
 // A biased byte u becomes the half 1024 + u by putting 0x64 above it. Subtracting 1152 gives u - 128; where the zero
 // point is folded, nobody subtracts: in K it adds the same to every score of a row, which softmax ignores, and in V it
@@ -65,14 +70,14 @@ __device__ __forceinline__ void widen_alternate(u32 word, Pair& even, Pair& odd)
 /// Stores 16 elements, still in 8 bits, at a 16-byte chunk of a row; dequantised, they take two chunks.
 __device__ __forceinline__ void store_elements(u32 row_start, int row, int chunk, const Chunk& bytes) {
   if constexpr (DEQUANTISE == DEQUANTISE_IN_REGISTERS) {
-    store_shared_chunk(row_start + placed_chunk(row, chunk) * 16, bytes);
+    store_shared(row_start + placed_chunk(row, chunk) * 16, bytes.v);
   } else {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Chunk wide;
       widen(bytes.v[2 * half], wide.v[0], wide.v[1]);
       widen(bytes.v[2 * half + 1], wide.v[2], wide.v[3]);
-      store_shared_chunk(row_start + placed_chunk(row, 2 * chunk + half) * 16, wide);
+      store_shared(row_start + placed_chunk(row, 2 * chunk + half) * 16, wide.v);
     }
   }
 }
@@ -84,7 +89,7 @@ __device__ __forceinline__ void store_element(u32 row_start, int row, int column
   } else {
     Pair low, high;
     widen(byte, low, high);
-    store_shared_half(to, low);
+    store_shared_half(to, static_cast<Half>(low));
   }
 }
 
@@ -114,7 +119,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows
       const Byte* const data = BOUNDED ? from + min(row, last) * D : own + i * ROWS_AT_ONCE * D;
       const u32 row_start = tile + row * ROW_BYTES;
       if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(row_start + placed_chunk(row, chunk) * 16, data);
-      else store_elements(row_start, row, chunk, load_global_chunk(data));
+      else store_elements(row_start, row, chunk, load_unwritten_chunk(data));
     }
   }
 }
@@ -215,7 +220,7 @@ struct Values {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int at = 2 * i + j;
-        x[j] = fmaf(f[run * PAIRS + at % PAIRS].v[2 * half + at / PAIRS], factor, shift);
+        x[j] = fmaf(f[run * PAIRS + at % PAIRS][2 * half + at / PAIRS], factor, shift);
       }
       pairs[i] = pack(x[0], x[1]);
     }

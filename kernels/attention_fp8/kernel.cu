@@ -44,8 +44,15 @@
 #error "define BLOCK_N, STAGES, UNROLL and MIN_BLOCKS"
 #endif
 
+#include "../common/barrier.cuh"
+#include "../common/cp_async.cuh"
+#include "../common/half.cuh"
+#include "../common/memory.cuh"
+#include "../common/mma.cuh"
+#include "../common/warp.cuh"
 #include "choice.h"
-#include "ptx.cuh"
+
+using Byte = unsigned char;  // bits of one E4M3 number, or a biased integer
 
 constexpr Choice CHOICE = {
     HEAD_DIM, CAUSAL, SEQ_LEN, BIASED,

@@ -9,7 +9,7 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, int rows
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
       if (ROW_TAIL && row >= rows_left) continue;
-      const float factor = reciprocal(rows.sum[m].v[2 * half]) * v_scale;
+      const float factor = reciprocal(rows.sum[m][2 * half]) * v_scale;
 #pragma unroll
       for (int run = 0; run < Values::RUNS; ++run) {
         Pair pairs[Values::PAIRS];
@@ -26,7 +26,7 @@ __device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
-      const float sum = rows.sum[m].v[2 * half];
+      const float sum = rows.sum[m][2 * half];
       if (at.lane % 4 == 0)
         store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
       const float factor = reciprocal(sum);  // normalised, a partial output fits fp16 as well as the inputs do

@@ -68,19 +68,22 @@ static_assert(!WGMMA || WARPS_M % 4 == 0, "wgmma_rows: four warps along the rows
 static_assert(!WGMMA || WARP_N % 64 == 0, "wgmma_columns: rows of B stand in panels of 64 columns");
 static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one awaited and one filled");
 
-#include "ptx.cuh"
+#include "../common/barrier.cuh"
+#include "../common/cp_async.cuh"
+#include "../common/half.cuh"
+#include "../common/memory.cuh"
+#include "../common/mma.cuh"
+#if TENSOR_CORES == TENSOR_CORES_WGMMA
+#include "../common/wgmma.cuh"
+#endif
 #include "tiles.cuh"
 
-// Accumulators of one 16x8 tile of C.
-template <bool FP16>
-struct Accumulator {
-  using type = float[4];
-};
-template <>
-struct Accumulator<true> {
-  using type = uint32_t[2];
-};
-using Sum = Accumulator<FP16_SUM>::type;
+// Accumulators of one 16x8 tile of C, and a lane's two neighbouring elements in the tile's upper (half 0) or lower rows.
+using Sum = Accumulator<FP16_SUM ? 16 : 32>::type;
+__device__ __forceinline__ float low_element(const float (&c)[4], int half) { return c[2 * half]; }
+__device__ __forceinline__ float high_element(const float (&c)[4], int half) { return c[2 * half + 1]; }
+__device__ __forceinline__ float low_element(const uint32_t (&c)[2], int half) { return low_half(c[half]); }
+__device__ __forceinline__ float high_element(const uint32_t (&c)[2], int half) { return low_half(c[half] >> 16); }
 
 // Tile of C of this block, in the order that RASTER asks for.
 __device__ __forceinline__ void tile_of_block(int tiles_m, int tiles_n, int& tile_m, int& tile_n) {
@@ -156,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
        int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes
-  const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+  const uint32_t shared = shared_address(memory);
   // wgmma takes operands' places from uniform registers: a shuffle tells the compiler that a warp agrees on them.
   const int lane = threadIdx.x % 32, warp = WGMMA ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
   // First row and column of this warp. Four warps that multiply together take turns of 16 rows.
@@ -206,14 +209,13 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     __syncthreads();
     for (int index = threadIdx.x; index < BLOCK_M * BLOCK_N / CHUNK; index += THREADS) {
       const int row = index / (BLOCK_N / CHUNK), column = index % (BLOCK_N / CHUNK) * CHUNK;
-      uint32_t pairs[4];
-      load_chunk(pairs, shared + row * C_PITCH + column * 2);
+      const Chunk pairs = load_shared_chunk(shared + row * C_PITCH + column * 2);
       if constexpr (VECTOR == CHUNK) {
         if (row0 + row < M && column0 + column < N)
-          store_global_chunk(c + static_cast<size_t>(row0 + row) * N + column0 + column, pairs);
+          store_global(c + static_cast<size_t>(row0 + row) * N + column0 + column, pairs.v);
       } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) store_pair(c, row0 + row, column0 + column + 2 * i, M, N, pairs[i]);
+        for (int i = 0; i < 4; i++) store_pair(c, row0 + row, column0 + column + 2 * i, M, N, pairs.v[i]);
       }
     }
   } else {

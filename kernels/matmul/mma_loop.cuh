@@ -60,7 +60,7 @@ __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipelin
       for (int m = 0; m < TILES_M; m++)
 #pragma unroll
         for (int n = 0; n < TILES_N; n++)
-          multiply(sum[m][n], now.a[m], now.b[n / 2][n % 2 * 2], now.b[n / 2][n % 2 * 2 + 1]);
+          mma(sum[m][n], now.a[m], now.b[n / 2][n % 2 * 2], now.b[n / 2][n % 2 * 2 + 1]);
     }
     stage = pipeline.after(stage);
   }

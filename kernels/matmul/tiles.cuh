@@ -70,7 +70,7 @@ struct TileLoader {
         const bool inside = (ALONG_ROWS ? part * VECTOR : i * ROWS_AT_ONCE) < left;
         const char* from = next + (row_offset[i] + part_offset[part]);
         if constexpr (ASYNC) {
-          copy_async<2 * VECTOR>(shared + target(i) + part * VECTOR * 2, from, inside);
+          copy_async_or_zero<2 * VECTOR>(shared + target(i) + part * VECTOR * 2, from, inside);
         } else if constexpr (VECTOR == 1) {
           const uint32_t v = inside ? *reinterpret_cast<const uint16_t*>(from) : 0;
           held[i][part / 2] = part % 2 ? held[i][part / 2] | v << 16 : v;
@@ -78,7 +78,7 @@ struct TileLoader {
           uint32_t* to = held[i] + part * VECTOR / 2;
 #pragma unroll
           for (int word = 0; word < VECTOR / 2; word++) to[word] = 0;
-          if (inside) load_global<2 * VECTOR>(to, from);
+          if (inside) load_global_unwritten<2 * VECTOR>(to, from);
         }
       }
     }
@@ -89,6 +89,6 @@ struct TileLoader {
   // Puts what start() holds in registers where it belongs.
   __device__ __forceinline__ void finish(uint32_t shared) const {
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) store_chunk(shared + target(i), held[i]);
+    for (int i = 0; i < CHUNKS; i++) store_shared(shared + target(i), held[i]);
   }
 };

@@ -3,17 +3,20 @@
 // mma.m16n8k16 in each warp, warp w with rows 16 w to 16 w + 15; so do operands that come from registers.
 #pragma once
 
-/// Where an operand stands in shared memory, and how: rows of 128 bytes with swizzled chunks, eight of them to a pattern of
-/// 1024 bytes. PTX ISA, "Matrix Descriptor Format"; lengths in units of 16 bytes.
+#include "../common/types.cuh"
+
+/// Where an operand stands in shared memory: rows of ROW_BYTES whose 16-byte chunks are swizzled over patterns of eight
+/// rows. PTX ISA, "Matrix Descriptor Format"; lengths in units of 16 bytes.
+template <int ROW_BYTES>
 struct Operand {
   u32 low;
 
   /// `panel_stride` bytes lead to the next 64 columns, where an instruction takes more than a row holds.
   __device__ __forceinline__ Operand(u32 address, u32 panel_stride = 16) : low(address / 16 | panel_stride / 16 << 16) {}
   /// The descriptor of what stands `bytes` further on.
-  __device__ __forceinline__ unsigned long long at(u32 bytes) const {
-    constexpr unsigned long long SWIZZLE_128 = 1ull << 62, PATTERN = 1024ull / 16 << 32;
-    return SWIZZLE_128 | PATTERN | (low + bytes / 16);
+  __device__ __forceinline__ u64 at(u32 bytes) const {
+    constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3, PATTERN = 8 * ROW_BYTES / 16;
+    return SWIZZLE << 62 | PATTERN << 32 | (low + bytes / 16);
   }
 };
 
@@ -25,44 +28,55 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 /// Accumulators are written meanwhile: nothing may read them before this, which follows the wait. The compiler moves no use
-/// of a fragment across it.
+/// of them across it.
 template <int COUNT>
-__device__ __forceinline__ void take(Fragment32 (&c)[COUNT]) {
+__device__ __forceinline__ void take(float (&c)[COUNT][4]) {
 #pragma unroll
-  for (int n = 0; n < COUNT; ++n) asm volatile("" : "+f"(c[n].v[0]), "+f"(c[n].v[1]), "+f"(c[n].v[2]), "+f"(c[n].v[3])::"memory");
+  for (int n = 0; n < COUNT; ++n) asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
 }
 
-#define OUT_1(i) "+f"(c[i].v[0]), "+f"(c[i].v[1]), "+f"(c[i].v[2]), "+f"(c[i].v[3])
+// ---- products over a depth of 16: 64 rows of the warpgroup, and as many columns as c has
+
+#define OUT_1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define OUT_2(i) OUT_1(i), OUT_1(i + 1)
 #define OUT_4(i) OUT_2(i), OUT_2(i + 2)
 #define OUT_8(i) OUT_4(i), OUT_4(i + 4)
 #define OUT_16(i) OUT_8(i), OUT_8(i + 8)
+#define OUT_32(i) OUT_16(i), OUT_16(i + 16)
 #define LIST_8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define LIST_16 LIST_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define LIST_32 LIST_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define LIST_64 LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
                         ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define LIST_128 LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+                         ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
+                         ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+                         ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/// c = a b, or with `add` c += a b, over a depth of 16: 64 rows of the warpgroup, and as many columns as c has. Rows of a
-/// come from fragments or from shared memory; b stands there as rows of columns, or TRANSPOSED as rows of depth.
-/// R0 ... number the operands that follow the accumulators.
+/// multiply: c = a b, or with `add` c += a b; multiply_add: c += a b. Rows of a come from fragments or from shared memory;
+/// b stands there as rows of columns, or TRANSPOSED as rows of depth. R0 ... number the operands behind the accumulators.
 #define PRODUCTS(COLUMNS, OUT, LIST, R0, R1, R2, R3, R4, R5, R6)                                                        \
   template <int TRANSPOSED>                                                                                            \
-  __device__ __forceinline__ void multiply(Fragment32 (&c)[COLUMNS / 8], const u32 (&a)[4], unsigned long long b,      \
-                                           bool add) {                                                                 \
+  __device__ __forceinline__ void multiply(float (&c)[COLUMNS / 8][4], const u32 (&a)[4], u64 b, bool add) {           \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " R5 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS             \
                  "k16.f32.f16.f16 {" LIST "}, {" R0 "," R1 "," R2 "," R3 "}, " R4 ", add, 1, 1, " R6 "; }"              \
                  : OUT(0)                                                                                              \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED)     \
                  : "memory");                                                                                          \
   }                                                                                                                    \
-  __device__ __forceinline__ void multiply(Fragment32 (&c)[COLUMNS / 8], unsigned long long a, unsigned long long b,   \
-                                           bool add) {                                                                 \
+  template <int TRANSPOSED>                                                                                            \
+  __device__ __forceinline__ void multiply(float (&c)[COLUMNS / 8][4], u64 a, u64 b, bool add) {                       \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " R2 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS             \
-                 "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, 0; }"                                       \
-                 : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)) : "memory");                                    \
+                 "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, " R3 "; }"                                  \
+                 : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED) : "memory");                   \
+  }                                                                                                                    \
+  template <int TRANSPOSED>                                                                                            \
+  __device__ __forceinline__ void multiply_add(float (&c)[COLUMNS / 8][4], u64 a, u64 b) {                             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1                 \
+                 ", 1, 1, 1, 0, " R2 ";" : OUT(0) : "l"(a), "l"(b), "n"(TRANSPOSED) : "memory");                       \
   }
 PRODUCTS(16, OUT_2, LIST_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
 PRODUCTS(32, OUT_4, LIST_16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 PRODUCTS(64, OUT_8, LIST_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 PRODUCTS(128, OUT_16, LIST_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+PRODUCTS(256, OUT_32, LIST_128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")

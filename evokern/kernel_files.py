@@ -1,0 +1,119 @@
+"""Which files make a kernel what it is: all of its folder, and the headers that these include from somewhere near.
+
+    kernels/
+        common/mma.cuh      headers that several kernels include; without a kernel.py it is no kernel folder
+        matmul/kernel.cu    #include "../common/mma.cuh"
+
+A name in quotes is looked up as a compiler does it: from the folder of the file that includes it. What is found below
+the kernel folder's parent belongs to the kernel, so that its digest, the compiler, the copy that a database keeps and
+an exported program all see the same text. Any other include is the compiler's to find: no file elsewhere is read, or
+kept in a database, because a header names it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from evokern.errors import KernelError
+
+REFERENCE = "reference.h"
+"""The C++ reference, which the host's compiler reads: no device code includes it."""
+
+_SOURCES = frozenset({".cu", ".cuh", ".h", ".hpp"})
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """A file that a kernel is made of."""
+
+    name: str
+    """Its path from the kernel's folder, with slashes: `kernel.cu`, `../common/mma.cuh`."""
+    path: Path
+    """Where it is."""
+    content: bytes
+    """What it holds."""
+    includes: tuple[str, ...] = ()
+    """The names by which device code may include it, as written between the quotes; none for what is no header."""
+
+    @property
+    def text(self) -> str:
+        """The content as text, every line end a line feed.
+
+        Raises:
+            KernelError: it is no UTF-8.
+        """
+        try:
+            return _with_plain_ends(self.content.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise KernelError(f"cannot read {self.path}: {error}; save it as UTF-8") from error
+
+    @property
+    def kept_text(self) -> str:
+        """The text that a database keeps: bytes that are no UTF-8 are replaced."""
+        return _with_plain_ends(self.content.decode("utf-8", errors="replace"))
+
+
+def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
+    """Return every file that makes a kernel what it is: the folder's own by name, then those from elsewhere.
+
+    Args:
+        folder: the kernel's folder.
+        source: the file with the device code, relative to the folder.
+
+    Raises:
+        KernelError: a file cannot be read, or one name in `#include` means two files.
+    """
+    own = sorted(path for path in folder.iterdir() if path.suffix in {*_SOURCES, ".py"} and path.is_file())
+    first = own if folder / source in own else [*own, folder / source]
+    content = {path: _read(path) for path in first}
+    real = {path: path.resolve() for path in first}  # a link counts by what it leads to
+    waiting = [path for path in first if path.suffix != ".py" and path.name != REFERENCE]
+    named = {path.name: real[path] for path in waiting}
+    while waiting:
+        including = waiting.pop(0)
+        for include, path in _included(including, content[including], folder.resolve().parent):
+            if named.setdefault(include, path) != path:
+                raise KernelError(
+                    f'"{include}" in {including} means {path}, and {named[include]} in another file of the kernel: '
+                    "the compiler knows a header by that name alone; rename one of the two"
+                )
+            if path not in real.values():
+                content[path], real[path] = _read(path), path
+                waiting.append(path)
+    spelled: dict[Path, list[str]] = {}
+    for include, path in named.items():
+        spelled.setdefault(path, []).append(include)
+    return tuple(
+        KernelFile(
+            path.name if path in own else _relative(real[path], folder), path, held, tuple(spelled.get(real[path], ()))
+        )
+        for path, held in content.items()
+    )
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder.resolve())).as_posix()
+
+
+def _included(including: Path, content: bytes, root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield name and place of the headers below `root` that a file includes."""
+    for include in _INCLUDE.findall(content.decode("utf-8", errors="replace")):
+        found = including.parent / include
+        if found.suffix in _SOURCES and found.is_file() and (path := found.resolve()).is_relative_to(root):
+            yield include, path
+
+
+def _with_plain_ends(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KernelError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,89 @@
+// Loads and stores. Vector accesses are spelled out: the compiler splits *(uint4*)p = make_uint4(...) into 4-byte stores,
+// and copies of 16-byte structures into narrower ones. Shared memory is addressed as PTX does it, by 32 bits.
+#pragma once
+
+#include "../common/types.cuh"
+
+/// Hides how a pointer came about: the compiler would otherwise merge offsets into it and add in 64 bits each time.
+template <typename T>
+__device__ __forceinline__ void keep_as_base(const T*& pointer) {
+  asm("" : "+l"(pointer));
+}
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- shared memory
+
+__device__ __forceinline__ u32 load_shared_word(u32 address) {
+  u32 word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+__device__ __forceinline__ Chunk load_shared_chunk(u32 address) {
+  Chunk c;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(c.v[0]), "=r"(c.v[1]), "=r"(c.v[2]), "=r"(c.v[3]) : "r"(address) : "memory");
+  return c;
+}
+__device__ __forceinline__ void load_shared_floats(u32 address, float& x, float& y) {
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void store_shared_floats(u32 address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+__device__ __forceinline__ void store_shared_byte(u32 address, u32 byte) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(byte) : "memory");
+}
+__device__ __forceinline__ void store_shared_half(u32 address, Half half) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(half) : "memory");
+}
+/// 1, 2 or 4 words side by side.
+__device__ __forceinline__ void store_shared(u32 address, u32 word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+__device__ __forceinline__ void store_shared(u32 address, const u32 (&v)[1]) { store_shared(address, v[0]); }
+__device__ __forceinline__ void store_shared(u32 address, const u32 (&v)[2]) {
+  asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(address), "r"(v[0]), "r"(v[1]) : "memory");
+}
+__device__ __forceinline__ void store_shared(u32 address, const u32 (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};"
+               ::"r"(address), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
+// ---- global memory
+
+__device__ __forceinline__ Chunk load_global_chunk(const void* pointer) {
+  Chunk c;
+  asm volatile("ld.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(c.v[0]), "=r"(c.v[1]), "=r"(c.v[2]), "=r"(c.v[3]) : "l"(pointer) : "memory");
+  return c;
+}
+/// From memory that nobody writes during the launch: it may take the read-only path. 4, 8 or 16 bytes.
+template <int BYTES>
+__device__ __forceinline__ void load_global_unwritten(u32* v, const void* pointer) {
+  if constexpr (BYTES == 16)
+    asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(pointer));
+  else if constexpr (BYTES == 8)
+    asm volatile("ld.global.nc.v2.b32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(pointer));
+  else
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
+}
+__device__ __forceinline__ Chunk load_unwritten_chunk(const void* pointer) {
+  Chunk c;
+  load_global_unwritten<16>(c.v, pointer);
+  return c;
+}
+/// 1, 2 or 4 words side by side.
+__device__ __forceinline__ void store_global(void* pointer, u32 word) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
+}
+__device__ __forceinline__ void store_global(void* pointer, const u32 (&v)[1]) { store_global(pointer, v[0]); }
+__device__ __forceinline__ void store_global(void* pointer, const u32 (&v)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1,%2};" ::"l"(pointer), "r"(v[0]), "r"(v[1]) : "memory");
+}
+__device__ __forceinline__ void store_global(void* pointer, const u32 (&v)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};"
+               ::"l"(pointer), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
