@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paths import DATA, ROOT
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 
-ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "tests" / "data" / "table_small.json.gz"
+TABLE = DATA / "table_small.json.gz"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
 

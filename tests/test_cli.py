@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from typer.testing import CliRunner
 
 import evokern
@@ -18,7 +19,6 @@ from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.errors import InternalError, UsageError
 
-ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
 EVOKERN = [sys.executable, "-m", "evokern"]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from paths import DATA
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory, program_key
@@ -22,7 +23,7 @@ from evokern.profiles import chip
 from evokern.trial import Evaluation, Outcome
 from evokern.workers import ForkServer, WorkerPool, wait
 
-FOLDER = Path(__file__).parent / "data" / "kernels" / "scale_rows"
+FOLDER = DATA / "kernels" / "scale_rows"
 SOURCE = """{head}
 extern "C" __global__ void plain(float* x) {{ x[threadIdx.x] *= {factor}; }}
 template <int N> __global__ void family(float* x) {{ x[threadIdx.x] += N % 4; }}

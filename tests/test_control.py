@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import small_table, study, tiny_table
-from test_search import go, trials_of
+from engine_helpers import go, small_table, study, tiny_table, trials_of
 from typer.testing import CliRunner
 
 from evokern.cli.app import app

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import DATA
 
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.table import measured
@@ -18,7 +19,7 @@ from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study
 from evokern.trial import Evaluation, Outcome, Trial
 
-FAULTY = Path(__file__).parent / "data" / "kernels" / "faulty"
+FAULTY = DATA / "kernels" / "faulty"
 KINDS = {
     "out_of_bounds": Evaluation(Outcome.CRASHED, evidence={"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}),
     "misaligned": Evaluation(Outcome.CRASHED, evidence={"error": "CUDA_ERROR_MISALIGNED_ADDRESS"}),

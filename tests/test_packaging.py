@@ -10,8 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from paths import KERNELS, ROOT
 
 
 def _run(arguments: list[str], folder: Path, python_path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -86,4 +85,4 @@ def test_an_editable_install_works_from_another_folder(tmp_path: Path) -> None:
     """From any folder the checkout's own kernels and studies are found."""
     listed = json.loads(_run(["-m", "evokern", "list", "--json"], tmp_path, ROOT).stdout)
     assert {"attention-s512"} <= {study["name"] for study in listed["studies"]}
-    assert {Path(kernel["path"]) for kernel in listed["kernels"]} >= {ROOT / "kernels" / "attention"}
+    assert {Path(kernel["path"]) for kernel in listed["kernels"]} >= {KERNELS / "attention"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernel_rules import asserted_rules, verdicts
+from paths import KERNELS
 
 from evokern.device._sim_worker import SimSettings, SimWorker
 from evokern.diagnosis import host_compiler
@@ -16,7 +17,7 @@ from evokern.profiles import CHIPS
 from evokern.space import Value
 from evokern.study import GateSettings, SimulationSettings, TimingSettings
 
-KERNEL = load_kernel(Path(__file__).parents[1] / "kernels" / "rmsnorm")
+KERNEL = load_kernel(KERNELS / "rmsnorm")
 
 
 @pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
