@@ -26,7 +26,7 @@ PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128", "1,1,1,128,causal
 
 
 def _drawn(count, seed=0):
-    """Return (configuration, problem) pairs, feasible or not, each mma.sync configuration drawn in full."""
+    """Return (configuration, problem) pairs drawn over the whole space, feasible or not."""
     rng = random.Random(seed)
     pairs = []
     for index in range(count):

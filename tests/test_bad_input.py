@@ -181,7 +181,7 @@ def _corrupt(path: Path) -> None:
     ("harm", "told"), [(_newer, "newer"), (_corrupt, "corrupt or no SQLite file")], ids=["newer", "corrupt"]
 )
 def test_databases_that_cannot_be_used(here: Path, harm: Callable[[Path], None], told: str) -> None:
-    """A database of a newer version and a file that is none are refused by every command, and left as they are."""
+    """A newer version's database and a file that is none are refused by readers and writers, and left as they are."""
     _search_some()
     path = here / "evokern.db"
     harm(path)

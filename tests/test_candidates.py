@@ -1,4 +1,4 @@
-"""The hand-picked candidates that a GPU run times stay expressible and feasible, and the best of them compile."""
+"""The hand-picked candidates that a GPU run times stay expressible and feasible."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Compiling: programs and what they use, what refuses to compile, one identity of equal code, the cache, the pool."""
+
 from __future__ import annotations
 
 import os
@@ -266,7 +268,7 @@ def test_a_candidate_over_the_studys_limits_is_over_resources() -> None:
 
 
 def test_the_pool_compiles_in_other_processes(tmp_path: Path) -> None:
-    """Two workers build what they are asked for; a config whose source does not compile is an outcome."""
+    """Two workers build what they are asked for, and keep it in one cache."""
     kernel = load_kernel(FOLDER)
     settings = CompileSettings(FOLDER, (kernel.problem("64,256"),), chip("l4"), tmp_path)
     server = ForkServer(PRELOAD)

@@ -139,7 +139,7 @@ def test_a_resumed_search_knows_what_was_diagnosed(tmp_path: Path, notes: Callab
 
 
 def test_the_end_waits_a_moment_and_resuming_asks_again(tmp_path: Path, notes: Callable[[str], Path]) -> None:
-    """A diagnosis under way keeps a search two seconds at most; what it left open the next session finds out."""
+    """The end of a search waits for a diagnosis under way; what it left open the next session finds out."""
     db = tmp_path / "a.db"
     slow = notes("slow")
     began = time.monotonic()
@@ -203,7 +203,7 @@ def test_proposals_do_not_depend_on_diagnoses(tmp_path: Path, notes: Callable[[s
 
 
 def test_a_device_that_explains_itself_is_left_alone(tmp_path: Path, notes: Callable[[str], Path]) -> None:
-    """Where a device does not ask for it, nothing is diagnosed and no process starts."""
+    """Where a device does not ask for it, nothing is diagnosed."""
     told = notes("told")
     go(tmp_path / "a.db", study("misaligned"), FragileDevice(diagnoses=False))
     assert [] == jobs(told)

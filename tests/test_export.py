@@ -379,6 +379,7 @@ def test_shipped_kernels_have_no_race_on_a_gpu(exported: tuple[str, Path]) -> No
 
 def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
     """The specialised source compiles on its own, to the same machine code as the original with its macros."""
+    from evokern.compile.fingerprint import code_digest
     from evokern.compile.nvrtc import compile_program
     from evokern.compile.records import Program
     from evokern.render import render
@@ -389,6 +390,7 @@ def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
     special = compile_program(device_code(scale, config, problem), "kernel.cu", {}, (), ["scale"], "sm_89")
     assert isinstance(original, Program) and isinstance(special, Program)
     assert original.uses == special.uses
+    assert code_digest(original, ["scale"]) == code_digest(special, ["scale"])
 
 
 @pytest.mark.parametrize("entry", ["scale<2>", "::scale<2>", "ours::scale<2>", "ours::scale< 2 >"])

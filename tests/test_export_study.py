@@ -56,6 +56,7 @@ def test_the_champion_is_exported(here: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "nvcc -arch=sm_89 mine.cu -o mine && ./mine" in told
     text = target.read_text()
+    assert re.search(r"^// study: +scale, ", text, re.MULTILINE)
     assert re.search(rf"^// trial: +{best['trial']}$", text, re.MULTILINE)
     assert re.search(r"^// device: +sim:l4, simulated$", text, re.MULTILINE)
     assert re.search(rf"^// time: +{best['time_us']:.3f} µs predicted$", text, re.MULTILINE)

@@ -1,3 +1,5 @@
+"""The gate: right candidates pass, each fault fails the check meant for it, and a gate without power is refused."""
+
 from __future__ import annotations
 
 import json

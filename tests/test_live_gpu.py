@@ -139,7 +139,7 @@ def test_the_gate_works_in_every_dtype_on_the_gpu(name: str) -> None:
 
 @pytest.mark.parametrize("cache", ["rotate", "flush"])
 def test_both_cache_modes_measure_several_problems(cache: str) -> None:
-    """Two problems give two timings and their geometric mean; a flushed cache is never faster than a warm one."""
+    """Two problems give two timings and their geometric mean, with input sets in turn and with a flushed cache."""
     timing = TimingSettings(cache=cache)  # type: ignore[arg-type]
     with Bench("scale_rows", "256,1024", "512,512", timing=timing) as bench:
         (found,) = bench.run([bench.config()])

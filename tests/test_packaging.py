@@ -57,8 +57,10 @@ def test_a_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> No
     """Kernels and studies are found inside the installed package, and can be used."""
     listed = _run(["-m", "evokern", "list", "--json"], tmp_path, installed)
     assert listed.returncode == 0, listed.stderr
-    kernels = {kernel["name"]: Path(kernel["path"]) for kernel in json.loads(listed.stdout)["kernels"]}
+    found = json.loads(listed.stdout)
+    kernels = {kernel["name"]: Path(kernel["path"]) for kernel in found["kernels"]}
     assert kernels["rmsnorm"] == installed / "evokern" / "_data" / "kernels" / "rmsnorm"
+    assert "attention-s512" in {study["name"] for study in found["studies"]}
     checked = _run(["-m", "evokern", "check", "rmsnorm"], tmp_path, installed)
     assert (checked.returncode, checked.stdout.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
 

@@ -22,7 +22,7 @@ KERNEL = load_kernel(KERNELS / "rmsnorm")
 
 @pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
 def test_rules_agree_between_python_and_cuda(tmp_path: Path) -> None:
-    """For every candidate, each static_assert says what the constraint of its name says."""
+    """For candidates drawn over the whole space, each static_assert says what the constraint of its name says."""
     problems = [KERNEL.problem(text) for text in ("5,264", "3,1022", "8192,8192", "1,36")]
     rng = random.Random(0)
     pairs = [(KERNEL.space.draw(rng), problems[index % 4]) for index in range(1000)]

@@ -272,7 +272,7 @@ def test_datasette_and_sqlite_utils_can_read_it(tmp_path: Path) -> None:
 
 
 def test_reading_does_not_wait_for_optuna_or_the_kernel() -> None:
-    """`show` imports neither Optuna, SQLAlchemy, torch nor a kernel folder."""
+    """What reads a database imports neither Optuna, SQLAlchemy, torch nor CuPy."""
     code = (
         "import sys, evokern.store; print([m for m in ('optuna', 'sqlalchemy', 'torch', 'cupy') if m in sys.modules])"
     )
@@ -428,7 +428,7 @@ def test_a_lock_of_another_program_is_said(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("use", [Store, open_readonly])
 def test_places_that_cannot_be(use: type, tmp_path: Path) -> None:
-    """A folder, a missing folder, and for reading a missing file: said at once, nothing created."""
+    """A folder, and a file in a folder that is missing: said at once, nothing created."""
     with pytest.raises(StoreError):
         use(tmp_path)
     with pytest.raises(StoreError):
