@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
 
+import helpers_path  # noqa: F401 (finds the helpers)
 from paths import KERNELS
 
 from evokern.compile.build import Target, build

@@ -14,6 +14,7 @@ import json
 import math
 from typing import Any
 
+import helpers_path  # noqa: F401 (finds the helpers)
 from paths import DATA
 
 from evokern.device.table import FORMAT

@@ -11,6 +11,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import helpers_path  # noqa: F401 (finds the helpers)
 from gpu_launcher import Job, launch_all
 from parity_tools import PARITY, Case, cases, fingerprint, program_of
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import helpers_path  # noqa: F401 (finds the helpers)
 from paths import DATA
 
 from evokern.device._base import Request, Task
