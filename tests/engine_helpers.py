@@ -7,16 +7,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paths import DATA
+
+from evokern.api import search
 from evokern.device.recorded import read_recording
 from evokern.device.table import Table, TableDevice, measured
 from evokern.profiles import chip
 from evokern.samplers import History, make_sampler
+from evokern.search import SearchResult
 from evokern.search._loop import Earlier, Limits, Loop, Nowhere
 from evokern.space import Config, Gene, Mutation, Parameter, Space
+from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study
 from evokern.trial import Evaluation, Outcome, Trial
-
-DATA = Path(__file__).parent / "data"
 
 
 @cache
@@ -101,6 +104,19 @@ def loop_over(
     finally:
         device.close()
     return [trials_seen[number] for number in sorted(trials_seen)], end, loop
+
+
+def go(db: Path, table: Table | None = None, **keywords: Any) -> SearchResult:
+    """Search a recording."""
+    found = keywords.pop("study", study())
+    device = keywords.pop("device", None) or TableDevice(table or small_table())
+    return search(found, db=db, device=device, **keywords)
+
+
+def trials_of(db: Path, name: str | None = None) -> list[Trial]:
+    """Return the trials of a study, or of the only one."""
+    with open_readonly(db) as reader:
+        return list(reader.trials(reader.study(name)))
 
 
 def sampler_settings(name: str, **options: Any) -> SamplerSettings:

@@ -22,7 +22,9 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
+
+import helpers_path  # noqa: F401 (finds the helpers)
+from paths import KERNELS
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
@@ -36,7 +38,6 @@ from evokern.space import Config
 from evokern.study import GateSettings, TimingSettings
 from evokern.trial import Evaluation, Outcome
 
-KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 PROBLEMS = {
     "attention": ("2,8,512,64", "attention-s512"),
     "attention_fp8": ("2,8,512,64", "attention-fp8"),

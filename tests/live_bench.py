@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+
+from paths import DATA
 
 from evokern.device._base import Request, StartReport, Task
 from evokern.device.live import LiveDevice, open_live
@@ -16,14 +17,12 @@ from evokern.space import Config
 from evokern.study import Study
 from evokern.trial import Evaluation
 
-KERNELS = Path(__file__).parent / "data" / "kernels"
-
 
 class Bench:
     """A started device, and what it answered."""
 
     def __init__(self, name: str, *problems: str, **settings: object) -> None:
-        self.kernel: Kernel = load_kernel(KERNELS / name)
+        self.kernel: Kernel = load_kernel(DATA / "kernels" / name)
         self.problems = tuple(self.kernel.problem(text) for text in problems)
         self.study = replace(Study("test", str(self.kernel.folder), problems), **settings)  # type: ignore[arg-type]
         self.device: LiveDevice = open_live("auto")

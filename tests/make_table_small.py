@@ -12,8 +12,10 @@ import gzip
 import hashlib
 import json
 import math
-from pathlib import Path
 from typing import Any
+
+import helpers_path  # noqa: F401 (finds the helpers)
+from paths import DATA
 
 from evokern.device.table import FORMAT
 from evokern.space import Config, Gene, Mutation, Parameter, Space
@@ -94,7 +96,7 @@ def table() -> dict[str, Any]:
 
 
 def main() -> None:
-    path = Path(__file__).parent / "data" / "table_small.json.gz"
+    path = DATA / "table_small.json.gz"
     text = json.dumps(table(), separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(text, mtime=0))
     print(f"{path}: {path.stat().st_size} bytes")

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import helpers_path  # noqa: F401 (finds the helpers)
 import numpy as np
 from ranking import Ranking
 from scipy.stats import spearmanr

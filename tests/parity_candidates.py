@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from gpu_launcher import Job
+from paths import DATA, KERNELS
 
 from evokern import simt
 from evokern.compile.build import tensors_of
@@ -22,10 +22,8 @@ from evokern.kernel import Kernel, Launch, Problem, Scalar
 from evokern.render import render
 from evokern.space import Config
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = {
-    name: ROOT / "kernels" / name for name in ("attention", "matmul", "rmsnorm")
-} | {"scale_rows": ROOT / "tests" / "data" / "kernels" / "scale_rows"}  # fmt: skip
+FOLDERS = {name: KERNELS / name for name in ("attention", "matmul", "rmsnorm")}
+FOLDERS["scale_rows"] = DATA / "kernels" / "scale_rows"
 Array = np.ndarray[Any, Any]
 
 CANDIDATES: tuple[tuple[str, str, dict[str, Any]], ...] = (

@@ -24,17 +24,17 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paths import DATA
 
 from evokern import simt
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Program
 from evokern.simt import numerics
 
-PARITY = Path(__file__).parent / "data" / "parity"
+PARITY = DATA / "parity"
 Array = np.ndarray[Any, Any]
 
 

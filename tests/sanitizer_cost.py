@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+import helpers_path  # noqa: F401 (finds the helpers)
 from parity_candidates import FOLDERS
 
 from evokern import simt

@@ -8,6 +8,7 @@ each search the imports.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -25,10 +26,13 @@ from engine_helpers import small_table, study
 
 from evokern.api import search
 from evokern.device.table import TableDevice
+from evokern.errors import UsageError
 from evokern.search import Progress
 from evokern.store import Store, open_readonly
 
 SEED = 11
+KILLS = int(os.environ.get("EVOKERN_KILLS", "4"))
+"""How often a test kills a search."""
 
 
 def one_search(db: Path, workers: int, trials: int, sampler: str, delay_s: float, report: int | None = None) -> Any:
@@ -65,6 +69,25 @@ def rows(db: Path) -> dict[int, tuple[Any, ...]]:
         return {}
     finally:
         connection.close()
+
+
+def recorded(db: Path) -> int:
+    """Return how many trials a database holds; none where it is not there yet."""
+    try:
+        with open_readonly(db) as reader:
+            return sum(reader.outcomes(reader.study()).values())
+    except UsageError:
+        return 0
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes whose environment has a mark, and which have not ended."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def alive(group: int) -> list[int]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
+from paths import DATA
 
 from evokern import simt
 from evokern.compile.headers import include_directories
 
-DEFECTS = Path(__file__).parent / "data" / "defects"
+DEFECTS = DATA / "defects"
 DTYPES = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i32": np.int32, "u32": np.uint32, "i64": np.int64,
     "u64": np.uint64, "u16": np.uint16, "u8": np.uint8, "i8": np.int8,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
@@ -22,7 +23,7 @@ from evokern.render import macros, render
 from evokern.space import Config, Value
 from evokern.study import GateSettings, SimulationSettings, TimingSettings
 
-FOLDER = Path(__file__).parents[1] / "kernels" / "attention_fp8"
+FOLDER = KERNELS / "attention_fp8"
 KERNEL = load_kernel(FOLDER)
 SOURCE = (FOLDER / "kernel.cu").read_text()
 RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", SOURCE)

@@ -3,11 +3,11 @@
 import random
 import re
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from paths import KERNELS
 
 from evokern import simt
 from evokern.compile.nvrtc import compile_program
@@ -18,7 +18,7 @@ from evokern.feasibility import check
 from evokern.profiles import CHIPS
 from evokern.render import macros, render
 
-FOLDER = Path(__file__).parents[1] / "kernels" / "attention"
+FOLDER = KERNELS / "attention"
 KERNEL = load_kernel(FOLDER)
 RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", (FOLDER / "kernel.cu").read_text())
 WGMMA = {"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "WARPS_M": 4}
@@ -26,7 +26,7 @@ PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128", "1,1,1,128,causal
 
 
 def _drawn(count, seed=0):
-    """Return (configuration, problem) pairs, feasible or not, each mma.sync configuration drawn in full."""
+    """Return (configuration, problem) pairs drawn over the whole space, feasible or not."""
     rng = random.Random(seed)
     pairs = []
     for index in range(count):

@@ -6,11 +6,11 @@ it holds what evo needs at most, and says little about the whole space.
 
 from __future__ import annotations
 
-from pathlib import Path
+from paths import DATA
 
 from evokern.replay import replay
 
-RECORDING = Path(__file__).parent / "data" / "attention_s512_h200.json.gz"
+RECORDING = DATA / "attention_s512_h200.json.gz"
 
 
 def test_evo_comes_within_five_per_cent_soon() -> None:

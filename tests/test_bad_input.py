@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paths import DATA, ROOT
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 
-ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "tests" / "data" / "table_small.json.gz"
+TABLE = DATA / "table_small.json.gz"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
 
@@ -181,7 +181,7 @@ def _corrupt(path: Path) -> None:
     ("harm", "told"), [(_newer, "newer"), (_corrupt, "corrupt or no SQLite file")], ids=["newer", "corrupt"]
 )
 def test_databases_that_cannot_be_used(here: Path, harm: Callable[[Path], None], told: str) -> None:
-    """A database of a newer version and a file that is none are refused by every command, and left as they are."""
+    """A newer version's database and a file that is none are refused by readers and writers, and left as they are."""
     _search_some()
     path = here / "evokern.db"
     harm(path)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from gpu_launcher import Job
 from gpu_tools import find_tool, measured
 from parity_candidates import candidate
+from paths import DATA
 
 from evokern import simt
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Program
 from evokern.driver import probe
 
-SOURCE = (Path(__file__).parent / "data" / "conflicts" / "tile_copy.cu").read_text()
+SOURCE = (DATA / "conflicts" / "tile_copy.cu").read_text()
 ENTRIES = ("stores_and_columns", "stores_and_matrices", "copies_and_matrices")
 LAYOUTS = ("plain", "padded", "xor_swizzle")
 GRID, BLOCK = 4, 128

@@ -1,26 +1,25 @@
-"""The hand-picked candidates that a GPU run times stay expressible and feasible, and the best of them compile."""
+"""The hand-picked candidates that a GPU run times stay expressible and feasible."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import DATA, KERNELS, STUDIES
 
 from evokern.discovery import find_kernel, find_study
 from evokern.feasibility import check
 from evokern.profiles import CHIPS, limits_for
 
-ROOT = Path(__file__).resolve().parent.parent
-GROUPS = json.loads((ROOT / "tests" / "data" / "candidates.json").read_text(encoding="utf-8"))
+GROUPS = json.loads((DATA / "candidates.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group['study']}@{group.get('problem', 'own')}")
 def test_hand_picked_candidates_are_feasible(group: dict[str, Any]) -> None:
     """Each choice that is named takes effect, no two candidates are the same, and an H200 can run each."""
-    study = find_study(str(ROOT / "studies" / f"{group['study']}.toml"))
-    kernel = find_kernel(str(ROOT / "kernels" / study.kernel))
+    study = find_study(str(STUDIES / f"{group['study']}.toml"))
+    kernel = find_kernel(str(KERNELS / study.kernel))
     problem = kernel.problem(group.get("problem", study.problems[0]))
     chip = limits_for(CHIPS["h200"], study.limits)
     default = kernel.space.default()

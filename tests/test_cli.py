@@ -10,15 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from typer.testing import CliRunner
 
 import evokern
 from evokern.cli._command import app, guarded
 from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.compile.cache import CompileCache
+from evokern.compile.records import Program
 from evokern.errors import InternalError, UsageError
 
-ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
 EVOKERN = [sys.executable, "-m", "evokern"]
 
@@ -197,13 +199,16 @@ def test_doctor_tells_what_is_there() -> None:
 
 
 def test_the_cache_can_be_capped_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`evokern cache` shows, caps and clears the folder that EVOKERN_CACHE names."""
+    """`evokern cache` shows, caps and clears the folder that EVOKERN_CACHE names; where it is off, that is said."""
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
     code, text = _invoke("cache", "--cap", "2GB", "--json")
     assert (code, json.loads(text)["cap_bytes"]) == (0, 2 * 10**9)
-    assert _invoke("cache", "--clear")[0] == 0
+    assert _invoke("cache") == (0, f"{tmp_path / 'cache'}: 0 programs, 0.0 MB of at most 2000 MB\n")
+    CompileCache(tmp_path / "cache").put("ab12", Program(b"code", {}, {}, "", seconds=1.0))
+    assert _invoke("cache", "--clear")[1].startswith("dropped 1 programs\n")
     monkeypatch.setenv("EVOKERN_CACHE", "off")
-    assert _invoke("cache")[0] == 2
+    code, text = _invoke("cache")
+    assert (code, "EVOKERN_CACHE is off" in text) == (2, True)
 
 
 def test_times_are_written_for_people() -> None:

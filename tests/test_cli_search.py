@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_report import write
+from paths import DATA
+from stored_studies import write_study
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -26,8 +27,7 @@ from evokern.search import Progress
 from evokern.space import Config
 from evokern.trial import Evaluation, Outcome, Timing, Trial
 
-ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "tests" / "data" / "table_small.json.gz"
+TABLE = DATA / "table_small.json.gz"
 
 
 def _invoke(*arguments: str) -> tuple[int, str, str]:
@@ -376,7 +376,7 @@ def test_predicted_times_are_labelled() -> None:
 
 def test_a_predicted_trial_is_labelled(tmp_path: Path) -> None:
     """The first line of a trial says that its time is predicted, though its outcome is the one of measured trials."""
-    write(tmp_path / "p.db", 3, predicted=True)
+    write_study(tmp_path / "p.db", 3, predicted=True)
     told = _invoke("show", "--trial", "0", "--db", str(tmp_path / "p.db"))[1].splitlines()[0]
     assert re.search(r": measured, \d+\.\d+ µs predicted$", told)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_helpers import tiny_table
-from test_store import MEASURED, record
+from stored_studies import MEASURED, record
 from typer.testing import CliRunner
 
 from evokern.cli.app import app

@@ -1,3 +1,5 @@
+"""Compiling: programs and what they use, what refuses to compile, one identity of equal code, the cache, the pool."""
+
 from __future__ import annotations
 
 import os
@@ -6,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from paths import DATA
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory, program_key
@@ -22,7 +25,7 @@ from evokern.profiles import chip
 from evokern.trial import Evaluation, Outcome
 from evokern.workers import ForkServer, WorkerPool, wait
 
-FOLDER = Path(__file__).parent / "data" / "kernels" / "scale_rows"
+FOLDER = DATA / "kernels" / "scale_rows"
 SOURCE = """{head}
 extern "C" __global__ void plain(float* x) {{ x[threadIdx.x] *= {factor}; }}
 template <int N> __global__ void family(float* x) {{ x[threadIdx.x] += N % 4; }}
@@ -265,7 +268,7 @@ def test_a_candidate_over_the_studys_limits_is_over_resources() -> None:
 
 
 def test_the_pool_compiles_in_other_processes(tmp_path: Path) -> None:
-    """Two workers build what they are asked for; a config whose source does not compile is an outcome."""
+    """Two workers build what they are asked for, and keep it in one cache."""
     kernel = load_kernel(FOLDER)
     settings = CompileSettings(WorkerContext(FOLDER, (kernel.problem("64,256"),), chip("l4")), tmp_path)
     server = ForkServer(PRELOAD)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import small_table, study, tiny_table
-from test_search import go, trials_of
+from engine_helpers import go, small_table, study, tiny_table, trials_of
 from typer.testing import CliRunner
 
 from evokern.api import resume
@@ -159,7 +158,7 @@ def test_a_control_is_fixed_when_a_study_begins(tmp_path: Path) -> None:
 
 
 def test_controls_that_say_nothing_are_refused(tmp_path: Path) -> None:
-    """Random beside random, and what is no control; nothing is left behind."""
+    """Random beside random, what is no control, and what is no price."""
     for keywords, message in (
         ({"sampler": "random", "control": "random"}, "compares it with itself"),
         ({"control": "tpe"}, "control = 'tpe'"),

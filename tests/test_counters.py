@@ -11,15 +11,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from columns_kernel import DECLARATION, ColumnsGpu, work_in, write_columns
 from gpu_tools import find_tool
+from paths import DATA
 from profile_command import profile, refused
-from test_profile import DECLARATION, SOURCE, TILE, PretendedH200
 from typer.testing import CliRunner
 
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.device._base import Answer, Request
+from evokern.device._base import Request
 from evokern.device._gpu_lock import GpuLock
 from evokern.device._gpu_profile import LiveGpu
 from evokern.device._ncu import METRICS
@@ -31,8 +32,9 @@ from evokern.explain.counters import combined
 from evokern.profiles import CHIPS
 from evokern.space import Mutation, Space
 from evokern.store import open_readonly
+from evokern.trial import Evaluation
 
-FAKE = Path(__file__).parent / "data" / "ncu"
+FAKE = DATA / "ncu"
 DOCUMENTED = DECLARATION.replace(
     'Parameter("STRIDE", (1, 2, 32), default=1)',
     'Parameter("STRIDE", (1, 2, 4, 32), default=1, doc="floats between neighbours in shared memory")',
@@ -41,31 +43,22 @@ SHORT = "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.rat
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
 
 
-class FiveMicroseconds(PretendedH200):
+class FiveMicroseconds(ColumnsGpu):
     """Takes long enough for the launch not to be what counts."""
 
-    def submit(self, request: Request) -> None:
-        time_us = 5.0 + abs(request.config.STRIDE - 2)
-        self._ready.append(Answer(request.number, measured(time_us, f"{request.number}")))
+    def evaluation(self, request: Request) -> Evaluation:
+        return measured(5.0 + abs(request.config.STRIDE - 2), f"{request.number}")
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with an H200 and Nsight Compute, as far as `profile` can see, and a searched study."""
-    (tmp_path / "studies").mkdir()
-    folder = tmp_path / "kernels" / "columns"
-    folder.mkdir(parents=True)
-    (folder / "kernel.py").write_text(DOCUMENTED)
-    (folder / "kernel.cu").write_text(SOURCE)
-    (folder / "tile.cuh").write_text(TILE)
-    (tmp_path / "studies" / "mine.toml").write_text('kernel = "columns"\nproblems = ["4096", "64"]\n')
+    write_columns(tmp_path, DOCUMENTED)
+    work_in(tmp_path, monkeypatch)
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "ncu").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{FAKE / "ncu.py"}" "$@"\n')
     (tools / "ncu").chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("EVOKERN_DB", raising=False)
-    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setenv("FAKE_NCU_LOG", str(tmp_path / "asked.log"))
     gpu = LiveGpu(0, "NVIDIA H200", "GPU-of-a-test", "0000:00:00.0", "13.0", CHIPS["h200"])
@@ -306,11 +299,7 @@ def test_launches_add_up_to_a_call() -> None:
 @pytest.mark.skipif(find_tool("ncu") is None, reason="Nsight Compute (ncu) is not installed")
 def test_a_real_candidate_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU every counter is there: a 32-way conflict is found as such, and the same kernel without it has none."""
-    folder = tmp_path / "kernels" / "columns"
-    folder.mkdir(parents=True)
-    (folder / "kernel.py").write_text(DOCUMENTED)
-    (folder / "kernel.cu").write_text(SOURCE)
-    (folder / "tile.cuh").write_text(TILE)
+    write_columns(tmp_path, DOCUMENTED)
     monkeypatch.chdir(tmp_path)
     words = ["profile", "columns", "--device", "cuda:0", "--problem", "1048576", "--json"]
     result = CliRunner().invoke(app, [*words, "--set", "STRIDE=32", "--keep", "report"])

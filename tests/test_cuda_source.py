@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import DATA
 
 from evokern.cuda_source import CudaSource, device_only, read
 from evokern.errors import SourceError
 
-FILES = Path(__file__).parent / "data" / "cuda_files"
+FILES = DATA / "cuda_files"
 NAMES = ["torch_extension.cu", "nvcc_program.cu", "templates.cu", "cuda_sample.cu", "windows.cu", "tensor_core.cu"]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from paths import DATA, KERNELS
 
 from evokern import render
 from evokern.compile import headers
@@ -19,8 +19,7 @@ from evokern.discovery import load_kernel
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
 
-ROOT = Path(__file__).parent.parent
-CHOICES = (ROOT / "tests" / "data" / "cuda_files" / "choices.cu").read_text()
+CHOICES = (DATA / "cuda_files" / "choices.cu").read_text()
 VALUES = {"LOADS_SCALAR": "0", "LOADS_VECTOR": "1"}
 
 
@@ -255,7 +254,7 @@ def test_what_is_not_certain_has_no_value(expression: str) -> None:
 
 def random_candidates(name: str, problem: str, count: int) -> list[render.Rendered]:
     """Programs of random candidates that keep the kernel's own constraints."""
-    kernel = load_kernel(ROOT / "kernels" / name)
+    kernel = load_kernel(KERNELS / name)
     at = kernel.problem(problem)
     generator = random.Random(20)
     found: list[render.Rendered] = []

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import make_table_small
 import pytest
-from engine_helpers import DATA, small_table, study, tiny_table
+from engine_helpers import small_table, study, tiny_table
+from paths import DATA
 
 from evokern.device import Request, Task
 from evokern.device._open import open_device

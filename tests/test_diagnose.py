@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import DATA
 
 from evokern import api
 from evokern.api import search
@@ -20,7 +21,7 @@ from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study
 from evokern.trial import Evaluation, Outcome, Trial
 
-FAULTY = Path(__file__).parent / "data" / "kernels" / "faulty"
+FAULTY = DATA / "kernels" / "faulty"
 KINDS = {
     "out_of_bounds": Evaluation(Outcome.CRASHED, evidence={"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}),
     "misaligned": Evaluation(Outcome.CRASHED, evidence={"error": "CUDA_ERROR_MISALIGNED_ADDRESS"}),
@@ -140,7 +141,7 @@ def test_a_resumed_search_knows_what_was_diagnosed(tmp_path: Path, notes: Callab
 
 
 def test_the_end_waits_a_moment_and_resuming_asks_again(tmp_path: Path, notes: Callable[[str], Path]) -> None:
-    """A diagnosis under way keeps a search two seconds at most; what it left open the next session finds out."""
+    """The end of a search waits for a diagnosis under way; what it left open the next session finds out."""
     db = tmp_path / "a.db"
     slow = notes("slow")
     began = time.monotonic()
@@ -204,7 +205,7 @@ def test_proposals_do_not_depend_on_diagnoses(tmp_path: Path, notes: Callable[[s
 
 
 def test_a_device_that_explains_itself_is_left_alone(tmp_path: Path, notes: Callable[[str], Path]) -> None:
-    """Where a device does not ask for it, nothing is diagnosed and no process starts."""
+    """Where a device does not ask for it, nothing is diagnosed."""
     told = notes("told")
     go(tmp_path / "a.db", study("misaligned"), FragileDevice(diagnoses=False))
     assert [] == jobs(told)

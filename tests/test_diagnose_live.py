@@ -9,6 +9,7 @@ from typing import Any
 
 import emulated_gpu
 import pytest
+from paths import DATA
 from typer.testing import CliRunner
 
 from evokern import api
@@ -23,7 +24,7 @@ from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study, TimingSettings
 from evokern.trial import Outcome, Trial
 
-FAULTY = Path(__file__).parent / "data" / "kernels" / "faulty"
+FAULTY = DATA / "kernels" / "faulty"
 FOUND = {
     "misaligned": ("CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned", "make_float2(result, result)"),
     "out_of_bounds": ("CUDA_ERROR_ILLEGAL_ADDRESS", "out_of_bounds", "y[i + (1ll << (32 + VARIANT))] = result"),

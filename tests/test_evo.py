@@ -162,7 +162,7 @@ def test_a_list_is_searched_the_same_after_an_interruption() -> None:
 
 
 def test_finds_the_best_of_a_small_kernel_early() -> None:
-    """On a smooth space with a few thousand candidates the optimum takes well under a hundred trials."""
+    """On a smooth space with a few thousand candidates the optimum takes fewer than a hundred trials."""
     best = min(log_time(c) for c in kernel_space().grid() if kernel_space().feasible(c))
     for seed in range(2):
         proposals, _ = search(kernel_space(), measured, 90, window=1, seed=seed)

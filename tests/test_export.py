@@ -12,6 +12,7 @@ import pytest
 from gpu_tools import find_tool
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import DATA, KERNELS, ROOT
 
 from evokern.diagnosis import host_compiler
 from evokern.discovery import find_kernel, load_kernel
@@ -23,8 +24,7 @@ from evokern.feasibility import launches_of
 from evokern.kernel import Kernel
 from evokern.profiles import CHIPS
 
-ROOT = Path(__file__).resolve().parent.parent
-FAKE = ROOT / "tests" / "data" / "fake_cuda"
+FAKE = DATA / "fake_cuda"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHIPPED = {
     "attention": "2,8,512,64",
@@ -110,7 +110,7 @@ def test_what_escapes_as_a_plain_number_is_guarded() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_launches_follow_the_shape(name: str) -> None:
     """A shipped kernel's traced launches are its own, at other shapes that pass the guards."""
-    kernel = find_kernel(str(ROOT / "kernels" / name))
+    kernel = find_kernel(str(KERNELS / name))
     problem = kernel.problem(SHIPPED[name])
     config = kernel.space.default()
     traces = trace(kernel, config, problem, CHIPS["h200"])
@@ -230,14 +230,11 @@ def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[.
 
 def test_the_readme_names_every_exit_code() -> None:
     """The exit codes that the program can end with are the ones that the README tells."""
-    root = Path(__file__).resolve().parent.parent
-    template = (root / "evokern" / "export" / "program.cu.in").read_text(encoding="utf-8")
+    template = (ROOT / "evokern" / "export" / "program.cu.in").read_text(encoding="utf-8")
     ends = template.partition("int main(")[2] + "".join(re.findall(r"std::exit\(\d\)", template))
     codes = {int(code) for code in re.findall(r"(?:return |\? |: |exit\()(\d)(?=[;) ])", ends)}
     assert codes == {0, 1, 2, 3}
-    told = re.search(
-        r"PASS \(exit code (\d)\) or FAIL \((\d)\); (\d) is .*, (\d) an error", (root / "README.md").read_text()
-    )
+    told = re.search(r"PASS \(exit code (\d)\) or FAIL \((\d)\); (\d) is .*, (\d) an error", README)
     assert told is not None
     assert {int(code) for code in told.groups()} == codes
 
@@ -318,7 +315,7 @@ def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
 )
 def test_build_line_names_the_architecture_that_the_candidate_needs(tensor_cores: str, target: str) -> None:
     """Wgmma exists on sm_90a alone, which nvcc takes in its long form only."""
-    kernel = find_kernel(str(ROOT / "kernels" / "attention"))
+    kernel = find_kernel(str(KERNELS / "attention"))
     config = kernel.space.canonical({**kernel.space.default(), "TENSOR_CORES": tensor_cores})
     text = standalone(kernel, config, kernel.problem(SHIPPED["attention"]), CHIPS["h200"], Provenance())
     assert f"\n//     nvcc {target} best.cu -o best\n" in text
@@ -328,7 +325,7 @@ def test_build_line_names_the_architecture_that_the_candidate_needs(tensor_cores
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:
     """An export of each shipped kernel's default candidate builds without a warning, and refuses bad shapes alone."""
-    kernel = find_kernel(str(ROOT / "kernels" / name))
+    kernel = find_kernel(str(KERNELS / name))
     text = standalone(kernel, kernel.space.default(), kernel.problem(SHIPPED[name]), CHIPS["l4"], Provenance())
     (tmp_path / "best.cu").write_text(text)
     build = ["nvcc", "-arch=sm_89", "best.cu", "-o", "best"]
@@ -349,7 +346,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     from evokern.driver import probe
 
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    kernel = find_kernel(str(ROOT / "kernels" / name))
+    kernel = find_kernel(str(KERNELS / name))
     problem = {"matmul": "512,640,256", "rmsnorm": "64,8192"}.get(name, SHIPPED[name])
     text = standalone(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["l4"], Provenance())
     (folder / "best.cu").write_text(text)
@@ -382,6 +379,7 @@ def test_shipped_kernels_have_no_race_on_a_gpu(exported: tuple[str, Path]) -> No
 
 def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
     """The specialised source compiles on its own, to the same machine code as the original with its macros."""
+    from evokern.compile.fingerprint import code_digest
     from evokern.compile.nvrtc import compile_program
     from evokern.compile.records import Program
     from evokern.render import render
@@ -392,6 +390,7 @@ def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
     special = compile_program(device_code(scale, config, problem), "kernel.cu", {}, (), ["scale"], "sm_89")
     assert isinstance(original, Program) and isinstance(special, Program)
     assert original.uses == special.uses
+    assert code_digest(original, ["scale"]) == code_digest(special, ["scale"])
 
 
 @pytest.mark.parametrize("entry", ["scale<2>", "::scale<2>", "ours::scale<2>", "ours::scale< 2 >"])

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -56,6 +56,7 @@ def test_the_champion_is_exported(here: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "nvcc -arch=sm_89 mine.cu -o mine && ./mine" in told
     text = target.read_text()
+    assert re.search(r"^// study: +scale, ", text, re.MULTILINE)
     assert re.search(rf"^// trial: +{best['trial']}$", text, re.MULTILINE)
     assert re.search(r"^// device: +sim:l4, simulated$", text, re.MULTILINE)
     assert re.search(rf"^// time: +{best['time_us']:.3f} µs predicted$", text, re.MULTILINE)

@@ -118,7 +118,7 @@ def test_limits_of_another_chip_and_single_overrides() -> None:
 def test_a_constraint_that_raises_names_itself_and_the_candidate() -> None:
     """A fault in a declared function is the kernel author's, and says which function and candidate."""
     broken = _kernel(constraints=(Constraint("bad", lambda c: 1 // 0 == 0, "never"),))
-    with pytest.raises(KernelError, match="constraint bad raised ZeroDivisionError"):
+    with pytest.raises(KernelError, match=r"constraint bad raised ZeroDivisionError: .* for \{'LOADS': 'scalar', "):
         _violation(broken, 192)
 
 
@@ -154,7 +154,7 @@ def test_narrowed_genes_and_unknown_ones() -> None:
 
 @given(st.integers(0, 2**32))
 def test_canonical_configurations_are_fixed_points(seed: int) -> None:
-    """Drawn configurations are canonical, and neighbours are feasible, different and canonical."""
+    """Drawn configurations are canonical, and their neighbours are different and canonical."""
     space = _kernel().space
     config = space.draw(random.Random(seed))
     assert space.canonical(config) == config

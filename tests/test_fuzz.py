@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
+from paths import DATA, ROOT
 
 from evokern.discovery import load_kernel
 from evokern.errors import KernelError
@@ -13,7 +13,7 @@ from evokern.explain.fuzz import MOST_ELEMENTS, Case, Checker, fuzz, shapes
 from evokern.profiles import chip
 from evokern.study import Study
 
-KERNEL = load_kernel(Path(__file__).parent / "data" / "kernels" / "tail_bug")
+KERNEL = load_kernel(DATA / "kernels" / "tail_bug")
 L4 = chip("l4")
 STUDY = Study("tail_bug", "tail_bug", ("64,4096",))
 PROBLEM = KERNEL.problem("64,4096")
@@ -63,7 +63,7 @@ def test_shapes_of_a_seed_are_the_same_again() -> None:
 
 def test_alignment_reaches_the_kernel() -> None:
     """A buffer that begins at an odd multiple of four bytes is one that eight-byte loads cannot have."""
-    exploits = load_kernel(Path(__file__).parents[1] / "evokern" / "exploits" / "kernel")
+    exploits = load_kernel(ROOT / "evokern" / "exploits" / "kernel")
     config = exploits.space.default().replace(CASE="cheat_misaligned")
     found = Checker(exploits, config, Study("exploits", "exploits", ("24,40,512",)), L4)
     problem = exploits.problem("24,40,32")

@@ -1,15 +1,17 @@
+"""The gate: right candidates pass, each fault fails the check meant for it, and a gate without power is refused."""
+
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import DATA
 
 from evokern.discovery import load_kernel
 from evokern.errors import KernelError
@@ -21,7 +23,7 @@ from evokern.study import GateSettings
 
 CPU = torch.device("cpu")
 SETTINGS = GateSettings(guard_bytes=256)
-KERNEL = load_kernel(Path(__file__).parent / "data" / "kernels" / "scale_rows")
+KERNEL = load_kernel(DATA / "kernels" / "scale_rows")
 PROBLEM = KERNEL.problem("5,96")
 CONFIG = KERNEL.space.default()
 LAUNCHES = tuple(KERNEL.launches(CONFIG, PROBLEM))

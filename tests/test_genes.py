@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -94,4 +95,5 @@ def test_few_trials_give_no_verdict() -> None:
 def test_findings_are_json_values() -> None:
     """They can be stored and printed as they are."""
     for finding in learned(GENES, everything()):
+        assert json.dumps(finding.as_dict(), allow_nan=False)
         assert set(finding.as_dict()) == {"gene", "kind", "text", "trials", "effect", "interval"}

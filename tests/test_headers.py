@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from paths import DATA
 
 from evokern.compile import headers
 from evokern.cuda_source import CudaSource, headers_known, read
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
 
-FILES = Path(__file__).parent / "data" / "cuda_files"
+FILES = DATA / "cuda_files"
 
 
 def compile_source(

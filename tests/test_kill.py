@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -19,14 +18,15 @@ from typing import Any
 
 import optuna
 import pytest
+import search_process
 from engine_helpers import small_table
+from search_process import KILLS, marked, recorded
 
 from evokern.samplers import Result
 from evokern.store import open_readonly
 
-KILLS = int(os.environ.get("EVOKERN_KILLS", "4"))
 TRIALS = 60 if KILLS <= 10 else 400
-PROGRAM = Path(__file__).parent / "search_process.py"
+PROGRAM = Path(search_process.__file__)
 
 
 def run(*arguments: object) -> list[dict[str, Any]]:
@@ -125,23 +125,3 @@ def test_ctrl_c_while_the_device_opens(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["opening.db"]
     with open_readonly(db) as reader:
         assert [session.end_reason for session in reader.sessions(reader.study())] == ["interrupted"]
-
-
-def marked(mark: str) -> list[int]:
-    """Return the processes whose environment has a mark, and which have not ended."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
-
-
-def recorded(db: Path) -> int:
-    from evokern.errors import UsageError
-
-    try:
-        with open_readonly(db) as reader:
-            return sum(reader.outcomes(reader.study()).values())
-    except UsageError:
-        return 0

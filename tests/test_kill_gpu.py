@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_process import rows
-from test_kill import KILLS, marked, recorded
+from search_process import KILLS, marked, recorded, rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(90 + 30 * KILLS)]
 

@@ -1,3 +1,5 @@
+"""What the live device is made of, without a GPU: profiles from the driver, the lock of a GPU, clocks, imports."""
+
 from __future__ import annotations
 
 import os

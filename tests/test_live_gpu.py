@@ -14,6 +14,7 @@ from pathlib import Path
 import live_bench
 import pytest
 from live_bench import Bench
+from paths import DATA
 
 from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, KernelError
@@ -126,7 +127,7 @@ def test_the_gate_works_in_every_dtype_on_the_gpu(name: str) -> None:
     from evokern.gate import Gate
     from evokern.gate.power import prove_power
 
-    kernel = load_kernel(live_bench.KERNELS / "cheats")
+    kernel = load_kernel(DATA / "kernels" / "cheats")
     tensors = {"x": Tensor(name, (4, 64)), "y": Tensor(name, (4, 64), role="output")}
     workload = replace(
         kernel.workload, reference=lambda p, i: {"y": i["x"].flip(0) + 1}, tolerance={"y": Tolerance(1e-2, 0.2)}
@@ -138,7 +139,7 @@ def test_the_gate_works_in_every_dtype_on_the_gpu(name: str) -> None:
 
 @pytest.mark.parametrize("cache", ["rotate", "flush"])
 def test_both_cache_modes_measure_several_problems(cache: str) -> None:
-    """Two problems give two timings and their geometric mean; a flushed cache is never faster than a warm one."""
+    """Two problems give two timings and their geometric mean, with input sets in turn and with a flushed cache."""
     timing = TimingSettings(cache=cache)  # type: ignore[arg-type]
     with Bench("scale_rows", "256,1024", "512,512", timing=timing) as bench:
         (found,) = bench.run([bench.config()])

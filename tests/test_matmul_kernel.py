@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernel_rules import asserted_rules, verdicts
+from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
@@ -19,7 +20,7 @@ from evokern.render import render
 from evokern.space import Value
 from evokern.study import GateSettings, SimulationSettings, TimingSettings
 
-FOLDER = Path(__file__).parents[1] / "kernels" / "matmul"
+FOLDER = KERNELS / "matmul"
 KERNEL = load_kernel(FOLDER)
 WGMMA: dict[str, Value] = {"TENSOR_CORES": "wgmma", "WARPS_M": 4}
 PROBLEMS = ("4096,4096,4096", "144,160,96", "33,35,37", "1,8,72")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import DATA
 
 from evokern.profiles import CHIPS
 from evokern.search._find import find
@@ -15,7 +16,7 @@ from evokern.search._identity import Subject
 from evokern.search._model_search import search_model
 from evokern.study import Study
 
-FAULTY = Path(__file__).parent / "data" / "kernels" / "faulty"
+FAULTY = DATA / "kernels" / "faulty"
 CHIP = CHIPS["l4"]
 
 

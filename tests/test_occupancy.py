@@ -1,3 +1,5 @@
+"""Occupancy: resident blocks, registers as they are allocated, and the limits of a block."""
+
 from __future__ import annotations
 
 import pytest

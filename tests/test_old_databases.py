@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import DATA
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -21,7 +22,6 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.store import add_profile, add_proof, open_readonly
 from evokern.store._schema import known_migrations
 
-DATA = Path(__file__).parent / "data"
 FILES = {"first_tables": 24, "with_proofs_and_priors": 40}
 """File → evaluated trials of its study `small`."""
 

@@ -10,8 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from paths import KERNELS, ROOT
 
 
 def _run(arguments: list[str], folder: Path, python_path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -59,8 +58,10 @@ def test_a_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> No
     """Kernels and studies are found inside the installed package, and can be used."""
     listed = _run(["-m", "evokern", "list", "--json"], tmp_path, installed)
     assert listed.returncode == 0, listed.stderr
-    kernels = {kernel["name"]: Path(kernel["path"]) for kernel in json.loads(listed.stdout)["kernels"]}
+    found = json.loads(listed.stdout)
+    kernels = {kernel["name"]: Path(kernel["path"]) for kernel in found["kernels"]}
     assert kernels["rmsnorm"] == installed / "evokern" / "_data" / "kernels" / "rmsnorm"
+    assert "attention-s512" in {study["name"] for study in found["studies"]}
     for name in ("rmsnorm", "matmul"):  # a kernel on its own, and one with common headers
         checked = _run(["-m", "evokern", "check", name], tmp_path, installed)
         assert (checked.returncode, checked.stdout.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
@@ -88,4 +89,4 @@ def test_an_editable_install_works_from_another_folder(tmp_path: Path) -> None:
     """From any folder the checkout's own kernels and studies are found."""
     listed = json.loads(_run(["-m", "evokern", "list", "--json"], tmp_path, ROOT).stdout)
     assert {"attention-s512"} <= {study["name"] for study in listed["studies"]}
-    assert {Path(kernel["path"]) for kernel in listed["kernels"]} >= {ROOT / "kernels" / "attention"}
+    assert {Path(kernel["path"]) for kernel in listed["kernels"]} >= {KERNELS / "attention"}

@@ -1,7 +1,7 @@
 """The parity kernels without a GPU: each runs clean, and what an H200 answered is what the PTX machine answers.
 
 `data/parity/h200.json` holds a hash of every row that a GPU must reproduce bit by bit, as one NVIDIA H200 gave it
-(`python tests/test_parity_gpu.py` writes it on a machine with a GPU).
+(`record_parity.py` writes it on a machine with a GPU).
 """
 
 from __future__ import annotations

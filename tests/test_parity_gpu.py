@@ -1,11 +1,7 @@
-"""What the PTX machine computes and reports is what a GPU computes and compute-sanitizer reports.
-
-Run as a script on a machine with a GPU, it records the hashes that `test_parity` reads.
-"""
+"""What the PTX machine computes and reports is what a GPU computes and compute-sanitizer reports."""
 
 from __future__ import annotations
 
-import json
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -15,10 +11,11 @@ from typing import Any
 import numpy as np
 import parity_gate
 import pytest
-from gpu_launcher import Answer, Job, launch_all
+from gpu_launcher import Answer, launch_all
 from gpu_tools import Complaint, defect_job, find_tool, sanitize
 from parity_candidates import CANDIDATES, RELATIVE_ERROR, Candidate, all_candidates
-from parity_tools import PARITY, Case, cases, described, different, fingerprint, program_of, simulate
+from parity_tools import Case, cases, described, different, simulate
+from record_parity import architecture, job_of
 from simt_tools import Defect, defects
 
 from evokern.driver import probe
@@ -31,20 +28,7 @@ GATES = int(os.environ.get("EVOKERN_PARITY_CANDIDATES", "24"))
 SEED = int(os.environ.get("EVOKERN_PARITY_SEED", "0"))
 
 
-def architecture() -> str:
-    """Return the first GPU's architecture, for example ``sm_90``."""
-    major, minor = probe().gpus[0].compute_capability
-    return f"sm_{major}{minor}"
-
-
 # ----------------------------------------------------------------------------------------------------------- outputs
-
-
-def job_of(case: Case) -> Job:
-    """Return a case for the GPU: the machine code of the same compile whose PTX is simulated."""
-    program = program_of(case.file, architecture())
-    symbol = program.lowered[case.entry]
-    return Job(case.name, program.cubin, symbol, (case.grid, 1, 1), (case.block, 1, 1), tuple(case.buffers()))
 
 
 @pytest.fixture(scope="module")
@@ -180,22 +164,3 @@ def test_gates_agree() -> None:
     # Both draw their own inputs: a candidate that fails on about a third of them is wrong on one side now and then.
     assert [row for row in apart if not row["borderline"]] == []
     assert len(apart) <= max(1, GATES // 50), apart
-
-
-# ------------------------------------------------------------------------------------------------------------- record
-
-
-def record(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the hashes of every exactly defined row, as this GPU gives them."""
-    given, _ = launch_all([job_of(case) for case in CASES], folder)
-    found: dict[str, dict[str, str]] = {}
-    for case, answer in zip(CASES, given, strict=True):
-        marks = {name: fingerprint(case, name, kind, row) for name, kind, row in case.results(list(answer.buffers))}
-        found[case.name] = {name: mark for name, mark in marks.items() if mark}
-    return {name: marks for name, marks in found.items() if marks}
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    (PARITY / "h200.json").write_text(json.dumps(record(Path(tempfile.mkdtemp())), indent=1) + "\n")

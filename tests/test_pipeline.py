@@ -1,3 +1,5 @@
+"""The pipeline of the live and the simulated device: every candidate answered once, whatever its workers do."""
+
 from __future__ import annotations
 
 import sys
@@ -104,10 +106,11 @@ def test_a_smaller_number_still_compiling_holds_back_only_the_answer(rig: Rig) -
 
 def test_what_failed_once_fails_again_without_running(rig: Rig) -> None:
     """A duplicate of a wrong or crashed candidate has that outcome, and names the trial that was executed."""
-    found = rig.answers({"KIND": "wrong", "CODE": 5}, {"KIND": "wrong", "CODE": 5}, {"KIND": "poisons", "CODE": 6})
-    assert found[1].outcome is Outcome.WRONG
-    assert found[1].evidence == {"check": "tolerance", "duplicate_of": 0}
-    assert found[1].device_s == 0
+    found = rig.answers(*({"KIND": kind, "CODE": code} for kind, code in 2 * [("wrong", 5), ("poisons", 6)]))
+    assert [found[n].outcome for n in (2, 3)] == [Outcome.WRONG, Outcome.CRASHED]
+    assert found[2].evidence == {"check": "tolerance", "duplicate_of": 0}
+    assert found[3].evidence == {"error": "CUDA_ERROR_ILLEGAL_ADDRESS", "duplicate_of": 1}
+    assert [found[n].device_s for n in (2, 3)] == [0, 0]
 
 
 def test_programs_of_earlier_sessions_are_not_run_again(server: ForkServer) -> None:
@@ -121,7 +124,7 @@ def test_programs_of_earlier_sessions_are_not_run_again(server: ForkServer) -> N
 
 
 def test_a_kernel_folder_that_raises_ends_the_search_with_its_message(rig: Rig) -> None:
-    """What the user must mend comes out of `poll`, after the answers that were ready."""
+    """What the user must mend comes out of `poll`."""
     rig.pipeline.submit(Request(0, Config({"KIND": "unsound", "CODE": 0})))
     with pytest.raises(KernelError, match="launches raised"):
         for _ in range(50):

@@ -3,98 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from columns_kernel import SOURCE, ColumnsGpu, hide_gpus, work_in, write_columns
 from profile_command import profile, refused
 from typer.testing import CliRunner
 
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.device._base import Answer, Request, StartReport, Task
-from evokern.device.table import measured
-from evokern.driver import Driver
-from evokern.profiles import CHIPS
-
-TILE = """#pragma once
-__device__ inline void put(float* tile, float value) {
-  tile[threadIdx.x * STRIDE] = value;
-}
-"""
-SOURCE = """#include "tile.cuh"
-extern "C" __global__ void columns(const float* x, float* y) {
-  __shared__ float tile[32 * 32];
-  const int i = blockIdx.x * 32 + threadIdx.x;
-  put(tile, x[i]);
-  __syncthreads();
-  if (threadIdx.x < SHARE) y[i] = tile[threadIdx.x * STRIDE];
-}
-"""
-DECLARATION = """
-from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, Workload
-
-kernel = Kernel(
-    name="columns",
-    genes=(Parameter("STRIDE", (1, 2, 32), default=1), Parameter("SHARE", (16, 32), default=32)),
-    fields=(ProblemField("N"),),
-    launches=lambda c, p: [Launch("columns", grid=p.N // 32, block=32, args=("x", "y"))],
-    workload=Workload(
-        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
-        reference=lambda p, t: {"y": t["x"]},
-        tolerance={"y": Tolerance(0, 0)},
-        flops=lambda p: p.N,
-        bytes=lambda p: 8 * p.N,
-        small_problems=("64",),
-    ),
-)
-"""
-
-
-class PretendedH200:
-    """Answers at once; a stride of 2 is the fastest."""
-
-    identity, predicted, window, diagnoses = "NVIDIA H200", False, 2, False
-    profile = CHIPS["h200"]
-
-    def __init__(self) -> None:
-        self._ready: list[Answer] = []
-
-    def start(self, task: Task) -> StartReport:
-        return StartReport()
-
-    def submit(self, request: Request) -> None:
-        self._ready.append(Answer(request.number, measured(1.0 + abs(request.config.STRIDE - 2), f"{request.number}")))
-
-    def poll(self, timeout_s: float) -> Sequence[Answer]:
-        ready, self._ready = self._ready, []
-        return ready
-
-    def busy_s(self) -> float:
-        return 0.0
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a kernel whose counters can be worked out by hand, and a study of it."""
-    folder = tmp_path / "kernels" / "columns"
-    folder.mkdir(parents=True)
-    (tmp_path / "studies").mkdir()
-    (folder / "kernel.py").write_text(DECLARATION)
-    (folder / "kernel.cu").write_text(SOURCE)
-    (folder / "tile.cuh").write_text(TILE)
-    (tmp_path / "studies" / "mine.toml").write_text('kernel = "columns"\nproblems = ["4096", "64"]\n')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("EVOKERN_DB", raising=False)
-    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
-    # What these tests are about is what happens where there is no GPU.
-    for name in ("evokern.explain.subject.probe", "evokern.device._gpu_profile.probe"):
-        monkeypatch.setattr(name, lambda: Driver(None, (), "no NVIDIA driver is installed"))
+    """A working directory with the kernel and its study; what these tests are about happens where there is no GPU."""
+    write_columns(tmp_path)
+    work_in(tmp_path, monkeypatch)
+    hide_gpus(monkeypatch)
     return tmp_path
 
 
@@ -207,7 +134,7 @@ def test_candidates_of_a_database(here: Path) -> None:
     """The champion by default, a trial by number, the study's problem, the chip that the study ran on."""
     from evokern.discovery import find_study
 
-    search(find_study("mine"), db=here / "evokern.db", device=PretendedH200(), trials=6)
+    search(find_study("mine"), db=here / "evokern.db", device=ColumnsGpu(), trials=6)
     champion = profile()
     assert ("sim:h200", "4096", 2) == (champion["device"], champion["problem"], champion["config"]["STRIDE"])
     assert "(the champion)" in champion["title"]
@@ -223,7 +150,7 @@ def test_a_trial_runs_the_code_it_was_searched_with(here: Path) -> None:
     """Where the kernel's folder changed since, the copy in the database is profiled, once it is trusted."""
     from evokern.discovery import find_study
 
-    search(find_study("mine"), db=here / "evokern.db", device=PretendedH200(), trials=2)
+    search(find_study("mine"), db=here / "evokern.db", device=ColumnsGpu(), trials=2)
     source = here / "kernels" / "columns" / "kernel.cu"
     source.write_text(SOURCE.replace("put(tile, x[i]);", "put(tile, x[i]);  // changed"))
     assert "the code of kernel columns changed" in refused("--trial", "0")

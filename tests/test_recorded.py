@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_helpers import small_table, study
+from kernel_tuner_files import kernel_tuner_cache, write_json
 
 from evokern.api import search
 from evokern.device.recorded import read_recording
@@ -20,31 +20,6 @@ from evokern.export.t4 import t4
 from evokern.space import Config
 from evokern.store import database_of, dumps, open_readonly, open_recording
 from evokern.trial import Outcome
-
-
-def kernel_tuner_cache() -> dict[str, Any]:
-    """A made-up Kernel Tuner cache: 4 × 2 × 2 values, of which one is never feasible, two fail."""
-    params = {"block_size_x": [32, 64, 128, 256], "use_padding": [False, True], "layout": ["row", "column"]}
-    cache = {}
-    for x in params["block_size_x"]:
-        for padding in params["use_padding"]:
-            for layout in params["layout"]:
-                time: float | str = x / 64 + (0.1 if padding else 0.2) + (0.5 if layout == "row" else 0.0)
-                if x == 256 and padding:
-                    time = "RuntimeFailedConfig" if layout == "row" else "CompilationFailedConfig"
-                if x == 256 and not padding:
-                    time = "InvalidConfig"
-                record = {"block_size_x": x, "use_padding": padding, "layout": layout, "time": time}
-                record |= {"compile_time": 500.0, "benchmark_time": 100.0, "verification_time": 0, "times": [time]}
-                cache[f"{x},{padding},{layout}"] = record
-    return {
-        "device_name": "NVIDIA A100-PCIE-40GB",
-        "kernel_name": "toy",
-        "problem_size": 1024,
-        "tune_params_keys": list(params),
-        "tune_params": params,
-        "cache": cache,
-    }
 
 
 def t4_file() -> dict[str, Any]:
@@ -69,17 +44,11 @@ def t4_file() -> dict[str, Any]:
     return {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": results}
 
 
-def write(path: Path, content: object) -> Path:
-    text = json.dumps(content).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
-
-
 @pytest.mark.parametrize("name", ["toy.json", "toy.json.gz"])
 @pytest.mark.parametrize("content", [kernel_tuner_cache, t4_file])
 def test_both_formats_give_the_same_table(content: Callable[[], object], name: str, tmp_path: Path) -> None:
     """Times in µs, durations in seconds, failures with their kind; a violated constraint is no configuration."""
-    table = read_recording(write(tmp_path / name, content()))
+    table = read_recording(write_json(tmp_path / name, content()))
     assert table.name == "toy"
     outcomes = [answer.outcome for answer in table.answers.values()]
     assert len(outcomes) == 14
@@ -101,7 +70,9 @@ def test_both_formats_give_the_same_table(content: Callable[[], object], name: s
 
 def test_the_chip_of_a_recording_keeps_its_name(tmp_path: Path) -> None:
     """A model that is not listed is not passed off as the listed one it resembles."""
-    assert read_recording(write(tmp_path / "toy.json", kernel_tuner_cache())).profile.model == "NVIDIA A100-PCIE-40GB"
+    assert (
+        read_recording(write_json(tmp_path / "toy.json", kernel_tuner_cache())).profile.model == "NVIDIA A100-PCIE-40GB"
+    )
 
 
 def _without(content: dict[str, Any], key: str) -> dict[str, Any]:
@@ -149,7 +120,7 @@ def _first_result(content: dict[str, Any], **changes: Any) -> dict[str, Any]:
 )
 def test_unusable_files_are_said_to_be_so(content: object, message: str, tmp_path: Path) -> None:
     """One message with the file, what is wrong, and what would have been right."""
-    path = write(tmp_path / "toy.json", content)
+    path = write_json(tmp_path / "toy.json", content)
     with pytest.raises(DeviceError, match=message) as caught:
         read_recording(path)
     assert str(path) in str(caught.value)
@@ -158,7 +129,7 @@ def test_unusable_files_are_said_to_be_so(content: object, message: str, tmp_pat
 def test_a_truncated_file_is_said_to_be_so(tmp_path: Path) -> None:
     """A download that stopped half-way, plain or compressed."""
     for name in ("toy.json", "toy.json.gz"):
-        path = write(tmp_path / name, kernel_tuner_cache())
+        path = write_json(tmp_path / name, kernel_tuner_cache())
         path.write_bytes(path.read_bytes()[:-40])
         with pytest.raises(DeviceError, match="truncated"):
             read_recording(path)
@@ -230,7 +201,7 @@ def test_databases_are_told_from_files(searched: Path, tmp_path: Path) -> None:
     """`runs.db`, `runs.db:study` and a file of any name, a colon included."""
     assert database_of(searched) == (searched, None)
     assert database_of(f"{searched}:small") == (searched, "small")
-    odd = write(tmp_path / "a:b.json", kernel_tuner_cache())
+    odd = write_json(tmp_path / "a:b.json", kernel_tuner_cache())
     assert database_of(odd) is None
     assert open_recording(str(odd)).name == "a:b"
     with pytest.raises(StudyError, match="did you mean 'small'"):
@@ -282,7 +253,7 @@ def _recording(path: Path, names: tuple[str, ...], kernel: str | None, device: s
     ]
     own = {"study": "other", "kernel": kernel, "device": device, "genes": genes}
     metadata = {"timeunit": "seconds"} | ({"evokern": own} if kernel else {})
-    return f"replay:{write(path, {'metadata': metadata, 'results': results})}"
+    return f"replay:{write_json(path, {'metadata': metadata, 'results': results})}"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from paths import DATA, KERNELS
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -18,8 +19,7 @@ from evokern.discovery import find_kernel
 from evokern.export.standalone import Provenance, standalone
 from evokern.profiles import CHIPS
 
-ROOT = Path(__file__).resolve().parent.parent
-FAKE = ROOT / "tests" / "data" / "fake_cuda"
+FAKE = DATA / "fake_cuda"
 
 REFUSED = [
     ("attention", "1,1,64,96", "D=96 is not supported; it takes 64, 128"),
@@ -59,7 +59,7 @@ EXPORTED = [
 def test_a_study_with_such_a_problem_ends_with_2(kernel: str, problem: str, message: str, tmp_path: Path) -> None:
     """The one message echoes the value and lists what the kernel takes; nothing is written, no traceback."""
     study = tmp_path / "refused.toml"
-    study.write_text(f'kernel = "{ROOT / "kernels" / kernel}"\nproblems = ["{problem}"]\n', encoding="utf-8")
+    study.write_text(f'kernel = "{KERNELS / kernel}"\nproblems = ["{problem}"]\n', encoding="utf-8")
     database = tmp_path / "results.db"
     words = ["search", str(study), "--device", "sim:l4", "--trials", "1", "--db", str(database), "--trust"]
     done = CliRunner().invoke(app, words)
@@ -72,7 +72,7 @@ def test_check_names_a_small_problem_that_the_kernel_does_not_take(value: str, t
     """A kernel folder that lists a problem its own fields refuse is unsound, and `check` says what the field takes."""
     folder = tmp_path / "attention"
     folder.mkdir()
-    for path in (ROOT / "kernels" / "attention").iterdir():
+    for path in (KERNELS / "attention").iterdir():
         if path.is_file():
             text = path.read_text(encoding="utf-8").replace('"B=1,H=2,S=72"', f'"B=1,H=2,S=72,D={value}"')
             (folder / path.name).write_text(text, encoding="utf-8")
@@ -85,7 +85,7 @@ def test_check_names_a_small_problem_that_the_kernel_does_not_take(value: str, t
 @cache
 def _program(name: str, problem: str) -> Path:
     """Build the host part of an exported program: kernels are stubs, and the CUDA runtime is no GPU."""
-    kernel = find_kernel(str(ROOT / "kernels" / name))
+    kernel = find_kernel(str(KERNELS / name))
     text = standalone(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["h200"], Provenance())
     head, rest = text.split("the kernel\n", 1)
     _, tail = rest.split("// ---------------------------------------------------------------- the launcher", 1)

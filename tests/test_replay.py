@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
-from engine_helpers import DATA, small_table, tiny_table
-from test_recorded import kernel_tuner_cache, write
+from engine_helpers import small_table, tiny_table
+from kernel_tuner_files import kernel_tuner_cache, write_json
+from paths import DATA
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -133,7 +134,7 @@ def test_the_score_has_its_ends_where_they_are_promised() -> None:
 
 def test_an_exhausted_space_keeps_what_it_has(tmp_path: Path) -> None:
     """More trials than configurations: the curve goes on at its end, and a note says so."""
-    path = write(tmp_path / "toy.json", kernel_tuner_cache())
+    path = write_json(tmp_path / "toy.json", kernel_tuner_cache())
     found = replay(path, samplers=("random",), trials=60, repeats=1)
     assert found.samplers[0].at(60) == [1.0]
     assert found.notes[0] == "recording toy has only 14 configurations"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import sqlite3
 import time
@@ -11,72 +10,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from engine_helpers import small_table
-from test_store import record
+from stored_studies import NASTY, add_proofs, write_study
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
-from evokern.device import BaselineResult, StartReport
 from evokern.report import SECTIONS, page
 from evokern.report.facts import reasons
 from evokern.report.plots import Axis, Plot, bars, number, span
-from evokern.samplers import Proposal
 from evokern.space import Config
-from evokern.store import Store, StudyRecord, add_proof, open_readonly
-from evokern.trial import Evaluation, Outcome, Resources, Timing, Trial
-
-NASTY = "<script>alert('x')</script> & \"quoted\""
-
-
-def _evaluation(rng: random.Random, number: int, time_us: float) -> Evaluation:
-    kind = rng.random()
-    if kind < 0.15:
-        evidence = {"check": "tolerance", "message": f"o[0, {number}] is 3.5, expected 1.2; {NASTY}"}
-        return Evaluation(Outcome.WRONG, evidence=evidence)
-    if kind < 0.2:
-        return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": f"kernel.cu({number}): error: {NASTY}"})
-    if kind < 0.24:
-        return Evaluation(Outcome.HUNG, evidence={"limit_s": 3.0})
-    samples = tuple(float(x) for x in time_us * np.exp(np.random.default_rng(number).normal(0, 0.004, 20)))
-    timing = Timing(float(np.median(samples)), (min(samples), max(samples)), samples, clock_mhz=1980.0)
-    used = Resources(128, 0, 0, 0, 65536, 0.25)
-    evidence = {"floor_us": [2.0], "floor_bound": "operations", "flops": [1.07e9], "bytes": [4.2e6]}
-    return Evaluation(
-        Outcome.MEASURED,
-        timing.median_us,
-        (timing,),
-        (used,),
-        f"f{number}",
-        evidence,
-        {"2,8,512,64": {"relative_error": 3e-4, "runs": 2}},
-        0.4,
-        0.05,
-    )
-
-
-def write(path: Path, trials: int, **changes: object) -> StudyRecord:
-    """Write a study of so many trials, with baselines, notes and text that would break a page."""
-    table, rng = small_table(), random.Random(1)
-    space = table.space()
-    names = {"genes": table.genes, "problems": ("2,8,512,64",), **changes}
-    with Store(path) as store:
-        code = f"// {NASTY}\n__global__ void k() {{ int a = {table.genes[0].name}; }}\n"
-        study = store.create(record(**names), {"kernel.cu": code})
-        session = store.session(study, space)
-        samples = tuple(9.2 + 0.01 * n for n in range(20))
-        baseline = BaselineResult("sdpa <math>", (Timing(9.3, (9.2, 9.4), samples),))
-        session.began(StartReport((baseline,), {"driver": f"580 {NASTY}"}, (f"note {NASTY}",)))
-        cells = [config for config in space.grid() if space.feasible(config)]
-        rng.shuffle(cells)
-        for index, config in enumerate((cells * 2)[:trials]):
-            evaluation = _evaluation(rng, index, 5.0 + 6 * rng.random())
-            drawn = study.control != "none" and index % 2 == 1
-            session.propose(index, Proposal(config, {}, {"ring_needs_lookahead": 2}, control=drawn), float(index))
-            session.record(Trial(index, config, evaluation, {}, index + 0.5, drawn), index + 0.5)
-        session.ended(float(trials), "trials")
-    return study
+from evokern.store import open_readonly
+from evokern.trial import Evaluation, Outcome, Trial
 
 
 class Page(HTMLParser):
@@ -114,7 +59,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "r.db"
-    study = write(path, 50)
+    study = write_study(path, 50)
     with sqlite3.connect(path) as db:
         # Nineteen more copies: writing a thousand trials one transaction each takes half a minute.
         columns = [row[1] for row in db.execute("PRAGMA table_info(evokern_trials)")]
@@ -177,12 +122,12 @@ def test_every_plot_is_drawn_inside_its_frame(thousand: Path) -> None:
 def test_proof_and_ablation_are_shown(tmp_path: Path) -> None:
     """What verify and ablate kept stands in the report, and without them it says how to get it."""
     path = tmp_path / "p.db"
-    study = write(path, 40)
+    study = write_study(path, 40)
     with open_readonly(path) as reader:
         bare = page(reader)
     assert "evokern verify" in bare
     assert "evokern ablate" in bare
-    prove(path, study)
+    add_proofs(path, study)
     with open_readonly(path) as reader:
         text = page(reader)
     assert "Verification of trial 3" in text
@@ -191,33 +136,10 @@ def test_proof_and_ablation_are_shown(tmp_path: Path) -> None:
     assert NASTY not in text
 
 
-def prove(path: Path, study: StudyRecord) -> None:
-    """Keep a verification and an ablation with a study, as the commands would."""
-    row = {
-        "gene": "",
-        "value": None,
-        "instead_of": None,
-        "config": {},
-        "time_us": 5.0,
-        "ratio": 1.0,
-        "note": "",
-        "ratio_ci95": None,
-        "gb_per_s": 800.0,
-        "occupancy": 0.25,
-        "speedup": 1.8,
-    }
-    away = {**row, "gene": "STAGES", "value": 1, "time_us": None, "ratio": None, "note": f"wrong: {NASTY}"}
-    add_proof(
-        path, study, "ablate", 3, {"champion": row, "alone": [{**row, "gene": "A", "ratio": 1.2}, away], "path": []}
-    )
-    stage = {"state": "passed", "detail": f"right {NASTY}"}
-    add_proof(path, study, "verify", 3, {"stages": {"gate": stage}, "playoff": None})
-
-
 def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
     """Sampler and control each have a curve, and a sentence says who did better; the price is told."""
     path = tmp_path / "c.db"
-    write(path, 60, control="random", cost_per_hour=3.0, cost_unit="EUR")
+    write_study(path, 60, control="random", cost_per_hour=3.0, cost_unit="EUR")
     with open_readonly(path) as reader:
         text = page(reader)
     assert text.count("best so far, random (control)") == 2
@@ -228,7 +150,7 @@ def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
 def test_a_gene_that_only_a_comment_names_is_not_marked(tmp_path: Path) -> None:
     """A line of the source is marked where its code names a gene, with the champion's value."""
     path = tmp_path / "s.db"
-    write(path, 20)
+    write_study(path, 20)
     with open_readonly(path) as reader:
         best = reader.best(reader.study())
         text = page(reader)
@@ -241,8 +163,8 @@ def test_a_gene_that_only_a_comment_names_is_not_marked(tmp_path: Path) -> None:
 def test_a_control_is_drawn_beside(tmp_path: Path) -> None:
     """Another study of the same problem on the same device is a second curve."""
     path = tmp_path / "c.db"
-    write(path, 30, name="control", sampler="random")
-    write(path, 30)
+    write_study(path, 30, name="control", sampler="random")
+    write_study(path, 30)
     with open_readonly(path) as reader:
         assert "best so far, control (random)" in page(reader, "small")
 
@@ -259,7 +181,7 @@ def test_a_long_reason_ends_with_an_ellipsis() -> None:
 def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
     """No measured trial, no such study, a folder that is not there: one message each."""
     path = tmp_path / "e.db"
-    write(path, 0)
+    write_study(path, 0)
     for words, message in (
         (("--db", str(path)), "no measured trial"),
         (("other", "--db", str(path)), "holds no study 'other'"),
@@ -267,7 +189,7 @@ def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(app, ["report", *words])
         assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
-    write(tmp_path / "ok.db", 20)
+    write_study(tmp_path / "ok.db", 20)
     done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "ok.db"), "-o", str(tmp_path / "no" / "r.html")])
     assert (done.exit_code, "cannot write" in done.stderr) == (2, True)
 

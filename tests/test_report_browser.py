@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, find
-from test_report import prove, write
+from stored_studies import add_proofs, write_study
 
 from evokern.report import SECTIONS, page
 from evokern.store import open_readonly
@@ -34,8 +34,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with every section filled."""
     folder = tmp_path_factory.mktemp("measured")
-    study = write(folder / "r.db", 120, control="random", cost_per_hour=3.0)
-    prove(folder / "r.db", study)
+    study = write_study(folder / "r.db", 120, control="random", cost_per_hour=3.0)
+    add_proofs(folder / "r.db", study)
     return _report(folder)
 
 
@@ -43,7 +43,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a few predicted trials, with most sections missing what they would show."""
     folder = tmp_path_factory.mktemp("bare")
-    write(folder / "r.db", 12, predicted=True)
+    write_study(folder / "r.db", 12, predicted=True)
     return _report(folder)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernel_rules import asserted_rules, verdicts
+from paths import KERNELS
 
 from evokern.device._sim_worker import SimSettings, SimWorker
 from evokern.diagnosis import host_compiler
@@ -16,12 +17,12 @@ from evokern.profiles import CHIPS
 from evokern.space import Value
 from evokern.study import GateSettings, SimulationSettings, TimingSettings
 
-KERNEL = load_kernel(Path(__file__).parents[1] / "kernels" / "rmsnorm")
+KERNEL = load_kernel(KERNELS / "rmsnorm")
 
 
 @pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
 def test_rules_agree_between_python_and_cuda(tmp_path: Path) -> None:
-    """For every candidate, each static_assert says what the constraint of its name says."""
+    """For candidates drawn over the whole space, each static_assert says what the constraint of its name says."""
     problems = [KERNEL.problem(text) for text in ("5,264", "3,1022", "8192,8192", "1,36")]
     rng = random.Random(0)
     pairs = [(KERNEL.space.draw(rng), problems[index % 4]) for index in range(1000)]

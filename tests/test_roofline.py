@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from columns_kernel import ColumnsGpu, hide_gpus, work_in, write_columns
 from live_bench import Bench
-from test_profile import PretendedH200, here  # noqa: F401 (a fixture)
 from typer.testing import CliRunner
 
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.device._base import Answer, Request
+from evokern.device._base import Request
 from evokern.device._rates import keep_rates, kept_rates
 from evokern.discovery import find_kernel, find_study
 from evokern.errors import DeviceError
@@ -127,15 +127,14 @@ def test_rates_are_kept_for_each_gpu_and_driver(tmp_path: Path, monkeypatch: pyt
     assert kept_rates("GPU-1", "580.65") is None
 
 
-class Measuring(PretendedH200):
+class Measuring(ColumnsGpu):
     """Answers with the work of a stream in 500 µs, and knows its own rates; or it cannot measure them."""
 
     broken = False
 
-    def submit(self, request: Request) -> None:
+    def evaluation(self, request: Request) -> Evaluation:
         timing = Timing(500.0, (499.0, 501.0), (500.0,))
-        evaluation = Evaluation(Outcome.MEASURED, 500.0, (timing,), (), f"{request.number}", evidence(STREAM), {})
-        self._ready.append(Answer(request.number, evaluation))
+        return Evaluation(Outcome.MEASURED, 500.0, (timing,), (), f"{request.number}", evidence(STREAM), {})
 
     def rates(self) -> Rates:
         if self.broken:
@@ -143,7 +142,16 @@ class Measuring(PretendedH200):
         return MEASURED
 
 
-def _searched(folder: Path, device: PretendedH200) -> tuple[dict[str, Any], list[str]]:
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a kernel and a study, on a machine without a GPU."""
+    write_columns(tmp_path)
+    work_in(tmp_path, monkeypatch)
+    hide_gpus(monkeypatch)
+    return tmp_path
+
+
+def _searched(folder: Path, device: ColumnsGpu) -> tuple[dict[str, Any], list[str]]:
     """Search a study; returns the object of `show --json` and every note."""
     notes: list[str] = []
     result = search(

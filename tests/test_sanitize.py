@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import DATA
 from simt_tools import Defect, defects
 from typer.testing import CliRunner
 
@@ -21,7 +22,6 @@ from evokern.explain.diagnose import diagnose
 from evokern.explain.sanitize import architecture, sanitize_kernel
 from evokern.simt.findings import variable_name
 
-DATA = Path(__file__).parent / "data"
 FILES = DATA / "cuda_files"
 FIELDS = {
     "kind", "line", "source", "instruction", "block", "thread", "address", "allocation", "offset", "other_line",

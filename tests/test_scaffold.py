@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from paths import DATA
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -14,7 +15,7 @@ from evokern.discovery import find_kernel, find_study
 from evokern.scaffold.expression import extents, to_python
 from evokern.scaffold.guess import neighbours
 
-FILES = Path(__file__).resolve().parent / "data" / "cuda_files"
+FILES = DATA / "cuda_files"
 
 SAXPY = """
 #include <cstdio>

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import small_table, study, tiny_table
+from engine_helpers import go, small_table, study, tiny_table, trials_of
+from instant_devices import InstantH200
 
 import evokern
 from evokern.api import resume, search
-from evokern.device import Answer, Request, StartReport, Task
-from evokern.device.table import Table, TableDevice, measured
+from evokern.device import Request, Task
+from evokern.device.table import TableDevice, measured
 from evokern.errors import DeviceError, InternalError, KernelError, StudyError
-from evokern.profiles import CHIPS, Profile
-from evokern.search import Progress, SearchResult
+from evokern.search import Progress
 from evokern.search._identity import settings_of, study_of
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study, TimingSettings
-from evokern.trial import Outcome, Trial
-
-
-def go(db: Path, table: Table | None = None, **keywords: Any) -> SearchResult:
-    """Search a recording."""
-    found = keywords.pop("study", study())
-    device = keywords.pop("device", None) or TableDevice(table or small_table())
-    return search(found, db=db, device=device, **keywords)
-
-
-def trials_of(db: Path, name: str | None = None) -> list[Trial]:
-    with open_readonly(db) as reader:
-        return list(reader.trials(reader.study(name)))
+from evokern.trial import Evaluation, Outcome
 
 
 def test_the_package_is_the_api(tmp_path: Path) -> None:
@@ -309,40 +296,11 @@ kernel = Kernel(
 """
 
 
-class FakeDevice:
-    """Answers at once with a time that the genes make; what it was handed is kept."""
+class FakeDevice(InstantH200):
+    """Its times are made by the genes."""
 
-    def __init__(self, **faults: Exception) -> None:
-        self.tasks: list[Task] = []
-        self.requests: list[Request] = []
-        self.closed = 0
-        self._faults = faults
-        self._ready: list[Answer] = []
-
-    identity, predicted, window, diagnoses = "NVIDIA H200", False, 4, False
-    profile: Profile = CHIPS["h200"]
-
-    def start(self, task: Task) -> StartReport:
-        if "start" in self._faults:
-            raise self._faults["start"]
-        self.tasks.append(task)
-        return StartReport()
-
-    def submit(self, request: Request) -> None:
-        if "submit" in self._faults and len(self.requests) == 3:
-            raise self._faults["submit"]
-        self.requests.append(request)
-        self._ready.append(Answer(request.number, measured(1.0 + 64 / request.config.THREADS + request.config.UNROLL)))
-
-    def poll(self, timeout_s: float) -> Sequence[Answer]:
-        ready, self._ready = self._ready, []
-        return ready
-
-    def busy_s(self) -> float:
-        return 0.0
-
-    def close(self) -> None:
-        self.closed += 1
+    def evaluation(self, request: Request) -> Evaluation:
+        return measured(1.0 + 64 / request.config.THREADS + request.config.UNROLL)
 
 
 @pytest.fixture

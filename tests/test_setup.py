@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from paths import ROOT
 
 from evokern.driver import Driver, Gpu
 
-ROOT = Path(__file__).resolve().parent.parent
 H200 = Gpu(0, "NVIDIA H200", (9, 0), 2**37)
 
 

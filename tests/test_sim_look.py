@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from paths import DATA
 
 from evokern import simt
 from evokern.compile.pool import CompileSettings, CompileWorker
@@ -19,7 +19,7 @@ from evokern.search._identity import problems_of
 from evokern.study import Study
 from evokern.trial import Evaluation, Outcome
 
-ATTRIBUTES = Path(__file__).parent / "data" / "kernels" / "attributes"
+ATTRIBUTES = DATA / "kernels" / "attributes"
 CHIP = CHIPS["h200"]
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import DATA
 from simt_tools import module_of
 
 from evokern import simt
 
-PLAIN = (Path(__file__).parent / "data" / "simt" / "plain.cu").read_text()
+PLAIN = (DATA / "simt" / "plain.cu").read_text()
 ACCESS = """
 extern "C" __global__ void wide(float* out, const float4* in, int stride) {
   extern __shared__ float4 s[];

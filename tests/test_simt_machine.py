@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import DATA
 from simt_tools import module_of
 
 from evokern import simt
 from evokern.errors import SourceError, UsageError
 
-DATA = Path(__file__).parent / "data" / "simt"
-PLAIN = (DATA / "plain.cu").read_text()
-HEADERS = (DATA / "headers.cu").read_text()
+PLAIN = (DATA / "simt" / "plain.cu").read_text()
+HEADERS = (DATA / "simt" / "headers.cu").read_text()
 
 
 def run(

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.diagnosis import host_compiler
 
-ROOT = Path(__file__).resolve().parent.parent
 RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from live_bench import Bench
 from real_statistics import Round, compared, playoffs
-from test_playoff import Bench as Synthetic
+from synthetic_samples import SyntheticBench
 
 from evokern.device import Task
 from evokern.explain.candidates import Interleaving
@@ -30,7 +30,7 @@ FEWEST = 60
 
 def test_pairs_are_counted() -> None:
     """Rounds are shared out over playoffs, until they run out; equals are found alike, 5 % apart is found."""
-    bench = Synthetic([5.0, 5.0, 5.25], seed=3)
+    bench = SyntheticBench([5.0, 5.0, 5.25], seed=3)
     rounds: list[Round] = [bench([0, 1, 2], SAMPLES) for _ in range(300)]
     equal, apart = playoffs(rounds, (0, 1)), playoffs(rounds, (0, 2))
     assert equal.of > 5

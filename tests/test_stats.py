@@ -1,3 +1,5 @@
+"""Medians, their intervals and bounds, and geometric means."""
+
 from __future__ import annotations
 
 import math
@@ -37,7 +39,7 @@ def test_interval_holds_the_median_and_only_samples(samples: list[float]) -> Non
 
 
 def test_interval_covers_the_true_median_as_often_as_it_says() -> None:
-    """Over many skewed series the interval misses the true median at most 5 % of the time, the bound too."""
+    """Over many skewed series the interval misses the true median about 5 % of the time at most, the bound too."""
     rng = random.Random(5)
     misses = bounds = 0
     for _ in range(2000):

@@ -14,6 +14,7 @@ import pytest
 from engine_helpers import small_table, tiny_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_studies import MEASURED, record
 
 from evokern.device import BaselineResult, StartReport
 from evokern.errors import StoreError, StudyError
@@ -23,42 +24,8 @@ from evokern.store import Store, StudyRecord, dumps, fastest_baseline, interval_
 from evokern.store import _files as files
 from evokern.store._records import evaluation_of, evaluation_row, trial_of
 from evokern.store._schema import migrations
-from evokern.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Resources, Timing, Trial
+from evokern.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Timing, Trial
 
-
-def record(name: str = "small", **changes: object) -> StudyRecord:
-    table = tiny_table()
-    values: dict[str, object] = {
-        "uuid": "",
-        "name": name,
-        "kernel": "tiny",
-        "kernel_digest": "d1",
-        "genes": table.genes,
-        "problems": ("2,8,512,64",),
-        "device": "NVIDIA H200",
-        "predicted": False,
-        "settings": {"gate": {"runs": 2}},
-        "sampler": "evo",
-        "sampler_options": {"elites": 4},
-        "seed": 7,
-        "window": 8,
-        "budget_s": 60.0,
-    }
-    return StudyRecord(**{**values, **changes})  # type: ignore[arg-type]
-
-
-TIMING = Timing(5.5, (5.4, 5.6), (5.4, 5.5, 5.6), clock_mhz=1980.0, temperature_c=44.0)
-MEASURED = Evaluation(
-    Outcome.MEASURED,
-    5.5,
-    (TIMING,),
-    (Resources(128, 0, 0, 0, 65536, 0.25),),
-    "abc",
-    {"foreign_load": False},
-    {"relative_error": 1e-3},
-    0.4,
-    0.05,
-)
 BASELINES = (
     BaselineResult("math", (Timing(103.0, (102.0, 104.0), (103.0,)),)),
     BaselineResult("cudnn", (Timing(9.2, (9.1, 9.3), (9.2,)),)),
@@ -305,7 +272,7 @@ def test_datasette_and_sqlite_utils_can_read_it(tmp_path: Path) -> None:
 
 
 def test_reading_does_not_wait_for_optuna_or_the_kernel() -> None:
-    """`show` imports neither Optuna, SQLAlchemy, torch nor a kernel folder."""
+    """What reads a database imports neither Optuna, SQLAlchemy, torch nor CuPy."""
     code = (
         "import sys, evokern.store; print([m for m in ('optuna', 'sqlalchemy', 'torch', 'cupy') if m in sys.modules])"
     )
@@ -461,7 +428,7 @@ def test_a_lock_of_another_program_is_said(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("use", [Store, open_readonly])
 def test_places_that_cannot_be(use: type, tmp_path: Path) -> None:
-    """A folder, a missing folder, and for reading a missing file: said at once, nothing created."""
+    """A folder, and a file in a folder that is missing: said at once, nothing created."""
     with pytest.raises(StoreError):
         use(tmp_path)
     with pytest.raises(StoreError):

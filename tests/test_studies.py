@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from paths import ROOT, STUDIES
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.occupancy import excess
@@ -20,11 +21,10 @@ from evokern.search._identity import problems_of
 from evokern.study import GateSettings, SimulationSettings, Study, TimingSettings
 from evokern.study_file import read_study
 
-ROOT = Path(__file__).resolve().parent.parent
-STUDIES = sorted((ROOT / "studies").glob("*.toml"))
+STUDY_FILES = sorted(STUDIES.glob("*.toml"))
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STUDY_FILES, ids=lambda path: path.stem)
 def test_each_study_can_begin(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kernel takes its problems, and its default candidate is feasible on an H200 under the study's limits."""
     monkeypatch.chdir(ROOT)
@@ -44,7 +44,7 @@ def _compiled(rendered: tuple[object, ...], architecture: str) -> Program | Comp
 
 
 @pytest.mark.parametrize(("architecture", "chip"), [("sm_80", "a100"), ("sm_89", "l4"), ("sm_90", "h200")])
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STUDY_FILES, ids=lambda path: path.stem)
 def test_each_default_candidate_compiles_and_fits(
     path: Path, architecture: str, chip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,17 +64,17 @@ def test_each_default_candidate_compiles_and_fits(
             assert excess(program.uses[launch.entry], launch, profile) is None
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STUDY_FILES, ids=lambda path: path.stem)
 def test_each_study_says_what_it_asks(path: Path) -> None:
     """Its first line asks a question, and the list of studies names it."""
     assert path.read_text().startswith("# Asks: ")
-    assert f"| `{path.stem}` |" in (ROOT / "studies" / "README.md").read_text()
+    assert f"| `{path.stem}` |" in (STUDIES / "README.md").read_text()
 
 
 def test_every_key_is_documented() -> None:
     """studies/README.md has a row for each key that a study may have, and no others."""
-    text = (ROOT / "studies" / "README.md").read_text()
-    documented = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)) - {path.stem for path in STUDIES}
+    text = (STUDIES / "README.md").read_text()
+    documented = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)) - {path.stem for path in STUDY_FILES}
     top = {f.name for f in fields(Study)} - {"name", "path", "budget_s", "genes", "limits", "gate", "timing"}
     known = (top - {"simulation"}) | {"budget"} | {f"limits.{name}" for name in ("chip", *LIMITS)}
     for prefix, record in (("gate", GateSettings), ("timing", TimingSettings), ("simulation", SimulationSettings)):

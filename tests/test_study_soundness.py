@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from paths import KERNELS
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -15,7 +16,6 @@ from evokern.discovery import find_kernel
 from evokern.explain.declaration import read_declaration
 from evokern.study import SAMPLERS
 
-ROOT = Path(__file__).resolve().parent.parent
 DECLARED = """
 from pathlib import Path
 from evokern import Kernel, Mutation, Parameter, ProblemField
@@ -177,7 +177,7 @@ def test_of_fields_that_are_computed_nothing_is_said(here: Path, old: str, new: 
 @pytest.mark.parametrize("name", ["attention", "attention_fp8", "matmul", "rmsnorm"])
 def test_shipped_kernels_are_read_as_they_run(name: str) -> None:
     """Names and values read from a shipped kernel's text are those that it declares when it runs."""
-    folder = ROOT / "kernels" / name
+    folder = KERNELS / name
     declared = read_declaration(folder / "kernel.py").genes
     assert declared is not None
     assert declared.computed == frozenset()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from paths import DATA
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -16,7 +17,6 @@ from evokern.space import Config
 from evokern.store import open_readonly
 from evokern.trial import Evaluation, Outcome, Trial
 
-DATA = Path(__file__).parent / "data"
 STUDY = 'kernel = "kernels/tail_bug"\nproblems = ["64,4096"]\ndevice = "sim:l4"\nsampler = "grid"\n'
 
 

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 from engine_helpers import small_table, study
+from instant_devices import InstantH200
+from kernel_tuner_files import kernel_tuner_cache, write_json
+from paths import DATA
 from ranking import Ranking
-from test_recorded import kernel_tuner_cache, write
-from test_search import FakeDevice
 from typer.testing import CliRunner
 
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.device import Answer, Request
+from evokern.device import Request
 from evokern.device.table import Table, TableDevice, measured
 from evokern.discovery import load_kernel
 from evokern.errors import DeviceError, StudyError
@@ -28,8 +29,9 @@ from evokern.search import Progress, SearchResult
 from evokern.space import Config
 from evokern.store import Store, open_readonly
 from evokern.study import Study
+from evokern.trial import Evaluation
 
-SCALE_ROWS = Path(__file__).parent / "data" / "kernels" / "scale_rows"
+SCALE_ROWS = DATA / "kernels" / "scale_rows"
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +125,7 @@ def test_a_source_that_says_nothing_loses_nothing(
     """An earlier study is not set aside for a warm start that cannot be used."""
     db = tmp_path / "a.db"
     _search(db)
-    toy = write(tmp_path / "toy.json", kernel_tuner_cache())
+    toy = write_json(tmp_path / "toy.json", kernel_tuner_cache())
     with pytest.raises(error, match=message):
         _search(db, warm_start=source.format(other=other, toy=toy), fresh=True)
     with open_readonly(db) as reader:
@@ -152,7 +154,7 @@ def test_a_sampler_that_cannot_use_it_says_so(tmp_path: Path, other: Path) -> No
 
 def test_the_command_line_takes_a_warm_start(tmp_path: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`evokern search STUDY --warm-start DB:STUDY` tells what was taken over."""
-    table = Path(__file__).parent / "data" / "table_small.json.gz"
+    table = DATA / "table_small.json.gz"
     (tmp_path / "small.toml").write_text(f'kernel = "x"\nproblems = ["x"]\ndevice = "replay:{table}"\n')
     monkeypatch.chdir(tmp_path)
     arguments = ["search", "./small.toml", "--trials", "9", "--warm-start", f"{other}:other", "--db", "a.db"]
@@ -180,15 +182,14 @@ def test_a_simulated_device_on_which_nothing_runs_is_no_beginning(
     monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "search_model", lambda *given: [])
     scaled = Study(name="scaled", kernel=str(SCALE_ROWS), problems=("64,256",))
     with pytest.raises(StudyError, match="no candidate ran on the simulated NVIDIA H200; leave --warm-start sim away"):
-        search(scaled, db=tmp_path / "a.db", device=FakeGpu(), trials=6, warm_start="sim", trust=True)
+        search(scaled, db=tmp_path / "a.db", device=WarpsGpu(), trials=6, warm_start="sim", trust=True)
 
 
-class FakeGpu(FakeDevice):
+class WarpsGpu(InstantH200):
     """An H200 whose candidates all take as long as their blocks have warps."""
 
-    def submit(self, request: Request) -> None:
-        self.requests.append(request)
-        self._ready.append(Answer(request.number, measured(float(request.config.WARPS))))
+    def evaluation(self, request: Request) -> Evaluation:
+        return measured(float(request.config.WARPS))
 
 
 def test_the_simulated_device_is_searched_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +197,7 @@ def test_the_simulated_device_is_searched_for_a_gpu(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "LOOKED_AT", 4)
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
     scaled = Study(name="scaled", kernel=str(SCALE_ROWS), problems=("64,256",))
-    device, seen = FakeGpu(), list[Progress]()
+    device, seen = WarpsGpu(), list[Progress]()
     db = tmp_path / "a.db"
     search(scaled, db=db, device=device, trials=6, warm_start="sim", trust=True, on_progress=seen.append)
     assert seen[-1].notes[0] == "warm start: searching the simulated NVIDIA H200, 4 candidates"

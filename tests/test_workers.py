@@ -1,3 +1,5 @@
+"""Worker processes: each job answered once, though workers die, hang, retire or never start."""
+
 from __future__ import annotations
 
 import os

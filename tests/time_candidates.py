@@ -16,12 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import helpers_path  # noqa: F401 (finds the helpers)
+from paths import DATA
+
 from evokern.device._base import Request, Task
 from evokern.device._open import open_device
 from evokern.discovery import find_study, kernel_of
 from evokern.search._identity import problems_of
 
-FILE = Path(__file__).parent / "data" / "candidates.json"
+FILE = DATA / "candidates.json"
 
 
 def time_group(group: Mapping[str, Any], device_name: str) -> None:
