@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
         "evokern/py.typed",
     }
     assert inside | {"evokern/export/program.cu.in", "evokern/compile/shims/stdint.h"} <= set(names)
+    templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "evokern").rglob("templates/**/*.*")}
+    assert "evokern/report/templates/sections/champion.html.j2" in templates
+    assert templates <= set(names)
+
+
+def test_the_source_distribution_holds_the_templates(tmp_path: Path) -> None:
+    """A wheel that is built from it is whole."""
+    built = _run(["-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)], tmp_path)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (made,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "evokern").rglob("*.j2")} <= names
 
 
 def test_a_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ def report(
 
     The page needs no network, and making it needs neither the kernel folder nor a GPU.
     """
-    from evokern.report import gather, render
+    from evokern.report import gather, render_page
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:
         facts = gather(reader, study)
-    text = render(facts)
+    text = render_page(facts)
     if str(file) == "-":
         print(text)
         return

@@ -1,14 +1,15 @@
-"""`evokern report`: one HTML page that needs no network, from the database alone."""
+"""`evokern report`: one HTML page that needs no network, from the database alone.
+
+Each section is a function that returns what its template, `templates/sections/ANCHOR.html.j2`, shows. Functions return
+plain text and numbers; markup stands in the templates only, which escape every text (`evokern.templating`).
+"""
 
 from __future__ import annotations
-
-from html import escape
-from importlib import resources
-from string import Template
 
 from evokern.report import champion, genes, origin, space, times
 from evokern.report.facts import Facts, gather
 from evokern.store import Reader
+from evokern.templating import environment
 from evokern.version import __version__
 
 SECTIONS = (
@@ -24,7 +25,7 @@ SECTIONS = (
     ("source", "Source", origin.source),
     ("environment", "Environment", origin.environment),
 )
-"""Anchor, title, and what makes each section, in the page's order."""
+"""Anchor (and template), title, and what gathers each section's contents, in the page's order."""
 
 
 def page(reader: Reader, study: str | None = None) -> str:
@@ -37,28 +38,24 @@ def page(reader: Reader, study: str | None = None) -> str:
     Raises:
         StudyError: there is no such study, or none of its trials was measured.
     """
-    return render(gather(reader, study))
+    return render_page(gather(reader, study))
 
 
-def render(facts: Facts) -> str:
-    """Return the page of what was gathered; every text from logs, files and names is escaped."""
-    template = Template(resources.files("evokern.report").joinpath("page.html.in").read_text(encoding="utf-8"))
+def render_page(facts: Facts) -> str:
+    """Return the page of what was gathered."""
     record = facts.record
-    links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in SECTIONS)
-    body = "".join(
-        f'<section id="{anchor}"><h2>{escape(title)}</h2>{make(facts)}</section>' for anchor, title, make in SECTIONS
-    )
     predicted = "Times are predicted by a model, not measured. " if record.predicted else ""
-    about = f"{predicted}Kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}."
-    return template.substitute(
-        title=escape(f"{record.name}: evokern report"),
-        study=escape(record.name),
-        about=escape(about),
-        headline=champion.headline(facts),
-        links=links,
-        body=body,
-        version=escape(__version__),
+    return (
+        environment(__name__)
+        .get_template("page.html.j2")
+        .render(
+            study=record.name,
+            about=f"{predicted}Kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}.",
+            tiles=champion.headline(facts),
+            sections=[{"anchor": anchor, "title": title, "view": show(facts)} for anchor, title, show in SECTIONS],
+            version=__version__,
+        )
     )
 
 
-__all__ = ["SECTIONS", "Facts", "gather", "page", "render"]
+__all__ = ["SECTIONS", "Facts", "gather", "page", "render_page"]

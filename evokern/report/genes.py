@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape
 from itertools import combinations
+from typing import Any
 
 from evokern.report.facts import Facts, ValueFacts, pairs, tunability
-from evokern.report.html import missing, table
 from evokern.report.plots import bars
+from evokern.report.tables import Cell, TextTable
 
 DECIDING = 8
 """Genes whose values are drawn, those that decide most."""
@@ -16,53 +15,42 @@ TOGETHER = 3
 """Genes that are shown in pairs."""
 
 
-def matrix(facts: Facts) -> str:
-    """Which values of which genes work, and how fast the best candidate with each is."""
+def matrix(facts: Facts) -> dict[str, Any]:
+    """Return which values of which genes work, and how fast the best candidate with each is."""
     best = min((t.evaluation.time_us or 0.0 for t in facts.measured), default=0.0)
-    rows = []
-    for name, values in tunability(facts).items():
-        cells = "".join(_cell(one, best, one.value == facts.best.config.get(name)) for one in values)
-        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
-    return (
-        "<p>A cell: the value, how many of the trials with it worked, and how much slower than the fastest trial the "
-        "best of them is. The darker, the better; hatched: none worked; ★ marks the champion's choice.</p>"
-        f'<div class="wide"><table class="matrix"><tbody>{"".join(rows)}</tbody></table></div>'
-    )
+    chosen = facts.best.config
+    return {
+        "genes": [
+            (name, [_cell(one, best, one.value == chosen.get(name)) for one in values])
+            for name, values in tunability(facts).items()
+        ]
+    }
 
 
-def _cell(one: ValueFacts, best: float, chosen: bool) -> str:
-    value = f"<b>{escape(str(one.value))}{' ★' if chosen else ''}</b>"
+def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:
+    value = f"{one.value}{' ★' if chosen else ''}"
     if not one.tried:
-        return f'<td class="dim">{value}<small>not tried</small></td>'
+        return Cell(value, "not tried", "dim")
     works = f"{one.worked}/{one.tried} work"
     if one.best_us is None:
         # What worked without a time was stopped by racing, or its time is another trial's.
-        return (
-            f"<td>{value}<small>{works} · slow</small></td>"
-            if one.worked
-            else (f'<td class="none">{value}<small>{works}</small></td>')
-        )
+        return Cell(value, f"{works} · slow") if one.worked else Cell(value, works, "none")
     more = one.best_us / best - 1
     words = "best" if more < 5e-4 else f"+{_percent(more)}"
-    return f'<td style="--heat:{_heat(more):.2f}">{value}<small>{works} · {words}</small></td>'
+    return Cell(value, f"{works} · {words}", heat=_heat(more))
 
 
-def _heat(more: float) -> float:
-    return max(0.0, 1 - more / 0.6)
+def _heat(more: float) -> str:
+    return f"{max(0.0, 1 - more / 0.6):.2f}"
 
 
 def _percent(more: float) -> str:
     return f"{100 * more:.0f} %" if more >= 0.1 else f"{100 * more:.1f} %"
 
 
-def effects(facts: Facts) -> str:
-    """What was learned of the genes, what a model says each value costs, and the genes that decide most in pairs."""
+def effects(facts: Facts) -> dict[str, Any]:
+    """Return what was learned of the genes, what each value costs by a model, and the deciding genes in pairs."""
     learned = facts.learned
-    said = "".join(_findings(facts))
-    if not learned.effects:
-        return said + missing(
-            f"{learned.timed} timed trials are too few, or too much alike, for a model of the genes' effects."
-        )
     order = sorted(learned.effects, key=lambda name: -learned.effects[name].share)
     rows = []
     for name in order[:DECIDING]:
@@ -71,68 +59,56 @@ def effects(facts: Facts) -> str:
         worst = max(effect.relative, key=lambda value: effect.relative[value])
         rows.append(
             (
-                escape(name),
+                name,
                 f"{100 * effect.share:.0f} %",
                 f"{100 * low:.0f} to {100 * high:.0f} %",
-                escape(str(effect.best)),
-                escape(str(worst)),
+                str(effect.best),
+                str(worst),
                 f"+{_percent(effect.ratio - 1)}",
                 f"{_percent(effect.ratio_ci95[0] - 1)} to {_percent(effect.ratio_ci95[1] - 1)}",
             )
         )
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
-    explained = max(learned.explained or 0.0, 0.0)
-    drawn = [
+    costs = [
         (f"{name}={value}", ratio - 1, f"+{_percent(ratio - 1)}")
         for name in order[:DECIDING]
         for value, ratio in learned.effects[name].relative.items()
     ]
-    return (
-        f"{said}<h3>What decides the time</h3><p>By a model of {learned.timed} timed trials that explains "
-        f"{100 * explained:.0f} % of the variance of trials it has not seen.</p>{table(head, rows, (1, 2, 5, 6))}"
-        "<h3>What each value costs</h3><p>Predicted time over that of the gene's best value, everything else alike.</p>"
-        + bars("Predicted cost of each value", drawn)
-        + _together(facts, order[:TOGETHER])
-    )
+    return {
+        "findings": _findings(facts),
+        "timed": learned.timed,
+        "explained": f"{100 * max(learned.explained or 0.0, 0.0):.0f} %",
+        "effects": TextTable(head, rows, (1, 2, 5, 6)),
+        "costs": bars("Predicted cost of each value", costs),
+        "pairs": _together(facts, order[:TOGETHER]),
+    }
 
 
-def _findings(facts: Facts) -> Iterator[str]:
+def _findings(facts: Facts) -> TextTable:
     titles = {"decisive": "Decisive", "locked": "Locked", "barred": "Barred", "dead": "Without effect"}
     rows = [
-        (title, escape(finding.text))
+        (title, finding.text)
         for kind, title in titles.items()
         for finding in facts.learned.having(kind)  # type: ignore[arg-type]
     ]
-    rows += [("Never together", escape(failing.text)) for failing in facts.learned.combinations]
-    if rows:
-        yield "<p>From pairs of trials that differ in one gene, from a model of all, and from what failed:</p>"
-        yield table(("", "finding"), rows)
+    rows += [("Never together", failing.text) for failing in facts.learned.combinations]
+    return TextTable(("", "finding"), rows)
 
 
-def _together(facts: Facts, names: list[str]) -> str:
+def _together(facts: Facts, names: list[str]) -> list[dict[str, Any]]:
+    """Return, for each pair of genes, the matrix of their values."""
     best = min(t.evaluation.time_us or 0.0 for t in facts.measured)
     values = {gene.name: gene.values for gene in facts.record.genes}
     made = []
     for down, across in combinations(names, 2):
         times = pairs(facts, down, across)
-        rows = []
-        for value in values[down]:
-            cells = "".join(_pair(times.get((value, other)), best) for other in values[across])
-            rows.append(f'<tr><th scope="row">{escape(str(value))}</th>{cells}</tr>')
-        head = "".join(f'<th scope="col">{escape(str(value))}</th>' for value in values[across])
-        made.append(
-            f"<div><h4>{escape(down)} (down), {escape(across)} (across)</h4>"
-            f'<div class="wide"><table class="matrix"><thead><tr><th></th>{head}</tr></thead>'
-            f"<tbody>{''.join(rows)}</tbody></table></div></div>"
-        )
-    if not made:
-        return ""
-    words = "<p>Time of the fastest trial with both values over that of the fastest trial.</p>"
-    return f'<h3>Two genes together</h3>{words}<div class="several">{"".join(made)}</div>'
+        rows = [(value, [_pair(times.get((value, other)), best) for other in values[across]]) for value in values[down]]
+        made.append({"down": down, "across": across, "columns": values[across], "rows": rows})
+    return made
 
 
-def _pair(time_us: float | None, best: float) -> str:
+def _pair(time_us: float | None, best: float) -> Cell:
     if time_us is None:
-        return '<td class="dim"><small>–</small></td>'
+        return Cell(note="–", kind="dim")
     more = time_us / best - 1
-    return f'<td style="--heat:{_heat(more):.2f}"><b>+{_percent(more)}</b></td>'
+    return Cell(f"+{_percent(more)}", heat=_heat(more))

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import re
-from html import escape
+from dataclasses import dataclass
+from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.html import missing, nested, table
+from evokern.report.tables import TextTable, flattened
 
 
-def source(facts: Facts) -> str:
-    """The champion's source, lines that a gene decides marked with the value."""
+@dataclass(frozen=True)
+class MarkedFile:
+    """A file of the kernel with the champion's choices."""
+
+    name: str
+    """Its name."""
+    opened: bool
+    """Whether the page shows it unfolded."""
+    lines: tuple[tuple[str, str], ...]
+    """Each line, and the genes that it names with the champion's values."""
+
+
+def source(facts: Facts) -> dict[str, Any]:
+    """Return the champion's source, with the values of the genes that decide its lines."""
     names = [gene.name for gene in facts.record.genes]
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")(?=\b|_)") if names else None
-    parts = []
+    files = []
     for file, text in facts.sources.items():
         if not file.endswith((".cu", ".cuh", ".h")) or file == "reference.h":
             continue
@@ -21,23 +34,15 @@ def source(facts: Facts) -> str:
         for line in text.splitlines():
             # A gene that a comment names decides nothing there.
             used = dict.fromkeys(pattern.findall(line.partition("//")[0])) if pattern else {}
-            said = ", ".join(f"{name}={facts.best.config[name]}" for name in used if name in facts.best.config)
-            mark = f'<em title="{escape(said, quote=True)}">' if said else ""
-            note = f"</em><small>{escape(said)}</small>" if said else ""
-            lines.append(f"<li>{mark}{escape(line) or ' '}{note}</li>")
-        opened = " open" if file.endswith(".cu") else ""
-        parts.append(
-            f"<details{opened}><summary>{escape(file)}, {len(lines)} lines</summary>"
-            f'<pre class="wide"><ol>{"".join(lines)}</ol></pre></details>'
-        )
-    if not parts:
-        return missing("The database keeps no source of this study.")
-    return "<p>Lines that a choice decides are marked, with the champion's value at their end.</p>" + "".join(parts)
+            choices = ", ".join(f"{name}={facts.best.config[name]}" for name in used if name in facts.best.config)
+            lines.append((line or " ", choices))
+        files.append(MarkedFile(file, file.endswith(".cu"), tuple(lines)))
+    return {"files": files}
 
 
-def environment(facts: Facts) -> str:
-    """Versions, clocks, notes, settings."""
-    rows = []
+def environment(facts: Facts) -> dict[str, Any]:
+    """Return versions, clocks, notes, settings."""
+    sessions = []
     for place, session in enumerate(facts.sessions, 1):
         for name, value in {
             "started": session.started,
@@ -45,8 +50,8 @@ def environment(facts: Facts) -> str:
             "minutes": f"{session.elapsed_s / 60:.1f}",
             **session.environment,
         }.items():
-            rows.append((str(place), escape(str(name)), escape(str(value))))
-        rows += [(str(place), "note", escape(note)) for note in session.notes]
+            sessions.append((str(place), str(name), str(value)))
+        sessions += [(str(place), "note", note) for note in session.notes]
     record = facts.record
     about = {
         "kernel": f"{record.kernel}, code {facts.best_digest[:12]}",
@@ -61,8 +66,8 @@ def environment(facts: Facts) -> str:
     settings = {
         key: record.settings[key] for key in ("gate", "timing", "simulation", "limits") if key in record.settings
     }
-    return (
-        table(("", ""), [(escape(k), escape(str(v))) for k, v in about.items()])
-        + f"<h3>Settings</h3>{nested(settings)}<h3>Sessions</h3>"
-        + table(("session", "", ""), rows)
-    )
+    return {
+        "about": TextTable(("", ""), [(name, str(value)) for name, value in about.items()]),
+        "settings": flattened(settings),
+        "sessions": TextTable(("session", "", ""), sessions),
+    }

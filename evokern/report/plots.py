@@ -1,4 +1,4 @@
-"""Plots: axes, points, steps and lines as inline SVG, bars as tables.
+"""Plots and bars as shapes and shares, which the page's templates draw as inline SVG and as tables.
 
 Colours come from the page's style sheet, light or dark.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 22, 12, 46
@@ -64,6 +63,20 @@ def microseconds(value: float) -> str:
     return f"{value:,.{min(digits, 6)}f}"
 
 
+@dataclass(frozen=True)
+class Shape:
+    """An SVG element."""
+
+    tag: str
+    """Its name."""
+    attributes: Mapping[str, object]
+    """Its attributes."""
+    text: str = ""
+    """What is written in it."""
+    tip: str = ""
+    """What shows on hovering."""
+
+
 @dataclass
 class Plot:
     """A plot with two axes, drawn piece by piece."""
@@ -74,17 +87,19 @@ class Plot:
     """Horizontal axis."""
     y: Axis
     """Vertical axis."""
+    width: int = WIDTH
+    """Width, px."""
     height: int = HEIGHT
     """Height, px."""
-    parts: list[str] = field(default_factory=list)
-    """SVG elements."""
+    shapes: list[Shape] = field(default_factory=list)
+    """What was drawn, the lowest first."""
     legend: list[tuple[str, str]] = field(default_factory=list)
     """Class and words of each series."""
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return a point's place, px."""
         return (
-            LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT),
+            LEFT + self.x.share(x) * (self.width - LEFT - RIGHT),
             self.height - BOTTOM - self.y.share(y) * (self.height - TOP - BOTTOM),
         )
 
@@ -92,8 +107,8 @@ class Plot:
         """Draw points, each with words that show on hovering."""
         for x, y, words in values:
             left, top = self.at(x, y)
-            told = f"<title>{escape(words)}</title>"
-            self.parts.append(f'<circle class="{kind}" cx="{left:.1f}" cy="{top:.1f}" r="{radius}">{told}</circle>')
+            place = {"class": kind, "cx": f"{left:.1f}", "cy": f"{top:.1f}", "r": radius}
+            self.shapes.append(Shape("circle", place, tip=words))
 
     def steps(self, values: Sequence[tuple[float, float]], kind: str) -> None:
         """Draw a line that changes in steps and goes on to the right edge."""
@@ -105,81 +120,99 @@ class Plot:
             left, top = self.at(x, y)
             path += [f"M{left:.1f} {top:.1f}"] if before is None else [f"H{left:.1f}", f"V{top:.1f}"]
             before = top
-        path.append(f"H{WIDTH - RIGHT}")
-        self.parts.append(f'<path class="line {kind}" d="{"".join(path)}"/>')
+        path.append(f"H{self.width - RIGHT}")
+        self.shapes.append(Shape("path", {"class": f"line {kind}", "d": "".join(path)}))
 
     def line(self, values: Sequence[tuple[float, float]], kind: str) -> None:
         """Draw straight lines from point to point."""
         places = " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in values)
-        self.parts.append(f'<polyline class="line {kind}" points="{places}"/>')
+        self.shapes.append(Shape("polyline", {"class": f"line {kind}", "points": places}))
 
     def level(self, y: float, words: str, kind: str) -> None:
         """Draw a horizontal line with words at its right end."""
         _, top = self.at(self.x.low, y)
         above = top - 5 if top > TOP + 16 else top + 14
-        self.parts.append(
-            f'<line class="line {kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top:.1f}" y2="{top:.1f}"/>'
-            f'<text class="note" x="{WIDTH - RIGHT - 4}" y="{above:.1f}" text-anchor="end">{escape(words)}</text>'
-        )
+        self.shapes += [
+            _line(f"line {kind}", LEFT, self.width - RIGHT, top, top),
+            Shape(
+                "text",
+                {"class": "note", "x": self.width - RIGHT - 4, "y": f"{above:.1f}", "text-anchor": "end"},
+                words,
+            ),
+        ]
 
     def name(self, kind: str, words: str) -> None:
         """Add a series to the legend."""
         self.legend.append((kind, words))
 
-    def svg(self) -> str:
-        """Return the figure."""
-        bottom = self.height - BOTTOM
-        axes = [f'<rect class="frame" x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{bottom - TOP}"/>']
+    def drawn(self) -> list[Shape]:
+        """Return every shape, the axes below the others."""
+        right, bottom = self.width - RIGHT, self.height - BOTTOM
+        frame = {"class": "frame", "x": LEFT, "y": TOP, "width": right - LEFT, "height": bottom - TOP}
+        shapes = [Shape("rect", frame)]
         for value in self.x.ticks():
             left, _ = self.at(value, self.y.low)
-            axes.append(
-                f'<line class="grid" x1="{left:.1f}" x2="{left:.1f}" y1="{TOP}" y2="{bottom}"/>'
-                f'<text x="{left:.1f}" y="{bottom + 16}" text-anchor="middle">{number(value)}</text>'
-            )
+            shapes.append(_line("grid", left, left, TOP, bottom))
+            shapes.append(Shape("text", {"x": f"{left:.1f}", "y": bottom + 16, "text-anchor": "middle"}, number(value)))
         for value in self.y.ticks():
             _, top = self.at(self.x.low, value)
-            axes.append(
-                f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top:.1f}" y2="{top:.1f}"/>'
-                f'<text x="{LEFT - 6}" y="{top + 4:.1f}" text-anchor="end">{number(value)}</text>'
-            )
-        middle, centre = (TOP + bottom) / 2, (LEFT + WIDTH - RIGHT) / 2
-        axes.append(
-            f'<text x="{centre}" y="{self.height - 8}" text-anchor="middle">{escape(self.x.label)}</text>'
-            f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape(self.y.label)}</text>'
-        )
-        body = "".join([*axes, *self.parts])
-        return figure(self.title, WIDTH, self.height, body, self.legend)
+            shapes.append(_line("grid", LEFT, right, top, top))
+            shapes.append(Shape("text", {"x": LEFT - 6, "y": f"{top + 4:.1f}", "text-anchor": "end"}, number(value)))
+        turned = f"translate(14 {(TOP + bottom) / 2}) rotate(-90)"
+        shapes += [
+            Shape("text", {"x": (LEFT + right) / 2, "y": self.height - 8, "text-anchor": "middle"}, self.x.label),
+            Shape("text", {"transform": turned, "text-anchor": "middle"}, self.y.label),
+        ]
+        return shapes + self.shapes
 
 
-def figure(title: str, width: float, height: float, body: str, legend: Sequence[tuple[str, str]] = ()) -> str:
-    """Return an SVG with its legend."""
-    keys = "".join(f'<span class="key"><i class="{kind}"></i>{escape(words)}</span>' for kind, words in legend)
-    return (
-        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title, quote=True)}">'
-        f"<title>{escape(title)}</title>{body}</svg>{f'<figcaption>{keys}</figcaption>' if keys else ''}</figure>"
-    )
+def _line(kind: str, left: float, right: float, top: float, bottom: float) -> Shape:
+    """Return a line between two places, px."""
+    ends = {"x1": left, "x2": right, "y1": top, "y2": bottom}
+    return Shape("line", {"class": kind, **{name: f"{place:.1f}" for name, place in ends.items()}})
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str]], kind: Callable[[str], str] = lambda name: "own") -> str:
-    """Return horizontal bars: a table, so that names wrap on a narrow page.
+@dataclass(frozen=True)
+class Bar:
+    """One horizontal bar."""
+
+    name: str
+    """What it is about."""
+    share: str
+    """Its length over the longest one's, 0 to 1."""
+    words: str
+    """What stands at its end."""
+    kind: str
+    """Class of its colour."""
+
+    @property
+    def name_parts(self) -> list[str]:
+        """The name in parts: it may be broken where its words end."""
+        return re.split(r"(?<=[_=])", self.name)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars below each other."""
+
+    title: str
+    """Told to screen readers."""
+    rows: tuple[Bar, ...]
+    """The bars, the first one on top."""
+
+
+def bars(title: str, rows: Sequence[tuple[str, float, str]], kind: Callable[[str], str] = lambda name: "own") -> Bars:
+    """Return bars, the longest as long as there is room.
 
     Args:
-        title: told above them to screen readers.
+        title: told to screen readers.
         rows: name, length, and words at the bar's end.
         kind: name → class of its colour.
     """
     longest = max((abs(length) for _, length, _ in rows), default=0.0) or 1.0
-    body = "".join(
-        f'<tr><th scope="row">{_breakable(name)}</th><td><i class="bar {kind(name)}" '
-        f'style="--share:{abs(length) / longest:.4f}"></i><span>{escape(words)}</span></td></tr>'
-        for name, length, words in rows
+    return Bars(
+        title, tuple(Bar(name, f"{abs(length) / longest:.4f}", words, kind(name)) for name, length, words in rows)
     )
-    return f'<table class="bars"><caption>{escape(title)}</caption><tbody>{body}</tbody></table>'
-
-
-def _breakable(name: str) -> str:
-    """Return a name, escaped, that may be broken where its words end."""
-    return re.sub(r"([_=])", r"\1<wbr>", escape(name))
 
 
 def span(values: Sequence[float], *, log: bool = False, pad: float = 0.06) -> tuple[float, float]:

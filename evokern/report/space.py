@@ -1,17 +1,14 @@
-"""Sections about the search: convergence, the fastest trials, outcomes.
-
-Each takes the facts and returns HTML, or says what is missing and how to get it.
-"""
+"""Sections about the search: convergence, the fastest trials, outcomes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from html import escape
+from typing import Any
 
 from evokern.explain.worth import verdict
 from evokern.report.facts import Facts, reasons
-from evokern.report.html import missing, side_by_side, table
 from evokern.report.plots import Axis, Plot, bars, microseconds, span
+from evokern.report.tables import TextTable
 from evokern.store import bests
 from evokern.trial import Outcome, Trial
 
@@ -19,26 +16,16 @@ SHOWN_ABOVE = 6.0
 """Times above this multiple of the least one are left out of the plots, whose other points would lie on one line."""
 
 
-def convergence(facts: Facts) -> str:
-    """The best so far, over trials and over time, beside the control, the baseline and other samplers' studies."""
-    told = verdict(facts.control, facts.unit, microseconds) if facts.control else ""
-    words = f"<p>{escape(told)}.</p>" if told else ""
-    return words + side_by_side(_curve(facts, over_time=False), _curve(facts, over_time=True)) + _no_control(facts)
+def convergence(facts: Facts) -> dict[str, Any]:
+    """Return the best so far, over trials and time, beside the control, the baseline and other samplers' studies."""
+    return {
+        "verdict": verdict(facts.control, facts.unit, microseconds) if facts.control else "",
+        "plots": [_curve(facts, over_time=False), _curve(facts, over_time=True)],
+        "control": facts.control is not None,
+    }
 
 
-def _no_control(facts: Facts) -> str:
-    if facts.control:
-        return (
-            "<p>Sampler and control took turns: over trials each is drawn as if it had searched alone, over time both "
-            "share the device.</p>"
-        )
-    return missing(
-        "No control: <code>evokern search --control random</code> gives every second trial to random search, which "
-        "shows whether the sampler earned its keep. Another study of the same problem in this database is drawn beside."
-    )
-
-
-def _curve(facts: Facts, *, over_time: bool) -> str:
+def _curve(facts: Facts, *, over_time: bool) -> Plot:
     curves = {label: bests(trials) for label, trials in facts.curves.items()}
     times = [t.evaluation.time_us for t in facts.measured if t.evaluation.time_us]
     times += [time_us for curve in curves.values() for _, time_us in curve]
@@ -64,7 +51,7 @@ def _curve(facts: Facts, *, over_time: bool) -> str:
         plot.name(kind, f"best so far, {label}")
     if facts.baseline and low <= facts.baseline[1] <= high:
         plot.level(facts.baseline[1], f"baseline {facts.baseline[0]}", "base")
-    return plot.svg()
+    return plot
 
 
 def _dots(trials: tuple[Trial, ...], high: float, *, over_time: bool) -> list[tuple[float, float, str]]:
@@ -78,28 +65,25 @@ def _dots(trials: tuple[Trial, ...], high: float, *, over_time: bool) -> list[tu
     return found
 
 
-def outcomes(facts: Facts) -> str:
-    """How trials ended, why they failed, and what was turned away before."""
+def outcomes(facts: Facts) -> dict[str, Any]:
+    """Return how trials ended, why they failed, and what was turned away before."""
     counts = Counter(trial.outcome.value for trial in facts.trials)
     good = {"measured", "duplicate", "slow"}
-    made = bars(
-        "Trials by outcome",
-        [(name.replace("_", " "), float(n), str(n)) for name, n in counts.most_common()],
-        lambda name: "own" if name in good else "fault",
-    )
-    told = [(escape(outcome), escape(reason), str(count)) for outcome, reason, count in reasons(facts.trials)]
-    if told:
-        made += "<h3>Commonest reasons (numbers as #)</h3>" + table(("outcome", "reason", "trials"), told, (2,))
-    if facts.rejections:
-        listed = [(name, float(count), f"{count:,}") for name, count in list(facts.rejections.items())[:15]]
-        made += "<h3>Proposals turned away before a compile</h3>" + bars(
-            "Proposals turned away by constraint", listed, lambda name: "dimmed"
-        )
-    return made
+    failed = [(outcome, reason, str(count)) for outcome, reason, count in reasons(facts.trials)]
+    turned_away = [(name, float(count), f"{count:,}") for name, count in list(facts.rejections.items())[:15]]
+    return {
+        "outcomes": bars(
+            "Trials by outcome",
+            [(name.replace("_", " "), float(n), str(n)) for name, n in counts.most_common()],
+            lambda name: "own" if name in good else "fault",
+        ),
+        "reasons": TextTable(("outcome", "reason", "trials"), failed, (2,)),
+        "rejections": bars("Proposals turned away by constraint", turned_away, lambda name: "dimmed"),
+    }
 
 
-def elites(facts: Facts, most: int = 15) -> str:
-    """The fastest trials, with what distinguishes them from the default."""
+def elites(facts: Facts, most: int = 15) -> dict[str, Any]:
+    """Return the fastest trials, with what distinguishes them from the default."""
     ordered: list[Trial] = sorted(facts.measured, key=lambda t: (t.evaluation.time_us or 0.0, t.number))
     rows = []
     for trial in ordered[:most]:
@@ -112,7 +96,8 @@ def elites(facts: Facts, most: int = 15) -> str:
                 f"{facts.baseline[1] / (trial.evaluation.time_us or 1.0):.2f}×" if facts.baseline else "–",
                 str(max(r.registers for r in used)) if used else "–",
                 f"{100 * min(r.occupancy for r in used):.0f} %" if used else "–",
-                escape(" ".join(changed) or "the default candidate"),
+                " ".join(changed) or "the default candidate",
             )
         )
-    return table(("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes"), rows, range(1, 5))
+    head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes")
+    return {"trials": TextTable(head, rows, range(1, 5))}

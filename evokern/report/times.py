@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from statistics import quantiles
+from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.html import missing, side_by_side, table
 from evokern.report.plots import Axis, Plot, microseconds, number, span
+from evokern.report.tables import TextTable
 from evokern.stats import median
 from evokern.trial import Timing
 
 
-def roofline(facts: Facts) -> str:
-    """Operations a second against operations a byte, under the chip's theoretical peaks."""
+def roofline(facts: Facts) -> dict[str, Any]:
+    """Return operations a second against operations a byte, under the chip's theoretical peaks."""
     evidence, chip = facts.best.evaluation.evidence, facts.chip
     if chip is None or not sum(evidence.get("flops", ())) or not sum(evidence.get("bytes", ())):
-        return missing("The trials carry no operation counts, or the chip's peak rates are not known.")
+        return {"plot": None}
     flops, moved = sum(evidence["flops"]), sum(evidence["bytes"])
     intensity = flops / moved
     peak = chip.tensor_peak_flops_per_clock * chip.sms * chip.clock_mhz * 1e6
@@ -54,12 +54,11 @@ def roofline(facts: Facts) -> str:
     plot.name("cache", "L2 bandwidth")
     plot.name("star point", "champion")
     plot.name("dot point", "other trials")
-    bound = f" The model says {escape(str(evidence['bound']))}." if "bound" in evidence else ""
-    return plot.svg() + f"<p>Peak rates of {escape(chip.model)} from its data sheet.{bound}</p>"
+    return {"plot": plot, "chip": chip.model, "bound": str(evidence["bound"]) if "bound" in evidence else ""}
 
 
-def timing(facts: Facts) -> str:
-    """Distribution of the champion's samples and the baseline's."""
+def timing(facts: Facts) -> dict[str, Any]:
+    """Return the distribution of the champion's samples and the baseline's."""
     ours = facts.best.evaluation.timings[0] if facts.best.evaluation.timings else None
     if facts.record.predicted or ours is None or len(ours.samples_us) < 2:
         return _by_rank(facts)
@@ -67,17 +66,19 @@ def timing(facts: Facts) -> str:
     theirs = facts.baseline_timing
     if facts.baseline and theirs is not None and len(theirs.samples_us) > 1:
         series.append((f"baseline {facts.baseline[0]}", "base-line", "base-dot", theirs))
-    where = f"<p>At {escape(facts.record.problems[0])}, in µs a call.</p>" if len(facts.record.problems) > 1 else ""
-    silent = "" if len(series) > 1 else missing("No samples of a baseline to hold them against.")
-    rows = [_row(name, timing) for name, _, _, timing in series]
     head = ("", "samples", "median", "95 % interval", "5 to 95 %", "least", "most", "SM clock", "throttled")
-    return where + side_by_side(_shares(series), _drift(series)) + table(head, rows, range(1, 8)) + silent
+    return {
+        "by_rank": None,
+        "problem": facts.record.problems[0] if len(facts.record.problems) > 1 else "",
+        "plots": [_shares(series), _drift(series)],
+        "samples": TextTable(head, [_row(name, timing) for name, _, _, timing in series], range(1, 8)),
+    }
 
 
 _Series = tuple[str, str, str, Timing]
 
 
-def _shares(series: Sequence[_Series]) -> str:
+def _shares(series: Sequence[_Series]) -> Plot:
     """Return the cumulative distribution: how many samples took at most so long."""
     everything = [sample for *_, timing in series for sample in timing.samples_us]
     low, high = span(everything, log=True)
@@ -86,10 +87,10 @@ def _shares(series: Sequence[_Series]) -> str:
         ordered = sorted(timing.samples_us)
         plot.steps([(ordered[0], 0.0), *((t, (n + 1) / len(ordered)) for n, t in enumerate(ordered))], line)
         plot.name(line, name)
-    return plot.svg()
+    return plot
 
 
-def _drift(series: Sequence[_Series]) -> str:
+def _drift(series: Sequence[_Series]) -> Plot:
     """Return each sample against its own median, in the order taken."""
     apart = {
         name: [100 * (sample / timing.median_us - 1) for sample in timing.samples_us] for name, *_, timing in series
@@ -108,7 +109,7 @@ def _drift(series: Sequence[_Series]) -> str:
         ]
         plot.points(told, dot, 3)
         plot.name(f"{dot} point", name)
-    return plot.svg()
+    return plot
 
 
 def _row(name: str, timing: Timing) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ def _row(name: str, timing: Timing) -> tuple[str, ...]:
     low, high = timing.ci95_us
     *_, last = twentieths = quantiles(samples, n=20, method="inclusive")
     return (
-        escape(name),
+        name,
         str(len(samples)),
         microseconds(median(samples)),
         f"{microseconds(low)} to {microseconds(high)}",
@@ -124,14 +125,14 @@ def _row(name: str, timing: Timing) -> tuple[str, ...]:
         microseconds(samples[0]),
         microseconds(samples[-1]),
         f"{timing.clock_mhz:.0f} MHz" if timing.clock_mhz else "–",
-        escape(timing.throttle or "no"),
+        timing.throttle or "no",
     )
 
 
-def _by_rank(facts: Facts) -> str:
+def _by_rank(facts: Facts) -> dict[str, Any]:
     times = sorted(t.evaluation.time_us or 0.0 for t in facts.measured)
     shown = [t for t in times if t <= 6 * times[0]]
     plot = Plot("Trials by rank", Axis("rank", 0, len(shown) + 1), Axis(facts.unit, *span(shown)))
     plot.points([(n + 1, t, f"rank {n + 1}: {microseconds(t)} µs") for n, t in enumerate(shown)], "dot")
     why = "A predicted time has no distribution" if facts.record.predicted else "The champion has no samples"
-    return missing(f"{why}; the trials' times by rank instead.") + plot.svg()
+    return {"by_rank": plot, "why": why}

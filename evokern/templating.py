@@ -1,0 +1,27 @@
+"""HTML from Jinja2 templates, in which every text is escaped.
+
+Templates lie in the folder `templates` of the package that fills them, and all markup stands there. No text is ever
+marked as safe, neither in Python nor by a filter, so nothing that a database, a log or a file name says becomes markup.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+
+@cache
+def environment(package: str) -> Environment:
+    """Return the templates of a package; a name that a template uses and is not given is an error.
+
+    Args:
+        package: the package beside whose modules the folder `templates` lies: its own `__package__`.
+    """
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
