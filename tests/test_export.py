@@ -19,7 +19,7 @@ from evokern.discovery import find_kernel, load_kernel
 from evokern.export.formula import Formula, cpp, evaluate, simplified
 from evokern.export.standalone import Provenance, device_code, standalone
 from evokern.export.trace import trace
-from evokern.export.traced import Recorder, Traced
+from evokern.export.traced import GuardRecorder, Traced
 from evokern.feasibility import launches_of
 from evokern.kernel import Kernel
 from evokern.profiles import CHIPS
@@ -91,7 +91,7 @@ def test_traced_numbers_carry_their_formula(traced_at: int, other: int, divisor:
         blocks = -(-n // divisor)
         return blocks * 3 - n % 7 if n > divisor else min(n, 12) + blocks
 
-    recorder = Recorder()
+    recorder = GuardRecorder()
     result = compute(Traced.make(traced_at, ("field", "N"), recorder))
     assert isinstance(result, Traced)
     assert result.value == compute(traced_at)
@@ -102,7 +102,7 @@ def test_traced_numbers_carry_their_formula(traced_at: int, other: int, divisor:
 def test_what_escapes_as_a_plain_number_is_guarded() -> None:
     """Text, floats and bits have no formula: using one binds the shape to the traced value."""
     for use in (str, float, lambda n: n / 2, lambda n: n & 1, hash, lambda n: 2**n, lambda n: {n: 1}):
-        recorder = Recorder()
+        recorder = GuardRecorder()
         use(Traced.make(5, ("field", "N"), recorder))  # type: ignore[operator]
         assert [guard.cpp() for guard in recorder.guards] == ["shape.n == 5"]
 

@@ -29,7 +29,7 @@ OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 @dataclass(frozen=True)
-class Guard:
+class ShapeGuard:
     """A condition on the shape under which formulas hold."""
 
     comparison: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from evokern.export.formula import Formula, Guard, cpp, simplified
+from evokern.export.formula import Formula, ShapeGuard, cpp, simplified
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 from evokern.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
@@ -60,7 +60,7 @@ def _range_reason(entry: ProblemField) -> str:
     return f"{entry.name} must be {entry.least} to {entry.most}{multiple}"
 
 
-def _sentence(guard: Guard, reason: str) -> str:
+def _sentence(guard: ShapeGuard, reason: str) -> str:
     condition = guard.cpp().replace("shape.", "")
     return f"{condition} must hold: {reason}".replace('"', "'").replace("\\", "/")
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evokern.errors import EvokernError
-from evokern.export.formula import Guard, evaluate, fields_of, simplified
-from evokern.export.traced import Recorder, Traced
+from evokern.export.formula import ShapeGuard, evaluate, fields_of, simplified
+from evokern.export.traced import GuardRecorder, Traced
 from evokern.feasibility import check, launches_of
 from evokern.kernel import Kernel, Launch, Problem, Scalar, Tensor
 from evokern.profiles import Profile
@@ -30,7 +30,7 @@ class Traces:
 
     fields: tuple[str, ...]
     """Numeric fields, in declared order."""
-    guards: Mapping[Guard, str]
+    guards: Mapping[ShapeGuard, str]
     """Conditions under which everything here holds, and why."""
     launches: tuple[Launch, ...]
     """Launches whose numbers may be `Traced`."""
@@ -55,13 +55,13 @@ def trace(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tr
     traces = _run(kernel, config, problem, chip)
     if _agrees(traces, kernel, config, problem, chip):
         return traces
-    exactly = {Guard("==", ("field", name), ("number", int(problem[name]))): "" for name in traces.fields}
+    exactly = {ShapeGuard("==", ("field", name), ("number", int(problem[name]))): "" for name in traces.fields}
     reason = "this launcher knows the study's own shape only"
     return replace(traces, guards=dict.fromkeys(exactly, reason), pinned=True)
 
 
 def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Traces:
-    recorder = Recorder()
+    recorder = GuardRecorder()
     numeric = tuple(f.name for f in kernel.fields if isinstance(problem[f.name], int))
     values: dict[str, Value] = dict(problem)
     for name in numeric:
@@ -84,12 +84,12 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tra
     return Traces(numeric, _essential(recorder.guards), launches, tensors)
 
 
-def _essential(guards: Mapping[Guard, str]) -> dict[Guard, str]:
+def _essential(guards: Mapping[ShapeGuard, str]) -> dict[ShapeGuard, str]:
     """Return the guards simplified by the fields that others fix, without those that then always hold."""
     fixed = {
         g.left[1]: g.right[1] for g in guards if (g.comparison, g.left[0], g.right[0]) == ("==", "field", "number")
     }
-    kept: dict[Guard, str] = {}
+    kept: dict[ShapeGuard, str] = {}
     for guard, reason in guards.items():
         if guard.left[0] == "field" and guard.left[1] in fixed:
             if guard.comparison == "==":
@@ -97,7 +97,7 @@ def _essential(guards: Mapping[Guard, str]) -> dict[Guard, str]:
             continue
         left, right = simplified(guard.left, fixed), simplified(guard.right, fixed)
         if fields_of(left) or fields_of(right):
-            kept.setdefault(Guard(guard.comparison, left, right), reason)
+            kept.setdefault(ShapeGuard(guard.comparison, left, right), reason)
     return kept
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex, cast
 
-from evokern.export.formula import COMPARISONS, OPERATORS, OPPOSITE, Formula, Guard, fields_of
+from evokern.export.formula import COMPARISONS, OPERATORS, OPPOSITE, Formula, ShapeGuard, fields_of
 
 
-class Recorder:
+class GuardRecorder:
     """Collects guards while traced code runs, each with the reason given last."""
 
     def __init__(self) -> None:
-        self.guards: dict[Guard, str] = {}
+        self.guards: dict[ShapeGuard, str] = {}
         self.reason = ""
         self.texts_matter = True
 
     def decide(self, comparison: str, left: Formula, right: Formula, answer: bool) -> bool:
         """Note that a comparison came out as it did."""
         if fields_of(left) or fields_of(right):
-            guard = Guard(comparison if answer else OPPOSITE[comparison], left, right)
+            guard = ShapeGuard(comparison if answer else OPPOSITE[comparison], left, right)
             self.guards.setdefault(guard, self.reason)
         return answer
 
@@ -27,10 +27,10 @@ class Traced(int):
     """A whole number with the formula that made it."""
 
     formula: Formula
-    recorder: Recorder
+    recorder: GuardRecorder
 
     @staticmethod
-    def make(value: int, formula: Formula, recorder: Recorder) -> Traced:
+    def make(value: int, formula: Formula, recorder: GuardRecorder) -> Traced:
         """Return a number with its formula."""
         number = int.__new__(Traced, value)
         number.formula = formula
