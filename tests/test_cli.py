@@ -213,7 +213,7 @@ def test_the_cache_can_be_capped_and_cleared(tmp_path: Path, monkeypatch: pytest
 
 def test_times_are_written_for_people() -> None:
     """Durations and times are written with the digits that matter."""
-    from evokern.cli._text import duration, limit, microseconds, several
+    from evokern.wording import duration, limit, microseconds, several
 
     assert [duration(s) for s in (4, 59.4, 60, 3600, 5400)] == ["4 s", "59 s", "1 min", "1 h", "1 h 30 min"]
     assert [duration(s) for s in (59.7, 75, 599.9, 640)] == ["1 min", "1 min 15 s", "10 min", "11 min"]

@@ -1,63 +1,8 @@
-"""How times, durations and tables are written for people."""
+"""How tables are written on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from evokern.space import Gene, Value
-
-
-def microseconds(value: float | None) -> str:
-    """Return a time with the digits that matter: 0.0037, 5.43, 61.3, 1094."""
-    if value is None:
-        return "-"
-    if 0 < value < 0.095:
-        return f"{value:.2g}"
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
-
-
-def duration(seconds: float) -> str:
-    """Return `45 s`, `1 min 15 s`, `12 min`, `1 h 30 min`."""
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    if minutes < 10:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
-
-
-def limit(found: Mapping[str, Any], unit: str) -> str:
-    """Return how near a best is to its chip's limit, in a line.
-
-    Args:
-        found: the object `limit` of `show --json`.
-        unit: of times, as text.
-    """
-    percent = 100 * found["share"]
-    shown = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1g}"
-    reached = f"{shown} % of the limit, {microseconds(found['time_us'])} {unit}"
-    return f"{reached}, bound by {found['setter']}"
-
-
-def several(number: int, what: str) -> str:
-    """Return `1 trial`, `12 trials`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def counts(table: Mapping[str, int]) -> str:
-    """Return `12 measured, 3 wrong`, most first, zeros left out."""
-    shown = sorted(((count, name) for name, count in table.items() if count), key=lambda pair: (-pair[0], pair[1]))
-    return ", ".join(f"{count} {name}" for count, name in shown) or "none"
-
-
-def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
-    """Return the genes that differ from the default candidate, `BLOCK_M=64 STAGES=3`."""
-    pairs = [f"{gene.name}={config[gene.name]}" for gene in genes if config.get(gene.name) != gene.default]
-    return " ".join(pairs) or "the default candidate"
+from collections.abc import Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

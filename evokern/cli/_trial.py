@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
-from evokern.cli._text import duration, microseconds
+from evokern.wording import duration, microseconds
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord

@@ -11,8 +11,9 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import TrustOption
 from evokern.cli._output import Output
-from evokern.cli._text import microseconds, table
+from evokern.cli._text import table
 from evokern.errors import UsageError
+from evokern.wording import microseconds
 
 if TYPE_CHECKING:
     from evokern.explain.compare import Comparison

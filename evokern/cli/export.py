@@ -13,8 +13,8 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption, TrustOption
 from evokern.cli._output import Output
-from evokern.cli._text import microseconds
 from evokern.errors import UsageError
+from evokern.wording import microseconds
 
 
 class Format(StrEnum):

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from evokern.cli._output import LOGGER, Output
-from evokern.cli._text import counts, duration, microseconds, several
+from evokern.wording import counts, duration, microseconds, several
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -12,8 +12,9 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, SetOption, TrialOption, TrustOption, parse_assignments
 from evokern.cli._output import LOGGER, Output
-from evokern.cli._text import microseconds, several, table
+from evokern.cli._text import table
 from evokern.errors import StoreError, UsageError
+from evokern.wording import microseconds, several
 
 if TYPE_CHECKING:
     from evokern.explain.bound import Verdict

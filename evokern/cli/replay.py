@@ -12,8 +12,9 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
-from evokern.cli._text import duration, microseconds, table
+from evokern.cli._text import table
 from evokern.errors import UsageError
+from evokern.wording import duration, microseconds
 
 if TYPE_CHECKING:
     from evokern.replay import Repeat, ReplayResult, SamplerResult

@@ -11,8 +11,8 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import SetOption, TrustOption, parse_assignments
 from evokern.cli._output import Output
-from evokern.cli._text import counts
 from evokern.errors import UsageError
+from evokern.wording import counts
 
 if TYPE_CHECKING:
     from evokern.explain.sanitize import SanitizeReport

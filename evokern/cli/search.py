@@ -9,8 +9,8 @@ import typer
 from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
 from evokern.cli._output import Output
-from evokern.cli._text import counts, limit, microseconds, several
 from evokern.cli.panel import Watcher
+from evokern.wording import counts, limit, microseconds, several
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult

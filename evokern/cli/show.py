@@ -12,9 +12,10 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
-from evokern.cli._text import changed, counts, duration, limit, microseconds, several, table
+from evokern.cli._text import table
 from evokern.cli._trial import show_trial
 from evokern.errors import UsageError
+from evokern.wording import changed, counts, duration, limit, microseconds, several
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord

@@ -9,8 +9,9 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StudyArgument, TrialOption, TrustOption
 from evokern.cli._output import Output
-from evokern.cli._text import microseconds, table
+from evokern.cli._text import table
 from evokern.errors import UsageError
+from evokern.wording import microseconds
 
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
 
