@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evokern.search import OnProgress, SearchResult
+from evokern.search import OnProgress, Progress, SearchResult
 
 if TYPE_CHECKING:
     from evokern.device import Device
@@ -62,7 +62,8 @@ def search(
         fresh: rename an earlier study of this name and begin anew.
         go_on: continue although the study's file or the kernel's code changed.
         trust: remember that the kernel folder's code may run.
-        on_progress: called with a `Progress` at every event, from the searching thread.
+        on_progress: called with a `Progress` at every event, from the searching thread. In a notebook a panel below the
+            cell shows the progress as well.
 
     Returns:
         Champion and summary. Ctrl-C and SIGTERM end a search like a budget does, with `interrupted` set.
@@ -89,9 +90,22 @@ def search(
     try:
         from evokern.search._run import run  # only now: see `_find`
 
-        return run(subject, Path(db), wanted, on_progress or (lambda progress: None), DIAGNOSER)
+        return run(subject, Path(db), wanted, _watchers(on_progress), DIAGNOSER)
     finally:
         subject.device.close()
+
+
+def _watchers(on_progress: OnProgress | None) -> OnProgress:
+    """Return what is called at every event: the panel of a notebook, where this runs in one, and the caller's own."""
+    from evokern.progress import notebook_panel
+
+    watchers = [watcher for watcher in (notebook_panel(), on_progress) if watcher is not None]
+
+    def tell(progress: Progress) -> None:
+        for watcher in watchers:
+            watcher(progress)
+
+    return tell
 
 
 def resume(

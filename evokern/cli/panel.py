@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from evokern.cli._output import LOGGER, Output
+from evokern.progress import arm_texts, baseline_text, best_text, progress_rows, spent_text, time_unit
 from evokern.wording import counts, duration, microseconds, several
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ LINE_EVERY_S = 5.0
 FAILURE_EVERY_S = 15.0
 """Least time between two failures told there, seconds."""
 _FAILURE_WIDTH = 160
-_SHOWN_CONSTRAINTS = 4
-_SHOWN_FAILURES = 4
+_STYLES = {"plain": "", "best": "bold", "faster": "bold green", "failure": "yellow"}
+"""Kind of a row → its style."""
 
 
 class Watcher:
@@ -82,14 +83,14 @@ class Watcher:
         self._drawn = time.monotonic()
 
     def _line(self, progress: Progress) -> None:
-        best = progress.best.number if progress.best else None
-        if best == self._best and time.monotonic() - self._drawn < LINE_EVERY_S:
+        number = progress.best.number if progress.best else None
+        if number == self._best and time.monotonic() - self._drawn < LINE_EVERY_S:
             return
         # A new best is worth a line of its own, but not more than one a second.
         if time.monotonic() - self._drawn < 1.0:
             return
         self._output.remark(line(progress))
-        self._best, self._drawn = best, time.monotonic()
+        self._best, self._drawn = number, time.monotonic()
         told, when = self._failure
         failure = next(iter(progress.last_failures), told)
         if failure != told and self._drawn - when >= FAILURE_EVERY_S:
@@ -113,62 +114,20 @@ def _start(progress: Progress) -> str:
     if progress.trials_limit is not None:
         left += f", {several(max(0, progress.trials_limit - progress.evaluated), 'trial')} left"
     if progress.resumed:
-        best = progress.best.evaluation.time_us if progress.best else None
-        found = f"best {microseconds(best)} {unit(progress)}" if best else "nothing measured yet"
+        time_us = progress.best.evaluation.time_us if progress.best else None
+        found = f"best {microseconds(time_us)} {time_unit(progress)}" if time_us else "nothing measured yet"
         return f"resuming: {several(progress.resumed, 'trial')}, {found}, {left}"
-    baseline = f"baseline {_baseline(progress)}, " if progress.baseline else "no baseline, "
+    baseline = f"baseline {baseline_text(progress)}, " if progress.baseline else "no baseline, "
     ends = "; Ctrl-C ends it, nothing is lost" if not progress.budget_s and not progress.trials_limit else ""
     return f"searching: {baseline}{left}{ends}"
-
-
-def unit(progress: Progress) -> str:
-    """Return `µs`, or `µs predicted` for a simulated device."""
-    return "µs predicted" if progress.predicted else "µs"
-
-
-def _baseline(progress: Progress) -> str:
-    if progress.baseline is None:
-        return "not measured"
-    return f"{progress.baseline[0]} {microseconds(progress.baseline[1])} {unit(progress)}"
-
-
-def _best(progress: Progress) -> str:
-    if progress.best is None:
-        return "nothing measured yet"
-    times = f", {progress.speedup:.2f}× the baseline" if progress.speedup else ""
-    return f"{microseconds(progress.best.evaluation.time_us)} {unit(progress)} (trial {progress.best.number}){times}"
-
-
-def _spent(progress: Progress) -> str:
-    budget = f" of {duration(progress.budget_s)}" if progress.budget_s else ""
-    return f"{duration(progress.elapsed_s)}{budget}, {_trials(progress)}"
-
-
-def _trials(progress: Progress) -> str:
-    """Return how many trials there were; under a limit those that it counts, the others apart."""
-    if not progress.trials_limit:
-        return several(progress.trials, "trial")
-    others = progress.trials - progress.evaluated
-    apart = f" (and {others} duplicate or infeasible)" if others else ""
-    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{apart}"
-
-
-def _arms(progress: Progress) -> list[str]:
-    """Return what each arm found, where there is a control."""
-    told = []
-    for arm in progress.arms:
-        time_us = arm.best.evaluation.time_us if arm.best else None
-        best = f"{microseconds(time_us)} {unit(progress)}" if time_us else "nothing measured"
-        told.append(f"{arm.sampler}{' (control)' if arm.control else ''} {best} in {arm.trials}")
-    return told
 
 
 def line(progress: Progress) -> str:
     """Return the progress as one line."""
     parts = [
-        _spent(progress),
-        f"best {_best(progress)}",
-        *_arms(progress),
+        spent_text(progress),
+        f"best {best_text(progress)}",
+        *arm_texts(progress),
         f"{progress.trials_per_minute:.0f} trials/min",
         f"device busy {100 * progress.busy_share:.0f} %",
         *([counts(progress.outcomes)] if any(progress.outcomes.values()) else []),
@@ -185,30 +144,16 @@ def panel(progress: Progress) -> Panel:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-
-    def row(label: str, text: str, style: str = "") -> None:
-        grid.add_row(label, Text(text, style=style))
-
-    row("elapsed", f"{_spent(progress)}, {progress.in_flight} in flight")
-    if progress.budget_s:
-        row("", _bar(progress.elapsed_s / progress.budget_s))
-    row("baseline", _baseline(progress))
-    row("best", _best(progress), "bold green" if (progress.speedup or 0) > 1 else "bold")
-    if progress.arms:
-        row("control", ", ".join(_arms(progress)) + " trials")
-    row("speed", f"{progress.trials_per_minute:.0f} trials a minute, device busy {100 * progress.busy_share:.0f} %")
-    row("outcomes", counts(progress.outcomes))
-    if progress.rejections:
-        most = sorted(progress.rejections.items(), key=lambda pair: -pair[1])[:_SHOWN_CONSTRAINTS]
-        row("turned away", counts(dict(most)) + (" …" if len(progress.rejections) > _SHOWN_CONSTRAINTS else ""))
-    if progress.best is not None:
-        row("champion", " ".join(f"{name}={value}" for name, value in progress.best.config.items()))
-    for index, failure in enumerate(progress.last_failures[:_SHOWN_FAILURES]):
-        text = Text(failure, style="yellow", no_wrap=True, overflow="ellipsis")
-        grid.add_row("last failures" if index == 0 else "", text)
+    for row in progress_rows(progress):
+        if row.share is not None:
+            grid.add_row(row.label, _bar(row.share))
+        elif row.kind == "failure":
+            grid.add_row(row.label, Text(row.text, style=_STYLES[row.kind], no_wrap=True, overflow="ellipsis"))
+        else:
+            grid.add_row(row.label, Text(row.text, style=_STYLES[row.kind]))
     return Panel(grid, title=f"{progress.study} on {progress.device}", title_align="left")
 
 
 def _bar(share: float, width: int = 40) -> str:
-    full = round(width * min(max(share, 0.0), 1.0))
+    full = round(width * share)
     return "━" * full + "─" * (width - full)
