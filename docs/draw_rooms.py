@@ -1,0 +1,200 @@
+"""Draw the rooms of the package and who imports whom, from the imports themselves, as `docs/rooms.svg`.
+
+    python docs/draw_rooms.py [--check]
+
+A room is a module or a folder directly below `evokern/`; it stands above every room that it imports. Imports inside
+functions count, those that only a type checker sees do not. An arrow is drawn where no other path says the same
+(transitive reduction). No line count is in the picture, so that it changes with the imports alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+PACKAGE = FOLDER.parent / "evokern"
+PICTURE = FOLDER / "rooms.svg"
+
+Edges = dict[str, set[str]]
+"""Room → rooms that it imports."""
+
+LINE = 15
+"""Height of a line of text, pixels."""
+LETTER = 6.2
+"""Width of a letter of a description, pixels."""
+WRAP = 30
+"""Letters of a line of a description."""
+GAP, RISE, EDGE = 22, 62, 24
+"""Pixels between boxes, between layers, and around all."""
+SWEEPS = 12
+"""Passes that bring connected boxes near one another."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """A box of the picture."""
+
+    name: str
+    """Its folder or module."""
+    parts: tuple[str, ...]
+    """Folders inside it."""
+    lines: tuple[str, ...]
+    """What it is for, wrapped."""
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        longest = max(len(self.name) * 1.35, *(len(line) for line in (*self.lines, " · ".join(self.parts))))
+        return longest * LETTER + 20
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        return LINE * (1 + len(self.lines) + bool(self.parts)) + 14
+
+
+def rooms_of(package: Path) -> dict[str, Room]:
+    """Return the rooms of a package, in the order of their names."""
+    found = {}
+    for path in sorted(package.iterdir()):
+        if path.name.startswith(("__", "_data")) or not (path.suffix == ".py" or (path / "__init__.py").is_file()):
+            continue
+        about = ast.get_docstring(ast.parse((path if path.is_file() else path / "__init__.py").read_text("utf-8"))) or ""
+        first = about.replace("\n", " ").split(". ")[0].rstrip(".").replace("`", "")
+        first = first.split(": ", 1)[1] if first.lower().startswith(path.stem.replace("_", " ") + ": ") else first
+        parts = [] if path.is_file() else [p.name for p in sorted(path.iterdir()) if (p / "__init__.py").is_file()]
+        found[path.stem] = Room(path.stem, tuple(parts), tuple(textwrap.wrap(first, WRAP)))
+    return found
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, apart from what only a type checker sees."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module == "evokern":
+            yield from (f"evokern.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        yield from imports(node)
+
+
+def edges_of(package: Path, rooms: Mapping[str, Room]) -> Edges:
+    """Return which room imports which."""
+    edges: Edges = {name: set() for name in rooms}
+    for path in sorted(package.rglob("*.py")):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        if room in rooms:
+            for name in imports(ast.parse(path.read_text("utf-8"))):
+                parts = name.split(".")
+                if parts[0] == package.name and len(parts) > 1 and parts[1] in rooms and parts[1] != room:
+                    edges[room].add(parts[1])
+    return edges
+
+
+def layers_of(edges: Edges) -> dict[str, int]:
+    """Return the layer of each room: one above the highest that it imports.
+
+    Raises:
+        ValueError: rooms import each other.
+    """
+    layers: dict[str, int] = {}
+    while len(layers) < len(edges):
+        ready = [name for name in edges if name not in layers and edges[name] <= layers.keys()]
+        if not ready:
+            raise ValueError(f"rooms import each other: {', '.join(sorted(edges.keys() - layers.keys()))}")
+        layers |= {name: 1 + max((layers[other] for other in edges[name]), default=-1) for name in ready}
+    return layers
+
+
+def reduced(edges: Edges) -> Edges:
+    """Return the edges that no longer path replaces."""
+
+    def reach(name: str) -> set[str]:
+        return set().union(edges[name], *(reach(other) for other in edges[name]))
+
+    return {name: others - set().union(*(reach(other) for other in others)) for name, others in edges.items()}
+
+
+def arranged(edges: Edges, layers: Mapping[str, int]) -> list[list[str]]:
+    """Return the rooms of each layer from left to right, the lowest layer first, connected ones near one another."""
+    rows = [[name for name in edges if layers[name] == layer] for layer in range(max(layers.values()) + 1)]
+    near: Edges = {name: set(others) for name, others in edges.items()}
+    for name, others in edges.items():
+        for other in others:
+            near[other].add(name)
+    for _ in range(SWEEPS):
+        at = {name: (index + 0.5) / len(row) for row in rows for index, name in enumerate(row)}
+        for row in rows:
+            row.sort(key=lambda name: (sum(at[o] for o in near[name]) / max(len(near[name]), 1), name))
+            at |= {name: (index + 0.5) / len(row) for index, name in enumerate(row)}
+    return rows
+
+
+def draw(package: Path = PACKAGE) -> str:
+    """Return the picture of a package's rooms as SVG."""
+    rooms = rooms_of(package)
+    edges = edges_of(package, rooms)
+    shown = reduced(edges)
+    rows = arranged(shown, layers_of(edges))
+    width = max(sum(rooms[name].width + GAP for name in row) for row in rows) + 2 * EDGE
+    place: dict[str, tuple[float, float]] = {}
+    y = float(EDGE)
+    for row in reversed(rows):
+        spare = (width - 2 * EDGE - sum(rooms[name].width for name in row)) / len(row)
+        x = EDGE + spare / 2
+        for name in row:
+            place[name] = x, y
+            x += rooms[name].width + spare
+        y += max(rooms[name].height for name in row) + RISE
+    height = y - RISE + EDGE
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="12">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 L8 4 L0 8 z" fill="#7a8699"/></marker></defs>',
+        f'<rect width="{width:.0f}" height="{height:.0f}" rx="8" fill="#f7f8fa" stroke="#c9d0da"/>',
+    ]
+    for name, others in shown.items():
+        for other in sorted(others):
+            svg.append(_arrow(rooms, place, name, other))
+    svg += [_box(rooms[name], *place[name]) for name in rooms]
+    return "\n".join([*svg, "</svg>", ""])
+
+
+def _arrow(rooms: Mapping[str, Room], place: Mapping[str, tuple[float, float]], name: str, other: str) -> str:
+    x1, y1 = place[name][0] + rooms[name].width / 2, place[name][1] + rooms[name].height
+    x2, y2 = place[other][0] + rooms[other].width / 2, place[other][1]
+    bend = max((y2 - y1) / 2, 20.0)
+    path = f"M{x1:.0f} {y1:.0f} C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} {y2 - 2:.0f}"
+    return f'<path d="{path}" fill="none" stroke="#7a8699" stroke-width="1.2" marker-end="url(#tip)"/>'
+
+
+def _box(room: Room, x: float, y: float) -> str:
+    lines = [f'<tspan x="{x + 10:.0f}" font-size="14" font-weight="bold" fill="#1d3557">{escape(room.name)}</tspan>']
+    if room.parts:
+        parts = escape(" · ".join(room.parts))
+        lines.append(f'<tspan x="{x + 10:.0f}" dy="{LINE}" fill="#9a3412">{parts}</tspan>')
+    lines += [f'<tspan x="{x + 10:.0f}" dy="{LINE}" fill="#333a45">{escape(line)}</tspan>' for line in room.lines]
+    frame = f'<rect x="{x:.0f}" y="{y:.0f}" width="{room.width:.0f}" height="{room.height:.0f}" rx="5"'
+    return f'{frame} fill="#ffffff" stroke="#4a6fa5"/><text y="{y + LINE + 3:.0f}">{"".join(lines)}</text>'
+
+
+def main() -> None:
+    """Write the picture; with `--check` end with 1 where the one that is there differs."""
+    picture = draw()
+    if "--check" in sys.argv:
+        sys.exit(int(picture != PICTURE.read_text("utf-8")))
+    PICTURE.write_text(picture, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
