@@ -26,12 +26,14 @@ Edges = dict[str, set[str]]
 
 LINE = 15
 """Height of a line of text, pixels."""
-LETTER = 6.2
+LETTER = 6.7
 """Width of a letter of a description, pixels."""
 WRAP = 30
 """Letters of a line of a description."""
-GAP, RISE, EDGE = 22, 62, 24
+GAP, RISE, EDGE = 26, 56, 24
 """Pixels between boxes, between layers, and around all."""
+PASSAGE = 14.0
+"""Pixels that an arrow takes on its way through a layer."""
 SWEEPS = 12
 """Passes that bring connected boxes near one another."""
 
@@ -65,7 +67,9 @@ def rooms_of(package: Path) -> dict[str, Room]:
     for path in sorted(package.iterdir()):
         if path.name.startswith(("__", "_data")) or not (path.suffix == ".py" or (path / "__init__.py").is_file()):
             continue
-        about = ast.get_docstring(ast.parse((path if path.is_file() else path / "__init__.py").read_text("utf-8"))) or ""
+        about = (
+            ast.get_docstring(ast.parse((path if path.is_file() else path / "__init__.py").read_text("utf-8"))) or ""
+        )
         first = about.replace("\n", " ").split(". ")[0].rstrip(".").replace("`", "")
         first = first.split(": ", 1)[1] if first.lower().startswith(path.stem.replace("_", " ") + ": ") else first
         parts = [] if path.is_file() else [p.name for p in sorted(path.iterdir()) if (p / "__init__.py").is_file()]
@@ -124,8 +128,25 @@ def reduced(edges: Edges) -> Edges:
     return {name: others - set().union(*(reach(other) for other in others)) for name, others in edges.items()}
 
 
+def with_passages(edges: Edges, layers: Mapping[str, int]) -> tuple[Edges, dict[str, int]]:
+    """Return edges from each layer to the next only: a longer one passes through a place of its own in each between."""
+    short: Edges = {name: set() for name in edges}
+    where = dict(layers)
+    for name, others in edges.items():
+        for other in sorted(others):
+            at = name
+            for layer in range(layers[name] - 1, layers[other], -1):
+                passage = f"{name}>{other}>{layer}"
+                where[passage] = layer
+                short[at].add(passage)
+                short[passage] = set()
+                at = passage
+            short[at].add(other)
+    return short, where
+
+
 def arranged(edges: Edges, layers: Mapping[str, int]) -> list[list[str]]:
-    """Return the rooms of each layer from left to right, the lowest layer first, connected ones near one another."""
+    """Return what is in each layer from left to right, the lowest layer first, connected ones near one another."""
     rows = [[name for name in edges if layers[name] == layer] for layer in range(max(layers.values()) + 1)]
     near: Edges = {name: set(others) for name, others in edges.items()}
     for name, others in edges.items():
@@ -134,7 +155,7 @@ def arranged(edges: Edges, layers: Mapping[str, int]) -> list[list[str]]:
     for _ in range(SWEEPS):
         at = {name: (index + 0.5) / len(row) for row in rows for index, name in enumerate(row)}
         for row in rows:
-            row.sort(key=lambda name: (sum(at[o] for o in near[name]) / max(len(near[name]), 1), name))
+            row.sort(key=lambda name: (sum(at[o] for o in sorted(near[name])) / max(len(near[name]), 1), name))
             at |= {name: (index + 0.5) / len(row) for index, name in enumerate(row)}
     return rows
 
@@ -143,18 +164,21 @@ def draw(package: Path = PACKAGE) -> str:
     """Return the picture of a package's rooms as SVG."""
     rooms = rooms_of(package)
     edges = edges_of(package, rooms)
-    shown = reduced(edges)
-    rows = arranged(shown, layers_of(edges))
-    width = max(sum(rooms[name].width + GAP for name in row) for row in rows) + 2 * EDGE
-    place: dict[str, tuple[float, float]] = {}
+    shown, layers = with_passages(reduced(edges), layers_of(edges))
+    rows = arranged(shown, layers)
+    size = {name: (rooms[name].width, rooms[name].height) if name in rooms else (PASSAGE, 0.0) for name in shown}
+    width = max(sum(size[name][0] + GAP for name in row) for row in rows) + 2 * EDGE
+    place: dict[str, tuple[float, float, float]] = {}
     y = float(EDGE)
     for row in reversed(rows):
-        spare = (width - 2 * EDGE - sum(rooms[name].width for name in row)) / len(row)
+        tallest = max(size[name][1] for name in row)
+        spare = (width - 2 * EDGE - sum(size[name][0] for name in row)) / len(row)
         x = EDGE + spare / 2
         for name in row:
-            place[name] = x, y
-            x += rooms[name].width + spare
-        y += max(rooms[name].height for name in row) + RISE
+            own = size[name][1] if name in rooms else tallest
+            place[name] = x + size[name][0] / 2, y, y + own
+            x += size[name][0] + spare
+        y += tallest + RISE
     height = y - RISE + EDGE
     svg = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
@@ -163,19 +187,24 @@ def draw(package: Path = PACKAGE) -> str:
         '<path d="M0 0 L8 4 L0 8 z" fill="#7a8699"/></marker></defs>',
         f'<rect width="{width:.0f}" height="{height:.0f}" rx="8" fill="#f7f8fa" stroke="#c9d0da"/>',
     ]
-    for name, others in shown.items():
-        for other in sorted(others):
-            svg.append(_arrow(rooms, place, name, other))
-    svg += [_box(rooms[name], *place[name]) for name in rooms]
+    svg += [_arrow(shown, place, name, other) for name in rooms for other in sorted(shown[name])]
+    svg += [_box(room, place[name][0] - room.width / 2, place[name][1]) for name, room in rooms.items()]
     return "\n".join([*svg, "</svg>", ""])
 
 
-def _arrow(rooms: Mapping[str, Room], place: Mapping[str, tuple[float, float]], name: str, other: str) -> str:
-    x1, y1 = place[name][0] + rooms[name].width / 2, place[name][1] + rooms[name].height
-    x2, y2 = place[other][0] + rooms[other].width / 2, place[other][1]
-    bend = max((y2 - y1) / 2, 20.0)
-    path = f"M{x1:.0f} {y1:.0f} C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} {y2 - 2:.0f}"
-    return f'<path d="{path}" fill="none" stroke="#7a8699" stroke-width="1.2" marker-end="url(#tip)"/>'
+def _arrow(edges: Edges, place: Mapping[str, tuple[float, float, float]], name: str, other: str) -> str:
+    """Return an arrow from a room down to another one, through the passages between."""
+    x, _, y = place[name]
+    path = f"M{x:.0f} {y:.0f}"
+    while True:
+        x2, top, bottom = place[other]
+        ends = not edges[other] or ">" not in other
+        bend = (top - y) / 2
+        path += f" C{x:.0f} {y + bend:.0f} {x2:.0f} {top - bend:.0f} {x2:.0f} {top - 2 * ends:.0f}"
+        if ends:
+            return f'<path d="{path}" fill="none" stroke="#7a8699" stroke-width="1.2" marker-end="url(#tip)"/>'
+        path += f" L{x2:.0f} {bottom:.0f}"
+        x, y, other = x2, bottom, next(iter(edges[other]))
 
 
 def _box(room: Room, x: float, y: float) -> str:
