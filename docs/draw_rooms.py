@@ -1,0 +1,229 @@
+"""Draw the rooms of the package and who imports whom, from the imports themselves, as `docs/rooms.svg`.
+
+    python docs/draw_rooms.py [--check]
+
+A room is a module or a folder directly below `evokern/`; it stands above every room that it imports. Imports inside
+functions count, those that only a type checker sees do not. An arrow is drawn where no other path says the same
+(transitive reduction). No line count is in the picture, so that it changes with the imports alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+PACKAGE = FOLDER.parent / "evokern"
+PICTURE = FOLDER / "rooms.svg"
+
+Edges = dict[str, set[str]]
+"""Room → rooms that it imports."""
+
+LINE = 15
+"""Height of a line of text, pixels."""
+LETTER = 6.7
+"""Width of a letter of a description, pixels."""
+WRAP = 30
+"""Letters of a line of a description."""
+GAP, RISE, EDGE = 26, 56, 24
+"""Pixels between boxes, between layers, and around all."""
+PASSAGE = 14.0
+"""Pixels that an arrow takes on its way through a layer."""
+SWEEPS = 12
+"""Passes that bring connected boxes near one another."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """A box of the picture."""
+
+    name: str
+    """Its folder or module."""
+    parts: tuple[str, ...]
+    """Folders inside it."""
+    lines: tuple[str, ...]
+    """What it is for, wrapped."""
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        longest = max(len(self.name) * 1.35, *(len(line) for line in (*self.lines, " · ".join(self.parts))))
+        return longest * LETTER + 20
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        return LINE * (1 + len(self.lines) + bool(self.parts)) + 14
+
+
+def rooms_of(package: Path) -> dict[str, Room]:
+    """Return the rooms of a package, in the order of their names."""
+    found = {}
+    for path in sorted(package.iterdir()):
+        if path.name.startswith(("__", "_data")) or not (path.suffix == ".py" or (path / "__init__.py").is_file()):
+            continue
+        about = (
+            ast.get_docstring(ast.parse((path if path.is_file() else path / "__init__.py").read_text("utf-8"))) or ""
+        )
+        first = about.replace("\n", " ").split(". ")[0].rstrip(".").replace("`", "")
+        first = first.split(": ", 1)[1] if first.lower().startswith(path.stem.replace("_", " ") + ": ") else first
+        parts = [] if path.is_file() else [p.name for p in sorted(path.iterdir()) if (p / "__init__.py").is_file()]
+        found[path.stem] = Room(path.stem, tuple(parts), tuple(textwrap.wrap(first, WRAP)))
+    return found
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, apart from what only a type checker sees."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module == "evokern":
+            yield from (f"evokern.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        yield from imports(node)
+
+
+def edges_of(package: Path, rooms: Mapping[str, Room]) -> Edges:
+    """Return which room imports which."""
+    edges: Edges = {name: set() for name in rooms}
+    for path in sorted(package.rglob("*.py")):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        if room in rooms:
+            for name in imports(ast.parse(path.read_text("utf-8"))):
+                parts = name.split(".")
+                if parts[0] == package.name and len(parts) > 1 and parts[1] in rooms and parts[1] != room:
+                    edges[room].add(parts[1])
+    return edges
+
+
+def layers_of(edges: Edges) -> dict[str, int]:
+    """Return the layer of each room: one above the highest that it imports.
+
+    Raises:
+        ValueError: rooms import each other.
+    """
+    layers: dict[str, int] = {}
+    while len(layers) < len(edges):
+        ready = [name for name in edges if name not in layers and edges[name] <= layers.keys()]
+        if not ready:
+            raise ValueError(f"rooms import each other: {', '.join(sorted(edges.keys() - layers.keys()))}")
+        layers |= {name: 1 + max((layers[other] for other in edges[name]), default=-1) for name in ready}
+    return layers
+
+
+def reduced(edges: Edges) -> Edges:
+    """Return the edges that no longer path replaces."""
+
+    def reach(name: str) -> set[str]:
+        return set().union(edges[name], *(reach(other) for other in edges[name]))
+
+    return {name: others - set().union(*(reach(other) for other in others)) for name, others in edges.items()}
+
+
+def with_passages(edges: Edges, layers: Mapping[str, int]) -> tuple[Edges, dict[str, int]]:
+    """Return edges from each layer to the next only: a longer one passes through a place of its own in each between."""
+    short: Edges = {name: set() for name in edges}
+    where = dict(layers)
+    for name, others in edges.items():
+        for other in sorted(others):
+            at = name
+            for layer in range(layers[name] - 1, layers[other], -1):
+                passage = f"{name}>{other}>{layer}"
+                where[passage] = layer
+                short[at].add(passage)
+                short[passage] = set()
+                at = passage
+            short[at].add(other)
+    return short, where
+
+
+def arranged(edges: Edges, layers: Mapping[str, int]) -> list[list[str]]:
+    """Return what is in each layer from left to right, the lowest layer first, connected ones near one another."""
+    rows = [[name for name in edges if layers[name] == layer] for layer in range(max(layers.values()) + 1)]
+    near: Edges = {name: set(others) for name, others in edges.items()}
+    for name, others in edges.items():
+        for other in others:
+            near[other].add(name)
+    for _ in range(SWEEPS):
+        at = {name: (index + 0.5) / len(row) for row in rows for index, name in enumerate(row)}
+        for row in rows:
+            row.sort(key=lambda name: (sum(at[o] for o in sorted(near[name])) / max(len(near[name]), 1), name))
+            at |= {name: (index + 0.5) / len(row) for index, name in enumerate(row)}
+    return rows
+
+
+def draw(package: Path = PACKAGE) -> str:
+    """Return the picture of a package's rooms as SVG."""
+    rooms = rooms_of(package)
+    edges = edges_of(package, rooms)
+    shown, layers = with_passages(reduced(edges), layers_of(edges))
+    rows = arranged(shown, layers)
+    size = {name: (rooms[name].width, rooms[name].height) if name in rooms else (PASSAGE, 0.0) for name in shown}
+    width = max(sum(size[name][0] + GAP for name in row) for row in rows) + 2 * EDGE
+    place: dict[str, tuple[float, float, float]] = {}
+    y = float(EDGE)
+    for row in reversed(rows):
+        tallest = max(size[name][1] for name in row)
+        spare = (width - 2 * EDGE - sum(size[name][0] for name in row)) / len(row)
+        x = EDGE + spare / 2
+        for name in row:
+            own = size[name][1] if name in rooms else tallest
+            place[name] = x + size[name][0] / 2, y, y + own
+            x += size[name][0] + spare
+        y += tallest + RISE
+    height = y - RISE + EDGE
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="12">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 L8 4 L0 8 z" fill="#7a8699"/></marker></defs>',
+        f'<rect width="{width:.0f}" height="{height:.0f}" rx="8" fill="#f7f8fa" stroke="#c9d0da"/>',
+    ]
+    svg += [_arrow(shown, place, name, other) for name in rooms for other in sorted(shown[name])]
+    svg += [_box(room, place[name][0] - room.width / 2, place[name][1]) for name, room in rooms.items()]
+    return "\n".join([*svg, "</svg>", ""])
+
+
+def _arrow(edges: Edges, place: Mapping[str, tuple[float, float, float]], name: str, other: str) -> str:
+    """Return an arrow from a room down to another one, through the passages between."""
+    x, _, y = place[name]
+    path = f"M{x:.0f} {y:.0f}"
+    while True:
+        x2, top, bottom = place[other]
+        ends = not edges[other] or ">" not in other
+        bend = (top - y) / 2
+        path += f" C{x:.0f} {y + bend:.0f} {x2:.0f} {top - bend:.0f} {x2:.0f} {top - 2 * ends:.0f}"
+        if ends:
+            return f'<path d="{path}" fill="none" stroke="#7a8699" stroke-width="1.2" marker-end="url(#tip)"/>'
+        path += f" L{x2:.0f} {bottom:.0f}"
+        x, y, other = x2, bottom, next(iter(edges[other]))
+
+
+def _box(room: Room, x: float, y: float) -> str:
+    lines = [f'<tspan x="{x + 10:.0f}" font-size="14" font-weight="bold" fill="#1d3557">{escape(room.name)}</tspan>']
+    if room.parts:
+        parts = escape(" · ".join(room.parts))
+        lines.append(f'<tspan x="{x + 10:.0f}" dy="{LINE}" fill="#9a3412">{parts}</tspan>')
+    lines += [f'<tspan x="{x + 10:.0f}" dy="{LINE}" fill="#333a45">{escape(line)}</tspan>' for line in room.lines]
+    frame = f'<rect x="{x:.0f}" y="{y:.0f}" width="{room.width:.0f}" height="{room.height:.0f}" rx="5"'
+    return f'{frame} fill="#ffffff" stroke="#4a6fa5"/><text y="{y + LINE + 3:.0f}">{"".join(lines)}</text>'
+
+
+def main() -> None:
+    """Write the picture; with `--check` end with 1 where the one that is there differs."""
+    picture = draw()
+    if "--check" in sys.argv:
+        sys.exit(int(picture != PICTURE.read_text("utf-8")))
+    PICTURE.write_text(picture, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
