@@ -20,7 +20,7 @@ from evokern.search._loop import Earlier, Limits, Loop
 from evokern.search._report import Reporter
 from evokern.search._results import EndReason, OnProgress, SearchResult
 from evokern.search._stop import Stop, stoppable
-from evokern.search._wanted import Wanted
+from evokern.search._wanted import SessionRequest
 from evokern.search._warm import offered, warm_start
 from evokern.space import Config
 from evokern.store import Proposed, Session, Store, StudyRecord, open_readonly
@@ -34,13 +34,13 @@ LEAST_WINDOW = 8
 """Trials in flight that such a search may always have."""
 
 
-def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress, diagnoser: str) -> SearchResult:
+def run(subject: Subject, db: Path, request: SessionRequest, on_progress: OnProgress, diagnoser: str) -> SearchResult:
     """Search or resume a subject, and close its device.
 
     Args:
         subject: what is searched.
         db: database that keeps the results.
-        wanted: what this session was asked for.
+        request: what this session is asked for.
         on_progress: called at every event.
         diagnoser: factory of the worker that says why candidates crash or hang (see `Diagnoses`).
 
@@ -53,20 +53,20 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress, dia
     with ExitStack() as stack:
         stack.callback(subject.device.close)
         # An unknown sampler or option must neither leave a database behind nor set an earlier study aside.
-        sampler_of(subject.record(wanted.overrides), subject)
+        sampler_of(subject.record(request), subject)
         store = stack.enter_context(Store(db))
         old = store.study(name)
-        begins = wanted.fresh or old is None or not store.has_trials(old)
-        offer = offered(store, None if begins else old, subject, wanted.warm_start)
-        planned = plan(store, None if wanted.fresh else old, subject, wanted)
-        aside = store.set_aside(name) if wanted.fresh and old else ""
-        record = begin(store, None if wanted.fresh else old, planned, subject)
+        begins = request.fresh or old is None or not store.has_trials(old)
+        offer = offered(store, None if begins else old, subject, request.warm_start)
+        planned = plan(store, None if request.fresh else old, subject, request)
+        aside = store.set_aside(name) if request.fresh and old else ""
+        record = begin(store, None if request.fresh else old, planned, subject)
         session = store.session(record, subject.space)
         earlier = session.proposed()
         reporter = Reporter(on_progress, subject, record, sum(entry.evaluation is not None for entry in earlier), aside)
         with stoppable() as stop:
             try:
-                prior = warm_start(store, record, subject, wanted.warm_start, offer, reporter.note)
+                prior = warm_start(store, record, subject, request.warm_start, offer, reporter.note)
                 end = _one_session(subject, session, earlier, reporter, stop, began, prior, diagnoser)
             except KeyboardInterrupt:
                 end = "interrupted"
@@ -137,36 +137,36 @@ def clock_of(subject: Subject) -> Callable[[], float]:
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
 
-def plan(store: Store, old: StudyRecord | None, subject: Subject, wanted: Wanted) -> StudyRecord:
+def plan(store: Store, old: StudyRecord | None, subject: Subject, request: SessionRequest) -> StudyRecord:
     """Return the study as this session would have it; nothing is written.
 
     Args:
         store: the open database.
         old: the study as the database keeps it, None where one begins.
         subject: what is searched.
-        wanted: what this session was asked for.
+        request: what this session is asked for.
 
     Raises:
         UsageError: it cannot be searched or resumed as asked.
     """
-    now = subject.record(wanted.overrides)
+    now = subject.record(request)
     if old is not None and store.has_trials(old):
         sources = store.source(old.kernel_digest)
-        record = wanted.applied(agree(old, subject, wanted.overrides, sources, go_on=wanted.go_on))
+        record = request.applied(agree(old, subject, request, sources))
     else:
         # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)
-        record = _narrowed(wanted.applied(new), subject, wanted)
+        record = _narrowed(request.applied(new), subject, request)
     check_control(record.control, record.sampler)
     return record
 
 
-def _narrowed(record: StudyRecord, subject: Subject, wanted: Wanted) -> StudyRecord:
+def _narrowed(record: StudyRecord, subject: Subject, request: SessionRequest) -> StudyRecord:
     """Return a new study's record with a window that lets most of its trials profit from results.
 
     Where trials are limited and no window is given, at most one in `TRIALS_A_WINDOW` is in flight, but `LEAST_WINDOW`.
     """
-    if record.trials_limit is None or (wanted.overrides.window or subject.study.window) is not None:
+    if record.trials_limit is None or (request.window or subject.study.window) is not None:
         return record
     return replace(record, window=min(record.window, max(LEAST_WINDOW, record.trials_limit // TRIALS_A_WINDOW)))
 
