@@ -22,10 +22,9 @@ from evokern.device import BaselineResult, StartReport
 from evokern.report import SECTIONS, page
 from evokern.report.facts import reasons
 from evokern.report.plots import Axis, Plot, bars, number, span
-from evokern.samplers import Proposal
 from evokern.space import Config
 from evokern.store import Store, StudyRecord, add_proof, open_readonly
-from evokern.trial import Evaluation, Outcome, Resources, Timing, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Resources, Timing, Trial
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
@@ -73,8 +72,9 @@ def write(path: Path, trials: int, **changes: object) -> StudyRecord:
         for index, config in enumerate((cells * 2)[:trials]):
             evaluation = _evaluation(rng, index, 5.0 + 6 * rng.random())
             drawn = study.control != "none" and index % 2 == 1
-            session.propose(index, Proposal(config, {}, {"ring_needs_lookahead": 2}, control=drawn), float(index))
-            session.record(Trial(index, config, evaluation, {}, index + 0.5, drawn), index + 0.5)
+            proposal = Proposal(config, {}, {"ring_needs_lookahead": 2}, control=drawn)
+            session.propose(index, proposal, float(index))
+            session.record(Trial(index, proposal, evaluation, index + 0.5), index + 0.5)
         session.ended(float(trials), "trials")
     return study
 
@@ -251,7 +251,7 @@ def test_a_long_reason_ends_with_an_ellipsis() -> None:
     """Reasons are counted without their numbers; what is cut off is marked as cut off."""
     config = Config({"A": 1})
     failed = [Evaluation(Outcome.WRONG, evidence={"check": text}) for text in ("off by 3", "off by 4", 99 * "far ")]
-    found = reasons([Trial(number, config, evaluation) for number, evaluation in enumerate(failed)])
+    found = reasons([Trial(number, Proposal(config), evaluation) for number, evaluation in enumerate(failed)])
     assert [(outcome, count) for outcome, _, count in found] == [("wrong", 2), ("wrong", 1)]
     assert [reason.endswith(" …") for _, reason, _ in found] == [False, True]
 

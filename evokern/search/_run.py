@@ -12,20 +12,20 @@ from evokern.device import Device, Task
 from evokern.device._base import Rated
 from evokern.device.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
-from evokern.samplers import History, Prior, Proposal, Sampler, make_sampler
+from evokern.samplers import History, Prior, Sampler, make_sampler
 from evokern.search._arms import arm_window, control_seed
 from evokern.search._diagnose import run_diagnosed
 from evokern.search._identity import Subject, agree
-from evokern.search._loop import Earlier, Limits, Loop
+from evokern.search._loop import Limits, Loop
 from evokern.search._report import Reporter
 from evokern.search._results import EndReason, OnProgress, SearchResult
 from evokern.search._stop import Stop, stoppable
 from evokern.search._wanted import SessionRequest
 from evokern.search._warm import offered, warm_start
 from evokern.space import Config
-from evokern.store import Proposed, Session, Store, StudyRecord, open_readonly
+from evokern.store import Session, Store, StudyRecord, open_readonly
 from evokern.study import check_control
-from evokern.trial import Trial
+from evokern.trial import Proposal, Trial
 
 TRIALS_A_WINDOW = 16
 """Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an
@@ -62,12 +62,12 @@ def run(subject: Subject, db: Path, request: SessionRequest, on_progress: OnProg
         aside = store.set_aside(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, subject)
         session = store.session(record, subject.space)
-        earlier = session.proposed()
-        reporter = Reporter(on_progress, subject, record, sum(entry.evaluation is not None for entry in earlier), aside)
+        proposals, trials = session.earlier()
+        reporter = Reporter(on_progress, subject, record, len(trials), aside)
         with stoppable() as stop:
             try:
                 prior = warm_start(store, record, subject, request.warm_start, offer, reporter.note)
-                end = _one_session(subject, session, earlier, reporter, stop, began, prior, diagnoser)
+                end = _one_session(subject, session, proposals, trials, reporter, stop, began, prior, diagnoser)
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -82,7 +82,8 @@ def run(subject: Subject, db: Path, request: SessionRequest, on_progress: OnProg
 def _one_session(
     subject: Subject,
     session: Session,
-    earlier: Sequence[Proposed],
+    proposals: Sequence[Proposal],
+    trials: Sequence[Trial],
     reporter: Reporter,
     stop: Stop,
     began: float,
@@ -102,16 +103,15 @@ def _one_session(
         clock=clock_of(subject),
         began=began,
     )
-    session.adopt(earlier, loop.restore([_earlier(entry) for entry in earlier]))
+    session.adopt(proposals, loop.restore(proposals, trials))
     end = loop.spent()
     if end is None:
         reporter.opening(loop)
-        report = subject.device.start(_task(subject, earlier))
+        report = subject.device.start(_task(subject, trials))
         session.began(report)
         reporter.start(report)
         stop.loop = loop
         try:
-            trials = [trial for entry in earlier if (trial := _earlier(entry).trial) is not None]
             end = run_diagnosed(loop, subject, session, trials, reporter.event, diagnoser)
         finally:
             stop.loop = None
@@ -203,18 +203,10 @@ def _explain(subject: Subject) -> Callable[[Config], str]:
     return explain
 
 
-def _task(subject: Subject, earlier: Sequence[Proposed]) -> Task:
+def _task(subject: Subject, earlier: Sequence[Trial]) -> Task:
     known = {
-        entry.evaluation.fingerprint: (entry.number, entry.evaluation)
-        for entry in reversed(earlier)
-        if entry.evaluation and entry.evaluation.fingerprint and "duplicate_of" not in entry.evaluation.evidence
+        trial.evaluation.fingerprint: (trial.number, trial.evaluation)
+        for trial in reversed(earlier)
+        if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
     return Task(subject.kernel, subject.problems, subject.study, known)
-
-
-def _earlier(entry: Proposed) -> Earlier:
-    proposal = Proposal(entry.config, entry.info, entry.rejections, entry.leavings, entry.control)
-    if entry.evaluation is None:
-        return Earlier(entry.number, proposal, None)
-    trial = Trial(entry.number, entry.config, entry.evaluation, entry.info, entry.seconds, entry.control)
-    return Earlier(entry.number, proposal, trial)
