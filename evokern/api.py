@@ -1,4 +1,4 @@
-"""evokern from Python: `evokern.search(...)` and `evokern.resume(...)`, which the command line calls as well.
+"""evokern from Python: `evokern.search(...)` and `evokern.resume(...)`.
 
 They stand above the rooms that they join: a search comes before what explains its failures, and is told here who does.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evokern.search import OnProgress, Progress, SearchResult
+from evokern.search import OnProgress, Progress, SearchResult, SessionRequest, resume_study, search_study
 
 if TYPE_CHECKING:
     from evokern.device import Device
@@ -71,28 +71,23 @@ def search(
     Raises:
         UsageError: study, kernel, device, store or an argument is not usable as asked; the message says what to do.
     """
-    from evokern.duration import parse_duration
-    from evokern.search._find import find
-    from evokern.search._identity import Overrides
-    from evokern.search._wanted import Wanted
-
-    wanted = Wanted(
-        budget_s=None if budget is None else parse_duration(budget),
-        extend_s=None if extend is None else parse_duration(extend),
+    request = SessionRequest(
+        device=device,
+        kernel=kernel,
+        budget=budget,
+        extend=extend,
         trials=trials,
-        overrides=Overrides(sampler, seed, window, control),
+        sampler=sampler,
+        seed=seed,
+        window=window,
+        control=control,
         warm_start=warm_start,
         cost_per_hour=cost_per_hour,
         fresh=fresh,
         go_on=go_on,
+        trust=trust,
     )
-    subject = find(study, device, kernel, trust=trust)
-    try:
-        from evokern.search._run import run  # only now: see `_find`
-
-        return run(subject, Path(db), wanted, _watchers(on_progress), DIAGNOSER)
-    finally:
-        subject.device.close()
+    return search_study(study, request, db=db, on_progress=_watchers(on_progress), diagnoser=DIAGNOSER)
 
 
 def _watchers(on_progress: OnProgress | None) -> OnProgress:
@@ -138,14 +133,7 @@ def resume(
     Raises:
         UsageError: as `search`.
     """
-    from evokern.search._identity import study_of
-    from evokern.store import open_readonly
-
-    with open_readonly(db) as reader:
-        record = reader.study(study)
-    return search(
-        study_of(record),
-        db=db,
+    request = SessionRequest(
         device=device,
         budget=budget,
         extend=extend,
@@ -153,5 +141,5 @@ def resume(
         cost_per_hour=cost_per_hour,
         go_on=go_on,
         trust=trust,
-        on_progress=on_progress,
     )
+    return resume_study(study, request, db=db, on_progress=_watchers(on_progress), diagnoser=DIAGNOSER)

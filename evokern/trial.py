@@ -1,4 +1,4 @@
-"""A candidate's journey: outcome, evidence, record.
+"""A candidate's journey: proposal, outcome, evidence, record.
 
 An outcome is a value, never an exception. `REQUIRED_EVIDENCE` fixes which evidence an outcome must carry, so that no
 record can say *that* a candidate failed without saying *why*.
@@ -160,21 +160,43 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """What a sampler proposes for one trial."""
+
+    config: Config
+    """A canonical configuration; feasible and unseen, unless the sampler is `grid` or runs without its guard."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What the sampler says of it, as JSON values: operator, parents, prediction."""
+    rejections: Mapping[str, int] = field(default_factory=dict)
+    """Constraint → how many proposals for this trial it turned away."""
+    leavings: Mapping[str, Any] = field(default_factory=dict)
+    """What a sampler of Optuna's left on its view, as JSON values: `trial` and `study` system attributes."""
+    control: bool = False
+    """Whether the study's control drew it, not its sampler."""
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One trial as the store keeps it."""
+    """One trial as the store keeps it: a proposal and what became of it."""
 
     number: int
     """Position in the study, from 0."""
-    config: Config
-    """The candidate's choices."""
+    proposal: Proposal
+    """What was proposed."""
     evaluation: Evaluation
     """What became of it."""
-    proposal: Mapping[str, Any] = field(default_factory=dict)
-    """What the sampler said of it: operator, parents, prediction."""
     seconds: float = 0.0
     """Study time at which it was recorded, in seconds over all sessions."""
-    control: bool = False
-    """Whether the study's control drew it, not its sampler."""
+
+    @property
+    def config(self) -> Config:
+        """The candidate's choices."""
+        return self.proposal.config
+
+    @property
+    def control(self) -> bool:
+        """Whether the study's control drew it, not its sampler."""
+        return self.proposal.control
 
     @property
     def outcome(self) -> Outcome:

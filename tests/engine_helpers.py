@@ -15,11 +15,11 @@ from evokern.device.table import Table, TableDevice, measured
 from evokern.profiles import chip
 from evokern.samplers import History, make_sampler
 from evokern.search import SearchResult
-from evokern.search._loop import Earlier, Limits, Loop, Nowhere
+from evokern.search._loop import Limits, Loop, Nowhere
 from evokern.space import Config, Gene, Mutation, Parameter, Space
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 
 @cache
@@ -64,11 +64,11 @@ def loop_over(
     delay_s: float = 0.0,
     delay_seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    earlier: list[Earlier] | None = None,
+    earlier: tuple[list[Proposal], list[Trial]] = ([], []),
     race: bool = False,
 ) -> tuple[list[Trial], str, Loop]:
     """Search a recording without a store; returns its trials in number order, why it ended, and the loop."""
-    trials_seen: dict[int, Trial] = {e.number: e.trial for e in earlier or [] if e.trial}
+    trials_seen: dict[int, Trial] = {trial.number: trial for trial in earlier[1]}
 
     class Kept(Nowhere):
         def record(self, trial: Trial, elapsed_s: float) -> None:
@@ -99,7 +99,7 @@ def loop_over(
         table.violation,
     )
     try:
-        loop.restore(earlier or [])
+        loop.restore(*earlier)
         end = loop.run()
     finally:
         device.close()

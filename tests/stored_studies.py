@@ -9,9 +9,8 @@ import numpy as np
 from engine_helpers import small_table, tiny_table
 
 from evokern.device import BaselineResult, StartReport
-from evokern.samplers import Proposal
 from evokern.store import Store, StudyRecord, add_proof
-from evokern.trial import Evaluation, Outcome, Resources, Timing, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Resources, Timing, Trial
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 """Text that would break a page that does not escape it."""
@@ -94,8 +93,9 @@ def write_study(path: Path, trials: int, **changes: object) -> StudyRecord:
         for index, config in enumerate((cells * 2)[:trials]):
             evaluation = _evaluation(rng, index, 5.0 + 6 * rng.random())
             drawn = study.control != "none" and index % 2 == 1
-            session.propose(index, Proposal(config, {}, {"ring_needs_lookahead": 2}, control=drawn), float(index))
-            session.record(Trial(index, config, evaluation, {}, index + 0.5, drawn), index + 0.5)
+            proposal = Proposal(config, {}, {"ring_needs_lookahead": 2}, control=drawn)
+            session.propose(index, proposal, float(index))
+            session.record(Trial(index, proposal, evaluation, index + 0.5), index + 0.5)
         session.ended(float(trials), "trials")
     return study
 

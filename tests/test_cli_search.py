@@ -25,7 +25,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cli.panel import Watcher, line, panel
 from evokern.search import Progress
 from evokern.space import Config
-from evokern.trial import Evaluation, Outcome, Timing, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Timing, Trial
 
 TABLE = DATA / "table_small.json.gz"
 
@@ -332,7 +332,7 @@ def _progress() -> Progress:
         outcomes={"measured": 9, "wrong": 3},
         rejections={"shared_memory_per_block": 44},
         baseline=("SDPA", 9.0),
-        best=Trial(4, Config({"TILE": 64}), evaluation),
+        best=Trial(4, Proposal(Config({"TILE": 64})), evaluation),
         trials_per_minute=811.0,
         busy_share=0.62,
         last_failures=("trial 11 wrong: output",),

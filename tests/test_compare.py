@@ -19,9 +19,8 @@ from evokern.errors import UsageError
 from evokern.explain.compare import Reading, Side, compare, compare_paired, markdown
 from evokern.explain.paired import pair_programs
 from evokern.explain.sides import side_of
-from evokern.samplers import Proposal
 from evokern.store import Store
-from evokern.trial import Timing, Trial
+from evokern.trial import Proposal, Timing, Trial
 
 
 def samples(time_us: float, seed: int, count: int = 20) -> tuple[float, ...]:
@@ -135,7 +134,7 @@ def database(path: Path, time_us: float, seed: int) -> None:
         session.began(StartReport((), {"driver": f"58{seed}.95"}))
         config = table.space().default()
         session.propose(0, Proposal(config, {}, {}), 1.0)
-        session.record(Trial(0, config, evaluation, {}, 2.0), 2.0)
+        session.record(Trial(0, Proposal(config), evaluation, 2.0), 2.0)
         session.ended(3.0, "trials")
 
 

@@ -67,15 +67,13 @@ def test_sessions_and_workers_change_no_trial(parts: tuple[int, ...], tmp_path: 
     for trials in parts[1:]:
         resume(db=db, trials=trials, device=TableDevice(small_table(), workers=3, delay_s=0.001))
     one, other = trials_of(whole), trials_of(db)
-    assert [(t.config, t.outcome, t.control, t.proposal) for t in one] == [
-        (t.config, t.outcome, t.control, t.proposal) for t in other
-    ]
+    assert [(t.config, t.outcome, t.proposal) for t in one] == [(t.config, t.outcome, t.proposal) for t in other]
 
 
 def test_parents_are_named_by_their_numbers_in_the_study(tmp_path: Path) -> None:
     """A child's parents are earlier trials of the sampler's own arm."""
     go(tmp_path / "a.db", trials=100, control="random")
-    parents = [(t.number, p) for t in trials_of(tmp_path / "a.db") for p in t.proposal.get("parents", ())]
+    parents = [(t.number, p) for t in trials_of(tmp_path / "a.db") for p in t.proposal.info.get("parents", ())]
     assert parents
     assert all(parent < number and parent % 2 == 0 for number, parent in parents)
 

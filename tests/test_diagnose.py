@@ -19,7 +19,7 @@ from evokern.profiles import chip
 from evokern.search import Progress, SearchResult, _diagnose
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 FAULTY = DATA / "kernels" / "faulty"
 KINDS = {
@@ -163,7 +163,7 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
     diagnoses = _diagnose.Diagnoses(api.DIAGNOSER, context, kernel.genes, lambda trials: None)
     try:
         config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "misaligned"})
-        diagnoses.see(Trial(0, config, KINDS["misaligned"]))
+        diagnoses.see(Trial(0, Proposal(config), KINDS["misaligned"]))
         began = time.monotonic()
         diagnoses.finish(lambda: True)
         assert time.monotonic() - began < 1.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evokern.errors import StudyError
 from evokern.samplers import History, Prior, make_sampler
-from evokern.samplers._base import Proposal, Result
+from evokern.samplers._base import Result
 from evokern.samplers.evo import EvoSampler
 from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
 from evokern.samplers.evo._features import features_of
@@ -29,7 +29,7 @@ from evokern.samplers.evo._sampler import NICHE_TURN, PATIENCE, PROGRESS, RESTAR
 from evokern.samplers.evo._surrogate import DOUBTER, LARGE, OPEN_MINDED, SMALL, Ensemble, Scale, fit, representative
 from evokern.samplers.evo._twins import Twins
 from evokern.space import Config, Gene, Mutation, Parameter, Space
-from evokern.trial import Outcome
+from evokern.trial import Outcome, Proposal
 
 Answer = Callable[[Config], tuple[Outcome, float | None, str | None]]
 

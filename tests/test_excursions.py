@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evokern.samplers import History, Proposal
+from evokern.samplers import History
 from evokern.samplers._base import Result
 from evokern.samplers.evo import EvoSampler, _excursions
 from evokern.samplers.evo._generations import GENERATION
 from evokern.samplers.evo._genome import Genome
 from evokern.samplers.evo._observations import Ledger, Observations
 from evokern.space import Config, Parameter, Space
-from evokern.trial import Outcome
+from evokern.trial import Outcome, Proposal
 
 TILES = tuple(2**i for i in range(6))
 SPACE = Space((Parameter("TILE", TILES), *(Parameter(f"P{i}", (1, 2, 4, 8)) for i in range(6))), lambda c: True)

@@ -20,7 +20,7 @@ from evokern.explain.failures import failing_pairs, pattern
 from evokern.explain.gene_report import decides, report
 from evokern.explain.importance import LEAST_TRIALS, importance
 from evokern.space import Config, Mutation, Parameter, Space
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 SPACE = Space(
     (
@@ -51,7 +51,7 @@ def _trials(count: int = 200, seed: int = 1, fails: bool = False) -> list[Trial]
             evaluation = Evaluation(Outcome.CRASHED, evidence=evidence)
         elif not fails and config["LOADS"] == "vector" and config.TILE == 128:
             evaluation = Evaluation(Outcome.WRONG, evidence={"check": "tolerance", "output": "o"})
-        found.append(Trial(number, config, evaluation))
+        found.append(Trial(number, Proposal(config), evaluation))
     return found
 
 
@@ -94,7 +94,7 @@ def test_pairs_that_never_work_are_told_and_no_others() -> None:
     )
     rng = random.Random(3)
     crash = Evaluation(Outcome.CRASHED, evidence={"error": "x"})
-    shaken = [Trial(t.number, t.config, crash if rng.random() < 0.3 else measured(1.0)) for t in trials]
+    shaken = [Trial(t.number, t.proposal, crash if rng.random() < 0.3 else measured(1.0)) for t in trials]
     assert failing_pairs(SPACE, shaken, barred=()) == []
 
 
@@ -104,7 +104,9 @@ def test_a_share_is_told_only_where_the_forest_decides() -> None:
     space, rng = Space((*genes, Parameter("MORE", (0, 1, 2)))), random.Random(2)
     trials = [
         Trial(
-            n, c, measured(math.exp((4 if c["PATH"] == "scalar" else 0) + 0.04 * c.ORDER + rng.gauss(0, 0.004)), f"{n}")
+            n,
+            Proposal(c),
+            measured(math.exp((4 if c["PATH"] == "scalar" else 0) + 0.04 * c.ORDER + rng.gauss(0, 0.004)), f"{n}"),
         )
         for n, c in enumerate(space.grid())
     ]

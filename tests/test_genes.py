@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 from evokern.explain.genes import learned
 from evokern.space import Config, Gene, Mutation, Parameter, Space
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 GENES: tuple[Gene, ...] = (
     Mutation("LOAD", ("scalar", "async")),
@@ -23,15 +24,15 @@ def trial(number: int, config: Config) -> Trial:
     """Only 4 warps work, tiles of 128 spill, UNROLL is dead in code, HINT in time, LOAD decides."""
     if config.WARPS != 4:
         crashed = {"error": "CUDA_ERROR_MISALIGNED_ADDRESS", "diagnosis": "misaligned address at line 61"}
-        return Trial(number, config, Evaluation(Outcome.CRASHED, evidence=crashed))
+        return Trial(number, Proposal(config), Evaluation(Outcome.CRASHED, evidence=crashed))
     if config.TILE == 128:
         evidence = {"constraint": "registers", "needed": 300, "available": 255}
-        return Trial(number, config, Evaluation(Outcome.OVER_RESOURCES, evidence=evidence))
+        return Trial(number, Proposal(config), Evaluation(Outcome.OVER_RESOURCES, evidence=evidence))
     noise = 0.001 * math.sin(number)
     value = math.log(5.0) + (0.25 if config["LOAD"] == "scalar" else 0.0) + 0.05 * abs(config.TILE - 32) / 32 + noise
     return Trial(
         number,
-        config,
+        Proposal(config),
         Evaluation(Outcome.MEASURED, math.exp(value), fingerprint=config.replace(UNROLL=1).key),
     )
 
@@ -69,10 +70,8 @@ def test_what_was_only_slow_works() -> None:
     """A value of which a candidate was stopped by racing gave a right answer: it is not barred, nor another locked."""
     trials = everything()
     slow = next(t.number for t in trials if t.config.WARPS == 8)
-    right = [
-        Trial(t.number, t.config, Evaluation(Outcome.SLOW, None, evidence={"elite_us": 5.0})) if t.number == slow else t
-        for t in trials
-    ]
+    stopped = Evaluation(Outcome.SLOW, None, evidence={"elite_us": 5.0})
+    right = [replace(t, evaluation=stopped) if t.number == slow else t for t in trials]
     before, after = ({f.text for f in learned(GENES, found) if f.gene == "WARPS"} for found in (trials, right))
     assert before == {"WARPS works only at 4: 96 of 96 others crashed, misaligned address at line 61"}
     assert after == {"WARPS=2 never works: 48 of 48 crashed, misaligned address at line 61"}

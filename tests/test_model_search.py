@@ -11,6 +11,7 @@ import pytest
 from paths import DATA
 
 from evokern.profiles import CHIPS
+from evokern.search import SessionRequest
 from evokern.search._find import find
 from evokern.search._identity import Subject
 from evokern.search._model_search import search_model
@@ -27,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def faulty(**genes: Any) -> Subject:
     study = Study(name="faulty", kernel=str(FAULTY), problems=("300",), genes=genes)
-    return find(study, "sim:l4", None, trust=True)
+    return find(study, SessionRequest(device="sim:l4", trust=True))
 
 
 def test_what_was_right_is_praised_first() -> None:

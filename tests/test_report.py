@@ -21,7 +21,7 @@ from evokern.report.facts import reasons
 from evokern.report.plots import Axis, Plot, bars, number, span
 from evokern.space import Config
 from evokern.store import open_readonly
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 
 class Page(HTMLParser):
@@ -173,7 +173,7 @@ def test_a_long_reason_ends_with_an_ellipsis() -> None:
     """Reasons are counted without their numbers; what is cut off is marked as cut off."""
     config = Config({"A": 1})
     failed = [Evaluation(Outcome.WRONG, evidence={"check": text}) for text in ("off by 3", "off by 4", 99 * "far ")]
-    found = reasons([Trial(number, config, evaluation) for number, evaluation in enumerate(failed)])
+    found = reasons([Trial(number, Proposal(config), evaluation) for number, evaluation in enumerate(failed)])
     assert [(outcome, count) for outcome, _, count in found] == [("wrong", 2), ("wrong", 1)]
     assert [reason.endswith(" …") for _, reason, _ in found] == [False, True]
 

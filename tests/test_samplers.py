@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from evokern.errors import StudyError
-from evokern.samplers import NAMES, History, Proposal, Result, make_sampler, trial_seed
+from evokern.samplers import NAMES, History, Result, make_sampler, trial_seed
 from evokern.samplers._base import constraints, objective
 from evokern.samplers.optuna_view import OptunaView
-from evokern.search._loop import Earlier
-from evokern.trial import Evaluation, Outcome, Timing, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Timing, Trial
 
 GUARDED = [name for name in NAMES if name != "grid"]
 QUICK = [name for name in NAMES if name != "gp"]  # a Gaussian process takes 0.2 s a proposal
@@ -73,9 +72,9 @@ def test_a_search_interrupted_anywhere_goes_on_as_if_it_had_not_been(name: str) 
         assert [(t.config, t.outcome) for t in whole] == [(t.config, t.outcome) for t in resumed]
 
 
-def _cut(whole: list[Trial], loop: object, cut: int, lost: set[int]) -> list[Earlier]:
+def _cut(whole: list[Trial], loop: object, cut: int, lost: set[int]) -> tuple[list[Proposal], list[Trial]]:
     proposals: list[Proposal] = loop._proposals  # type: ignore[attr-defined]
-    return [Earlier(n, proposals[n], None if n in lost else whole[n]) for n in range(cut)]
+    return proposals[:cut], [trial for trial in whole[:cut] if trial.number not in lost]
 
 
 @settings(max_examples=12, deadline=None)
@@ -174,7 +173,7 @@ def test_outcomes_as_optuna_sees_them(outcome: Outcome) -> None:
     history = History(space)
     config = space.default()
     history.commit(0, Proposal(config))
-    history.tell(Result.of(Trial(0, config, _evaluation(outcome))))
+    history.tell(Result.of(Trial(0, Proposal(config), _evaluation(outcome))))
     view = OptunaView(history)
     view.catch_up()
     trial = view.study.get_trials()[0]

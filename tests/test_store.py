@@ -18,13 +18,13 @@ from stored_studies import MEASURED, record
 
 from evokern.device import BaselineResult, StartReport
 from evokern.errors import StoreError, StudyError
-from evokern.samplers import Proposal, Result
+from evokern.samplers import Result
 from evokern.space import Config
 from evokern.store import Store, StudyRecord, dumps, fastest_baseline, interval_us, open_readonly
 from evokern.store import _files as files
 from evokern.store._records import evaluation_of, evaluation_row, trial_of
 from evokern.store._schema import migrations
-from evokern.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Timing, Trial
+from evokern.trial import REQUIRED_EVIDENCE, Evaluation, Outcome, Proposal, Timing, Trial
 
 BASELINES = (
     BaselineResult("math", (Timing(103.0, (102.0, 104.0), (103.0,)),)),
@@ -42,8 +42,9 @@ def fill(store: Store, outcomes: list[Evaluation]) -> StudyRecord:
     session.began(StartReport(BASELINES, {"driver": "580.95"}, ("a foreign load",)))
     cells = [config for config in space.grid() if space.feasible(config)]
     for number, evaluation in enumerate(outcomes):
-        session.propose(number, Proposal(cells[number], {"operator": "draw"}, {"rows": 2, "warps": 1}), 1.0 + number)
-        trial = Trial(number, cells[number], evaluation, {"operator": "draw"}, 2.0 + number)
+        proposal = Proposal(cells[number], {"operator": "draw"}, {"rows": 2, "warps": 1})
+        session.propose(number, proposal, 1.0 + number)
+        trial = Trial(number, proposal, evaluation, 2.0 + number)
         session.record(trial, 2.0 + number)
         session.tell(Result.of(trial))
     session.ended(2.0 + len(outcomes), "trials")
@@ -63,7 +64,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
         assert session.environment == {"driver": "580.95"}
         found = reader.trial(study, 0)
         assert found.trial.evaluation == MEASURED
-        assert found.rejections == {"rows": 2, "warps": 1}
+        assert found.trial.proposal.rejections == {"rows": 2, "warps": 1}
         assert [trial.evaluation for trial in reader.trials(study, samples=True)] == [MEASURED]
         assert reader.source("d1") == {"kernel.cu": "__global__ void k() {}"}
 
@@ -154,8 +155,7 @@ def test_an_interrupted_trial_is_proposed_and_not_recorded(tmp_path: Path) -> No
         session.propose(0, Proposal(space.default(), {"operator": "draw"}), 0.5)
     with Store(tmp_path / "a.db") as store:
         again = store.session(study, space)
-        (entry,) = again.proposed()
-        assert (entry.number, entry.config, entry.evaluation) == (0, space.default(), None)
+        assert again.earlier() == ([Proposal(space.default(), {"operator": "draw"})], [])
         assert again.before_s == 0.0
     with open_readonly(tmp_path / "a.db") as reader:
         assert list(reader.trials(study)) == []
@@ -179,9 +179,8 @@ def test_adopting_mends_what_an_interruption_left_half_written(tmp_path: Path) -
     for _ in range(2):
         with Store(db) as store:
             session = store.session(study, space)
-            entries = session.proposed()
-            trials = [Trial(e.number, e.config, e.evaluation) for e in entries if e.evaluation]
-            session.adopt(entries, [Result.of(trial) for trial in trials])
+            proposals, trials = session.earlier()
+            session.adopt(proposals, [Result.of(trial) for trial in trials])
         found = optuna.load_study(study_name="small", storage=f"sqlite:///{db}").get_trials()
         assert [trial.state.name for trial in found] == ["COMPLETE"] * 3
         assert [trial.params for trial in found] == [dict(trial.config) for trial in trials]
@@ -197,7 +196,7 @@ def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path)
         session = store.session(study, space)
         session.propose(0, Proposal(cells[0]), 0.5)
         with pytest.raises(ZeroDivisionError), session.together():
-            trial = Trial(0, cells[0], MEASURED)
+            trial = Trial(0, Proposal(cells[0]), MEASURED)
             session.record(trial, 1.0)
             session.tell(Result.of(trial))
             session.propose(1, Proposal(cells[1], rejections={"rows": 3}), 1.0)
@@ -205,8 +204,7 @@ def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path)
     with Store(tmp_path / "a.db") as store:
         session = store.session(study, space)
         session.propose(1, Proposal(cells[2]), 1.5)
-        entries = session.proposed()
-    assert [(e.number, e.config, e.evaluation) for e in entries] == [(0, cells[0], None), (1, cells[2], None)]
+        assert session.earlier() == ([Proposal(cells[0]), Proposal(cells[2])], [])
     trials = optuna.load_study(study_name="small", storage=f"sqlite:///{tmp_path}/a.db").get_trials()
     assert [(t.number, t.params, t.state.name) for t in trials] == [
         (0, dict(cells[0]), "RUNNING"),

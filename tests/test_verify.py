@@ -15,7 +15,7 @@ from evokern.explain.playoff import by_prediction, effects
 from evokern.explain.verify import playoff_stage, rivals
 from evokern.space import Config
 from evokern.store import open_readonly
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 STUDY = 'kernel = "kernels/tail_bug"\nproblems = ["64,4096"]\ndevice = "sim:l4"\nsampler = "grid"\n'
 
@@ -84,7 +84,7 @@ def test_a_trial_that_was_far_slower_plays_no_playoff(theirs: float | None, play
     """Half as slow again as the champion, by what the search saw, cannot win and is not measured again."""
 
     def trial(number: int, time_us: float | None) -> Trial:
-        return Trial(number, Config({}), Evaluation(Outcome.SLOW, time_us, evidence={"elite_us": 5.0}))
+        return Trial(number, Proposal(Config({})), Evaluation(Outcome.SLOW, time_us, evidence={"elite_us": 5.0}))
 
     assert rivals(trial(0, 5.0), trial(1, theirs)) == plays
     assert not rivals(trial(0, 5.0), trial(0, 5.0))

@@ -116,12 +116,11 @@ def search(
     Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
     machine, and give the same command again.
     """
-    from evokern.api import search as run
+    from evokern.api import DIAGNOSER
+    from evokern.search import SessionRequest, search_study
 
     with Watcher(output) as watch:
-        result = run(
-            study or DEFAULT_STUDY,
-            db=db,
+        request = SessionRequest(
             device=device,
             budget=budget,
             extend=extend,
@@ -135,8 +134,8 @@ def search(
             fresh=fresh,
             go_on=go_on,
             trust=trust,
-            on_progress=watch,
         )
+        result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
     return conclude(output, result, extended=extend is not None)
 
 
@@ -163,12 +162,11 @@ def resume(
 
     Unlike `search` it needs no study file, and begins nothing new.
     """
-    from evokern.api import resume as run
+    from evokern.api import DIAGNOSER
+    from evokern.search import SessionRequest, resume_study
 
     with Watcher(output) as watch:
-        result = run(
-            study,
-            db=db,
+        request = SessionRequest(
             device=device,
             budget=budget,
             extend=extend,
@@ -176,8 +174,8 @@ def resume(
             cost_per_hour=cost_per_hour,
             go_on=go_on,
             trust=trust,
-            on_progress=watch,
         )
+        result = resume_study(study, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
     return conclude(output, result, extended=extend is not None)
 
 

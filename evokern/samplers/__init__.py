@@ -17,7 +17,6 @@ from evokern.errors import StudyError, nearest
 from evokern.samplers._base import (
     Explain,
     History,
-    Proposal,
     Result,
     Sampler,
     objective,
@@ -99,7 +98,6 @@ __all__ = [
     "Explain",
     "History",
     "Prior",
-    "Proposal",
     "Result",
     "Sampler",
     "make_sampler",

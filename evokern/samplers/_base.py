@@ -16,30 +16,14 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from evokern.errors import InternalError
 from evokern.space import Config, Space
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 Explain = Callable[[Config], str]
 """Configuration that is not feasible → name of the constraint that turns it away."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What a sampler proposes for one trial."""
-
-    config: Config
-    """A canonical configuration; feasible and unseen, unless the sampler is `grid` or runs without its guard."""
-    info: Mapping[str, Any] = field(default_factory=dict)
-    """What the sampler says of it, as JSON values: operator, parents, prediction."""
-    rejections: Mapping[str, int] = field(default_factory=dict)
-    """Constraint → how many proposals for this trial it turned away."""
-    leavings: Mapping[str, Any] = field(default_factory=dict)
-    """What a sampler of Optuna's left on its view, as JSON values: `trial` and `study` system attributes."""
-    control: bool = False
-    """Whether the study's control drew it, not its sampler."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from evokern.samplers._base import History, Proposal
+from evokern.samplers._base import History
 from evokern.space import Config, Space
+from evokern.trial import Proposal
 
 
 class GridSampler:

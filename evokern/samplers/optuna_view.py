@@ -16,9 +16,9 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from evokern.samplers._base import History, Proposal, Result
+from evokern.samplers._base import History, Result
 from evokern.space import Config, Space
-from evokern.trial import Outcome
+from evokern.trial import Outcome, Proposal
 
 
 def distributions(space: Space) -> dict[str, CategoricalDistribution]:

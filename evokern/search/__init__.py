@@ -5,5 +5,16 @@ or resume the study, run the loop (`_loop`), fold the store in.
 """
 
 from evokern.search._results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
+from evokern.search._session import resume_study, search_study
+from evokern.search._wanted import SessionRequest
 
-__all__ = ["ArmProgress", "EndReason", "OnProgress", "Progress", "SearchResult"]
+__all__ = [
+    "ArmProgress",
+    "EndReason",
+    "OnProgress",
+    "Progress",
+    "SearchResult",
+    "SessionRequest",
+    "resume_study",
+    "search_study",
+]

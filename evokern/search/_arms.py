@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evokern.errors import InternalError
-from evokern.samplers import History, Proposal, Result, Sampler, trial_seed
-from evokern.trial import Outcome, Trial
+from evokern.samplers import History, Result, Sampler, trial_seed
+from evokern.trial import Outcome, Proposal, Trial
 
 
 def arm_window(window: int, arms: int) -> int:

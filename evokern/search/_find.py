@@ -15,21 +15,25 @@ from evokern.device.table import Table, TableDevice
 from evokern.discovery import find_kernel_folder, find_study, kernel_of
 from evokern.errors import DeviceError, KernelError, SpaceError, StudyError
 from evokern.feasibility import feasible_space
-from evokern.kernel import Kernel
 from evokern.profiles import limits_for
 from evokern.search._identity import Subject, problems_of
+from evokern.search._wanted import SessionRequest
 from evokern.store import database_of, open_recording
 from evokern.study import Study
 
 
-def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel | None, *, trust: bool) -> Subject:
+def find(study: str | Path | Study, request: SessionRequest) -> Subject:
     """Find study, device, kernel and space.
+
+    Args:
+        study: a study's name, the path to its TOML file, or a study.
+        request: names device and kernel where the study does not, and says whether the kernel's code is trusted.
 
     Raises:
         UsageError: one of them is unknown or unsound.
     """
     found = study if isinstance(study, Study) else find_study(str(study))
-    chosen = found.device if device is None else device
+    chosen = found.device if request.device is None else request.device
     if isinstance(chosen, str):
         found = replace(found, device=chosen)
         opened = _open(chosen)
@@ -40,10 +44,10 @@ def find(study: str | Path | Study, device: str | Device | None, kernel: Kernel 
             table = opened.table
             if found.genes or found.limits:
                 raise StudyError(f"study {found.name} narrows genes or limits; {opened.identity} is searched as it is")
-            _same_kernel(found, table, trust=trust)
+            _same_kernel(found, table, trust=request.trust)
             played = table.kernel()
             return Subject(found, played, (played.problem({}),), table.space(), opened, table)
-        loaded = kernel or kernel_of(found, trust=trust)
+        loaded = request.kernel or kernel_of(found, trust=request.trust)
         with found.blamed("problems"):
             problems = problems_of(found, loaded)
         with found.blamed("[limits]"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from evokern.feasibility import Violation, check
 from evokern.kernel import Kernel, Problem
 from evokern.problem import parse_problems
 from evokern.profiles import limits_for
+from evokern.search._wanted import SessionRequest
 from evokern.space import Config, Gene, Space, Value
 from evokern.store import StudyRecord
 from evokern.study import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
@@ -22,22 +23,10 @@ from evokern.version import __version__
 
 GO_ON = "`--fresh` begins anew and keeps the old study as {name}.1; `--go-on` continues with the old results"
 FRESH = "`--fresh` begins anew and keeps the old study as {name}.1"
+IN_COLUMNS = ("name", "budget_s", "trials", "cost_per_hour", "cost_unit")
+"""Fields of a study that are not among its settings: the record has them as columns of their own."""
 NOT_COMPARED = ("device", "path", "control")
 """Settings that are kept for `resume` and may change between sessions; a changed control has a message of its own."""
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """What the command line says over the study's file; None where it says nothing."""
-
-    sampler: str | None = None
-    """Name of the sampler."""
-    seed: int | None = None
-    """Seed of the proposals."""
-    window: int | None = None
-    """Trials in flight."""
-    control: str | None = None
-    """Name of the control, or `none`."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +65,10 @@ class Subject:
             return {}
         return {file.name: file.kept_text for file in self.kernel.files()}
 
-    def record(self, overrides: Overrides) -> StudyRecord:
+    def record(self, request: SessionRequest) -> StudyRecord:
         """Return a new study's record; identity and date are the store's to give."""
         study = self.study
-        renamed = overrides.sampler is not None and overrides.sampler != study.sampler.name
+        renamed = request.sampler is not None and request.sampler != study.sampler.name
         return StudyRecord(
             uuid="",
             name=study.name,
@@ -90,14 +79,14 @@ class Subject:
             device=self.device.identity,
             predicted=self.device.predicted,
             settings=settings_of(study),
-            sampler=overrides.sampler or study.sampler.name,
+            sampler=request.sampler or study.sampler.name,
             # Options belong to the sampler that the file names.
             sampler_options={} if renamed else dict(study.sampler.options),
-            seed=study.seed if overrides.seed is None else overrides.seed,
-            window=overrides.window or study.window or self.device.window,
+            seed=study.seed if request.seed is None else request.seed,
+            window=request.window or study.window or self.device.window,
             budget_s=study.budget_s,
             trials_limit=study.trials,
-            control=study.control if overrides.control is None else overrides.control,
+            control=study.control if request.control is None else request.control,
             cost_per_hour=study.cost_per_hour,
             cost_unit=study.cost_unit,
             evokern_version=__version__,
@@ -106,48 +95,39 @@ class Subject:
 
 def settings_of(study: Study) -> dict[str, Any]:
     """Return what a study's file says, budgets and price apart, as JSON values."""
-    return {
-        "kernel": study.kernel,
+    values = {field.name: getattr(study, field.name) for field in fields(study) if field.name not in IN_COLUMNS}
+    return values | {
         "problems": [problem if isinstance(problem, str) else dict(problem) for problem in study.problems],
-        "dtype": study.dtype,
         "limits": dict(study.limits),
         "genes": {name: list(values) for name, values in study.genes.items()},
         "sampler": {"name": study.sampler.name, **study.sampler.options},
-        "seed": study.seed,
-        "window": study.window,
-        "control": study.control,
         "gate": {**asdict(study.gate), "input_sets": list(study.gate.input_sets)},
         "timing": asdict(study.timing),
         "simulation": asdict(study.simulation),
-        "device": study.device,
         "path": str(study.path.resolve()) if study.path else None,
     }
 
 
 def study_of(record: StudyRecord) -> Study:
     """Return the study that a record was begun with: what its file said then."""
-    s = record.settings
-    sampler = dict(s["sampler"])
+    values = dict(record.settings)
+    sampler, gate = dict(values["sampler"]), values["gate"]
+    values |= {
+        "problems": tuple(values["problems"]),
+        "genes": {name: tuple(allowed) for name, allowed in values["genes"].items()},
+        "sampler": SamplerSettings(sampler.pop("name"), sampler),
+        "gate": GateSettings(**{**gate, "input_sets": tuple(gate["input_sets"])}),
+        "timing": TimingSettings(**values["timing"]),
+        "simulation": SimulationSettings(**values["simulation"]),
+        "path": Path(values["path"]) if values["path"] else None,
+    }
     return Study(
         name=record.name,
-        kernel=s["kernel"],
-        problems=tuple(s["problems"]),
-        dtype=s["dtype"],
-        device=s["device"],
-        limits=s["limits"],
-        genes={name: tuple(values) for name, values in s["genes"].items()},
-        sampler=SamplerSettings(sampler.pop("name"), sampler),
         budget_s=record.budget_s,
         trials=record.trials_limit,
-        seed=s["seed"],
-        window=s["window"],
-        control=s.get("control", "none"),  # studies from before there were controls
         cost_per_hour=record.cost_per_hour,
         cost_unit=record.cost_unit,
-        gate=GateSettings(**{**s["gate"], "input_sets": tuple(s["gate"]["input_sets"])}),
-        timing=TimingSettings(**s["timing"]),
-        simulation=SimulationSettings(**s["simulation"]),
-        path=Path(s["path"]) if s["path"] else None,
+        **values,
     )
 
 
@@ -161,22 +141,21 @@ def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
 
 
 def agree(
-    record: StudyRecord, subject: Subject, overrides: Overrides, old_sources: Mapping[str, str], *, go_on: bool
+    record: StudyRecord, subject: Subject, request: SessionRequest, old_sources: Mapping[str, str]
 ) -> StudyRecord:
     """Return the record of a study to resume, brought up to date where its user lets changes pass.
 
     Args:
         record: the study as the database keeps it.
         subject: what is searched now.
-        overrides: what the command line says.
+        request: what this session is asked for.
         old_sources: the kernel's files when the study was last searched.
-        go_on: let changes of settings and code pass.
 
     Raises:
         DeviceError: the device is another model than the study's.
         StudyError: settings, genes or code changed; the message says what, and how to go on.
     """
-    name, now = record.name, subject.record(overrides)
+    name, now = record.name, subject.record(request)
     if now.device != record.device:
         raise DeviceError(
             f"study {name} was begun on {record.device}, and this is {now.device}: times of two devices do not mix. "
@@ -187,7 +166,7 @@ def agree(
         raise StudyError(f"the genes of study {name} changed since it began ({what}); " + FRESH.format(name=name))
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
     kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
-    kept = replace(kept, **_still_valid(record, now, overrides))
+    kept = replace(kept, **_still_valid(record, now, request))
     if kept.control != record.control:
         began, wanted = (_control_said(one) for one in (record.control, kept.control))
         raise StudyError(
@@ -195,10 +174,10 @@ def agree(
             + FRESH.format(name=name)
         )
     changes = _differences(_compared(record.settings), _compared(now.settings))
-    changes += _overridden(record, overrides)
+    changes += _overridden(record, request)
     if now.kernel_digest != record.kernel_digest:
         changes.append(_changed_files(old_sources, subject.sources()) or "the recording changed")
-    if changes and not go_on:
+    if changes and not request.go_on:
         what = "; ".join(changes)
         raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))
     return kept
@@ -208,14 +187,14 @@ def _control_said(control: str) -> str:
     return "without a control" if control == "none" else f"with a {control} control"
 
 
-def _still_valid(record: StudyRecord, now: StudyRecord, overrides: Overrides) -> dict[str, Any]:
+def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest) -> dict[str, Any]:
     """Return what the study began with and neither its file nor the command line has changed since."""
     fields = {"sampler": ("sampler", "sampler_options")} | {name: (name,) for name in ("seed", "window", "control")}
     before = {"control": "none", **record.settings}  # studies from before there were controls
     kept = {
         field: getattr(record, field)
         for setting, stored in fields.items()
-        if getattr(overrides, setting) is None and before[setting] == now.settings[setting]
+        if getattr(request, setting) is None and before[setting] == now.settings[setting]
         for field in stored
     }
     if now.cost_per_hour is None:
@@ -242,8 +221,8 @@ def _said(value: Any) -> str:
     return "not given" if value is None else repr(value)
 
 
-def _overridden(record: StudyRecord, overrides: Overrides) -> list[str]:
-    given = (("sampler", overrides.sampler), ("seed", overrides.seed), ("window", overrides.window))
+def _overridden(record: StudyRecord, request: SessionRequest) -> list[str]:
+    given = (("sampler", request.sampler), ("seed", request.seed), ("window", request.window))
     return [
         f"{name} was {getattr(record, name)!r}, is {value!r}"
         for name, value in given

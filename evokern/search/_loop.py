@@ -18,11 +18,11 @@ from typing import Literal, Protocol
 from evokern.device._base import Answer, Device, Request
 from evokern.errors import InternalError
 from evokern.feasibility import Violation
-from evokern.samplers import History, Proposal, Result, Sampler
+from evokern.samplers import History, Result, Sampler
 from evokern.search._arms import Arms
 from evokern.search._results import EndReason
 from evokern.space import Config
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Trial
 
 POLL_S = 0.1
 """Longest wait for an answer before the loop looks at the clock and at its user's wish to stop."""
@@ -72,18 +72,6 @@ class Nowhere:
     def together(self) -> AbstractContextManager[None]:
         """Keep nothing."""
         return nullcontext()
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A trial of an earlier session."""
-
-    number: int
-    """Trial number."""
-    proposal: Proposal
-    """What was proposed."""
-    trial: Trial | None
-    """What became of it; None when it was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -204,14 +192,19 @@ class Loop:
         limit = self._limits.trials
         return "trials" if limit is not None and self.evaluated >= limit else None
 
-    def restore(self, earlier: Sequence[Earlier]) -> list[Result]:
-        """Take up the trials of earlier sessions; returns the results that a store may be told of, in number order."""
-        for entry in earlier:
-            self.arms.of(entry.number).restore(entry.number, entry.proposal)
-            self._proposals.append(entry.proposal)
-            self.rejections.update(entry.proposal.rejections)
-            if entry.trial is not None:
-                self._count(entry.trial)
+    def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[Result]:
+        """Take up earlier sessions; returns the results that a store may be told of, in number order.
+
+        Args:
+            proposals: what they proposed, by trial number.
+            trials: what became of it, in number order; what is missing was interrupted.
+        """
+        for number, proposal in enumerate(proposals):
+            self.arms.of(number).restore(number, proposal)
+            self._proposals.append(proposal)
+            self.rejections.update(proposal.rejections)
+        for trial in trials:
+            self._count(trial)
         self._recent.clear()
         while self._prefix in self._results:
             self._prefix += 1
@@ -324,10 +317,7 @@ class Loop:
         if answer.number not in self._in_flight:
             raise InternalError(f"the device answered trial {answer.number}, which is not in flight")
         self._in_flight.remove(answer.number)
-        proposal = self._proposals[answer.number]
-        trial = Trial(
-            answer.number, proposal.config, answer.evaluation, proposal.info, self.elapsed_s, proposal.control
-        )
+        trial = Trial(answer.number, self._proposals[answer.number], answer.evaluation, self.elapsed_s)
         self._recorder.record(trial, self.session_s)
         self._written = self._clock()
         self._count(trial)

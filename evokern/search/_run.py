@@ -12,20 +12,20 @@ from evokern.device import Device, Task
 from evokern.device._base import Rated
 from evokern.device.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
-from evokern.samplers import History, Prior, Proposal, Sampler, make_sampler
+from evokern.samplers import History, Prior, Sampler, make_sampler
 from evokern.search._arms import arm_window, control_seed
 from evokern.search._diagnose import run_diagnosed
 from evokern.search._identity import Subject, agree
-from evokern.search._loop import Earlier, Limits, Loop
+from evokern.search._loop import Limits, Loop
 from evokern.search._report import Reporter
 from evokern.search._results import EndReason, OnProgress, SearchResult
 from evokern.search._stop import Stop, stoppable
-from evokern.search._wanted import Wanted
+from evokern.search._wanted import SessionRequest
 from evokern.search._warm import offered, warm_start
 from evokern.space import Config
-from evokern.store import Proposed, Session, Store, StudyRecord, open_readonly
+from evokern.store import Session, Store, StudyRecord, open_readonly
 from evokern.study import check_control
-from evokern.trial import Trial
+from evokern.trial import Proposal, Trial
 
 TRIALS_A_WINDOW = 16
 """Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an
@@ -34,13 +34,13 @@ LEAST_WINDOW = 8
 """Trials in flight that such a search may always have."""
 
 
-def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress, diagnoser: str) -> SearchResult:
+def run(subject: Subject, db: Path, request: SessionRequest, on_progress: OnProgress, diagnoser: str) -> SearchResult:
     """Search or resume a subject, and close its device.
 
     Args:
         subject: what is searched.
         db: database that keeps the results.
-        wanted: what this session was asked for.
+        request: what this session is asked for.
         on_progress: called at every event.
         diagnoser: factory of the worker that says why candidates crash or hang (see `Diagnoses`).
 
@@ -53,21 +53,21 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress, dia
     with ExitStack() as stack:
         stack.callback(subject.device.close)
         # An unknown sampler or option must neither leave a database behind nor set an earlier study aside.
-        sampler_of(subject.record(wanted.overrides), subject)
+        sampler_of(subject.record(request), subject)
         store = stack.enter_context(Store(db))
         old = store.study(name)
-        begins = wanted.fresh or old is None or not store.has_trials(old)
-        offer = offered(store, None if begins else old, subject, wanted.warm_start)
-        planned = plan(store, None if wanted.fresh else old, subject, wanted)
-        aside = store.set_aside(name) if wanted.fresh and old else ""
-        record = begin(store, None if wanted.fresh else old, planned, subject)
+        begins = request.fresh or old is None or not store.has_trials(old)
+        offer = offered(store, None if begins else old, subject, request.warm_start)
+        planned = plan(store, None if request.fresh else old, subject, request)
+        aside = store.set_aside(name) if request.fresh and old else ""
+        record = begin(store, None if request.fresh else old, planned, subject)
         session = store.session(record, subject.space)
-        earlier = session.proposed()
-        reporter = Reporter(on_progress, subject, record, sum(entry.evaluation is not None for entry in earlier), aside)
+        proposals, trials = session.earlier()
+        reporter = Reporter(on_progress, subject, record, len(trials), aside)
         with stoppable() as stop:
             try:
-                prior = warm_start(store, record, subject, wanted.warm_start, offer, reporter.note)
-                end = _one_session(subject, session, earlier, reporter, stop, began, prior, diagnoser)
+                prior = warm_start(store, record, subject, request.warm_start, offer, reporter.note)
+                end = _one_session(subject, session, proposals, trials, reporter, stop, began, prior, diagnoser)
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -82,7 +82,8 @@ def run(subject: Subject, db: Path, wanted: Wanted, on_progress: OnProgress, dia
 def _one_session(
     subject: Subject,
     session: Session,
-    earlier: Sequence[Proposed],
+    proposals: Sequence[Proposal],
+    trials: Sequence[Trial],
     reporter: Reporter,
     stop: Stop,
     began: float,
@@ -102,16 +103,15 @@ def _one_session(
         clock=clock_of(subject),
         began=began,
     )
-    session.adopt(earlier, loop.restore([_earlier(entry) for entry in earlier]))
+    session.adopt(proposals, loop.restore(proposals, trials))
     end = loop.spent()
     if end is None:
         reporter.opening(loop)
-        report = subject.device.start(_task(subject, earlier))
+        report = subject.device.start(_task(subject, trials))
         session.began(report)
         reporter.start(report)
         stop.loop = loop
         try:
-            trials = [trial for entry in earlier if (trial := _earlier(entry).trial) is not None]
             end = run_diagnosed(loop, subject, session, trials, reporter.event, diagnoser)
         finally:
             stop.loop = None
@@ -137,36 +137,36 @@ def clock_of(subject: Subject) -> Callable[[], float]:
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
 
-def plan(store: Store, old: StudyRecord | None, subject: Subject, wanted: Wanted) -> StudyRecord:
+def plan(store: Store, old: StudyRecord | None, subject: Subject, request: SessionRequest) -> StudyRecord:
     """Return the study as this session would have it; nothing is written.
 
     Args:
         store: the open database.
         old: the study as the database keeps it, None where one begins.
         subject: what is searched.
-        wanted: what this session was asked for.
+        request: what this session is asked for.
 
     Raises:
         UsageError: it cannot be searched or resumed as asked.
     """
-    now = subject.record(wanted.overrides)
+    now = subject.record(request)
     if old is not None and store.has_trials(old):
         sources = store.source(old.kernel_digest)
-        record = wanted.applied(agree(old, subject, wanted.overrides, sources, go_on=wanted.go_on))
+        record = request.applied(agree(old, subject, request, sources))
     else:
         # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)
-        record = _narrowed(wanted.applied(new), subject, wanted)
+        record = _narrowed(request.applied(new), subject, request)
     check_control(record.control, record.sampler)
     return record
 
 
-def _narrowed(record: StudyRecord, subject: Subject, wanted: Wanted) -> StudyRecord:
+def _narrowed(record: StudyRecord, subject: Subject, request: SessionRequest) -> StudyRecord:
     """Return a new study's record with a window that lets most of its trials profit from results.
 
     Where trials are limited and no window is given, at most one in `TRIALS_A_WINDOW` is in flight, but `LEAST_WINDOW`.
     """
-    if record.trials_limit is None or (wanted.overrides.window or subject.study.window) is not None:
+    if record.trials_limit is None or (request.window or subject.study.window) is not None:
         return record
     return replace(record, window=min(record.window, max(LEAST_WINDOW, record.trials_limit // TRIALS_A_WINDOW)))
 
@@ -203,18 +203,10 @@ def _explain(subject: Subject) -> Callable[[Config], str]:
     return explain
 
 
-def _task(subject: Subject, earlier: Sequence[Proposed]) -> Task:
+def _task(subject: Subject, earlier: Sequence[Trial]) -> Task:
     known = {
-        entry.evaluation.fingerprint: (entry.number, entry.evaluation)
-        for entry in reversed(earlier)
-        if entry.evaluation and entry.evaluation.fingerprint and "duplicate_of" not in entry.evaluation.evidence
+        trial.evaluation.fingerprint: (trial.number, trial.evaluation)
+        for trial in reversed(earlier)
+        if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
     return Task(subject.kernel, subject.problems, subject.study, known)
-
-
-def _earlier(entry: Proposed) -> Earlier:
-    proposal = Proposal(entry.config, entry.info, entry.rejections, entry.leavings, entry.control)
-    if entry.evaluation is None:
-        return Earlier(entry.number, proposal, None)
-    trial = Trial(entry.number, entry.config, entry.evaluation, entry.info, entry.seconds, entry.control)
-    return Earlier(entry.number, proposal, trial)

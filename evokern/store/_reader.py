@@ -125,8 +125,7 @@ class Reader:
                 raise StudyError(f"trial {number} is not in study {study.name}; {span}")
             found = self._db["evokern_samples"].rows_where("trial = ?", [row["uuid"]])
             samples = {sample["problem"]: json.loads(sample["samples_us"]) for sample in found}
-        rejections = json.loads(row["rejections"] or "{}")
-        return TrialRecord(trial_of(row, samples), row["uuid"], row["kernel_digest"], rejections)
+        return TrialRecord(trial_of(row, samples), row["uuid"], row["kernel_digest"])
 
     def best(self, study: StudyRecord) -> Trial | None:
         """Return the champion, or None: the playoff's where the fastest trial took part in one, else the fastest trial.

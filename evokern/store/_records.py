@@ -10,7 +10,7 @@ from typing import Any
 
 from evokern.device._base import BaselineResult
 from evokern.space import Config, Gene
-from evokern.trial import Evaluation, Outcome, Resources, Timing, Trial
+from evokern.trial import Evaluation, Outcome, Proposal, Resources, Timing, Trial
 
 Row = Mapping[str, Any]
 
@@ -189,30 +189,6 @@ class TrialRecord:
     """Identity."""
     kernel_digest: str
     """SHA-256 over the kernel's files when it was proposed."""
-    rejections: Mapping[str, int] = field(default_factory=dict)
-    """Constraint → proposals turned away before this one."""
-
-
-@dataclass(frozen=True)
-class Proposed:
-    """A trial of the database as resuming needs it: proposed, and perhaps recorded."""
-
-    number: int
-    """Trial number."""
-    config: Config
-    """The candidate."""
-    info: Mapping[str, Any]
-    """What the sampler said of it."""
-    leavings: Mapping[str, Any]
-    """What the sampler left on its view of the study."""
-    rejections: Mapping[str, int]
-    """Constraint → proposals turned away before this one."""
-    evaluation: Evaluation | None
-    """What became of it (samples apart); None while in flight."""
-    seconds: float
-    """Study time at which it was recorded, or 0."""
-    control: bool = False
-    """Whether the study's control drew it."""
 
 
 def dumps(value: Any) -> str:
@@ -310,13 +286,17 @@ def _timing_of(table: Mapping[str, Any], samples: Sequence[float]) -> Timing:
     return Timing(**{**table, "ci95_us": (low, high), "samples_us": tuple(samples)})
 
 
-def trial_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None) -> Trial:
-    """Return the trial that a row with an outcome holds."""
-    return Trial(
-        number=row["number"],
+def proposal_of(row: Row) -> Proposal:
+    """Return the proposal that a row of `evokern_trials` holds."""
+    return Proposal(
         config=Config(json.loads(row["config"])),
-        evaluation=evaluation_of(row, samples),
-        proposal=json.loads(row["proposal"] or "{}"),
-        seconds=row["seconds"] or 0.0,
+        info=json.loads(row["proposal"] or "{}"),
+        rejections=json.loads(row.get("rejections") or "{}"),
+        leavings=json.loads(row.get("leavings") or "{}"),
         control=bool(row.get("control")),
     )
+
+
+def trial_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None) -> Trial:
+    """Return the trial that a row with an outcome holds (samples as in `evaluation_of`)."""
+    return Trial(row["number"], proposal_of(row), evaluation_of(row, samples), row["seconds"] or 0.0)

@@ -24,13 +24,13 @@ from sqlite_utils import Database
 from evokern.device._base import StartReport
 from evokern.errors import StoreError
 from evokern.roofline import Rates
-from evokern.samplers import Prior, Proposal, Result
+from evokern.samplers import Prior, Result
 from evokern.space import Config, Space
 from evokern.store._addition import now
 from evokern.store._files import Lock, check_place, connect, explained, remove
-from evokern.store._records import Proposed, StudyRecord, dumps, evaluation_of, evaluation_row, sample_rows
+from evokern.store._records import StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
 from evokern.store._schema import migrations, refuse_newer
-from evokern.trial import Trial
+from evokern.trial import Proposal, Trial
 from evokern.version import __version__
 
 CHECKED_BYTES = 512 * 2**20
@@ -203,28 +203,22 @@ class Session:
             self.before_s = float(self._db.execute(total, [study.uuid]).fetchone()[0])
             """Study time of all earlier sessions, seconds."""
 
-    def proposed(self) -> list[Proposed]:
-        """Return every trial proposed so far, in number order."""
+    def earlier(self) -> tuple[list[Proposal], list[Trial]]:
+        """Return every proposal of earlier sessions, by trial number, and the trials that are recorded (samples apart).
+
+        A proposal without its trial was interrupted.
+        """
         columns = "uuid, number, config, proposal, leavings, rejections, seconds, outcome, time_us, timings, resources"
         columns += ", fingerprint, evidence, gate, compile_s, device_s, control"
-        found = []
+        proposals, trials = [], []
         with explained(self._store.path):
             rows = self._db["evokern_trials"].rows_where("study = ?", [self.study.uuid], "number", columns)
             for row in rows:
                 self._trials[row["number"]] = row["uuid"]
-                found.append(
-                    Proposed(
-                        number=row["number"],
-                        config=Config(json.loads(row["config"])),
-                        info=json.loads(row["proposal"] or "{}"),
-                        leavings=json.loads(row["leavings"] or "{}"),
-                        rejections=json.loads(row["rejections"] or "{}"),
-                        evaluation=evaluation_of(row) if row["outcome"] else None,
-                        seconds=row["seconds"] or 0.0,
-                        control=bool(row["control"]),
-                    )
-                )
-        return found
+                proposals.append(proposal_of(row))
+                if row["outcome"]:
+                    trials.append(trial_of(row))
+        return proposals, trials
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -232,16 +226,16 @@ class Session:
         with explained(self._store.path), self._db.atomic():
             yield
 
-    def adopt(self, trials: Sequence[Proposed], results: Sequence[Result]) -> None:
+    def adopt(self, proposals: Sequence[Proposal], results: Sequence[Result]) -> None:
         """Give Optuna's tables what an interruption kept from them.
 
         Args:
-            trials: every trial of `proposed`.
+            proposals: every proposal of `earlier`.
             results: results of the trials that are recorded, up to the first that is not.
         """
         with self.together():
-            for trial in trials:
-                self._optuna.begin(trial.number, trial.config, control=trial.control)
+            for number, proposal in enumerate(proposals):
+                self._optuna.begin(number, proposal.config, control=proposal.control)
             for result in results:
                 self._optuna.tell(result)
 

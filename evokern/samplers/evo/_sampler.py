@@ -16,7 +16,7 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from evokern.errors import InternalError
-from evokern.samplers._base import Explain, History, Proposal, trial_seed
+from evokern.samplers._base import Explain, History, trial_seed
 from evokern.samplers._prior import Prior
 from evokern.samplers.evo import _excursions, _first
 from evokern.samplers.evo._features import features_of
@@ -26,6 +26,7 @@ from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
 from evokern.space import Space
+from evokern.trial import Proposal
 
 LEAST_TIMES = 3
 """Times that must be known before the model speaks."""
