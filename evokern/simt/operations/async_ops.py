@@ -8,7 +8,8 @@ from evokern.simt.arrays import RAW, Action, Active, Array
 from evokern.simt.binder import Binder
 from evokern.simt.globals import Site
 from evokern.simt.memory import SHARED_WINDOW
-from evokern.simt.operations.memory_ops import address_rows, widened
+from evokern.simt.operations.memory_ops import address_rows
+from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register
 from evokern.simt.unsupported import Unsupported

@@ -6,7 +6,7 @@ are done in one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +15,9 @@ import numpy as np
 from evokern.simt import numerics
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.globals import Site
-from evokern.simt.operations.memory_ops import Access, access_type, address_rows, by_window, space_of, widened
+from evokern.simt.operations.memory_ops import access_type, address_rows, space_of
+from evokern.simt.operations.spaces import AccessRules, AtomicAccess, GlobalAccess, SharedAccess, reach
+from evokern.simt.operations.spaces import Update as Change
 from evokern.simt.operations.table import operation
 from evokern.simt.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
 from evokern.simt.unsupported import Unsupported
@@ -84,7 +85,7 @@ def red(i: Instruction, b: Binder) -> Action:
 def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, values: tuple[Operand, ...]) -> Action:
     if i.has("async", "mbarrier"):
         raise Unsupported(f"{i.name}")
-    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
+    active_of = b.active
     space = space_of(i)
     kind, count = access_type(i)
     name = next((word for word in i.modifiers if word in (*_AT, "exch", "cas", "inc", "dec")), "")
@@ -102,8 +103,6 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
     outs = [None if isinstance(item, Sink) else b.dst(item, typed) for item in targets]  # type: ignore[arg-type]
     row, offset = address_rows(where, b, space)
     quick = not outs and name in _AT and kind not in ("f16", "bf16", "f16x2", "bf16x2")
-    releases = i.has("release", "acq_rel")
-    sites = [Site() for _ in range(count)]
     dtype = np.dtype(sources[0][0].dtype)
 
     def apply(active: Active, memory: Array, index: Array, place: int, step: Update) -> None:
@@ -120,36 +119,22 @@ def _atomic(i: Instruction, b: Binder, result: Operand | None, where: Operand, v
         if outs and outs[place] is not None:
             active.put(outs[place], old)  # type: ignore[arg-type]
 
-    def in_shared(active: Active, address: Array, extra: int) -> None:
-        for place in range(count):
-            sound, index, part = state.shared.locate(active, address, extra + place * size, size, number)
-            if sound is None:
-                continue
-            if state.shared.shadow is not None:
-                state.shared.shadow.atomic(sound, index, size, number, part)
-            if state.events is not None:
-                state.events.shared(number, sound, index, size)
-            apply(sound, state.shared.view(size).view(dtype), index, place, update)
+    def changes(place: int, step: Update) -> Change:
+        return lambda active, memory, index: apply(active, memory.view(dtype), index, place, step)
 
-    def in_global(active: Active, address: Array, extra: int) -> None:
-        for place in range(count):
-            sound, index = state.globals.locate(
-                active, widened(address), extra + place * size, size, number, sites[place], write=True
-            )
-            if sound is None:
-                continue
-            state.globals.note_atomic(sound, index, size, number, sites[place], releases=releases)
-            if state.events is not None:
-                state.events.sectors(number, sound, index, size, write=True)
-            apply(sound, state.globals.view(size).view(dtype), index, place, in_memory)
-
-    parts: dict[str, Access] = {"shared": in_shared, "global": in_global, "local": in_global}
-    work = by_window(batch, parts) if space == "generic" else parts[space]
+    rules = AccessRules(releases=i.has("release", "acq_rel"))
+    shared = [(SharedAccess(b.state, b.pc, size, rules), changes(place, update)) for place in range(count)]
+    memory = [(GlobalAccess(b.state, b.pc, size, rules), changes(place, in_memory)) for place in range(count)]
+    updates: dict[str, Sequence[tuple[AtomicAccess, Change]]] = {"shared": shared, "global": memory, "local": memory}
+    reached = reach(b.state.batch, space, updates)
 
     def run() -> None:
         active = active_of()
-        if active.count:
-            work(active, active.pick(row), offset)
+        if not active.count:
+            return
+        for accesses, lanes, address in reached(active, active.pick(row)):
+            for place, (access, change) in enumerate(accesses):
+                access.update(lanes, address, offset + place * size, change)
 
     return run
 

@@ -7,7 +7,8 @@ import numpy as np
 from evokern.simt.arrays import Action, Array
 from evokern.simt.binder import Binder
 from evokern.simt.memory import SHARED_WINDOW
-from evokern.simt.operations.memory_ops import address_rows, space_of, widened
+from evokern.simt.operations.memory_ops import address_rows, space_of
+from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
 from evokern.simt.syntax import Address, Instruction, Operand, Sink
 from evokern.simt.unsupported import Unsupported

@@ -14,7 +14,8 @@ from evokern.simt.matrix import bind_mma, bind_wmma, matrix_move, wmma_elements
 from evokern.simt.matrix_shapes import shape_of
 from evokern.simt.memory import SHARED_WINDOW
 from evokern.simt.operations.memory_access import element_access
-from evokern.simt.operations.memory_ops import address_rows, space_of, widened
+from evokern.simt.operations.memory_ops import address_rows, space_of
+from evokern.simt.operations.spaces import SharedAccess, widened
 from evokern.simt.operations.table import operation
 from evokern.simt.operations.wmma_travel import count_moves, moves
 from evokern.simt.syntax import Immediate, Instruction, Operand, Vector
@@ -111,26 +112,22 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
     """Load 8×8 matrices from shared memory: rows of 16 bytes, whose addresses come from the lanes."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
-    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
+    batch, active_of = b.state.batch, b.active
     outs = [b.dst(item, "u32") for item in items_of(i.operands[0])]
     move = matrix_move(len(outs), transposed=i.has("trans"))
     row, offset = address_rows(i.operands[1], b, "shared")
     generic = space_of(i) == "generic"
     count = len(outs)
+    matrices, shadow = SharedAccess(b.state, b.pc, 16), b.state.shared.shadow
 
     def run() -> None:
         active = active_of()
         part, address = _addressing(batch, active, row, generic, move.addressing_lanes)
-        sound, index, leading = state.shared.locate(part, address, offset, 16, number)
+        sound, rows = matrices.load(part, address, offset)
         if sound is None:
             return
-        shared = state.shared
-        if shared.shadow is not None:
-            shared.shadow.read(sound, index, 16, number, leading)
-            shared.shadow.met(active)
-        if state.events is not None:
-            state.events.shared(number, sound, index, 16)
-        rows = shared.view(16).take(index, mode="clip")
+        if shadow is not None:
+            shadow.met(active)
         if sound.count * 32 != batch.lanes * move.addressing_lanes:
             spread = np.zeros(batch.lanes // 32 * move.addressing_lanes, rows.dtype)
             lanes = sound.lanes
@@ -166,19 +163,15 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
     """Store 8×8 matrices to shared memory; the mirror image of ldmatrix."""
     if not i.has("m8n8") or not i.has("b16"):
         raise Unsupported(f"{i.name}")
-    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
+    batch, active_of = b.state.batch, b.active
     sources = [b.src(item, "u32") for item in items_of(i.operands[1])]
     row, offset = address_rows(i.operands[0], b, "shared")
     generic = space_of(i) == "generic"
     count = len(sources)
     lanes_used = 8 * count
+    matrices, shadow = SharedAccess(b.state, b.pc, 16), b.state.shared.shadow
 
-    def run() -> None:
-        active = active_of()
-        part, address = _addressing(batch, active, row, generic, lanes_used)
-        sound, index, leading = state.shared.locate(part, address, offset, 16, number)
-        if sound is None:
-            return
+    def values(sound: Active) -> Array:
         words = np.stack([np.broadcast_to(source, (batch.lanes,)).reshape(-1, 32) for source in sources], 1)
         if i.has("trans"):
             halves = words.view(np.uint16).reshape(-1, count, 8, 4, 2)
@@ -186,14 +179,15 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
         else:
             rows = np.ascontiguousarray(words).view("V16").reshape(-1)
         lanes = sound.lanes
-        values = rows[lanes // 32 * lanes_used + lanes % 32]
-        shared = state.shared
-        if shared.shadow is not None:
-            shared.shadow.write(sound, index, 16, number, leading)
-            shared.shadow.met(active)
-        if state.events is not None:
-            state.events.shared(number, sound, index, 16)
-        shared.view(16)[index] = values
+        stored: Array = rows[lanes // 32 * lanes_used + lanes % 32]
+        return stored
+
+    def run() -> None:
+        active = active_of()
+        part, address = _addressing(batch, active, row, generic, lanes_used)
+        sound = matrices.store(part, address, offset, values)
+        if sound is not None and shadow is not None:
+            shadow.met(active)
 
     return run
 
@@ -244,7 +238,7 @@ def _wmma_move(i: Instruction, b: Binder, *, store: bool) -> Action:
     pitch = extent[1] if major else extent[0]
     lane = np.arange(batch.lanes) % 32
     element = np.dtype(f"u{size}")
-    access = element_access(state, number, space_of(i), size, wavefronts=False)
+    access = element_access(state, number, space_of(i), size)
     lines, places = (rows, columns) if major else (columns, rows)
     way = moves(lines, places, size, rows_of_16_bytes=operand in ("a", "b") and size == 2)
 

@@ -6,24 +6,18 @@ elements with one gather; vectors are gathered whole and then split into rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
-from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
 from evokern.simt.globals import Site
-from evokern.simt.memory import WINDOW_BITS
+from evokern.simt.operations.spaces import AccessRules, reach, space_accesses, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.state import MachineState
 from evokern.simt.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from evokern.simt.unsupported import Unsupported
 
 _SPACES = ("global", "shared", "local", "const", "param")
 _TYPES = frozenset(TYPE_BYTES)
-Access = Callable[[Active, Array, int], None]
-"""(active lanes, their addresses, offset): one state space's part of an access."""
 
 
 def space_of(i: Instruction) -> str:
@@ -61,32 +55,6 @@ def address_rows(operand: Operand, b: Binder, space: str) -> tuple[Array, int]:
     return b.src(operand.base, "u32" if size == 4 and space in ("shared", "local") else f"u{8 * size}"), operand.offset
 
 
-def widened(address: Array) -> Array:
-    """Return addresses as 64-bit, which 32-bit registers can hold only for small windows."""
-    return address if address.dtype.itemsize == 8 else address.astype(np.uint64)
-
-
-def by_window(batch: Batch, parts: dict[str, Access]) -> Access:
-    """Return an access to generic addresses that sorts the lanes by window."""
-
-    def run(active: Active, address: Array, offset: int) -> None:
-        window = widened(address) >> np.uint64(WINDOW_BITS)
-        for name, wanted in (("shared", 1), ("local", 2), ("global", 0)):
-            chosen = window > 2 if not wanted else window == wanted
-            if not wanted:
-                chosen |= window == 0
-            if not chosen.any():
-                continue
-            low = np.uint64(wanted << WINDOW_BITS)
-            if chosen.all():
-                parts[name](active, address - low if wanted else address, offset)
-                return
-            part = batch.restrict(active, chosen)
-            parts[name](part, address[chosen] - low if wanted else address[chosen], offset)
-
-    return run
-
-
 def _columns(operand: Operand, b: Binder, kind: str, count: int, *, store: bool) -> list[Array]:
     items = operand.items if isinstance(operand, Vector) else (operand,)
     if len(items) != count:
@@ -105,71 +73,32 @@ def load(i: Instruction, b: Binder) -> Action:
     kind, count = access_type(i)
     if space == "param":
         return _load_param(i, b, kind, count)
-    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
+    active_of = b.active
     row, offset = address_rows(i.operands[1], b, space)
     outs = _columns(i.operands[0], b, kind, count, store=False)
     size = TYPE_BYTES[kind]
-    width = size * count
     element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
-    polls = i.has("volatile", "relaxed", "acquire")
-    check_race = not i.has("relaxed", "acquire", "mmio")
-
-    def deliver(active: Active, found: Array) -> None:
-        values = found.view(element)
-        if count == 1:
-            active.put(outs[0], values)
-        else:
-            for index, out in enumerate(outs):
-                active.put(out, values[index::count])
-
-    def from_shared(active: Active, address: Array, extra: int) -> None:
-        shared = state.shared
-        sound, index, part = shared.locate(active, address, extra, width, number)
-        if sound is not active:
-            _zero(active, outs)
-            if sound is None:
-                return
-            active = sound
-        if shared.shadow is not None and check_race:
-            shared.shadow.read(active, index, width, number, part)
-        if state.events is not None:
-            state.events.shared(number, active, index, width)
-        deliver(active, shared.view(width).take(index, mode="clip"))
-
-    def from_local(active: Active, address: Array, extra: int) -> None:
-        sound, index = state.local.locate(active, address, extra, width, number)
-        if sound is not active:
-            _zero(active, outs)
-            if sound is None:
-                return
-            active = sound
-        state.local.note_read(active, index, width, number)
-        if state.events is not None:
-            state.events.local(number, active, width)
-        deliver(active, state.local.view(width).take(index, mode="clip"))
-
-    site = Site()
-
-    def from_global(active: Active, address: Array, extra: int) -> None:
-        space_ = state.globals
-        sound, index = space_.locate(active, widened(address), extra, width, number, site, write=False)
-        if sound is not active:
-            _zero(active, outs)
-            if sound is None:
-                return
-            active = sound
-        space_.note_read(active, index, width, number, site, synchronises=polls)
-        if state.events is not None:
-            state.events.sectors(number, active, index, width, write=False)
-        deliver(active, space_.view(width).take(index, mode="clip"))
-
-    parts: dict[str, Access] = {"shared": from_shared, "local": from_local, "global": from_global, "const": from_global}
-    work = by_window(batch, parts) if space == "generic" else parts[space]
+    rules = AccessRules(
+        races=not i.has("relaxed", "acquire", "mmio"), synchronises=i.has("volatile", "relaxed", "acquire")
+    )
+    reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, size * count, rules))
 
     def run() -> None:
         active = active_of()
-        if active.count:
-            work(active, active.pick(row), offset)
+        if not active.count:
+            return
+        for access, lanes, address in reached(active, active.pick(row)):
+            sound, found = access.load(lanes, address, offset)
+            if sound is not lanes:
+                _zero(lanes, outs)
+                if sound is None:
+                    continue
+            values = found.view(element)
+            if count == 1:
+                sound.put(outs[0], values)
+            else:
+                for index, out in enumerate(outs):
+                    sound.put(out, values[index::count])
 
     return run
 
@@ -231,12 +160,16 @@ def store(i: Instruction, b: Binder) -> Action:
     size = TYPE_BYTES[kind]
     width = size * count
     rows = _columns(i.operands[1], b, kind, count, store=True)
-    state, batch, number, active_of = b.state, b.state.batch, b.pc, b.active
+    active_of = b.active
     if space == "param":
         return _store_param(i, b, kind, rows)
     row, offset = address_rows(i.operands[0], b, space)
-    synchronises, releases = i.has("volatile", "relaxed", "release"), i.has("release")
-    check_race = not i.has("relaxed", "release", "mmio")
+    rules = AccessRules(
+        races=not i.has("relaxed", "release", "mmio"),
+        synchronises=i.has("volatile", "relaxed", "release"),
+        releases=i.has("release"),
+        collisions=True,
+    )
     plain = np.dtype(DTYPES[f"u{8 * size}"])
 
     def gather(active: Active) -> Array:
@@ -249,82 +182,17 @@ def store(i: Instruction, b: Binder) -> Action:
         whole: Array = block.view(RAW[width]).reshape(-1)
         return whole
 
-    def counted(active: Active, index: Array) -> None:
-        if state.events is not None:
-            state.events.shared(number, active, index, width)
-
-    def to_shared(active: Active, address: Array, extra: int) -> None:
-        shared = state.shared
-        sound, index, part = shared.locate(active, address, extra, width, number)
-        if sound is None:
-            return
-        values = gather(sound)
-        counted(sound, index)
-        if shared.shadow is not None:
-            if not check_race:
-                shared.shadow.settle(index, width, part)
-            elif shared.shadow.write(sound, index, width, number, part):
-                _put_shared(state, sound, index, values, width, number)
-                return
-        shared.view(width)[index] = values.view(RAW[width])
-
-    def to_local(active: Active, address: Array, extra: int) -> None:
-        sound, index = state.local.locate(active, address, extra, width, number)
-        if sound is None:
-            return
-        state.local.note_write(index, width)
-        if state.events is not None:
-            state.events.local(number, sound, width)
-        state.local.view(width)[index] = gather(sound).view(RAW[width])
-
-    site = Site()
-
-    def to_global(active: Active, address: Array, extra: int) -> None:
-        space_ = state.globals
-        sound, index = space_.locate(active, widened(address), extra, width, number, site, write=True)
-        if sound is None:
-            return
-        values = gather(sound)
-        space_.note_write(sound, index, width, number, site, values, synchronises=synchronises, releases=releases)
-        if state.events is not None:
-            state.events.sectors(number, sound, index, width, write=True)
-        space_.view(width)[index] = values.view(RAW[width])
-
-    parts: dict[str, Access] = {"shared": to_shared, "local": to_local, "global": to_global}
     if space == "const":
         raise Unsupported("a store to constant memory")
-    work = by_window(batch, parts) if space == "generic" else parts[space]
+    reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, width, rules))
 
     def run() -> None:
         active = active_of()
         if active.count:
-            work(active, active.pick(row), offset)
+            for access, lanes, address in reached(active, active.pick(row)):
+                access.store(lanes, address, offset, gather)
 
     return run
-
-
-def _put_shared(state: MachineState, active: Active, index: Array, values: Array, width: int, number: int) -> None:
-    """Store, and report lanes that write different values to one place: which one stays is undefined."""
-    view = state.shared.view(width)
-    raw = values.view(RAW[width])
-    view[index] = raw
-    after = view.take(index, mode="clip")
-    lost = after.view(np.uint8) != raw.view(np.uint8)
-    if lost.any():
-        bad = lost.reshape(-1, width).any(1)
-        lane = int(active.lanes[bad][0])
-        at, name, offset = state.shared.place_of(int(index[bad][0]) * width, lane)
-        state.batch.report(
-            "shared_race",
-            number,
-            lane,
-            count=int(np.count_nonzero(bad)),
-            address=at,
-            allocation=name,
-            offset=offset,
-            other=number,
-            detail="Several threads write different values to the same place at once",
-        )
 
 
 def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Action:
