@@ -163,7 +163,9 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     for index, suggestion in enumerate(verdict.suggestions):
         yield from _wrapped(f"{'try next: ' if index == 0 else '          '} {suggestion.text}")
     if verdict.advice and not verdict.suggestions:
-        yield "no gene of this kernel speaks of that"
+        how = f'say it in kernel.py, for example Parameter(…, relieves=("{verdict.bound.removesuffix("-bound")}",))'
+        none = "no gene of this kernel relieves that"
+        yield from _wrapped(f"this kernel's genes do not say what they relieve: {how}" if verdict.undeclared else none)
 
 
 def _wrapped(text: str, indent: int = 11) -> list[str]:
