@@ -25,7 +25,7 @@ from evokern.device._ncu import METRICS
 from evokern.device.table import measured
 from evokern.discovery import find_study
 from evokern.driver import Driver, Gpu
-from evokern.explain.bound import ADVICE, Suggestion, Verdict, by_counters, by_terms, suggested
+from evokern.explain.bound import ADVICE, Bottleneck, Suggestion, by_counters, by_terms, suggested
 from evokern.explain.counters import combined
 from evokern.profiles import CHIPS
 from evokern.search import search
@@ -147,7 +147,7 @@ def test_a_suggestion_names_new_values_first() -> None:
     assert one.text == "KV_LOAD = vector16 or tma (now cp_async: how keys are read); ring was +28.2 % (trial 7)"
     assert "KV_LOAD (now cp_async) is tried out" in Suggestion("KV_LOAD", "", "cp_async", (), {"ring": "wrong"}).text
     genes = (Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), relieves=("tensor",)),)
-    (found,) = suggested(Verdict("tensor-bound", (), {}), _subject(genes)).suggestions
+    (found,) = suggested(Bottleneck("tensor-bound", (), {}), _subject(genes)).suggestions
     assert found.untried == ("wmma",)
 
 
@@ -166,7 +166,7 @@ def test_genes_that_relieve_the_bound_are_suggested_the_most_direct_first() -> N
         Parameter("PAD", (0, 8), relieves=("shared-memory",)),
         Parameter("ROWS", (1, 2)),
     )
-    verdict = Verdict("latency-bound", (), {})
+    verdict = Bottleneck("latency-bound", (), {})
     assert ["STAGES", "UNROLL"] == [one.gene for one in suggested(verdict, _subject(genes)).suggestions]
     waiting = suggested(verdict, _subject(genes), {"short_scoreboard": 3.0})
     assert ["STAGES", "UNROLL", "PAD"] == [one.gene for one in waiting.suggestions]

@@ -16,11 +16,11 @@ from evokern.cli._text import microseconds, several, table
 from evokern.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from evokern.explain.bound import Verdict
+    from evokern.explain.bound import Bottleneck
     from evokern.explain.counters import CountedCandidate
     from evokern.explain.profile import CandidateProfile, LaunchProfile
     from evokern.explain.profile_lines import LineProfile
-    from evokern.explain.subject import Subject
+    from evokern.explain.subject import ProfileSubject
 
 WORST_BOUND = 0.02
 """Terms and lines below this share of the largest are left out of the text."""
@@ -113,7 +113,7 @@ def profile(
         output.say(line)
 
 
-def _kept(subject: Subject, db: Path, result: Mapping[str, Any]) -> list[str]:
+def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:
     """Keep a trial's profile with it; returns what its user should know."""
     from evokern.store import add_profile
 
@@ -156,7 +156,7 @@ def _value(value: float | None, unit: str) -> str:
     return f"{value:,.0f}" if unit in ("ns", "") else f"{value:.1f}"
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
+def _verdict(verdict: Bottleneck) -> Iterator[str]:
     yield from _wrapped(f"{verdict.bound}: {'; '.join(verdict.evidence)}")
     if verdict.advice:
         yield from _wrapped(f"what helps: {verdict.advice}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evokern.explain.subject import Subject
+from evokern.explain.subject import ProfileSubject
 from evokern.simt.timemodel import CAUSES
 from evokern.space import Config, Space, Value
 from evokern.trial import Outcome, Trial
@@ -62,7 +62,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     """What bounds a candidate."""
 
     bound: str
@@ -102,7 +102,7 @@ class Verdict:
         }
 
 
-def by_terms(terms_us: Mapping[str, float], time_us: float) -> Verdict:
+def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
     """Return what bounds a candidate whose time a model splits into terms.
 
     Args:
@@ -114,10 +114,10 @@ def by_terms(terms_us: Mapping[str, float], time_us: float) -> Verdict:
     for name, spent in terms_us.items():
         shares[CAUSES[name]] = max(shares.get(CAUSES[name], 0.0), 100 * spent / time_us)
     told = tuple(f"{name} alone would take {terms_us[name]:.2f} of {time_us:.2f} µs" for name in largest)
-    return Verdict(CAUSES[largest[0]], told, shares)
+    return Bottleneck(CAUSES[largest[0]], told, shares)
 
 
-def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Verdict:
+def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Bottleneck:
     """Return what bounds a candidate that was counted on a GPU.
 
     Args:
@@ -134,13 +134,13 @@ def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: f
     }
     known = {name: share for name, share in shares.items() if share is not None}
     if not set(known) - {"launch-bound"}:
-        return Verdict("unknown", ("no unit's counter could be read",), known)
+        return Bottleneck("unknown", ("no unit's counter could be read",), known)
     # The tensor pipe and shared memory are part of what SM throughput counts: where they are as busy, they are meant.
     order = sorted(known, key=lambda name: (-known[name], name == "arithmetic-bound"))
     inner = [name for name in order if name != "arithmetic-bound" and known[name] >= 0.9 * known[order[0]]]
     first = inner[0] if inner else order[0]
     bound = first if known[first] >= BUSY_PERCENT else "latency-bound"
-    return Verdict(bound, tuple(_evidence(bound, first, values, known, launch_us, time_us)), known)
+    return Bottleneck(bound, tuple(_evidence(bound, first, values, known, launch_us, time_us)), known)
 
 
 def _most(*values: float | None) -> float | None:
@@ -215,7 +215,9 @@ def _conflicts(values: Mapping[str, float | None]) -> list[str]:
     return [f"bank conflicts cost {loads:,.0f} wavefronts of loads and {stores:,.0f} of stores{of}"]
 
 
-def suggested(verdict: Verdict, subject: Subject, values: Mapping[str, float | None] | None = None) -> Verdict:
+def suggested(
+    verdict: Bottleneck, subject: ProfileSubject, values: Mapping[str, float | None] | None = None
+) -> Bottleneck:
     """Return a verdict with the candidate's genes that may relieve what bounds it, as its kernel declares them.
 
     A candidate that waits is asked what for: waits for shared memory point to the genes of shared memory.

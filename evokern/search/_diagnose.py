@@ -20,7 +20,7 @@ from evokern.errors import EvokernError
 from evokern.profiles import limits_for
 from evokern.space import Config, Gene, Value
 from evokern.trial import Outcome, Trial
-from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
+from evokern.workers import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 if TYPE_CHECKING:
     from evokern.search import EndReason
@@ -207,7 +207,7 @@ def _with(trial: Trial, evidence: Mapping[str, Any]) -> Trial:
     return replace(trial, evaluation=replace(evaluation, evidence={**evaluation.evidence, **evidence}))
 
 
-def _evidence(result: Result) -> Mapping[str, Any]:
+def _evidence(result: JobResult) -> Mapping[str, Any]:
     match result.status:
         case "done":
             found: Mapping[str, Any] = result.value
