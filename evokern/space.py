@@ -100,6 +100,11 @@ class Config(NamedValues):
 When = Mapping[str, Sequence[Value]]
 """A gene's condition: it is active when each gene named here has one of the values listed."""
 
+CAUSES = ("memory", "shared-memory", "latency", "tensor", "launch", "arithmetic")
+"""What may bound a kernel; `profile` calls it `memory-bound` and so on."""
+Relieves = Mapping[str, int] | Sequence[str]
+"""Causes that a gene can relieve; as a mapping with weights, of which a cause without one has 1."""
+
 
 @dataclass(frozen=True)
 class Gene:
@@ -119,6 +124,8 @@ class Gene:
     """Least compute capability of a value, for example ``{"wgmma": (9, 0)}``."""
     layer: Literal["parameter", "mutation"] = "parameter"
     """Inner layer (a number) or outer layer (a code choice)."""
+    relieves: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Which of `CAUSES` another value may relieve, and how directly; `profile` names the largest numbers first."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(int(v) if isinstance(v, bool) else v for v in self.values))
@@ -135,6 +142,11 @@ class Gene:
         for value in self.min_compute_capability:
             if value not in self.values:
                 raise SpaceError(f"gene {self.name}: compute capability given for unknown value {value!r}")
+        for cause, weight in self.relieves.items():
+            if cause not in CAUSES:
+                raise SpaceError(f"gene {self.name} relieves {cause!r}: {nearest(cause, CAUSES)}")
+            if not isinstance(weight, int) or weight < 1:
+                raise SpaceError(f"gene {self.name} relieves {cause} with weight {weight!r}; give 1, 2, 3 …")
 
     def parse(self, text: str) -> Value:
         """Return the value that `text` names (case does not matter).
@@ -157,9 +169,10 @@ def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)
     *,
     when: When | None = None,
     min_compute_capability: Mapping[Value, tuple[int, int]] | None = None,
+    relieves: Relieves = (),
 ) -> Gene:
     """Declare a number of the inner layer; the default is the first value unless named."""
-    return _gene(name, values, default, doc, when, min_compute_capability, "parameter")
+    return _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
 
 
 def Mutation(  # noqa: N802
@@ -170,9 +183,10 @@ def Mutation(  # noqa: N802
     *,
     when: When | None = None,
     min_compute_capability: Mapping[Value, tuple[int, int]] | None = None,
+    relieves: Relieves = (),
 ) -> Gene:
     """Declare a code choice of the outer layer; the default is the first value unless named."""
-    return _gene(name, values, default, doc, when, min_compute_capability, "mutation")
+    return _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
 
 
 def _gene(
@@ -183,11 +197,16 @@ def _gene(
     when: When | None,
     min_compute_capability: Mapping[Value, tuple[int, int]] | None,
     layer: Literal["parameter", "mutation"],
+    relieves: Relieves,
 ) -> Gene:
     if not values:
         raise SpaceError(f"gene {name} has no values; list at least one")
+    if isinstance(relieves, str):
+        raise SpaceError(f'gene {name}: relieves={relieves!r} is one word; write relieves=("{relieves}",)')
     chosen = values[0] if default is None else default
-    return Gene(name, tuple(values), chosen, doc, dict(when or {}), dict(min_compute_capability or {}), layer)
+    least = dict(min_compute_capability or {})
+    weights = dict(relieves) if isinstance(relieves, Mapping) else dict.fromkeys(relieves, 1)
+    return Gene(name, tuple(values), chosen, doc, dict(when or {}), least, layer, weights)
 
 
 Predicate = Callable[[Config], bool]

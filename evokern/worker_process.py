@@ -4,8 +4,11 @@ A fresh interpreter imports the heavy modules once and then forks, so that a rep
 No candidate ever runs in this process. It ends when its parent's end of the control socket closes, however the parent
 died, and every worker ends with it (`PR_SET_PDEATHSIG`).
 
-The standard library's forkserver is not used because it imports the user's `__main__` into every worker and does not
-tell its parent how a worker died.
+The standard library's fork server (`multiprocessing.forkserver`) is not used, for four reasons. It imports the user's
+`__main__` into every worker. There is one for each process, with one list of modules to preload, where a search keeps
+two: a compile worker needs no CUDA, and a GPU's worker no compiler. Its workers outlive a parent that is killed, for it
+waits until they have ended, and a candidate that hangs on a GPU never does. And its parent kills a worker by the number
+of a process that the server may have reaped already, so that another process may have it.
 """
 
 from __future__ import annotations

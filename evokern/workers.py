@@ -25,7 +25,7 @@ from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.fork_server import ForkServer, tail, trim
 from evokern.shadowing import shadowed
 
-__all__ = ["ForkServer", "Result", "WorkerPool", "WorkerSpec", "wait"]
+__all__ = ["ForkServer", "JobResult", "WorkerPool", "WorkerSpec", "wait"]
 
 _DEATHS_REMEMBERED_S = 10.0
 _INIT_FAILURES_ALLOWED = 4
@@ -52,7 +52,7 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True)
-class Result:
+class JobResult:
     """What became of a job."""
 
     key: int
@@ -157,9 +157,9 @@ class WorkerPool:
         self._workers.clear()
         self._backlog.clear()
 
-    def advance(self, readable: Iterable[object]) -> list[Result]:
+    def advance(self, readable: Iterable[object]) -> list[JobResult]:
         """Take in what the workers sent, and end those past their deadline (`wait` calls this)."""
-        results: list[Result] = []
+        results: list[JobResult] = []
         ready = set(map(id, readable))
         for worker in list(self._workers):
             if id(worker.connection) in ready:
@@ -184,7 +184,7 @@ class WorkerPool:
         """What to listen to."""
         return [worker.connection for worker in self._workers]
 
-    def _receive(self, worker: _Worker) -> list[Result]:
+    def _receive(self, worker: _Worker) -> list[JobResult]:
         try:
             kind, value = worker.connection.recv()
         except (EOFError, OSError):
@@ -201,7 +201,7 @@ class WorkerPool:
             self._init_failed(value)
             return []
         job = worker.jobs.popleft()
-        results = [Result(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)]
+        results = [JobResult(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)]
         worker.head_since = now
         if kind in ("retired", "busy", "again"):
             self._deaths.append(now)
@@ -215,7 +215,7 @@ class WorkerPool:
             self._remove(worker)
         return results
 
-    def _lose(self, worker: _Worker, overran: bool) -> list[Result]:
+    def _lose(self, worker: _Worker, overran: bool) -> list[JobResult]:
         now = time.monotonic()
         self._deaths.append(now)
         if overran:
@@ -233,8 +233,8 @@ class WorkerPool:
         job = worker.jobs.popleft()
         self._backlog.extendleft(reversed(worker.jobs))
         if overran:
-            return [Result(job.key, "overran", job.deadline_s, now - worker.head_since, log)]
-        return [Result(job.key, "died", death, now - worker.head_since, log)]
+            return [JobResult(job.key, "overran", job.deadline_s, now - worker.head_since, log)]
+        return [JobResult(job.key, "died", death, now - worker.head_since, log)]
 
     def _init_failed(self, error: EvokernError) -> None:
         self._init_failures += 1
@@ -293,7 +293,7 @@ def _explained(error: EvokernError) -> EvokernError:
     return DeviceError(f"{first}; {hidden}")
 
 
-def wait(pools: Sequence[WorkerPool], timeout_s: float, also: Sequence[Any] = ()) -> list[Result]:
+def wait(pools: Sequence[WorkerPool], timeout_s: float, also: Sequence[Any] = ()) -> list[JobResult]:
     """Wait for news from any of the pools and return the results.
 
     Args:

@@ -21,7 +21,7 @@ from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile, limits_for
 from evokern.space import Config
 from evokern.study import Study
-from evokern.workers import Result, WorkerPool, WorkerSpec, wait
+from evokern.workers import JobResult, WorkerPool, WorkerSpec, wait
 
 
 @dataclass(frozen=True)
@@ -128,5 +128,5 @@ class Ranking:
         return times
 
 
-def _is_built(result: Result) -> bool:
+def _is_built(result: JobResult) -> bool:
     return result.status == "done" and isinstance(result.value, Built)

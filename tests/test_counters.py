@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from columns_kernel import DECLARATION, ColumnsGpu, work_in, write_columns
@@ -27,17 +27,18 @@ from evokern.device._ncu import METRICS
 from evokern.device.table import measured
 from evokern.discovery import find_study
 from evokern.driver import Driver, Gpu
-from evokern.explain.bound import Suggestion, Verdict, by_counters, by_terms, suggested
+from evokern.explain.bound import ADVICE, Bottleneck, Suggestion, by_counters, by_terms, suggested
 from evokern.explain.counters import combined
 from evokern.profiles import CHIPS
-from evokern.space import Mutation, Space
+from evokern.simt import timemodel
+from evokern.space import CAUSES, Gene, Mutation, Parameter, Space
 from evokern.store import open_readonly
 from evokern.trial import Evaluation
 
 FAKE = DATA / "ncu"
 DOCUMENTED = DECLARATION.replace(
     'Parameter("STRIDE", (1, 2, 32), default=1)',
-    'Parameter("STRIDE", (1, 2, 4, 32), default=1, doc="floats between neighbours in shared memory")',
+    'Parameter("STRIDE", (1, 2, 4, 32), default=1, doc="floats between neighbours", relieves=("shared-memory",))',
 )
 SHORT = "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio"
 TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
@@ -138,17 +139,48 @@ def test_a_suggestion_names_new_values_first() -> None:
     one = Suggestion("KV_LOAD", "how keys are read", "cp_async", ("vector16", "tma"), {"ring": "+28.2 % (trial 7)"})
     assert one.text == "KV_LOAD = vector16 or tma (now cp_async: how keys are read); ring was +28.2 % (trial 7)"
     assert "KV_LOAD (now cp_async) is tried out" in Suggestion("KV_LOAD", "", "cp_async", (), {"ring": "wrong"}).text
-    genes = (Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), doc="who multiplies"),)
-    space = Space(genes)
-    subject = cast(
-        Any,
-        SimpleNamespace(
-            config=space.default(), record=None, trial=None, history=(), kernel=SimpleNamespace(genes=genes),
-            feasible=lambda config: True,
-        ),
-    )  # fmt: skip
-    (found,) = suggested(Verdict("tensor-bound", (), {}), subject).suggestions
+    genes = (Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none"), relieves=("tensor",)),)
+    (found,) = suggested(Bottleneck("tensor-bound", (), {}), _subject(genes)).suggestions
     assert found.untried == ("wmma",)
+
+
+def _subject(genes: tuple[Gene, ...]) -> Any:
+    return SimpleNamespace(
+        config=Space(genes).default(), record=None, trial=None, history=(), kernel=SimpleNamespace(genes=genes),
+        feasible=lambda config: True,
+    )  # fmt: skip
+
+
+def test_genes_that_relieve_the_bound_are_suggested_the_most_direct_first() -> None:
+    """Weights order them; waits for shared memory call for what relieves shared memory as well; others are left out."""
+    genes = (
+        Parameter("UNROLL", (1, 2), relieves=("latency",)),
+        Parameter("STAGES", (1, 2), relieves={"latency": 4}),
+        Parameter("PAD", (0, 8), relieves=("shared-memory",)),
+        Parameter("ROWS", (1, 2)),
+    )
+    verdict = Bottleneck("latency-bound", (), {})
+    assert ["STAGES", "UNROLL"] == [one.gene for one in suggested(verdict, _subject(genes)).suggestions]
+    waiting = suggested(verdict, _subject(genes), {"short_scoreboard": 3.0})
+    assert ["STAGES", "UNROLL", "PAD"] == [one.gene for one in waiting.suggestions]
+    assert not waiting.undeclared
+
+
+def test_genes_that_do_not_say_what_they_relieve_are_not_suggested(here: Path) -> None:
+    """A kernel whose genes say nothing of it gets the general advice and a line that tells how to declare it."""
+    kernel = here / "kernels" / "columns" / "kernel.py"
+    kernel.write_text(DECLARATION)
+    (here / "studies" / "silent.toml").write_text('kernel = "columns"\nproblems = ["4096"]\n')
+    assert profile("silent")["verdict"]["try"] == []
+    told = " ".join(CliRunner().invoke(app, ["profile", "silent"]).stdout.split())
+    assert "what helps: fewer wavefronts of shared memory" in told
+    assert 'say it in kernel.py, for example Parameter(…, relieves=("shared-memory",))' in told
+
+
+def test_what_genes_may_relieve_is_what_bounds_kernels() -> None:
+    """Declarations, the time model and `profile` know the same causes."""
+    bounds = {f"{cause}-bound" for cause in CAUSES}
+    assert bounds == set(timemodel.CAUSES.values()) == set(ADVICE)
 
 
 def test_a_profile_is_kept_with_its_trial(here: Path) -> None:

@@ -26,7 +26,7 @@ from evokern import (
 from evokern.errors import DeviceError, KernelError, SpaceError
 from evokern.feasibility import check, feasible_space
 from evokern.profiles import CHIPS, chip, limits_for
-from evokern.space import Space
+from evokern.space import Relieves, Space
 
 
 def _kernel(**changes: object) -> Kernel:
@@ -208,3 +208,23 @@ def test_violations_read_naturally() -> None:
         "row_registers: 8 registers too many (it spills)",
         "warps: needs 16 warps, has 8 warps (too small)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("relieves", "told"),
+    [
+        (("memmory",), "gene G relieves 'memmory': did you mean 'memory'"),
+        ("memory", r'write relieves=\("memory",\)'),
+        ({"memory": 0}, "gene G relieves memory with weight 0; give 1, 2"),
+    ],
+)
+def test_what_a_gene_relieves_is_a_cause_that_is_known(relieves: Relieves, told: str) -> None:
+    """A misspelt cause, a bare word and a weight that says nothing are refused where the gene is declared."""
+    with pytest.raises(SpaceError, match=told):
+        Parameter("G", (1, 2), relieves=relieves)
+
+
+def test_what_genes_relieve_is_no_part_of_the_space() -> None:
+    """Genes that differ in it alone are the same genes: a study goes on where a declaration adds it."""
+    assert Parameter("G", (1, 2), relieves=("memory", "launch")).relieves == {"memory": 1, "launch": 1}
+    assert Parameter("G", (1, 2), relieves={"memory": 2}) == Parameter("G", (1, 2))

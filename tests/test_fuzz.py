@@ -9,7 +9,7 @@ from paths import DATA, ROOT
 
 from evokern.discovery import load_kernel
 from evokern.errors import KernelError
-from evokern.explain.fuzz import MOST_ELEMENTS, Case, Checker, fuzz, shapes
+from evokern.explain.fuzz import MOST_ELEMENTS, Checker, FuzzCase, fuzz, shapes
 from evokern.profiles import chip
 from evokern.study import Study
 
@@ -67,8 +67,8 @@ def test_alignment_reaches_the_kernel() -> None:
     config = exploits.space.default().replace(CASE="cheat_misaligned")
     found = Checker(exploits, config, Study("exploits", "exploits", ("24,40,512",)), L4)
     problem = exploits.problem("24,40,32")
-    assert found.check(Case(problem, 1, ("normal",), 0)) is None
-    failure = found.check(Case(problem, 1, ("normal",), 4))
+    assert found.check(FuzzCase(problem, 1, ("normal",), 0)) is None
+    failure = found.check(FuzzCase(problem, 1, ("normal",), 4))
     assert failure is not None
     assert "misaligned" in failure.message
 

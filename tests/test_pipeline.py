@@ -11,7 +11,7 @@ import pytest
 
 from evokern.compile.records import Built
 from evokern.device._base import Request
-from evokern.device._pipeline import Pipeline, Work, run_alone
+from evokern.device._pipeline import CompiledRequest, Pipeline, run_alone
 from evokern.errors import InternalError, KernelError
 from evokern.space import Config
 from evokern.trial import Evaluation, Outcome
@@ -25,7 +25,7 @@ def server() -> Iterator[ForkServer]:
     server.close()
 
 
-def job_of(work: Work) -> tuple[int, Config]:
+def job_of(work: CompiledRequest) -> tuple[int, Config]:
     return work.number, work.request.config
 
 
@@ -171,7 +171,7 @@ def kept_at_work(server: ForkServer) -> float:
 DURATIONS = {"COMPILE_MS": 60, "RUN_MS": 18}
 
 
-def whole_job_of(work: Work) -> tuple[int, Config, Built]:
+def whole_job_of(work: CompiledRequest) -> tuple[int, Config, Built]:
     return work.number, work.request.config, work.built.machine_code()
 
 

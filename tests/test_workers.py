@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from evokern.errors import InternalError, KernelError, UsageError
-from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
+from evokern.workers import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 HANDLER = "worker_handlers:Obedient"
 
@@ -29,8 +29,8 @@ def make_pool(server: ForkServer, init: object = "x", **options: int) -> WorkerP
     return WorkerPool(server, WorkerSpec(HANDLER, init), **{"size": 1, **options})
 
 
-def collect(pool: WorkerPool, count: int, limit_s: float = 20.0) -> list[Result]:
-    results: list[Result] = []
+def collect(pool: WorkerPool, count: int, limit_s: float = 20.0) -> list[JobResult]:
+    results: list[JobResult] = []
     end = time.monotonic() + limit_s
     while len(results) < count and time.monotonic() < end:
         results += wait([pool], 0.5)

@@ -17,11 +17,11 @@ from evokern.errors import StoreError, UsageError
 from evokern.wording import microseconds, several
 
 if TYPE_CHECKING:
-    from evokern.explain.bound import Verdict
+    from evokern.explain.bound import Bottleneck
     from evokern.explain.counters import CountedCandidate
     from evokern.explain.profile import CandidateProfile, LaunchProfile
     from evokern.explain.profile_lines import LineProfile
-    from evokern.explain.subject import Subject
+    from evokern.explain.subject import ProfileSubject
 
 WORST_BOUND = 0.02
 """Terms and lines below this share of the largest are left out of the text."""
@@ -114,7 +114,7 @@ def profile(
         output.say(line)
 
 
-def _kept(subject: Subject, db: Path, result: Mapping[str, Any]) -> list[str]:
+def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:
     """Keep a trial's profile with it; returns what its user should know."""
     from evokern.store import add_profile
 
@@ -157,14 +157,16 @@ def _value(value: float | None, unit: str) -> str:
     return f"{value:,.0f}" if unit in ("ns", "") else f"{value:.1f}"
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
+def _verdict(verdict: Bottleneck) -> Iterator[str]:
     yield from _wrapped(f"{verdict.bound}: {'; '.join(verdict.evidence)}")
     if verdict.advice:
         yield from _wrapped(f"what helps: {verdict.advice}")
     for index, suggestion in enumerate(verdict.suggestions):
         yield from _wrapped(f"{'try next: ' if index == 0 else '          '} {suggestion.text}")
     if verdict.advice and not verdict.suggestions:
-        yield "no gene of this kernel speaks of that"
+        how = f'say it in kernel.py, for example Parameter(…, relieves=("{verdict.bound.removesuffix("-bound")}",))'
+        none = "no gene of this kernel relieves that"
+        yield from _wrapped(f"this kernel's genes do not say what they relieve: {how}" if verdict.undeclared else none)
 
 
 def _wrapped(text: str, indent: int = 11) -> list[str]:

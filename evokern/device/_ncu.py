@@ -106,7 +106,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchSettings:
     """How a command is watched."""
 
     metrics: tuple[Metric, ...] = METRICS
@@ -143,7 +143,7 @@ def find_ncu() -> str | None:
 def watch(
     ncu: str,
     program: Sequence[str],
-    how: Watch,
+    how: WatchSettings,
     environment: Mapping[str, str] | None = None,
     said: Callable[[str], None] = lambda text: None,
 ) -> Watched:
@@ -200,7 +200,7 @@ def watch(
 _PRINT = ("--csv", "--page", "raw", "--print-units", "base")
 
 
-def options(names: Sequence[str], how: Watch) -> tuple[str, ...]:
+def options(names: Sequence[str], how: WatchSettings) -> tuple[str, ...]:
     """Return Nsight Compute's options, before the command that it watches."""
     # Clocks stay as they are when candidates are timed.
     given = ["--clock-control", "none", "--cache-control", "all" if how.flush else "none", "--metrics", ",".join(names)]

@@ -21,7 +21,7 @@ from evokern.compile.records import Built
 from evokern.device._base import Answer, Request
 from evokern.errors import EvokernError, InternalError
 from evokern.trial import Evaluation, Outcome
-from evokern.workers import Result, WorkerPool, wait
+from evokern.workers import JobResult, WorkerPool, wait
 
 _ALONE = -1
 """Key of a job that no candidate's trial number can be."""
@@ -34,7 +34,7 @@ each of the thread's system calls: five or more of them for each candidate, whic
 
 
 @dataclass(frozen=True)
-class Work:
+class CompiledRequest:
     """One candidate to execute."""
 
     number: int
@@ -63,7 +63,7 @@ class Pipeline:
         compilers: WorkerPool,
         executors: WorkerPool,
         *,
-        job: Callable[[Work], Any],
+        job: Callable[[CompiledRequest], Any],
         deadline_s: float,
         known: Mapping[str, tuple[int, Evaluation]],
         hang_s: float | None = None,
@@ -72,7 +72,7 @@ class Pipeline:
 
         Args:
             compilers: answers a `Config` with a `Built` or an `Evaluation`.
-            executors: answers what `job` makes of a `Work` with an `Evaluation`.
+            executors: answers what `job` makes of a `CompiledRequest` with an `Evaluation`.
             job: turns work into an executor's job.
             deadline_s: seconds after which an executor that does not answer is killed.
             known: fingerprint → (trial, evaluation) of earlier sessions.
@@ -181,7 +181,7 @@ class Pipeline:
                 self._compiling.add(request.number)
                 self._compilers.submit(request.number, request.config, COMPILE_DEADLINE_S)
 
-    def _compiled(self, result: Result) -> None:
+    def _compiled(self, result: JobResult) -> None:
         self._compiling.discard(result.key)
         if result.status == "raised":
             raise result.value
@@ -201,9 +201,11 @@ class Pipeline:
         self._open.add(built.fingerprint)
         if first:
             self._running[number] = (built.fingerprint, built)
-            self._executors.submit(number, self._job(Work(number, built, self._asked[number])), self._deadline_s)
+            self._executors.submit(
+                number, self._job(CompiledRequest(number, built, self._asked[number])), self._deadline_s
+            )
 
-    def _executed(self, result: Result) -> None:
+    def _executed(self, result: JobResult) -> None:
         fingerprint, built = self._running.pop(result.key)
         if result.status == "raised" and not self._excusable(result.value):
             raise result.value

@@ -15,7 +15,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.device._sim_margin import margins
 from evokern.device._sim_predict import Predictor, failure
-from evokern.device._sim_stage import Stage, judges_blocks
+from evokern.device._sim_stage import ProblemBuffers, judges_blocks
 from evokern.gate.margin import fault
 from evokern.kernel import Kernel, Problem, Tolerance
 from evokern.space import Config
@@ -40,7 +40,7 @@ class Glance:
         self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
         # What the time is predicted from are blocks on normal inputs, which are judged there.
         self._kinds = tuple(kind for kind in kinds if kind != "normal")
-        self._stages: dict[tuple[Any, ...], dict[InputSet, Stage]] = {}
+        self._stages: dict[tuple[Any, ...], dict[InputSet, ProblemBuffers]] = {}
 
     def judges(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> bool:
         """Tell whether blocks of a candidate can be judged by themselves."""
@@ -78,7 +78,7 @@ class Glance:
                     return {"check": "tolerance", "input_set": kind, "message": wrong, "problem": str(problem)}
         return None
 
-    def _staged(self, config: Config, problem: Problem) -> dict[InputSet, Stage]:
+    def _staged(self, config: Config, problem: Problem) -> dict[InputSet, ProblemBuffers]:
         """Return the buffers of a problem for each kind of inputs, side by side in one memory."""
         tensors = tensors_of(self._kernel, config, problem)
         key = (problem, tuple(tensors.items()))
@@ -86,5 +86,5 @@ class Glance:
             if sum(stage.bytes for stages in self._stages.values() for stage in stages.values()) > MOST_BYTES:
                 self._stages.clear()
             memory = simt.Memory()
-            self._stages[key] = {kind: Stage(problem, tensors, kind, memory=memory) for kind in self._kinds}
+            self._stages[key] = {kind: ProblemBuffers(problem, tensors, kind, memory=memory) for kind in self._kinds}
         return self._stages[key]

@@ -17,7 +17,7 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.device._sim_predict import failure
-from evokern.device._sim_stage import Stage, judges_blocks
+from evokern.device._sim_stage import ProblemBuffers, judges_blocks
 from evokern.device.sim_program import BuiltPrograms, SimulatedProgram
 from evokern.gate.bench import independent, over
 from evokern.gate.margin import Margin, doubtful, fault, margin
@@ -77,7 +77,7 @@ class MarginProbe:
     ) -> dict[str, Margin | None]:
         """Return what sampled blocks say of each output, after as many as it takes to be sure."""
         seed = random.SystemRandom().getrandbits(62)
-        stage = Stage(problem, tensors, kind, seed)
+        stage = ProblemBuffers(problem, tensors, kind, seed)
         stage.poison()
         order = random.Random(seed).sample(range(launch.blocks), min(launch.blocks, MOST_BLOCKS))
         limit = self._simulation.instruction_limit
@@ -96,7 +96,7 @@ class MarginProbe:
 
 
 def margins(
-    kernel: Kernel, stage: Stage, kind: InputSet, tolerance: Mapping[str, Tolerance]
+    kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
 ) -> dict[str, tuple[Margin | None, int]]:
     """Return what the blocks that were run say of each output, and how many independent errors the output has."""
     found: dict[str, tuple[Margin | None, int]] = {}

@@ -11,7 +11,7 @@ from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
-from evokern.device._sim_stage import Stage, judges_blocks
+from evokern.device._sim_stage import ProblemBuffers, judges_blocks
 from evokern.device.sim_program import BuiltPrograms, SimulatedProgram
 from evokern.errors import InternalError
 from evokern.gate import RunFailed
@@ -63,7 +63,7 @@ class Predictor:
         self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
         self._timing, self._simulation = timing, simulation
         self._programs = BuiltPrograms(kernel, chip)
-        self._stage: Stage | None = None
+        self._stage: ProblemBuffers | None = None
 
     def program(self, built: Built, problem: Problem) -> SimulatedProgram:
         """Return the program of a candidate at a problem; the last one is kept."""
@@ -94,14 +94,14 @@ class Predictor:
             timemodel.total(predictions), predictions, tuple(p[1] for p in parts), tuple(p[2] for p in parts), fault
         )
 
-    def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> Stage:
+    def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
             self._stage = None  # the old buffers go before the new ones come
-            self._stage = Stage(problem, tensors)
+            self._stage = ProblemBuffers(problem, tensors)
         return self._stage
 
     def _launch(
-        self, stage: Stage, program: SimulatedProgram, use: EntryUse, launch: Launch, limit_us: float | None
+        self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, limit_us: float | None
     ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float]]:
         chip, blocks = self._chip, timemodel.sample_blocks(launch.blocks, self._simulation.blocks)
         limit = self._instruction_limit(launch, len(blocks), limit_us)

@@ -22,7 +22,7 @@ MOST_ELEMENTS_CHECKED = 1 << 22
 """Elements of the outputs, which are searched for what was written."""
 
 
-class Stage:
+class ProblemBuffers:
     """Buffers of one problem, kept from one candidate to the next."""
 
     def __init__(

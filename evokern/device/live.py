@@ -21,7 +21,7 @@ from evokern.device._gpu_lock import GpuLock
 from evokern.device._gpu_profile import LiveGpu, live_gpu
 from evokern.device._jobs import Entrant, Evaluate, GpuSettings, MeasureRates, Prove, Round
 from evokern.device._nvml import Monitor
-from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
+from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_alone
 from evokern.device._rates import keep_rates, kept_rates
 from evokern.discovery import WorkerContext
 from evokern.driver import driver_version
@@ -274,7 +274,7 @@ def _compile_workers() -> int:
     return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
-def _job(work: Work) -> Evaluate:
+def _job(work: CompiledRequest) -> Evaluate:
     return Evaluate(work.request.config, work.built.machine_code(), work.request.elite_us)
 
 

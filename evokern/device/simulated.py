@@ -9,7 +9,7 @@ from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.device._base import Answer, Request, StartReport, Task
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, Pipeline, Work, run_alone
+from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_alone
 from evokern.device._sim_jobs import ProvePower, SimSettings, Simulate
 from evokern.discovery import WorkerContext
 from evokern.errors import InternalError
@@ -121,7 +121,7 @@ class SimulatedDevice:
             server.close()
         self._pools, self._servers = [], []
 
-    def _job(self, work: Work) -> Simulate:
+    def _job(self, work: CompiledRequest) -> Simulate:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
         known = min((time for time in (work.request.elite_us, self._first_us) if time is not None), default=None)
         return Simulate(work.request.config, work.built, known)

@@ -14,7 +14,7 @@ from typing import Any
 
 from evokern.device import Device
 from evokern.errors import StudyError
-from evokern.explain.candidates import Interleaving, Subject, evaluate, started
+from evokern.explain.candidates import Interleaving, TrialUnderTest, evaluate, started
 from evokern.explain.playoff import effects
 from evokern.feasibility import check, narrowed
 from evokern.space import Config, Value
@@ -77,7 +77,7 @@ class Ablation:
 
 
 def ablate(
-    subject: Subject, device: Device, *, path: bool = True, on_step: Callable[[str], None] = lambda text: None
+    subject: TrialUnderTest, device: Device, *, path: bool = True, on_step: Callable[[str], None] = lambda text: None
 ) -> Ablation:
     """Take a candidate's choices back one at a time, and find the greedy path to it.
 
@@ -126,14 +126,14 @@ def ablate(
     )  # fmt: skip
 
 
-def choices(subject: Subject) -> list[str]:
+def choices(subject: TrialUnderTest) -> list[str]:
     """Return the genes in which a candidate differs from its study's default."""
     space = narrowed(subject.kernel.space, subject.study.genes)
     champion, default = subject.trial.config, space.default()
     return [gene.name for gene in space.genes if champion.get(gene.name) != default.get(gene.name)]
 
 
-def nothing(subject: Subject) -> str:
+def nothing(subject: TrialUnderTest) -> str:
     """Return the sentence for a candidate without such a gene."""
     return f"trial {subject.trial.number} is the default candidate: there is no choice to take back"
 
@@ -171,7 +171,7 @@ def _path(
 class _Runs:
     """Evaluations by candidate, each asked for once."""
 
-    def __init__(self, subject: Subject, device: Device) -> None:
+    def __init__(self, subject: TrialUnderTest, device: Device) -> None:
         self.subject, self._device = subject, device
         self._known: dict[Config, Evaluation] = {}
         self._measured: dict[Config, tuple[float, float, tuple[float, float]]] = {}

@@ -6,14 +6,13 @@ words for the answer are the same: a kernel is bound by the unit that is busiest
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evokern.explain.subject import Subject
+from evokern.explain.subject import ProfileSubject
 from evokern.simt.timemodel import CAUSES
-from evokern.space import Config, Gene, Space, Value
+from evokern.space import Config, Space, Value
 from evokern.trial import Outcome, Trial
 
 BUSY_PERCENT = 60.0
@@ -31,19 +30,6 @@ ADVICE: Mapping[str, str] = {
     "arithmetic-bound": "fewer instructions: cheaper functions, packed arithmetic, constants known to the compiler",
 }
 """Bound → what eases it in general."""
-
-_STEMS: Mapping[str, tuple[str, ...]] = {
-    "memory-bound": ("load", "store", "vector", "access", "l2", "cache", "reuse", "policy", "order", "tile", "grid"),
-    "shared-memory-bound": ("shared", "smem", "bank", "layout", "swizzle", "fragment", "bytes between rows"),
-    "latency-bound": (
-        "stage", "ring", "flight", "ahead", "unroll", "warps", "split", "resident", "next step", "async", "buffers",
-        "before", "schedule", "persistent",
-    ),
-    "tensor-bound": ("accumulator", "tensor", "multipl", "mma", "causal"),
-    "launch-bound": ("persistent", "schedule", "grid", "blocks", "split", "threads", "rows of a block"),
-    "arithmetic-bound": ("exp", "fp16", "constant", "rescale", "sums", "conver", "unroll", "registers", "bits"),
-}  # fmt: skip
-"""Bound → how the genes that act on it are usually named or described (`doc` in `kernel.py`)."""
 
 _WITHOUT = frozenset({"none", "off", "no", "scalar", "simt", "fma", "cuda_cores", "false"})
 """What kernels call it when a product is made without tensor cores."""
@@ -76,7 +62,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     """What bounds a candidate."""
 
     bound: str
@@ -88,6 +74,8 @@ class Verdict:
     """Bound → how much of its limit the candidate reaches there, percent, where it is known."""
     suggestions: tuple[Suggestion, ...] = ()
     """Genes that could ease it, what was not tried first."""
+    undeclared: bool = False
+    """Whether the kernel says of none of its genes what it relieves."""
 
     @property
     def advice(self) -> str:
@@ -114,7 +102,7 @@ class Verdict:
         }
 
 
-def by_terms(terms_us: Mapping[str, float], time_us: float) -> Verdict:
+def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
     """Return what bounds a candidate whose time a model splits into terms.
 
     Args:
@@ -126,10 +114,10 @@ def by_terms(terms_us: Mapping[str, float], time_us: float) -> Verdict:
     for name, spent in terms_us.items():
         shares[CAUSES[name]] = max(shares.get(CAUSES[name], 0.0), 100 * spent / time_us)
     told = tuple(f"{name} alone would take {terms_us[name]:.2f} of {time_us:.2f} µs" for name in largest)
-    return Verdict(CAUSES[largest[0]], told, shares)
+    return Bottleneck(CAUSES[largest[0]], told, shares)
 
 
-def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Verdict:
+def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Bottleneck:
     """Return what bounds a candidate that was counted on a GPU.
 
     Args:
@@ -146,13 +134,13 @@ def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: f
     }
     known = {name: share for name, share in shares.items() if share is not None}
     if not set(known) - {"launch-bound"}:
-        return Verdict("unknown", ("no unit's counter could be read",), known)
+        return Bottleneck("unknown", ("no unit's counter could be read",), known)
     # The tensor pipe and shared memory are part of what SM throughput counts: where they are as busy, they are meant.
     order = sorted(known, key=lambda name: (-known[name], name == "arithmetic-bound"))
     inner = [name for name in order if name != "arithmetic-bound" and known[name] >= 0.9 * known[order[0]]]
     first = inner[0] if inner else order[0]
     bound = first if known[first] >= BUSY_PERCENT else "latency-bound"
-    return Verdict(bound, tuple(_evidence(bound, first, values, known, launch_us, time_us)), known)
+    return Bottleneck(bound, tuple(_evidence(bound, first, values, known, launch_us, time_us)), known)
 
 
 def _most(*values: float | None) -> float | None:
@@ -227,8 +215,10 @@ def _conflicts(values: Mapping[str, float | None]) -> list[str]:
     return [f"bank conflicts cost {loads:,.0f} wavefronts of loads and {stores:,.0f} of stores{of}"]
 
 
-def suggested(verdict: Verdict, subject: Subject, values: Mapping[str, float | None] | None = None) -> Verdict:
-    """Return a verdict with the candidate's genes that act on what bounds it, by their names and the kernel's words.
+def suggested(
+    verdict: Bottleneck, subject: ProfileSubject, values: Mapping[str, float | None] | None = None
+) -> Bottleneck:
+    """Return a verdict with the candidate's genes that may relieve what bounds it, as its kernel declares them.
 
     A candidate that waits is asked what for: waits for shared memory point to the genes of shared memory.
 
@@ -238,17 +228,18 @@ def suggested(verdict: Verdict, subject: Subject, values: Mapping[str, float | N
         values: counters, where there are some.
     """
     config, record = subject.config, subject.record
-    stems = list(_STEMS.get(verdict.bound, ()))
+    causes = [verdict.bound.removesuffix("-bound")]
     waits = [key for key, _ in _stalls(values or {})] if verdict.bound == "latency-bound" else []
     if waits and waits[0] in ("short_scoreboard", "mio_throttle"):
-        stems += _STEMS["shared-memory-bound"]
+        causes.append("shared-memory")
+    relieves = {gene.name: gene.relieves for gene in subject.kernel.genes}  # a stored study keeps less of its genes
     space = Space(record.genes if record else subject.kernel.genes)
     beside = _beside(space, config, subject.history)
     time_us = subject.trial.evaluation.time_us if subject.trial else None
     found: list[tuple[int, Suggestion]] = []
     for gene in space.genes:
-        hits = sum(_speaks_of(gene, stem) for stem in stems)
-        if not hits or not space.active(gene, config):
+        weight = sum(relieves[gene.name].get(cause, 0) for cause in causes)
+        if not weight or not space.active(gene, config):
             continue
         tried = {value: beside[gene.name, value] for value in gene.values if (gene.name, value) in beside}
         others = [value for value in gene.values if value != config[gene.name] and value not in tried]
@@ -257,19 +248,15 @@ def suggested(verdict: Verdict, subject: Subject, values: Mapping[str, float | N
         untried = tuple(v for v in others if subject.feasible(space.canonical({**config, gene.name: v})))
         if untried or tried:
             outcomes = {value: _came_of(trial, time_us) for value, trial in tried.items()}
-            found.append((hits, Suggestion(gene.name, gene.doc, config[gene.name], untried, outcomes)))
+            found.append((weight, Suggestion(gene.name, gene.doc, config[gene.name], untried, outcomes)))
     found.sort(key=lambda pair: (not pair[1].untried, -pair[0]))
-    return replace(verdict, suggestions=tuple(suggestion for _, suggestion in found[:MOST_SUGGESTIONS]))
+    suggestions = tuple(suggestion for _, suggestion in found[:MOST_SUGGESTIONS])
+    return replace(verdict, suggestions=suggestions, undeclared=not any(relieves.values()))
 
 
 def _leaves_out(value: Value) -> bool:
     """Tell whether a value does the tensor cores' work without them, which takes longer however busy they are."""
     return str(value).lower() in _WITHOUT
-
-
-def _speaks_of(gene: Gene, stem: str) -> bool:
-    words = f"{gene.name.replace('_', ' ')} {gene.doc} {' '.join(map(str, gene.values))}".lower().replace("_", " ")
-    return re.search(rf"\b{re.escape(stem)}", words) is not None
 
 
 def _beside(space: Space, config: Config, trials: Sequence[Trial]) -> dict[tuple[str, Value], Trial]:

@@ -27,7 +27,7 @@ SILENT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrialUnderTest:
     """A study with one of its trials in focus."""
 
     record: StudyRecord
@@ -55,7 +55,9 @@ class Subject:
 
 
 @contextmanager
-def subject(reader: Reader, name: str | None, number: int | None, *, elites: int, trust: bool) -> Iterator[Subject]:
+def subject(
+    reader: Reader, name: str | None, number: int | None, *, elites: int, trust: bool
+) -> Iterator[TrialUnderTest]:
     """Find a study's candidates; the kernel's folder may be a copy that lives as long as the context.
 
     Raises:
@@ -72,7 +74,7 @@ def subject(reader: Reader, name: str | None, number: int | None, *, elites: int
     with TemporaryDirectory(prefix="evokern-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         problems = problems_of(study, kernel)
-        yield Subject(record, study, kernel, problems, found.trial, _elites(reader, record, elites),
+        yield TrialUnderTest(record, study, kernel, problems, found.trial, _elites(reader, record, elites),
                       reader.baseline(record))  # fmt: skip
 
 

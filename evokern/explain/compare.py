@@ -56,11 +56,11 @@ class Side:
     """Versions and the like, for the eye."""
 
 
-Verdict = Literal["same", "faster", "slower"]
+Change = Literal["same", "faster", "slower"]
 
 
 @dataclass(frozen=True)
-class Line:
+class ProblemComparison:
     """One problem's verdict."""
 
     problem: str
@@ -77,7 +77,7 @@ class Line:
     """Probability of so large a difference in this direction between equals; None where it was not tested."""
     delta: float | None
     """Cliff's delta of the new samples against the old ones: 1 when each new one is faster."""
-    verdict: Verdict
+    verdict: Change
     """What it means at the threshold and level."""
 
 
@@ -89,7 +89,7 @@ class Comparison:
     """The old side."""
     new: Side
     """The new side."""
-    lines: tuple[Line, ...]
+    lines: tuple[ProblemComparison, ...]
     """One per problem."""
     method: str
     """How it was decided, in words."""
@@ -101,7 +101,7 @@ class Comparison:
     """What the user should know."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Change:
         """`slower` when any problem is."""
         verdicts = {line.verdict for line in self.lines}
         return "slower" if "slower" in verdicts else "faster" if "faster" in verdicts else "same"
@@ -161,13 +161,13 @@ def compare_paired(old: Side, new: Side, played: Playoff, *, threshold: float = 
     ratio = 1 / loser.ratio if inverse else loser.ratio
     low, high = loser.ratio_ci95
     interval = (1 / high, 1 / low) if inverse else (low, high)
-    verdict: Verdict = "same"
+    verdict: Change = "same"
     if played.decided and ratio > 1 + threshold:
         verdict = "slower"
     elif played.decided and ratio < 1 - threshold:
         verdict = "faster"
     delta = cliffs_delta(by_index[1].samples_us, by_index[0].samples_us)
-    line = Line("all", by_index[0].time_us, by_index[1].time_us, ratio, interval, None, delta, verdict)
+    line = ProblemComparison("all", by_index[0].time_us, by_index[1].time_us, ratio, interval, None, delta, verdict)
     method = f"paired runs on this machine, {played.rounds} rounds, sequential test"
     return Comparison(old, new, (line,), method, threshold, played.rules.level, tuple(remarks))
 
@@ -212,7 +212,9 @@ def changes(old: Side, new: Side) -> dict[str, tuple[Any, Any]]:
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 
 
-def _line(problem: str, old: Reading, new: Reading, threshold: float, level: float, predicted: bool) -> Line:
+def _line(
+    problem: str, old: Reading, new: Reading, threshold: float, level: float, predicted: bool
+) -> ProblemComparison:
     ratio = new.time_us / old.time_us
     interval, chance, delta = None, None, None
     if predicted:
@@ -228,12 +230,12 @@ def _line(problem: str, old: Reading, new: Reading, threshold: float, level: flo
                 f"at {problem} neither samples nor an interval are known of one side: nothing to test with"
             )
         certain = old.ci95_us[1] < new.ci95_us[0] or new.ci95_us[1] < old.ci95_us[0]
-    verdict: Verdict = "same"
+    verdict: Change = "same"
     if certain and ratio > 1 + threshold:
         verdict = "slower"
     elif certain and ratio < 1 - threshold:
         verdict = "faster"
-    return Line(problem, old.time_us, new.time_us, ratio, interval, chance, delta, verdict)
+    return ProblemComparison(problem, old.time_us, new.time_us, ratio, interval, chance, delta, verdict)
 
 
 def _ratio(old: Sequence[float], new: Sequence[float]) -> tuple[float, tuple[float, float]]:

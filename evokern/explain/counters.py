@@ -15,10 +15,10 @@ from typing import Any
 from evokern.device._gpu_lock import GpuLock
 from evokern.device._gpu_profile import LiveGpu
 from evokern.device._jobs import WatchedCall
-from evokern.device._ncu import METRICS, Watch, find_ncu, watch
+from evokern.device._ncu import METRICS, WatchSettings, find_ncu, watch
 from evokern.errors import DeviceError, UsageError
-from evokern.explain.bound import Verdict, by_counters, suggested
-from evokern.explain.subject import Subject
+from evokern.explain.bound import Bottleneck, by_counters, suggested
+from evokern.explain.subject import ProfileSubject
 from evokern.kernel import Launch
 from evokern.profiles import CHIPS
 from evokern.simt.latencies import latencies_of
@@ -63,7 +63,7 @@ class CountedCandidate:
     """Of the whole call: durations and counts added, everything else weighted by the launches' durations."""
     launches: tuple[CountedLaunch, ...]
     """The launches, in order."""
-    verdict: Verdict
+    verdict: Bottleneck
     """What bounds it, and what could ease that."""
     command: str
     """The command line that gave the counters."""
@@ -86,7 +86,7 @@ def missing_profiler() -> str | None:
 
 
 def profile_counted(
-    subject: Subject, keep: Path | None = None, said: Callable[[str], None] = lambda text: None
+    subject: ProfileSubject, keep: Path | None = None, said: Callable[[str], None] = lambda text: None
 ) -> CountedCandidate:
     """Count one call of a candidate on its GPU.
 
@@ -104,7 +104,9 @@ def profile_counted(
     built = subject.built()
     launches = built.build(subject.problem).launches
     symbols = tuple(built.programs[0].lowered[launch.entry] for launch in launches)
-    how = Watch(symbols=symbols, when_told=True, flush=subject.study.timing.cache == "flush", keep=_report(keep))
+    how = WatchSettings(
+        symbols=symbols, when_told=True, flush=subject.study.timing.cache == "flush", keep=_report(keep)
+    )
     # The same lock as a search's: counting beside one would disturb its times.
     lock = GpuLock(gpu.uuid, f"cuda:{gpu.index} ({gpu.model})")
     try:
@@ -148,7 +150,7 @@ def _launch(launch: Launch, values: Values) -> CountedLaunch:
 
 
 def _candidate(
-    subject: Subject, gpu: LiveGpu, launches: Sequence[CountedLaunch], command: str, report: Path | None
+    subject: ProfileSubject, gpu: LiveGpu, launches: Sequence[CountedLaunch], command: str, report: Path | None
 ) -> CountedCandidate:
     together = combined([launch.counters for launch in launches])
     duration = together.get("duration_ns")
@@ -162,7 +164,7 @@ def _candidate(
     )  # fmt: skip
 
 
-def _searched(subject: Subject, gpu: LiveGpu) -> float | None:
+def _searched(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
     """Return what the search measured for the candidate at this problem on this model, µs."""
     record, trial = subject.record, subject.trial
     if record is None or trial is None or record.device != gpu.model or str(subject.problem) not in record.problems:

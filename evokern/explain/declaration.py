@@ -36,7 +36,7 @@ class DeclaredGenes:
 
 
 @dataclass(frozen=True)
-class Declaration:
+class DeclaredKernel:
     """What can be read of a kernel."""
 
     name: str
@@ -47,16 +47,16 @@ class Declaration:
     """The fields of its problems, None where they are computed."""
 
 
-def read_declaration(path: Path) -> Declaration:
+def read_declaration(path: Path) -> DeclaredKernel:
     """Return what can be read of the kernel that a `kernel.py` declares; of a file that cannot be read, its folder."""
     folder = path.parent.name
     try:
         module = ast.parse(path.read_text(encoding="utf-8"))
         constants, kernel = _constants(module), _kernel_call(module)
     except (OSError, ValueError, SyntaxError, RecursionError):
-        return Declaration(folder)
+        return DeclaredKernel(folder)
     name = _read(lambda: _text(_argument(kernel, "name", 0), constants))
-    return Declaration(
+    return DeclaredKernel(
         name or folder, _read(lambda: _genes(kernel, constants)), _read(lambda: _fields(kernel, constants))
     )
 

@@ -40,7 +40,7 @@ MOST_FLOPS = 5e7
 
 
 @dataclass(frozen=True)
-class Case:
+class FuzzCase:
     """What one run is fed; printing it is enough to run it again."""
 
     problem: Problem
@@ -57,10 +57,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FuzzFailure:
     """A case that failed."""
 
-    case: Case
+    case: FuzzCase
     """What it was fed."""
     check: str
     """Which check failed."""
@@ -78,7 +78,7 @@ class FuzzResult:
     """Different shapes among them."""
     seconds: float
     """Time it took."""
-    failures: tuple[Failure, ...]
+    failures: tuple[FuzzFailure, ...]
     """Cases that failed, the first ones."""
 
     @property
@@ -109,7 +109,7 @@ class Checker:
         """Kinds of input that the study's gate draws."""
         self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
 
-    def check(self, case: Case) -> Failure | None:
+    def check(self, case: FuzzCase) -> FuzzFailure | None:
         """Run a case; None when it passes."""
         kernel, config, problem = self._kernel, self._config, case.problem
         try:
@@ -121,11 +121,11 @@ class Checker:
         except RunFailed as failed:
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
             message = failed.evidence.get("diagnosis") or failed.evidence.get("message") or str(failed)
-            return Failure(case, str(what), str(message))
+            return FuzzFailure(case, str(what), str(message))
         return None if verdict.passed else self._failure(case, verdict)
 
-    def _failure(self, case: Case, verdict: Verdict) -> Failure:
-        return Failure(case, str(verdict.evidence["check"]), str(verdict.evidence["message"]))
+    def _failure(self, case: FuzzCase, verdict: Verdict) -> FuzzFailure:
+        return FuzzFailure(case, str(verdict.evidence["check"]), str(verdict.evidence["message"]))
 
     def _compiled(self, problem: Problem) -> SimulatedProgram:
         rendered = render(self._kernel, self._config, problem)
@@ -146,7 +146,7 @@ def fuzz(
     *,
     seed: int,
     stop_after: int = 3,
-    on_case: Callable[[Case, Failure | None], None] = lambda case, failure: None,
+    on_case: Callable[[FuzzCase, FuzzFailure | None], None] = lambda case, failure: None,
 ) -> FuzzResult:
     """Run cases until the time is over or enough have failed.
 
@@ -159,7 +159,7 @@ def fuzz(
         on_case: called after each case.
     """
     rng, began = random.Random(seed), time.monotonic()
-    failures: list[Failure] = []
+    failures: list[FuzzFailure] = []
     seen: set[Problem] = set()
     count = 0
     for problem in problems:
@@ -169,7 +169,7 @@ def fuzz(
         if count % 4:
             kinds = tuple(rng.sample(kinds, rng.randint(1, min(2, len(kinds)))))
         lead = 0 if count == 0 else ALIGNMENT * rng.randrange(1, 16)
-        case = Case(problem, rng.getrandbits(48), kinds, lead)
+        case = FuzzCase(problem, rng.getrandbits(48), kinds, lead)
         failure = checker.check(case)
         failures += [failure] if failure else []
         seen.add(problem)

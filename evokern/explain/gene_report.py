@@ -13,8 +13,8 @@ from typing import Any
 
 from evokern.errors import StudyError
 from evokern.explain.failures import Failing, failing_pairs
-from evokern.explain.genes import Finding, Kind, learned
-from evokern.explain.importance import FULL, Effect, Effort, importance
+from evokern.explain.genes import GeneFinding, Kind, learned
+from evokern.explain.importance import FULL, Effort, GeneEffect, importance
 from evokern.samplers._base import objective
 from evokern.space import Space
 from evokern.store import Reader, StudyRecord
@@ -38,9 +38,9 @@ class GenesReport:
     """Those that a time is known of, duplicates apart."""
     predicted: bool
     """Whether times are predicted, not measured."""
-    findings: tuple[Finding, ...]
+    findings: tuple[GeneFinding, ...]
     """Dead, locked, barred and decisive genes."""
-    effects: Mapping[str, Effect] = field(default_factory=dict)
+    effects: Mapping[str, GeneEffect] = field(default_factory=dict)
     """Gene → what the forest says of it; empty with too few trials."""
     explained: float | None = None
     """Share of the variance of log(time) that the forest explains on trials it has not seen; None without one."""
@@ -51,7 +51,7 @@ class GenesReport:
     single: tuple[str, ...] = ()
     """Genes that the study gives one value."""
 
-    def having(self, kind: Kind) -> list[Finding]:
+    def having(self, kind: Kind) -> list[GeneFinding]:
         """Return the findings of a kind; decisive genes by their share, the largest first, then by their effect."""
         found = [finding for finding in self.findings if finding.kind == kind]
         if kind == "decisive":
@@ -141,16 +141,16 @@ def report(
     )
 
 
-def decides(effect: Effect) -> bool:
+def decides(effect: GeneEffect) -> bool:
     """Tell whether a forest's intervals leave no doubt that a gene moves the time."""
     return effect.share_ci95[0] > DECISIVE_SHARE and effect.ratio_ci95[0] > DECISIVE_RATIO
 
 
-def _decisive(gene: str, effect: Effect, trials: int) -> Finding:
+def _decisive(gene: str, effect: GeneEffect, trials: int) -> GeneFinding:
     worst = max(effect.relative, key=lambda value: effect.relative[value])
     low, high = (bound - 1 for bound in effect.ratio_ci95)
     text = (
         f"{gene}: {worst} takes {100 * (effect.ratio - 1):.1f} % longer than {effect.best} "
         f"[{100 * low:.1f} %, {100 * high:.1f} %] in a model of {trials} trials"
     )
-    return Finding(gene, "decisive", text, trials, effect.ratio - 1, (low, high))
+    return GeneFinding(gene, "decisive", text, trials, effect.ratio - 1, (low, high))

@@ -36,7 +36,7 @@ Kind = Literal["dead", "locked", "barred", "decisive"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class GeneFinding:
     """One thing that was learned of a gene."""
 
     gene: str
@@ -57,7 +57,7 @@ class Finding:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[Finding, ...]:
+def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[GeneFinding, ...]:
     """Return what trials say of genes: dead ones, then locked and barred ones, then decisive ones by effect.
 
     Args:
@@ -77,7 +77,7 @@ def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[Finding, ..
     return (*dead, *stuck, *decisive)
 
 
-def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[Finding]:
+def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneFinding]:
     codes: dict[str | None, int] = {None: -1}
     prints = np.array(
         [codes.setdefault(trial.evaluation.fingerprint, len(codes)) for trial in ran], dtype=np.int64
@@ -88,10 +88,10 @@ def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[
             other = genome.genes[dead.beside[0]]
             where = f" while {other.name}={other.values[dead.beside[1]]}"
         text = f"{gene.name} changes no machine code{where}: equal in {dead.pairs} of {dead.pairs} pairs"
-        yield Finding(gene.name, "dead", text, dead.pairs)
+        yield GeneFinding(gene.name, "dead", text, dead.pairs)
 
 
-def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[Finding]:
+def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneFinding]:
     timed = np.array([trial.outcome in TIMED and trial.value is not None for trial in ran], dtype=bool)
     values = np.array([trial.value for trial, t in zip(ran, timed, strict=True) if t], dtype=float)
     rows = rows[timed]
@@ -106,20 +106,20 @@ def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[Findi
             if max(abs(low), abs(high)) < NEGLIGIBLE:
                 text = f"{gene.name} changes no measurable time: {_percent(spread.mean())} [{_percent(low)}, "
                 text += f"{_percent(high)}] over {len(pairs)} pairs"
-                yield Finding(gene.name, "dead", text, len(pairs), float(spread.mean()), (low, high))
+                yield GeneFinding(gene.name, "dead", text, len(pairs), float(spread.mean()), (low, high))
         else:
             yield found
 
 
 def _largest_effect(
     gene: Gene, column: npt.NDArray[np.int16], values: npt.NDArray[np.float64], pairs: npt.NDArray[np.intp]
-) -> Finding | None:
+) -> GeneFinding | None:
     """Return the largest slowdown between two values of a gene whose interval excludes the negligible."""
     by_values: dict[tuple[int, int], list[float]] = defaultdict(list)
     for one, two in pairs.tolist():
         a, b = sorted((one, two), key=lambda i: int(column[i]))
         by_values[int(column[a]), int(column[b])].append(float(values[b] - values[a]))
-    best: Finding | None = None
+    best: GeneFinding | None = None
     for (a, b), differences in sorted(by_values.items()):
         if len(differences) < LEAST_PAIRS:
             continue
@@ -134,11 +134,11 @@ def _largest_effect(
             f"{gene.name}: {gene.values[slow]} takes {_percent(abs(mean))} longer than {gene.values[fast]} "
             f"[{_percent(low)}, {_percent(high)}] over {len(spread)} pairs that differ in it alone"
         )
-        best = Finding(gene.name, "decisive", text, len(spread), effect, bounds)
+        best = GeneFinding(gene.name, "decisive", text, len(spread), effect, bounds)
     return best
 
 
-def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterator[Finding]:
+def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterator[GeneFinding]:
     for gene in genes:
         works: Counter[Value] = Counter()
         fails: dict[Value, list[Trial]] = defaultdict(list)
@@ -156,12 +156,12 @@ def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterat
         if len(works) == 1 and len(barred) + 1 >= sum(1 for value in gene.values if works[value] or fails[value]):
             (value,) = works
             text = f"{gene.name} works only at {value}: {len(failures)} of {len(failures)} others {why}"
-            yield Finding(gene.name, "locked", text, len(failures))
+            yield GeneFinding(gene.name, "locked", text, len(failures))
             continue
         for value in barred:
             count = len(fails[value])
             text = f"{gene.name}={value} never works: {count} of {count} {_commonest_reason(fails[value])}"
-            yield Finding(gene.name, "barred", text, count)
+            yield GeneFinding(gene.name, "barred", text, count)
 
 
 _VERB: Mapping[Outcome, str] = {

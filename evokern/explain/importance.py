@@ -41,7 +41,7 @@ FULL = Effort()
 
 
 @dataclass(frozen=True)
-class Effect:
+class GeneEffect:
     """What one gene does to the time."""
 
     share: float
@@ -65,7 +65,7 @@ class Effect:
 class Importance:
     """What the forest says of every gene."""
 
-    effects: Mapping[str, Effect]
+    effects: Mapping[str, GeneEffect]
     """Gene → its effect; genes that were measured at one value only are left out."""
     explained: float
     """Share of the variance of log(time) that the forests explain on trials they have not seen, at most 1."""
@@ -103,7 +103,7 @@ def importance(
         spread = np.nanmax(curves, axis=1) - np.nanmin(curves, axis=1)
         middle = np.nanmedian(curves[:, measured], axis=0)
         values = [value for value, known in zip(gene.values, measured, strict=True) if known]
-        effects[gene.name] = Effect(
+        effects[gene.name] = GeneEffect(
             float(shares[:, index].mean()),
             _interval(shares[:, index]),
             float(np.exp(middle.max() - middle.min())),

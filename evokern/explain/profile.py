@@ -15,9 +15,9 @@ from evokern.compile.build import compile_to_ptx
 from evokern.compile.occupancy import blocks_per_sm, resources
 from evokern.compile.records import Built, CompileFailure
 from evokern.errors import SourceError, UsageError
-from evokern.explain.bound import Verdict, by_terms, suggested
+from evokern.explain.bound import Bottleneck, by_terms, suggested
 from evokern.explain.profile_lines import LineProfile, line_profiles
-from evokern.explain.subject import Subject
+from evokern.explain.subject import ProfileSubject
 from evokern.gate import RunFailed
 from evokern.render import Rendered, render
 from evokern.trial import Resources
@@ -80,7 +80,7 @@ class CandidateProfile:
     """What a kernel with this bound is called, for example `shared-memory-bound`."""
     launches: tuple[LaunchProfile, ...]
     """The launches, in order."""
-    verdict: Verdict
+    verdict: Bottleneck
     """What bounds it, and what could ease that."""
     fault: str | None = None
     """What is wrong with the results, None where nothing is or it was not checked."""
@@ -90,7 +90,7 @@ class CandidateProfile:
         return {**asdict(self), "source": "simulated", "verdict": self.verdict.as_dict()}
 
 
-def profile_simulated(subject: Subject) -> CandidateProfile:
+def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     """Profile a candidate on a simulated chip.
 
     Raises:
@@ -141,7 +141,7 @@ def profile_simulated(subject: Subject) -> CandidateProfile:
     )  # fmt: skip
 
 
-def _built(subject: Subject) -> tuple[Built, Rendered]:
+def _built(subject: ProfileSubject) -> tuple[Built, Rendered]:
     """Compile for the chip, and once more to PTX with line information: the same PTX, with its lines named."""
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built = subject.built()

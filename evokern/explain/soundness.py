@@ -28,7 +28,7 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found."""
 
     check: str
@@ -39,7 +39,7 @@ class Finding:
     """What was found, or what is wrong and what to do."""
 
 
-def check_kernel(kernel: Kernel) -> Iterator[Finding]:
+def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
     """Yield the findings of every check, as they are made.
 
     Args:
@@ -51,14 +51,14 @@ def check_kernel(kernel: Kernel) -> Iterator[Finding]:
         problems = known_problems(kernel)
         folder = Folder(kernel, problems, read(kernel.source_path))
     except EvokernError as error:
-        yield Finding("problems", False, str(error))
+        yield CheckResult("problems", False, str(error))
         return
     if not problems:
-        yield Finding(
+        yield CheckResult(
             "problems", False, "no problem is known: list some in the workload's small_problems, or in a study"
         )
         return
-    yield Finding("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
+    yield CheckResult("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
     told: dict[str, str] = {}
     for name, check in _CHECKS.items():
         try:
@@ -69,15 +69,15 @@ def check_kernel(kernel: Kernel) -> Iterator[Finding]:
                 raise  # no doing of the kernel's
             defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
             if defect in told:
-                yield Finding(name, None, f"stopped by the error under {told[defect]!r}")
+                yield CheckResult(name, None, f"stopped by the error under {told[defect]!r}")
             else:
                 told[defect] = name
-                yield Finding(name, False, _sentence(error, place))
+                yield CheckResult(name, False, _sentence(error, place))
 
 
-def _named(name: str, results: Results) -> Iterator[Finding]:
+def _named(name: str, results: Results) -> Iterator[CheckResult]:
     for ok, detail in results:
-        yield Finding(name, ok, detail)
+        yield CheckResult(name, ok, detail)
 
 
 def _place(error: BaseException, folder: Path) -> str:

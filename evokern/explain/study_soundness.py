@@ -9,7 +9,7 @@ from __future__ import annotations
 from evokern.device._open import TARGET, open_device
 from evokern.discovery import find_kernel_folder
 from evokern.errors import DeviceError, KernelError, SpaceError, StudyError
-from evokern.explain.declaration import Declaration, read_declaration
+from evokern.explain.declaration import DeclaredKernel, read_declaration
 from evokern.feasibility import narrowed
 from evokern.problem import parse_problems
 from evokern.profiles import CHIPS, chip, limits_for
@@ -43,7 +43,7 @@ def _check_device(name: str) -> None:
         open_device(name)
 
 
-def _check_against(study: Study, kernel: Declaration) -> None:
+def _check_against(study: Study, kernel: DeclaredKernel) -> None:
     if kernel.fields is not None:
         with study.blamed("problems"):
             parse_problems(kernel.name, kernel.fields, study.problems, study.dtype)

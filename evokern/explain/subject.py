@@ -49,7 +49,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProfileSubject:
     """A candidate at a problem on a chip."""
 
     title: str
@@ -97,7 +97,7 @@ class Subject:
 
 
 @contextmanager
-def subject_of(words: Words) -> Iterator[Subject]:
+def subject_of(words: Words) -> Iterator[ProfileSubject]:
     """Find the candidate; the kernel's folder may be a copy that lives as long as the context.
 
     Raises:
@@ -110,7 +110,7 @@ def subject_of(words: Words) -> Iterator[Subject]:
         yield stored or _declared(words)
 
 
-def _stored(words: Words, scratch: Path) -> Subject | None:
+def _stored(words: Words, scratch: Path) -> ProfileSubject | None:
     """Return a candidate of a study in the database; None where the words mean a study file or a kernel."""
     if not words.db.is_file():
         if words.name is None or words.trial is not None:
@@ -129,7 +129,7 @@ def _stored(words: Words, scratch: Path) -> Subject | None:
         return _of_record(reader, record, words, scratch)
 
 
-def _of_record(reader: Reader, record: StudyRecord, words: Words, scratch: Path) -> Subject:
+def _of_record(reader: Reader, record: StudyRecord, words: Words, scratch: Path) -> ProfileSubject:
     if record.device.startswith("replay:"):
         raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
     study, sessions, trial = study_of(record), reader.sessions(record), None
@@ -150,13 +150,13 @@ def _of_record(reader: Reader, record: StudyRecord, words: Words, scratch: Path)
             remarks.append(f"the study ran on {record.device}, which is not here; what follows is simulated")
     gpu, base = _device(device) if device else (None, chip_of(record.device, sessions))
     problem = _problem(study, kernel, words)
-    return Subject(
+    return ProfileSubject(
         title, kernel, config, problem, limits_for(base, study.limits), study, gpu, record, trial,
         tuple(reader.trials(record)), tuple(remarks),
     )  # fmt: skip
 
 
-def _declared(words: Words) -> Subject:
+def _declared(words: Words) -> ProfileSubject:
     """Return a candidate of a study file, or of a kernel."""
     name = words.name or ""
     if name in study_files() or name.endswith(".toml"):
@@ -178,7 +178,9 @@ def _declared(words: Words) -> Subject:
         device = "cuda:0" if probe().gpus else f"sim:{TARGET}"
         remarks.append(f"no --device was given: {device}")
     gpu, base = _device(device)
-    return Subject(title, kernel, config, problem, limits_for(base, study.limits), study, gpu, remarks=tuple(remarks))
+    return ProfileSubject(
+        title, kernel, config, problem, limits_for(base, study.limits), study, gpu, remarks=tuple(remarks)
+    )
 
 
 def _kernel(name: str, trust: bool) -> Kernel:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from evokern.device import Device
 from evokern.device._sim_problems import MOST, small_problem
-from evokern.explain.candidates import Interleaving, Subject, evaluate, started
-from evokern.explain.fuzz import Case, Checker, FuzzResult, fuzz, shapes
+from evokern.explain.candidates import Interleaving, TrialUnderTest, evaluate, started
+from evokern.explain.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.explain.playoff import Playoff, Rules, by_prediction, play
 from evokern.explain.stored import chip_of
 from evokern.feasibility import check
@@ -77,7 +77,7 @@ class Proof:
 
 
 def verify(
-    subject: Subject,
+    subject: TrialUnderTest,
     device: Device,
     sessions: list[SessionRecord],
     *,
@@ -143,7 +143,7 @@ def gate_stage(evaluation: Evaluation) -> Stage:
     return Stage("gate", "failed", detail, {"evidence": dict(evaluation.evidence)})
 
 
-def sanitizer_stage(subject: Subject, chip: Profile) -> Stage:
+def sanitizer_stage(subject: TrialUnderTest, chip: Profile) -> Stage:
     """Run the candidate on every small problem that it can, each access checked."""
     kernel, config = subject.kernel, subject.trial.config
     wanted = [small_problem(kernel, text, p) for p in subject.problems for text in kernel.workload.small_problems]
@@ -154,7 +154,7 @@ def sanitizer_stage(subject: Subject, chip: Profile) -> Stage:
     for number, problem in enumerate(problems):
         # What the sanitizer looks for seldom depends on values: the larger problems, declared last, take one kind.
         inputs = checker.inputs if number < MOST else checker.inputs[:1]
-        failure = checker.check(Case(problem, random.SystemRandom().getrandbits(48), inputs, 0))
+        failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
         if failure:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
     listed = ", ".join(map(str, problems))
@@ -182,7 +182,7 @@ def playoff_stage(played: Playoff | None, players: list[str], number: int) -> St
     return Stage("playoff", "passed", detail, {"decided": played.decided, "rounds": played.rounds})
 
 
-def fuzz_stage(subject: Subject, chip: Profile, seconds: float, seed: int) -> Stage:
+def fuzz_stage(subject: TrialUnderTest, chip: Profile, seconds: float, seed: int) -> Stage:
     """Fuzz the candidate."""
     kernel, config = subject.kernel, subject.trial.config
     checker = Checker(kernel, config, subject.study, chip)

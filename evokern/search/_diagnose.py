@@ -24,7 +24,7 @@ from evokern.search._results import EndReason
 from evokern.space import Config, Gene, Value
 from evokern.store import Session
 from evokern.trial import Outcome, Trial
-from evokern.workers import ForkServer, Result, WorkerPool, WorkerSpec, wait
+from evokern.workers import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 DEADLINE_S = 120.0
 """Seconds after which a diagnosis is given up; it yields to everything else on the machine, so it may take long."""
@@ -213,7 +213,7 @@ def _with(trial: Trial, evidence: Mapping[str, Any]) -> Trial:
     return replace(trial, evaluation=replace(evaluation, evidence={**evaluation.evidence, **evidence}))
 
 
-def _evidence(result: Result) -> Mapping[str, Any]:
+def _evidence(result: JobResult) -> Mapping[str, Any]:
     match result.status:
         case "done":
             found: Mapping[str, Any] = result.value

@@ -22,14 +22,31 @@ from evokern import (
 
 EPS = 1e-5
 GENES = (
-    Mutation("ROW_STORAGE", ("registers", "shared", "reread"), doc="where a row waits between its sum and its scaling"),
-    Mutation("WEIGHT_LOAD", ("after_sum", "before_sum"), doc="when the weights are fetched"),
-    Mutation("LOAD_POLICY", ("normal", "streaming"), doc="cache policy of the loads of x"),
-    Mutation("STORE_POLICY", ("normal", "streaming"), doc="cache policy of the stores of y"),
-    Parameter("THREADS_PER_ROW", (32, 64, 128, 256, 512, 1024), default=256, doc="threads that share a row"),
-    Parameter("ROWS_PER_BLOCK", (1, 2, 4, 8), doc="rows of a block"),
-    Parameter("VECTOR", (2, 4, 8), default=8, doc="fp16 elements of one access"),
-    Parameter("MIN_BLOCKS", (1, 2, 4, 8), doc="resident blocks promised to the compiler"),
+    Mutation(
+        "ROW_STORAGE",
+        ("registers", "shared", "reread"),
+        doc="where a row waits between its sum and its scaling",
+        relieves=("shared-memory", "arithmetic"),
+    ),
+    Mutation(
+        "WEIGHT_LOAD", ("after_sum", "before_sum"), doc="when the weights are fetched", relieves=("memory", "latency")
+    ),
+    Mutation("LOAD_POLICY", ("normal", "streaming"), doc="cache policy of the loads of x", relieves={"memory": 3}),
+    Mutation("STORE_POLICY", ("normal", "streaming"), doc="cache policy of the stores of y", relieves={"memory": 3}),
+    Parameter(
+        "THREADS_PER_ROW",
+        (32, 64, 128, 256, 512, 1024),
+        default=256,
+        doc="threads that share a row",
+        relieves=("launch",),
+    ),
+    Parameter("ROWS_PER_BLOCK", (1, 2, 4, 8), doc="rows of a block", relieves=("launch",)),
+    Parameter(
+        "VECTOR", (2, 4, 8), default=8, doc="fp16 elements of one access", relieves={"memory": 2, "arithmetic": 1}
+    ),
+    Parameter(
+        "MIN_BLOCKS", (1, 2, 4, 8), doc="resident blocks promised to the compiler", relieves=("latency", "launch")
+    ),
 )
 
 
