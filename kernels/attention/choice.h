@@ -32,12 +32,12 @@ HOST_DEVICE constexpr bool specialised(Choice c) { return c.warp_roles == WARP_R
 
 // ---- sizes
 
-/// Threads that compute; loading warps come on top.
-HOST_DEVICE constexpr int compute_threads(Choice c) {
+/// Threads of the consumer warps, which compute; producer warps come on top.
+HOST_DEVICE constexpr int consumer_threads(Choice c) {
   return 32 * c.warps_m * (in_registers(c) ? c.key_splits : 1);
 }
 HOST_DEVICE constexpr int threads(Choice c) {
-  return compute_threads(c) + (specialised(c) ? 32 * c.load_warps : 0);
+  return consumer_threads(c) + (specialised(c) ? 32 * c.load_warps : 0);
 }
 /// Tiles of 16 query rows per warp.
 HOST_DEVICE constexpr int row_tiles(Choice c) { return c.block_m / (16 * c.warps_m); }

@@ -5,7 +5,7 @@ __device__ __forceinline__ void clear(Fragment32& c) { c[0] = c[1] = c[2] = c[3]
 __device__ __forceinline__ void clear(Fragment16& c) { c[0] = c[1] = 0u; }
 
 /// A lane's part of rows that come straight from global memory: 16-byte chunks lane % 4, lane % 4 + 4 ... of a row, whose
-/// four words serve two mma of depth 16. The depth is so walked in another order, in Q as in K: products do not notice.
+/// four words serve two mma of depth 16. The depth is thus walked in another order, in Q as in K: products are the same.
 struct DirectRow {
   Chunk chunk[D / 32];
 
@@ -21,11 +21,11 @@ struct DirectRow {
 struct DirectKeys {
   DirectRow row[DIRECT ? BLOCK_N / 8 : 1];
 
-  __device__ __forceinline__ void fetch(const KeyStream& keys, const Place& at) {
+  __device__ __forceinline__ void fetch(const KeyStream& keys, const ThreadCoord& at) {
     const int key = keys.first_key(0) + static_cast<int>(at.lane / 4);
     const Half* const k = keys.k + at.column_pair() * 8;
     const Half* own = k + key * D;
-    keep_as_base(own);
+    pin_base(own);
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 8; ++n)
       row[n].fetch(KEY_TAIL ? k + min(key + n * 8, keys.length - 1) * D : own + n * 8 * D);
@@ -35,26 +35,27 @@ struct DirectKeys {
 /// Q of this warp: fragments in registers, or read again for every use.
 struct Query {
   u32 address;
-  u32 fragment[Q_LOCATION == Q_LOCATION_REGISTERS ? MT : 1][D / 16][4];
+  u32 fragment[Q_LOCATION == Q_LOCATION_REGISTERS ? TILES_M : 1][D / 16][4];
 
-  __device__ __forceinline__ void read(u32 (&a)[4], int m, int k, const Place& at) const {
-    load_matrices(a, address + chunk_offset<BLOCK_M>((at.warp_m * MT + m) * 16 + at.lane % 16, 2 * k + at.lane / 16));
+  __device__ __forceinline__ void read(u32 (&a)[4], int m, int k, const ThreadCoord& at) const {
+    const int row = (at.warp_m * TILES_M + m) * 16 + at.lane % 16;
+    ldmatrix_x4(a, address + chunk_offset<BLOCK_M>(row, 2 * k + at.lane / 16));
   }
-  __device__ __forceinline__ void prepare(const Place& at) {
+  __device__ __forceinline__ void prepare(const ThreadCoord& at) {
     if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {
 #pragma unroll
-      for (int m = 0; m < MT; ++m)
+      for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
         for (int k = 0; k < D / 16; ++k) read(fragment[m][k], m, k, at);
     }
   }
   /// The same straight from global memory; rows past the end repeat the last one.
-  __device__ __forceinline__ void fetch(const Half* q, int rows_left, const Place& at) {
+  __device__ __forceinline__ void fetch(const Half* q, int rows_left, const ThreadCoord& at) {
     q += at.column_pair() * 8;
     const Half* own = q + at.row(0, 0) * D;
-    keep_as_base(own);
+    pin_base(own);
 #pragma unroll
-    for (int m = 0; m < MT; ++m)
+    for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         DirectRow row;
@@ -67,13 +68,13 @@ struct Query {
 
 /// Running softmax of this warp's rows: output, row sums, and the reference that exponents are taken against (log2).
 struct Rows {
-  OutputFragment output[MT][D / 8];
-  Fragment32 sum[MT];  // elements 0 and 2 count
-  float reference[MT][2];
+  OutputFragment output[TILES_M][D / 8];
+  Fragment32 sum[TILES_M];  // elements 0 and 2 count
+  float reference[TILES_M][2];
 
   __device__ __forceinline__ void reset() {
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {
       clear(sum[m]);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) clear(output[m][n]);
@@ -83,13 +84,13 @@ struct Rows {
   __device__ __forceinline__ bool overflowed() const {
     bool beyond = false;
 #pragma unroll
-    for (int m = 0; m < MT; ++m) beyond |= !(sum[m][0] <= LARGEST_HALF) || !(sum[m][2] <= LARGEST_HALF);
+    for (int m = 0; m < TILES_M; ++m) beyond |= !(sum[m][0] <= LARGEST_HALF) || !(sum[m][2] <= LARGEST_HALF);
     return beyond;
   }
   /// A split without keys: finite, and of weight 0 in the merge.
-  __device__ __forceinline__ void stand_aside() {
+  __device__ __forceinline__ void reset_without_keys() {
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {
       sum[m][0] = sum[m][2] = 1.f;
       reference[m][0] = reference[m][1] = MASKED_SCORE;
     }

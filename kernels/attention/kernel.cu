@@ -31,7 +31,7 @@
 //   OUTPUT        (one split) rows staged through shared memory for 16-byte stores, or 4-byte stores from fragments
 //   KEY_WALK      every row block walks the keys from the first, or from its own starting step
 //   GRID_ORDER    which index runs fastest over the grid: row blocks or heads
-//   WARP_ROLES    every warp loads what it computes on, or LOAD_WARPS further warps load for all
+//   WARP_ROLES    every warp loads what it computes on, or LOAD_WARPS producer warps load for all
 //   SCHEDULE      a block per task, or persistent blocks that take tasks in turn
 //   CAUSAL_ORDER  causal row blocks longest first, or folded so that long and short ones share an SM
 //   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
@@ -67,7 +67,7 @@
 #include "../common/memory.cuh"
 #include "choice.h"
 
-constexpr Pair ONES = 0x3C003C00u;  // 1.0, 1.0
+constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
 constexpr Choice CHOICE = {
     HEAD_DIM, CAUSAL, SEQ_LEN,
     TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC, PV_ACC, EXP, ROW_SUM, RESCALE, LOOP_ORDER,
@@ -76,7 +76,7 @@ constexpr Choice CHOICE = {
 constexpr int D = HEAD_DIM;
 constexpr int ROW_BYTES = row_bytes(CHOICE);
 constexpr bool WGMMA = on_wgmma(CHOICE);
-constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes: longer ones stand in panels
+constexpr bool PANELS = WGMMA && D > 64;              // wgmma reads rows of 128 bytes: longer ones lie in panels
 constexpr int PITCH = PANELS ? 128 : ROW_BYTES;       // bytes from a row to the next
 
 static_assert(rows_split_over_warps(CHOICE), "each warp takes whole tiles of 16 query rows");
@@ -84,7 +84,7 @@ static_assert(threads_within_block(CHOICE), "a block has at most 1024 threads");
 static_assert(resident_needs_static_length(CHOICE), "resident K and V need a length known to the compiler");
 static_assert(direct_takes_one_step(CHOICE), "fragments from global memory hold the keys of one step, and Q too");
 static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be there while V of this one is read");
-static_assert(loaders_need_a_ring(CHOICE), "loading warps fill free buffers of a ring");
+static_assert(loaders_need_a_ring(CHOICE), "producer warps fill free buffers of a ring");
 static_assert(restart_finds_its_keys(CHOICE), "warps load keys themselves, from the first, and fp32 sums show overflow");
 static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows at one stride, which a swizzle breaks up");
 static_assert(wgmma_takes_64_rows(CHOICE), "four warps together take 64 query rows");
@@ -97,9 +97,9 @@ struct Tensors {
   Half* o;
 };
 
-/// Where a 16-byte chunk of a row stands within its row of a tile, in chunks, and from the start of a tile of ROWS rows,
+/// Where a 16-byte chunk of a row lies within its row of a tile, in chunks, and from the start of a tile of ROWS rows,
 /// in bytes.
-__device__ __forceinline__ int placed_chunk(int row, int chunk) {
+__device__ __forceinline__ int swizzled_chunk(int row, int chunk) {
   if constexpr (PANELS) chunk %= 8;
   return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row & 7) : chunk;
 }
@@ -109,12 +109,12 @@ __device__ __forceinline__ u32 panel_offset(int chunk) {
 }
 template <int ROWS>
 __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
-  return panel_offset<ROWS>(chunk) + row * PITCH + placed_chunk(row, chunk) * 16;
+  return panel_offset<ROWS>(chunk) + row * PITCH + swizzled_chunk(row, chunk) * 16;
 }
 
 /// 16 bytes of a tensor, by the read-only path where it is declared unaliased.
 __device__ __forceinline__ Chunk load_chunk(const Half* from) {
-  return RESTRICT ? load_unwritten_chunk(from) : load_global_chunk(from);
+  return RESTRICT ? load_global_nc_chunk(from) : load_global_chunk(from);
 }
 
 /// Copies ROWS rows, from the one at `source` on, into a tile of shared memory. Only `rows_left` rows (negative: past
@@ -127,21 +127,21 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Half* const from = source + chunk * 8;
     const Half* own = from + first * D;
-    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) keep_as_base(own);  // further rows are constant offsets, not new sums
-    const auto there = [&](int i) { return ROWS % ROWS_AT_ONCE == 0 || first + i * ROWS_AT_ONCE < ROWS; };
-    const auto data = [&](int i) {
+    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) pin_base(own);  // further rows are constant offsets, not new sums
+    const auto in_range = [&](int i) { return ROWS % ROWS_AT_ONCE == 0 || first + i * ROWS_AT_ONCE < ROWS; };
+    const auto from_row = [&](int i) {
       return BOUNDED ? from + min(first + i * ROWS_AT_ONCE, last) * D : own + i * ROWS_AT_ONCE * D;
     };
-    const auto place = [&](int i) {
-      return tile + panel_offset<ROWS>(chunk) + first * PITCH + placed_chunk(first + i * ROWS_AT_ONCE, chunk) * 16 +
+    const auto target = [&](int i) {
+      return tile + panel_offset<ROWS>(chunk) + first * PITCH + swizzled_chunk(first + i * ROWS_AT_ONCE, chunk) * 16 +
              i * (ROWS_AT_ONCE * PITCH);
     };
     if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) {
-      // Beside direct loads a loop stays one: the assembler would put off unrolled copies until Q K^T has been taken.
+      // Beside direct loads the loop stays rolled: the assembler would sink unrolled copies below Q K^T.
       constexpr int UNROLLED = direct(CHOICE) ? 1 : 16;
 #pragma unroll UNROLLED
       for (int i = 0; i < CHUNKS; ++i)
-        if (there(i)) copy_async(place(i), data(i));
+        if (in_range(i)) cp_async(target(i), from_row(i));
     } else {
       constexpr int TOGETHER = 4;  // loads in flight: each holds four registers
 #pragma unroll 1
@@ -149,11 +149,11 @@ __device__ __forceinline__ void load_tile(u32 tile, const Half* source, int rows
         Chunk held[TOGETHER];
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
-          if (begin + i < CHUNKS && there(begin + i))
-            held[i] = load_chunk(data(begin + i));
+          if (begin + i < CHUNKS && in_range(begin + i))
+            held[i] = load_chunk(from_row(begin + i));
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
-          if (begin + i < CHUNKS && there(begin + i)) store_shared(place(begin + i), held[i].v);
+          if (begin + i < CHUNKS && in_range(begin + i)) store_shared(target(begin + i), held[i].v);
       }
     }
   } else {

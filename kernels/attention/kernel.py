@@ -153,7 +153,7 @@ def total_steps(c, p):
 
 
 def free_buffers(c):
-    """Ring buffers that loading warps may fill while others are read: plain order reads K and V at different times."""
+    """Ring buffers that producer warps may fill while others are read: plain order reads K and V at different times."""
     return c.STAGES - (2 if in_registers(c) and c["LOOP_ORDER"] == "plain" else 1)
 
 

@@ -1,11 +1,12 @@
 // K and V on their way into shared memory.
 #pragma once
 
-/// Waits until all but the last PENDING groups of this thread's copies are there, for whoever meets it at a barrier.
+/// Waits until at most the last PENDING groups of this thread's copies are in flight, and makes the rest visible, to
+/// wgmma too, after the next barrier.
 template <int PENDING>
-__device__ __forceinline__ void finish_copies() {
-  wait_copies<PENDING>();
-  if constexpr (WGMMA) show_to_wgmma();
+__device__ __forceinline__ void wait_group_visible() {
+  cp_async_wait_group<PENDING>();
+  if constexpr (WGMMA) fence_proxy_async();
 }
 
 /// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}: what the loop needs next when
@@ -16,11 +17,11 @@ struct KeyStream {
   u32 thread, split;
   int steps, length, shift;
 
-  __device__ __forceinline__ int slot(int step) const {
+  __device__ __forceinline__ int buffer(int step) const {
     return resident(CHOICE) ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
   }
-  __device__ __forceinline__ u32 k_tile(int step) const { return memory + slot(step) * TILE_BYTES; }
-  __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + slot(step)) * TILE_BYTES; }
+  __device__ __forceinline__ u32 k_tile(int step) const { return memory + buffer(step) * TILE_BYTES; }
+  __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + buffer(step)) * TILE_BYTES; }
   /// First key of a step; rotated walks start elsewhere in each row block, which spreads their reads over L2.
   __device__ __forceinline__ int first_key(int step) const {
     int walked = step;
@@ -40,41 +41,41 @@ struct KeyStream {
   /// Starts the first groups; what was copied before this call arrives with the first of them.
   __device__ __forceinline__ void start() const {
     if constexpr (SPECIALISED) {
-      commit_copies();
+      cp_async_commit_group();
     } else {
 #pragma unroll
       for (int group = 0; group < at_least(AHEAD, 1); ++group) {
         load_group<SPLIT_THREADS>(group);
-        commit_copies();
+        cp_async_commit_group();
       }
     }
   }
-  /// Waits for K of step 0 and for whatever every compute warp copied before start().
-  __device__ __forceinline__ void arrive_first() const {
+  /// Waits for K of step 0 and for whatever every consumer warp copied before start().
+  __device__ __forceinline__ void wait_first() const {
     if constexpr (DIRECT) return;
-    finish_copies<SPECIALISED ? 0 : at_least(AHEAD, 1) - 1>();
-    sync_compute_warps();
-    if constexpr (SPECIALISED) sync_named<THREADS>(FIRST_FULL_BARRIER);
+    wait_group_visible<SPECIALISED ? 0 : at_least(AHEAD, 1) - 1>();
+    sync_consumer_warps();
+    if constexpr (SPECIALISED) named_barrier_sync<THREADS>(FIRST_FULL_BARRIER);
   }
   /// After the scores of `step`: starts the group that this step's reads have made room for.
-  __device__ __forceinline__ void advance(int step) const {
+  __device__ __forceinline__ void load_next(int step) const {
     if constexpr (!SPECIALISED) {
       if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
       load_group<SPLIT_THREADS>(step + at_least(AHEAD, 1));
-      commit_copies();  // past the end too: the count of pending groups stays a constant
+      cp_async_commit_group();  // past the end too: the count of pending groups stays a constant
     }
   }
   /// Waits until V of `step` and K of the next one are there for all warps of the split.
-  __device__ __forceinline__ void arrive(int step) const {
+  __device__ __forceinline__ void wait(int step) const {
     if constexpr (SPECIALISED) {
-      sync_named<THREADS>(FIRST_FULL_BARRIER + (step + 1) % STAGES);
+      named_barrier_sync<THREADS>(FIRST_FULL_BARRIER + (step + 1) % STAGES);
     } else {
-      finish_copies<at_least(AHEAD - 1, 0)>();
+      wait_group_visible<at_least(AHEAD - 1, 0)>();
       sync_split(split);
     }
   }
-  /// Splits with fewer steps than the longest meet their barrier as often: race checkers count barriers by warp.
-  __device__ __forceinline__ void sit_out(int longest) const {
+  /// Passes the barriers of the steps that this split has not, but the longest has: race checkers count barriers by warp.
+  __device__ __forceinline__ void sync_skipped_steps(int longest) const {
     if constexpr (IDLE_SPLITS) {
       for (int step = steps; step < longest; ++step) {
         if constexpr (AHEAD == 0) sync_split(split);
@@ -82,33 +83,34 @@ struct KeyStream {
       }
     }
   }
-  /// Tells the loading warps, where they still wait for it, that this warp has read load group `group`: K of that step
-  /// and V of the step before.
+  /// Arrives at the empty barrier of load group `group`, K of that step and V of the step before, where producer warps
+  /// still wait for it: this warp has read them.
   __device__ __forceinline__ void release(int group) const {
     if constexpr (SPECIALISED) {
-      if (group + STAGES <= steps) arrive_named<THREADS>(FIRST_READ_BARRIER + group % STAGES);
+      if (group + STAGES <= steps) named_barrier_arrive<THREADS>(FIRST_EMPTY_BARRIER + group % STAGES);
     }
   }
 };
 
-/// The loading warps: fill the ring of every split, a group as soon as the one whose buffers it takes has been read.
-/// Readers that take scores and output of a step together release a group only when the next one has come.
-__device__ __forceinline__ void serve(const Half* k, const Half* v, u32 memory, int steps, int length, int shift) {
+/// Producer warps: fill the ring of every split, a group as soon as the one whose buffers it takes has been read.
+/// Consumers that compute scores and output of a step together release a group only when the next one is there.
+__device__ __forceinline__ void producer_loop(const Half* k, const Half* v, u32 memory, int steps, int length,
+                                              int shift) {
   constexpr int IN_FLIGHT = LOOP_ORDER == LOOP_ORDER_PLAIN ? STAGES - 2 : STAGES - 1;
-  const u32 thread = threadIdx.x - COMPUTE_THREADS;
+  const u32 thread = threadIdx.x - CONSUMER_THREADS;
   for (int group = 0; group <= steps + IN_FLIGHT; ++group) {
     if (group <= steps) {
-      if (group >= STAGES) sync_named<THREADS>(FIRST_READ_BARRIER + group % STAGES);
+      if (group >= STAGES) named_barrier_sync<THREADS>(FIRST_EMPTY_BARRIER + group % STAGES);
 #pragma unroll 1
       for (u32 split = 0; split < KEY_SPLITS; ++split) {
         const KeyStream keys{k, v, memory + split * SPLIT_BYTES, thread, split, steps, length, shift};
-        keys.load_group<LOAD_THREADS>(group);
+        keys.load_group<PRODUCER_THREADS>(group);
       }
     }
-    commit_copies();
+    cp_async_commit_group();
     if (group >= IN_FLIGHT) {
-      finish_copies<IN_FLIGHT>();
-      arrive_named<THREADS>(FIRST_FULL_BARRIER + (group - IN_FLIGHT) % STAGES);
+      wait_group_visible<IN_FLIGHT>();
+      named_barrier_arrive<THREADS>(FIRST_FULL_BARRIER + (group - IN_FLIGHT) % STAGES);
     }
   }
 }

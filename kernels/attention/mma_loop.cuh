@@ -3,10 +3,10 @@
 
 /// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
 __device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, const DirectKeys& direct, u32 k_tile, int n,
-                                            const Place& at) {
+                                            const ThreadCoord& at) {
   const int row = at.lane / 16 * 8 + at.lane % 8, chunk = at.lane / 8 % 2;
 #pragma unroll
-  for (int m = 0; m < MT; ++m) clear(s[m][2 * n]), clear(s[m][2 * n + 1]);
+  for (int m = 0; m < TILES_M; ++m) clear(s[m][2 * n]), clear(s[m][2 * n + 1]);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     u32 b[4];
@@ -14,10 +14,10 @@ __device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, const Dir
 #pragma unroll
       for (int i = 0; i < 4; ++i) b[i] = direct.row[2 * n + i / 2].word(k, i % 2);
     } else {
-      load_matrices(b, k_tile + n * 16 * ROW_BYTES + chunk_offset<BLOCK_N>(row, 2 * k + chunk));
+      ldmatrix_x4(b, k_tile + n * 16 * ROW_BYTES + chunk_offset<BLOCK_N>(row, 2 * k + chunk));
     }
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {
       if constexpr (Q_LOCATION == Q_LOCATION_REGISTERS) {
         mma(s[m][2 * n], q.fragment[m][k], b[0], b[1]);
         mma(s[m][2 * n + 1], q.fragment[m][k], b[2], b[3]);
@@ -32,17 +32,18 @@ __device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, const Dir
 }
 
 /// output += P V over 16 keys; the row sums come from the same tensor cores where they multiply P by ones.
-__device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n, const Place& at) {
+__device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n,
+                                            const ThreadCoord& at) {
   if constexpr (ROW_SUM == ROW_SUM_ONES_MMA) {
 #pragma unroll
-    for (int m = 0; m < MT; ++m) mma(rows.sum[m], p[m], ONES, ONES);
+    for (int m = 0; m < TILES_M; ++m) mma(rows.sum[m], p[m], ONES, ONES);
   }
 #pragma unroll
   for (int d = 0; d < D / 16; ++d) {
     u32 b[4];
-    load_matrices_transposed(b, v_tile + n * 16 * ROW_BYTES + chunk_offset<BLOCK_N>(at.lane % 16, 2 * d + at.lane / 16));
+    ldmatrix_x4_trans(b, v_tile + n * 16 * ROW_BYTES + chunk_offset<BLOCK_N>(at.lane % 16, 2 * d + at.lane / 16));
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {
       mma(rows.output[m][2 * d], p[m], b[0], b[1]);
       mma(rows.output[m][2 * d + 1], p[m], b[2], b[3]);
     }
@@ -51,60 +52,60 @@ __device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, 
 
 /// One split's keys: scores, softmax against the running reference, output.
 template <int RULE>
-__device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, const DirectKeys& direct, Rows& rows,
-                                        int first_row, float scale, const Place& at) {
+__device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, const DirectKeys& direct,
+                                              Rows& rows, int first_row, float scale, const ThreadCoord& at) {
   constexpr int UNROLL_STEPS = RULE == RESCALE ? UNROLL : 1;  // #pragma unroll reads constants, not macros
   Scores s;
   if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll UNROLL_STEPS
     for (int step = 0; step < keys.steps; ++step) {
 #pragma unroll
-      for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, direct, keys.k_tile(step), n, at);
-      keys.advance(step);
+      for (int n = 0; n < KEY_TILES; ++n) multiply_qk(s, q, direct, keys.k_tile(step), n, at);
+      keys.load_next(step);
       mask_edges(s, keys.first_key(step), first_row, keys.length, at);
-      if (step == 0) begin_reference(rows, s, scale);
+      if (step == 0) init_reference(rows, s, scale);
       else update_reference<RULE>(rows, s, scale);
-      keys.arrive(step);
+      keys.wait(step);
 #pragma unroll
-      for (int n = 0; n < KEY_CHUNKS; ++n) {
+      for (int n = 0; n < KEY_TILES; ++n) {
         Probabilities p;
         exponentiate(s, n, rows, scale);
-        collect(p, s, n);
+        pack_probabilities(p, s, n);
         multiply_pv(rows, p, keys.v_tile(step), n, at);
       }
       keys.release(step);
     }
   } else {
 #pragma unroll
-    for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, direct, keys.k_tile(0), n, at);
+    for (int n = 0; n < KEY_TILES; ++n) multiply_qk(s, q, direct, keys.k_tile(0), n, at);
     keys.release(0);
-    keys.advance(0);
+    keys.load_next(0);
     mask_edges(s, keys.first_key(0), first_row, keys.length, at);
-    begin_reference(rows, s, scale);
+    init_reference(rows, s, scale);
 #pragma unroll UNROLL_STEPS
     for (int step = 0; step + 1 < keys.steps; ++step) {
-      keys.arrive(step);
+      keys.wait(step);
 #pragma unroll
-      for (int n = 0; n < KEY_CHUNKS; ++n) {  // one basic block: exponentials run beside both products
+      for (int n = 0; n < KEY_TILES; ++n) {  // one basic block: exponentials run beside both products
         Probabilities p;
         exponentiate(s, n, rows, scale);
-        collect(p, s, n);
+        pack_probabilities(p, s, n);
         multiply_qk(s, q, direct, keys.k_tile(step + 1), n, at);
         multiply_pv(rows, p, keys.v_tile(step), n, at);
       }
       keys.release(step + 1);
-      keys.advance(step + 1);
+      keys.load_next(step + 1);
       mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
       update_reference<RULE>(rows, s, scale);
     }
-    keys.arrive(keys.steps - 1);
+    keys.wait(keys.steps - 1);
 #pragma unroll
-    for (int n = 0; n < KEY_CHUNKS; ++n) {
+    for (int n = 0; n < KEY_TILES; ++n) {
       Probabilities p;
       exponentiate(s, n, rows, scale);
-      collect(p, s, n);
+      pack_probabilities(p, s, n);
       multiply_pv(rows, p, keys.v_tile(keys.steps - 1), n, at);
     }
   }
-  finish_sums(rows);
+  reduce_row_sums(rows);
 }

@@ -13,16 +13,16 @@
 #include "../common/wgmma.cuh"
 #endif
 
-constexpr int COMPUTE_THREADS = compute_threads(CHOICE);
+constexpr int CONSUMER_THREADS = consumer_threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int MT = row_tiles(CHOICE);     // 16-row tiles of a warp: each K or V fragment feeds all of them
+constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp: each K or V fragment feeds all of them
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SPLIT_BYTES = split_bytes(CHOICE);
 constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
 constexpr int BUFFERS = buffers(CHOICE);
 constexpr int STEP_KEYS = step_keys(CHOICE);
 constexpr int AHEAD = groups_ahead(CHOICE);
-constexpr int KEY_CHUNKS = BLOCK_N / 16;  // 16 keys: the depth of one P V mma
+constexpr int KEY_TILES = BLOCK_N / 16;     // tiles of 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
 constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
@@ -30,7 +30,7 @@ constexpr bool SPECIALISED = specialised(CHOICE);
 constexpr bool DIRECT = direct(CHOICE);   // Q and K straight into fragments
 constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1 && !SPECIALISED;
 constexpr int THREADS = threads(CHOICE);
-constexpr int LOAD_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
+constexpr int PRODUCER_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
 
 // A power of two, so that its product with the scale is exact and a row that is masked throughout gives 2^0, not NaN.
 constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f;
@@ -42,42 +42,42 @@ using Fragment32 = Accumulator<32>::type;
 using Fragment16 = Accumulator<16>::type;
 using ScoreFragment = Accumulator<QK_ACC == QK_ACC_FP32 ? 32 : 16>::type;
 using OutputFragment = Accumulator<PV_ACC == PV_ACC_FP32 ? 32 : 16>::type;
-using Scores = ScoreFragment[MT][BLOCK_N / 8];
-using Probabilities = u32[MT][4];  // A fragments of one chunk of 16 keys
+using Scores = ScoreFragment[TILES_M][BLOCK_N / 8];
+using Probabilities = u32[TILES_M][4];  // A fragments of one tile of 16 keys
 
 /// Which rows, keys and fragment elements belong to this thread.
-struct Place {
+struct ThreadCoord {
   u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
-  __device__ __forceinline__ Place() {
+  __device__ __forceinline__ ThreadCoord() {
     thread = threadIdx.x;
     lane = thread % 32;
-    // wgmma takes operands' places from uniform registers: a shuffle tells the compiler that a warp agrees on them.
+    // wgmma takes matrix descriptors from uniform registers: a shuffle tells the compiler that a warp agrees on them.
     const u32 warp = WGMMA ? __shfl_sync(~0u, thread / 32, 0) : thread / 32;
     warp_m = warp % WARPS_M;
     split = KEY_SPLITS == 1 && !SPECIALISED ? 0 : warp / WARPS_M;
   }
   __device__ __forceinline__ int row(int m, int half) const {  // row of accumulator elements 2 * half, 2 * half + 1
-    return (warp_m * MT + m) * 16 + half * 8 + lane / 4;
+    return (warp_m * TILES_M + m) * 16 + half * 8 + lane / 4;
   }
   __device__ __forceinline__ int column_pair() const { return lane % 4; }
 };
 
-// Named barriers: 0 is __syncthreads(). Without loading warps, each split has its own. With them, each buffer of the
-// ring has one that says full and one that says read; both count every warp of the block.
+// Named barriers: 0 is __syncthreads(). Without producer warps, each split has its own. With them, each buffer of the
+// ring has a full and an empty barrier; both count every warp of the block.
 constexpr int FIRST_SPLIT_BARRIER = 1;
 constexpr int FIRST_FULL_BARRIER = 1;
-constexpr int FIRST_READ_BARRIER = FIRST_FULL_BARRIER + 4;
-constexpr int COMPUTE_BARRIER = 15;
+constexpr int FIRST_EMPTY_BARRIER = FIRST_FULL_BARRIER + 4;
+constexpr int CONSUMER_BARRIER = 15;
 
-__device__ __forceinline__ void sync_compute_warps() {
-  if constexpr (SPECIALISED) sync_named<COMPUTE_THREADS>(COMPUTE_BARRIER);
+__device__ __forceinline__ void sync_consumer_warps() {
+  if constexpr (SPECIALISED) named_barrier_sync<CONSUMER_THREADS>(CONSUMER_BARRIER);
   else __syncthreads();
 }
 /// Meets the warps that read the same keys.
 __device__ __forceinline__ void sync_split(int split) {
-  if constexpr (KEY_SPLITS == 1 || SPECIALISED) sync_compute_warps();
+  if constexpr (KEY_SPLITS == 1 || SPECIALISED) sync_consumer_warps();
   else if constexpr (WARPS_M == 1) __syncwarp();
-  else sync_named<SPLIT_THREADS>(FIRST_SPLIT_BARRIER + split);
+  else named_barrier_sync<SPLIT_THREADS>(FIRST_SPLIT_BARRIER + split);
 }
 
 #include "key_stream.cuh"
@@ -90,7 +90,7 @@ __device__ __forceinline__ void sync_split(int split) {
 #endif
 #include "output.cuh"
 
-/// Steps of a split: its share of the keys that the block's last row may see. Loading warps serve all splits alike.
+/// Steps of a split: its share of the keys that the block's last row may see. Producer warps treat all splits alike.
 __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
   if constexpr (!EDGES) return SEQ_LEN / STEP_KEYS;
   if constexpr (SPECIALISED) split = 0;
@@ -100,37 +100,37 @@ __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
 
 /// All keys of a split from the first one on, loads included.
 template <int RULE>
-__device__ __forceinline__ void walk(const KeyStream& keys, Query& q, const Half* rows_of_q, Rows& rows, int first_row,
-                                     int longest, float scale, const Place& at) {
+__device__ __forceinline__ void process_keys(const KeyStream& keys, Query& q, const Half* rows_of_q, Rows& rows,
+                                             int first_row, int longest, float scale, const ThreadCoord& at) {
   DirectKeys direct;
   if constexpr (DIRECT) {
     q.fetch(rows_of_q, keys.length - first_row, at);
     direct.fetch(keys, at);
   }
   keys.start();
-  keys.arrive_first();
+  keys.wait_first();
   rows.reset();
   if (!IDLE_SPLITS || keys.steps > 0) {
     if constexpr (!DIRECT) q.prepare(at);
-    consume<RULE>(keys, q, direct, rows, first_row, scale, at);
+    consumer_loop<RULE>(keys, q, direct, rows, first_row, scale, at);
   } else {
-    rows.stand_aside();
+    rows.reset_without_keys();
   }
-  keys.sit_out(longest);
+  keys.sync_skipped_steps(longest);
 }
 
 /// Attention of rows [m_block * BLOCK_M, ...) of one head.
 __device__ __forceinline__ void attend(const Tensors& head, unsigned char* shared, int m_block, int length,
                                        float scale) {
-  const Place at;
+  const ThreadCoord at;
   const u32 memory = shared_address(shared);
   const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
   const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
   const int steps = steps_of(at.split, first_row, length);
   const int shift = KEY_WALK == KEY_WALK_ROTATED && steps > 0 ? m_block % steps : 0;
   if constexpr (SPECIALISED) {
-    if (at.thread >= COMPUTE_THREADS) {
-      serve(head.k, head.v, splits, steps, length, shift);
+    if (at.thread >= CONSUMER_THREADS) {
+      producer_loop(head.k, head.v, splits, steps, length, shift);
       return;
     }
   }
@@ -138,14 +138,14 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
                        length, shift};
 
   const Half* const rows_of_q = head.q + first_row * D;
-  if constexpr (!DIRECT) load_tile<BLOCK_M, COMPUTE_THREADS, ROW_TAIL>(memory, rows_of_q, rows_left, at.thread);
+  if constexpr (!DIRECT) load_tile<BLOCK_M, CONSUMER_THREADS, ROW_TAIL>(memory, rows_of_q, rows_left, at.thread);
   const int longest = steps_of(0, first_row, length);
   Query q{memory};
   Rows rows;
-  walk<RESCALE>(keys, q, rows_of_q, rows, first_row, longest, scale, at);
+  process_keys<RESCALE>(keys, q, rows_of_q, rows, first_row, longest, scale, at);
   if constexpr (RESCALE == RESCALE_RESTART) {
     if (__syncthreads_or(rows.overflowed()))
-      walk<RESCALE_LAZY>(keys, q, rows_of_q, rows, first_row, longest, scale, at);
+      process_keys<RESCALE_LAZY>(keys, q, rows_of_q, rows, first_row, longest, scale, at);
   }
 
   Half* o = head.o + first_row * D;
@@ -153,8 +153,8 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* share
     store_output(o, rows, memory, rows_left, at);
   } else {
     sync_split(at.split);  // this split's keys are no longer read
-    publish_partial(rows, keys.memory, exchange, at);
-    sync_compute_warps();
+    store_partial(rows, keys.memory, exchange, at);
+    sync_consumer_warps();
     merge_partials(o, splits, exchange, rows_left, at);
   }
 }

@@ -3,26 +3,27 @@
 
 __device__ __forceinline__ float element(const Fragment32& f, int i) { return f[i]; }
 __device__ __forceinline__ float element(const Fragment16& f, int i) {
-  return i % 2 ? high_half(f[i / 2]) : low_half(f[i / 2]);
+  return i % 2 ? high2float(f[i / 2]) : low2float(f[i / 2]);
 }
-__device__ __forceinline__ Pair scaled_pair(const OutputFragment& f, int half, float factor) {
-  return pack(element(f, 2 * half) * factor, element(f, 2 * half + 1) * factor);
+__device__ __forceinline__ Half2 scaled_pair(const OutputFragment& f, int half, float factor) {
+  return pack_half2(element(f, 2 * half) * factor, element(f, 2 * half + 1) * factor);
 }
 
 /// No split of the keys: each warp owns its rows, and turns its fragments into 16-byte rows in Q's memory.
-__device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 staging, int rows_left, const Place& at) {
+__device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 staging, int rows_left,
+                                             const ThreadCoord& at) {
   // This warp's rows of Q are no longer read; wgmma reads them for four warps at once.
-  if constexpr (OUTPUT == OUTPUT_STAGED && WGMMA && Q_LOCATION == Q_LOCATION_SHARED) sync_compute_warps();
+  if constexpr (OUTPUT == OUTPUT_STAGED && WGMMA && Q_LOCATION == Q_LOCATION_SHARED) sync_consumer_warps();
   else if constexpr (OUTPUT == OUTPUT_STAGED) __syncwarp();
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
-      const float factor = reciprocal(rows.sum[m][2 * half]);
+      const float factor = rcp_approx(rows.sum[m][2 * half]);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
-        const Pair pair = scaled_pair(rows.output[m][n], half, factor);
+        const Half2 pair = scaled_pair(rows.output[m][n], half, factor);
         if constexpr (OUTPUT == OUTPUT_STAGED) {
           store_shared(staging + chunk_offset<BLOCK_M>(row, n) + 4 * at.column_pair(), pair);
         } else if (!ROW_TAIL || row < rows_left) {
@@ -33,8 +34,8 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
   if constexpr (OUTPUT == OUTPUT_STAGED) {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < MT * 16 * (D / 8) / 32; ++i) {
-      const int index = i * 32 + at.lane, row = at.warp_m * MT * 16 + index / (D / 8), chunk = index % (D / 8);
+    for (int i = 0; i < TILES_M * 16 * (D / 8) / 32; ++i) {
+      const int index = i * 32 + at.lane, row = at.warp_m * TILES_M * 16 + index / (D / 8), chunk = index % (D / 8);
       if (!ROW_TAIL || row < rows_left)
         store_global(o + row * D + chunk * 8, load_shared_chunk(staging + chunk_offset<BLOCK_M>(row, chunk)).v);
     }
@@ -42,16 +43,16 @@ __device__ __forceinline__ void store_output(Half* o, const Rows& rows, u32 stag
 }
 
 /// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
-__device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u32 exchange, const Place& at) {
+__device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32 exchange, const ThreadCoord& at) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
       const float sum = rows.sum[m][2 * half];
       if (at.column_pair() == 0)
         store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
-      const float factor = reciprocal(sum);  // normalised, a partial output fits fp16 as well as the inputs do
+      const float factor = rcp_approx(sum);  // normalised, a partial output fits fp16 as well as the inputs do
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
         const OutputFragment& f = rows.output[m][n];
@@ -64,12 +65,13 @@ __device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u
 }
 
 /// Adds the splits' partial outputs, each weighted by its share of the row's sum; 16 bytes of shared memory a thread.
-__device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left, const Place& at) {
+__device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left,
+                                               const ThreadCoord& at) {
   constexpr int COLUMNS = MERGE == MERGE_FP16 ? 8 : 4, PER_ROW = D / COLUMNS, TASKS = BLOCK_M * PER_ROW;
 #pragma unroll
-  for (int i = 0; i < ceil_div(TASKS, COMPUTE_THREADS); ++i) {
-    const int task = i * COMPUTE_THREADS + at.thread, row = task / PER_ROW, part = task % PER_ROW;
-    if (TASKS % COMPUTE_THREADS != 0 && task >= TASKS) break;
+  for (int i = 0; i < ceil_div(TASKS, CONSUMER_THREADS); ++i) {
+    const int task = i * CONSUMER_THREADS + at.thread, row = task / PER_ROW, part = task % PER_ROW;
+    if (TASKS % CONSUMER_THREADS != 0 && task >= TASKS) break;
     if (ROW_TAIL && row >= rows_left) continue;
     float reference[KEY_SPLITS], weight[KEY_SPLITS], top = 0.f, total = 0.f, sum[COLUMNS] = {};
 #pragma unroll
@@ -79,22 +81,22 @@ __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange
     }
 #pragma unroll
     for (int s = 0; s < KEY_SPLITS; ++s) {
-      const float scale = exp2_fast(reference[s] - top);
+      const float scale = exp2_approx(reference[s] - top);
       total += scale * weight[s];
       weight[s] = MERGE == MERGE_FP16 ? scale * weight[s] : scale;
       const Chunk c = load_shared_chunk(memory + s * SPLIT_BYTES + row * PARTIAL_ROW_BYTES + part * 16);
 #pragma unroll
       for (int x = 0; x < COLUMNS; ++x) {
         float value;
-        if constexpr (MERGE == MERGE_FP16) value = x % 2 ? high_half(c.v[x / 2]) : low_half(c.v[x / 2]);
+        if constexpr (MERGE == MERGE_FP16) value = x % 2 ? high2float(c.v[x / 2]) : low2float(c.v[x / 2]);
         else value = __uint_as_float(c.v[x]);
         sum[x] = fmaf(weight[s], value, sum[x]);
       }
     }
-    const float factor = reciprocal(total);
-    Pair result[COLUMNS / 2];
+    const float factor = rcp_approx(total);
+    Half2 result[COLUMNS / 2];
 #pragma unroll
-    for (int x = 0; x < COLUMNS / 2; ++x) result[x] = pack(sum[2 * x] * factor, sum[2 * x + 1] * factor);
+    for (int x = 0; x < COLUMNS / 2; ++x) result[x] = pack_half2(sum[2 * x] * factor, sum[2 * x + 1] * factor);
     store_global(o + row * D + part * COLUMNS, result);
   }
 }

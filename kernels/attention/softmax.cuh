@@ -5,23 +5,23 @@
 /// fp16 accumulator, both).
 __device__ __forceinline__ void exponentiate(Scores& s, int n, Rows& rows, float scale) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m) {
+  for (int m = 0; m < TILES_M; ++m) {
     const float ref0 = rows.reference[m][0], ref1 = rows.reference[m][1];
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
       ScoreFragment& f = s[m][2 * n + x];
       if constexpr (QK_ACC == QK_ACC_FP16) {
-        const Pair c = pack(scale, scale);
-        f[0] = exp2_pair(fma_pair(f[0], c, pack(-ref0, -ref0)));
-        f[1] = exp2_pair(fma_pair(f[1], c, pack(-ref1, -ref1)));
+        const Half2 c = pack_half2(scale, scale);
+        f[0] = exp2_half2(fma_half2(f[0], c, pack_half2(-ref0, -ref0)));
+        f[1] = exp2_half2(fma_half2(f[1], c, pack_half2(-ref1, -ref1)));
       } else {
         const float e0 = fmaf(f[0], scale, -ref0), e1 = fmaf(f[1], scale, -ref0);
         const float e2 = fmaf(f[2], scale, -ref1), e3 = fmaf(f[3], scale, -ref1);
         if constexpr (EXP == EXP_F16X2) {
-          f[0] = __uint_as_float(exp2_pair(pack(e0, e1)));
-          f[2] = __uint_as_float(exp2_pair(pack(e2, e3)));
+          f[0] = __uint_as_float(exp2_half2(pack_half2(e0, e1)));
+          f[2] = __uint_as_float(exp2_half2(pack_half2(e2, e3)));
         } else {
-          f[0] = exp2_fast(e0), f[1] = exp2_fast(e1), f[2] = exp2_fast(e2), f[3] = exp2_fast(e3);
+          f[0] = exp2_approx(e0), f[1] = exp2_approx(e1), f[2] = exp2_approx(e2), f[3] = exp2_approx(e3);
           if constexpr (ROW_SUM == ROW_SUM_ADD) rows.sum[m][0] += f[0] + f[1], rows.sum[m][2] += f[2] + f[3];
         }
       }
@@ -29,18 +29,18 @@ __device__ __forceinline__ void exponentiate(Scores& s, int n, Rows& rows, float
   }
 }
 /// P of 16 keys as A fragments, from what exponentiate() left.
-__device__ __forceinline__ void collect(Probabilities& p, const Scores& s, int n) {
+__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& s, int n) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int x = 0; x < 2; ++x)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const ScoreFragment& f = s[m][2 * n + x];
-        Pair& pair = p[m][2 * x + half];
+        Half2& pair = p[m][2 * x + half];
         if constexpr (QK_ACC == QK_ACC_FP16) pair = f[half];
         else if constexpr (EXP == EXP_F16X2) pair = __float_as_uint(f[2 * half]);
-        else pair = pack(f[2 * half], f[2 * half + 1]);
+        else pair = pack_half2(f[2 * half], f[2 * half + 1]);
       }
 }
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ void mask(Fragment32& f, const bool (&hidden)[4]) {
   for (int i = 0; i < 4; ++i) f[i] = hidden[i] ? MASKED_SCORE : f[i];
 }
 __device__ __forceinline__ void mask(Fragment16& f, const bool (&hidden)[4]) {
-  constexpr Pair LOW = 0x0000F800u, HIGH = 0xF8000000u;  // -32768 in the lower and the upper half
+  constexpr Half2 LOW = 0x0000F800u, HIGH = 0xF8000000u;  // -32768 in the lower and the upper half
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (hidden[2 * i]) f[i] = (f[i] & 0xFFFF0000u) | LOW;
@@ -57,13 +57,13 @@ __device__ __forceinline__ void mask(Fragment16& f, const bool (&hidden)[4]) {
   }
 }
 /// Hides keys past the end and, when causal, keys after the row; only tiles on such an edge pay for it.
-__device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_row, int length, const Place& at) {
+__device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_row, int length, const ThreadCoord& at) {
   if constexpr (CAUSAL || KEY_TAIL) {
     const bool cut = KEY_TAIL && first_key + BLOCK_N > length;
-    const bool diagonal = CAUSAL && first_key + BLOCK_N - 1 > first_row + at.warp_m * MT * 16;
+    const bool diagonal = CAUSAL && first_key + BLOCK_N - 1 > first_row + at.warp_m * TILES_M * 16;
     if (cut || diagonal) {
 #pragma unroll
-      for (int m = 0; m < MT; ++m)
+      for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
         for (int n = 0; n < BLOCK_N / 8; ++n) {
           bool hidden[4];
@@ -78,7 +78,7 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
   }
 }
 
-__device__ __forceinline__ void own_max(float (&top)[2], const Fragment32 (&s)[BLOCK_N / 8]) {
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment32 (&s)[BLOCK_N / 8]) {
   top[0] = fmaxf(s[0][0], s[0][1]);
   top[1] = fmaxf(s[0][2], s[0][3]);
 #pragma unroll
@@ -87,13 +87,13 @@ __device__ __forceinline__ void own_max(float (&top)[2], const Fragment32 (&s)[B
     top[1] = fmaxf(top[1], fmaxf(s[n][2], s[n][3]));
   }
 }
-__device__ __forceinline__ void own_max(float (&top)[2], const Fragment16 (&s)[BLOCK_N / 8]) {
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment16 (&s)[BLOCK_N / 8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    Pair best = s[0][half];
+    Half2 best = s[0][half];
 #pragma unroll
-    for (int n = 1; n < BLOCK_N / 8; ++n) best = max_pair(best, s[n][half]);
-    top[half] = fmaxf(low_half(best), high_half(best));
+    for (int n = 1; n < BLOCK_N / 8; ++n) best = max_half2(best, s[n][half]);
+    top[half] = fmaxf(low2float(best), high2float(best));
   }
 }
 
@@ -102,14 +102,14 @@ __device__ __forceinline__ void scale_row(Fragment32& f, int half, float factor)
   f[2 * half + 1] *= factor;
 }
 __device__ __forceinline__ void scale_row(Fragment16& f, int half, float factor) {
-  f[half] = mul_pair(f[half], pack(factor, factor));
+  f[half] = mul_half2(f[half], pack_half2(factor, factor));
 }
 
 /// Adds up what the threads of a row have, where each has only added its own.
-__device__ __forceinline__ void finish_sums(Rows& rows) {
+__device__ __forceinline__ void reduce_row_sums(Rows& rows) {
   if constexpr (ROW_SUM == ROW_SUM_ADD) {
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {
       rows.sum[m][0] = quad_sum(rows.sum[m][0]);
       rows.sum[m][2] = quad_sum(rows.sum[m][2]);
     }
@@ -117,11 +117,11 @@ __device__ __forceinline__ void finish_sums(Rows& rows) {
 }
 
 /// Sets the references to the row maxima of the first scores.
-__device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, float scale) {
+__device__ __forceinline__ void init_reference(Rows& rows, const Scores& s, float scale) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m) {
+  for (int m = 0; m < TILES_M; ++m) {
     float top[2];
-    own_max(top, s[m]);
+    thread_max(top, s[m]);
     rows.reference[m][0] = quad_max(top[0]) * scale;
     rows.reference[m][1] = quad_max(top[1]) * scale;
   }
@@ -130,13 +130,13 @@ __device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, flo
 /// Raises the references to the new scores as RULE (a value of RESCALE) says. Scales the row sums so far, and returns
 /// whether the output must be scaled too, by `factor`.
 template <int RULE>
-__device__ __forceinline__ bool raise_reference(Rows& rows, const Scores& s, float scale, float (&factor)[MT][2]) {
+__device__ __forceinline__ bool raise_reference(Rows& rows, const Scores& s, float scale, float (&factor)[TILES_M][2]) {
   if constexpr (RULE == RESCALE_RESTART) return false;
-  float top[MT][2];
+  float top[TILES_M][2];
   bool outgrown = RULE == RESCALE_ALWAYS;
 #pragma unroll
-  for (int m = 0; m < MT; ++m) {
-    own_max(top[m], s[m]);
+  for (int m = 0; m < TILES_M; ++m) {
+    thread_max(top[m], s[m]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // The lazy test needs no shuffle: a thread votes on its own scores, and the vote covers the row.
@@ -149,20 +149,20 @@ __device__ __forceinline__ bool raise_reference(Rows& rows, const Scores& s, flo
     if (!__any_sync(~0u, outgrown)) return false;
   }
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (RULE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
-      factor[m][half] = exp2_fast(rows.reference[m][half] - raised);
+      factor[m][half] = exp2_approx(rows.reference[m][half] - raised);
       rows.reference[m][half] = raised;
       scale_row(rows.sum[m], half, factor[m][half]);
     }
   return true;
 }
-__device__ __forceinline__ void rescale_output(Rows& rows, const float (&factor)[MT][2]) {
+__device__ __forceinline__ void rescale_output(Rows& rows, const float (&factor)[TILES_M][2]) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -170,6 +170,6 @@ __device__ __forceinline__ void rescale_output(Rows& rows, const float (&factor)
 }
 template <int RULE>
 __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
-  float factor[MT][2];
+  float factor[TILES_M][2];
   if (raise_reference<RULE>(rows, s, scale, factor)) rescale_output(rows, factor);
 }

@@ -8,10 +8,10 @@
 #include "../common/warp.cuh"
 #include "../common/wmma.cuh"
 
-constexpr int COMPUTE_THREADS = compute_threads(CHOICE);
-constexpr int WARPS = COMPUTE_THREADS / 32;
-constexpr bool LOADERS = specialised(CHOICE);
-constexpr int LOAD_THREADS = threads(CHOICE) - (LOADERS ? COMPUTE_THREADS : 0);
+constexpr int CONSUMER_THREADS = consumer_threads(CHOICE);
+constexpr int WARPS = CONSUMER_THREADS / 32;
+constexpr bool SPECIALISED = specialised(CHOICE);
+constexpr int PRODUCER_THREADS = threads(CHOICE) - (SPECIALISED ? CONSUMER_THREADS : 0);
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SCORE_ROW_BYTES = score_row_bytes(CHOICE);
 constexpr int OUTPUT_ROW_BYTES = output_row_bytes(CHOICE);
@@ -47,24 +47,24 @@ struct Layout {
   }
   __device__ __forceinline__ float score(int row, int key) const {
     if constexpr (FLOAT_SCORES) return reinterpret_cast<const float*>(scores + row * SCORE_ROW_BYTES)[key];
-    else return low_half(probability_row(row)[key]);
+    else return low2float(probability_row(row)[key]);
   }
 };
 
 __device__ __forceinline__ void load_step(const Layout& at, const Tensors& head, int step, int steps, int length) {
-  const int thread = threadIdx.x - (LOADERS ? COMPUTE_THREADS : 0);
+  const int thread = threadIdx.x - (SPECIALISED ? CONSUMER_THREADS : 0);
   if (step < steps && thread >= 0) {
     const int first = step * BLOCK_N, left = length - first;
-    load_tile<BLOCK_N, LOAD_THREADS, KEY_TAIL>(shared_address(at.k(step)), head.k + first * D, left, thread);
-    load_tile<BLOCK_N, LOAD_THREADS, KEY_TAIL>(shared_address(at.v(step)), head.v + first * D, left, thread);
+    load_tile<BLOCK_N, PRODUCER_THREADS, KEY_TAIL>(shared_address(at.k(step)), head.k + first * D, left, thread);
+    load_tile<BLOCK_N, PRODUCER_THREADS, KEY_TAIL>(shared_address(at.v(step)), head.v + first * D, left, thread);
   }
-  commit_copies();
+  cp_async_commit_group();
 }
 
 // ---- products by plain FMAs: one score, or two neighbouring columns of the output, at a time
 
 __device__ __forceinline__ void plain_scores(const Layout& at, int step) {
-  for (u32 task = threadIdx.x; task < BLOCK_M * BLOCK_N; task += COMPUTE_THREADS) {
+  for (u32 task = threadIdx.x; task < BLOCK_M * BLOCK_N; task += CONSUMER_THREADS) {
     const int row = task / BLOCK_N, key = task % BLOCK_N;
     float score = 0.f;
 #pragma unroll 4
@@ -73,25 +73,25 @@ __device__ __forceinline__ void plain_scores(const Layout& at, int step) {
       const Chunk b = load_shared_chunk(shared_address(at.k(step)) + chunk_offset<BLOCK_N>(key, chunk));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        score = fmaf(low_half(a.v[i]), low_half(b.v[i]), score);
-        score = fmaf(high_half(a.v[i]), high_half(b.v[i]), score);
+        score = fmaf(low2float(a.v[i]), low2float(b.v[i]), score);
+        score = fmaf(high2float(a.v[i]), high2float(b.v[i]), score);
       }
     }
     if constexpr (FLOAT_SCORES) reinterpret_cast<float*>(at.scores + row * SCORE_ROW_BYTES)[key] = score;
-    else at.probability_row(row)[key] = static_cast<Half>(pack(score, 0.f));
+    else at.probability_row(row)[key] = static_cast<Half>(pack_half2(score, 0.f));
   }
 }
 
 __device__ __forceinline__ void plain_output(const Layout& at, int step) {
-  for (u32 task = threadIdx.x; task < BLOCK_M * D / 2; task += COMPUTE_THREADS) {
+  for (u32 task = threadIdx.x; task < BLOCK_M * D / 2; task += CONSUMER_THREADS) {
     const int row = task / (D / 2), pair = task % (D / 2);
     const Half* p = at.probability_row(row);
     float low = 0.f, high = 0.f;
 #pragma unroll 8
     for (int key = 0; key < BLOCK_N; ++key) {
-      const Pair v = *reinterpret_cast<const Pair*>(at.v(step) + chunk_offset<BLOCK_N>(key, pair / 4) + pair % 4 * 4);
-      low = fmaf(low_half(p[key]), low_half(v), low);
-      high = fmaf(low_half(p[key]), high_half(v), high);
+      const Half2 v = *reinterpret_cast<const Half2*>(at.v(step) + chunk_offset<BLOCK_N>(key, pair / 4) + pair % 4 * 4);
+      low = fmaf(low2float(p[key]), low2float(v), low);
+      high = fmaf(low2float(p[key]), high2float(v), high);
     }
     at.output_row(row)[2 * pair] += low;
     at.output_row(row)[2 * pair + 1] += high;
@@ -172,16 +172,16 @@ __device__ __forceinline__ void softmax(const Layout& at, int first_key, int fir
     }
     const float before = at.reference[row];
     const float reference = fmaxf(before, warp_max(top));
-    const float factor = exp2_fast(before - reference);
+    const float factor = exp2_approx(before - reference);
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
       const int key = lane + 32 * i;
       if constexpr (SOFTMAX == SOFTMAX_SHARED)  // read again instead of kept
         kept[i] = visible_score(at, row, i, first_key, first_row, length, scale);
-      const float p = exp2_fast(kept[i] - reference);
+      const float p = exp2_approx(kept[i] - reference);
       sum += p;
       __syncwarp();  // these scores have been read; halves are narrower than floats, so they cover none still unread
-      if (BLOCK_N % 32 == 0 || key < BLOCK_N) at.probability_row(row)[key] = static_cast<Half>(pack(p, 0.f));
+      if (BLOCK_N % 32 == 0 || key < BLOCK_N) at.probability_row(row)[key] = static_cast<Half>(pack_half2(p, 0.f));
     }
     sum = warp_sum(sum);
 #pragma unroll
@@ -207,10 +207,10 @@ __device__ __forceinline__ void store_rows(const Layout& at, Half* o, int rows_l
     const int row = task / (D / 8), chunk = task % (D / 8);
     if (ROW_TAIL && row >= rows_left) continue;
     const float* from = at.output_row(row) + chunk * 8;
-    const float factor = reciprocal(at.sum[row]);
-    Pair result[4];
+    const float factor = rcp_approx(at.sum[row]);
+    Half2 result[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) result[i] = pack(from[2 * i] * factor, from[2 * i + 1] * factor);
+    for (int i = 0; i < 4; ++i) result[i] = pack_half2(from[2 * i] * factor, from[2 * i + 1] * factor);
     store_global(o + row * D + chunk * 8, result);
   }
 }
@@ -222,7 +222,7 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* memor
   const int first_row = m_block * BLOCK_M;
   const int visible = CAUSAL ? min(length, first_row + BLOCK_M) : length;
   const int steps = ceil_div(visible, BLOCK_N);
-  const bool computes = !LOADERS || threadIdx.x < COMPUTE_THREADS;
+  const bool is_consumer = !SPECIALISED || threadIdx.x < CONSUMER_THREADS;
 
   load_tile<BLOCK_M, threads(CHOICE), ROW_TAIL>(shared_address(at.q), head.q + first_row * D, length - first_row,
                                                 threadIdx.x);
@@ -233,18 +233,18 @@ __device__ __forceinline__ void attend(const Tensors& head, unsigned char* memor
     if constexpr (STAGES == 1) {
       __syncthreads();  // the step before has read its keys
       load_step(at, head, step, steps, length);
-      wait_copies<0>();
+      cp_async_wait_group<0>();
       __syncthreads();
     } else {
-      wait_copies<STAGES - 2>();
+      cp_async_wait_group<STAGES - 2>();
       __syncthreads();  // this step's keys are there, and the step before has read its own
       load_step(at, head, step + STAGES - 1, steps, length);
     }
-    if (computes) compute_scores(at, step);
+    if (is_consumer) compute_scores(at, step);
     __syncthreads();
-    if (computes) softmax(at, step * BLOCK_N, first_row, length, scale);
+    if (is_consumer) softmax(at, step * BLOCK_N, first_row, length, scale);
     __syncthreads();
-    if (computes) accumulate_output(at, step);
+    if (is_consumer) accumulate_output(at, step);
   }
   __syncthreads();
   store_rows(at, head.o + first_row * D, length - first_row);

@@ -48,7 +48,7 @@ HOST_DEVICE constexpr int element_bytes(Choice c) { return on_load(c) ? 2 : 1; }
 HOST_DEVICE constexpr int row_bytes(Choice c) {
   return element_bytes(c) * c.head_dim + (c.smem_layout == SMEM_LAYOUT_PADDED ? c.row_pad : 0);
 }
-/// Consecutive columns of the output that a thread ends up with: see Values in fragments.cuh.
+/// Consecutive columns of the output that a thread ends up with: see OutputColumns in fragments.cuh.
 HOST_DEVICE constexpr int columns_of_thread(Choice c) { return (on_load(c) ? 2 : 4) * (by_words(c) ? 2 : 1); }
 /// Stride of a partial output's rows, in bytes; the padding spreads a warp's stores over the banks.
 HOST_DEVICE constexpr int partial_row_bytes(Choice c) { return 2 * c.head_dim + 8 * columns_of_thread(c); }

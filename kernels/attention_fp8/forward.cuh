@@ -16,14 +16,14 @@ constexpr float LEAST_SCALE = 9.0949470177e-13f;
 // How far (in powers of two) a score may exceed its row's reference before the lazy rescale acts. P then stays below
 // 2^8; exponents in fp16 lose a bit of precision with each power, so that they get less.
 constexpr float LAZY_THRESHOLD = EXP == EXP_F16X2 ? 1.f : 8.f;
-constexpr Pair ONES = 0x3C003C00u;  // 1.0, 1.0
-// What each output has too much of, in units of UNIT: see ABOVE_BYTE in fragments.cuh.
+constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
+// What each output has too much of, in units of UNIT: see MAGIC_HIGH_BYTES in fragments.cuh.
 constexpr float OUTPUT_OFFSET = FOLDED ? 1152.f : 0.f;
 
 __device__ __forceinline__ void fill(Fragment& c, float x) { c[0] = c[1] = c[2] = c[3] = x; }
 
-using Scores = Fragment[MT][BLOCK_N / 8];
-using Probabilities = Pair[MT][4];  // A fragments of one chunk of 16 keys
+using Scores = Fragment[TILES_M][BLOCK_N / 8];
+using Probabilities = Half2[TILES_M][4];  // A fragments of one tile of 16 keys
 
 /// One head: pointers to its first row, what turns raw scores into exponents of 2, what one unit of V stands for.
 struct Head {
@@ -36,14 +36,14 @@ struct Head {
 
 /// Q of this warp as A fragments: those of each mma of each block of 32 columns.
 struct Query {
-  u32 fragment[MT][D / 32][MMA_OF_32][4];
+  u32 fragment[TILES_M][D / 32][MMA_OF_32][4];
 
-  __device__ __forceinline__ void read(u32 tile, const Place& at) {
+  __device__ __forceinline__ void read(u32 tile, const ThreadCoord& at) {
 #pragma unroll
-    for (int m = 0; m < MT; ++m)
+    for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
       for (int block = 0; block < D / 32; ++block) {
-        const Rows32 rows = read_rows(tile + (at.warp_m * MT + m) * 16 * ROW_BYTES, block, at.lane);
+        const Rows32 rows = read_rows(tile + (at.warp_m * TILES_M + m) * 16 * ROW_BYTES, block, at.lane);
 #pragma unroll
         for (int i = 0; i < MMA_OF_32; ++i)
 #pragma unroll
@@ -53,29 +53,29 @@ struct Query {
   /// The zero point may stay in one factor of a product; this is the other one.
   static __device__ __forceinline__ u32 without_bias(u32 x) {
     if constexpr (MMA == MMA_INT8) return x ^ 0x80808080u;  // u - 128 as a signed byte
-    else if constexpr (FOLDED) return add_pair(x, MINUS_1152);
+    else if constexpr (FOLDED) return add_half2(x, MINUS_1152);
     else return x;
   }
 };
 
 /// Running softmax of this warp's rows: output, row sums, and the reference that exponents are taken against (log2).
 struct Rows {
-  Fragment output[MT][D / 8];
-  Fragment sum[MT];  // elements 0 and 2 count
-  float reference[MT][2];
+  Fragment output[TILES_M][D / 8];
+  Fragment sum[TILES_M];  // elements 0 and 2 count
+  float reference[TILES_M][2];
 
   __device__ __forceinline__ void reset() {
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {
       fill(sum[m], 0.f);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) fill(output[m][n], 0.f);
     }
   }
   /// A split without keys: finite, and of weight 0 in the merge.
-  __device__ __forceinline__ void stand_aside() {
+  __device__ __forceinline__ void reset_without_keys() {
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
+    for (int m = 0; m < TILES_M; ++m) {
       sum[m][0] = sum[m][2] = 1.f;
       reference[m][0] = reference[m][1] = MASKED_SCORE;
     }
@@ -89,16 +89,16 @@ __device__ __forceinline__ void multiply(Fragment& c, const u32 (&a)[4], const u
 }
 
 /// Scores of 16 keys: s[.][2n, 2n + 1] = Q K^T.
-__device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, u32 k_tile, int n, const Place& at) {
+__device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, u32 k_tile, int n, const ThreadCoord& at) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m) fill(s[m][2 * n], FIRST_SCORE), fill(s[m][2 * n + 1], FIRST_SCORE);
+  for (int m = 0; m < TILES_M; ++m) fill(s[m][2 * n], FIRST_SCORE), fill(s[m][2 * n + 1], FIRST_SCORE);
 #pragma unroll
   for (int block = 0; block < D / 32; ++block) {
     const Rows32 keys = read_rows(k_tile + n * 16 * ROW_BYTES, block, at.lane);
 #pragma unroll
     for (int i = 0; i < MMA_OF_32; ++i)
 #pragma unroll
-      for (int m = 0; m < MT; ++m) {
+      for (int m = 0; m < TILES_M; ++m) {
         multiply(s[m][2 * n], q.fragment[m][block][i], keys.v[i][0]);
         multiply(s[m][2 * n + 1], q.fragment[m][block][i], keys.v[i][1]);
       }
@@ -107,40 +107,41 @@ __device__ __forceinline__ void multiply_qk(Scores& s, const Query& q, u32 k_til
 
 /// output += P V over 16 keys. The row sums come from the same tensor cores and the same rounded P, multiplied by ones:
 /// an offset common to all of V then cancels exactly.
-__device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n, const Place& at) {
+__device__ __forceinline__ void multiply_pv(Rows& rows, const Probabilities& p, u32 v_tile, int n,
+                                            const ThreadCoord& at) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m) mma(rows.sum[m], p[m], ONES, ONES);
+  for (int m = 0; m < TILES_M; ++m) mma(rows.sum[m], p[m], ONES, ONES);
 #pragma unroll
   for (int block = 0; block < D / 32; ++block) {
     const Columns32 columns = read_columns(v_tile + n * 16 * ROW_BYTES, block, at.lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int m = 0; m < MT; ++m) mma(rows.output[m][4 * block + i], p[m], columns.v[i][0], columns.v[i][1]);
+      for (int m = 0; m < TILES_M; ++m) mma(rows.output[m][4 * block + i], p[m], columns.v[i][0], columns.v[i][1]);
   }
 }
 
 /// P of 16 keys: 2^(score * scale - reference), as A fragments.
 __device__ __forceinline__ void exponentiate(Probabilities& p, const Scores& s, int n, const Rows& rows, float scale) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // i: rows g and g + 8 of keys 0 to 7, then of keys 8 to 15
       const Fragment& f = s[m][2 * n + i / 2];
       const float reference = rows.reference[m][i % 2];
       const float x = fmaf(f[i % 2 * 2], scale, -reference), y = fmaf(f[i % 2 * 2 + 1], scale, -reference);
-      p[m][i] = EXP == EXP_F16X2 ? exp2_pair(pack(x, y)) : pack(exp2_fast(x), exp2_fast(y));
+      p[m][i] = EXP == EXP_F16X2 ? exp2_half2(pack_half2(x, y)) : pack_half2(exp2_approx(x), exp2_approx(y));
     }
 }
 
 /// Hides keys past the end and, when causal, keys after the row; only tiles on such an edge pay for it.
-__device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_row, int length, const Place& at) {
+__device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_row, int length, const ThreadCoord& at) {
   if constexpr (EDGES) {
     const bool cut = KEY_TAIL && first_key + BLOCK_N > length;
-    const bool diagonal = CAUSAL && first_key + BLOCK_N - 1 > first_row + static_cast<int>(at.warp_m * MT * 16);
+    const bool diagonal = CAUSAL && first_key + BLOCK_N - 1 > first_row + static_cast<int>(at.warp_m * TILES_M * 16);
     if (!cut && !diagonal) return;
 #pragma unroll
-    for (int m = 0; m < MT; ++m)
+    for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
       for (int n = 0; n < BLOCK_N / 8; ++n)
 #pragma unroll
@@ -153,7 +154,7 @@ __device__ __forceinline__ void mask_edges(Scores& s, int first_key, int first_r
 }
 
 /// The largest of this thread's scores in each of its two rows.
-__device__ __forceinline__ void own_max(float (&top)[2], const Fragment (&s)[BLOCK_N / 8]) {
+__device__ __forceinline__ void thread_max(float (&top)[2], const Fragment (&s)[BLOCK_N / 8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     top[half] = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
@@ -164,11 +165,11 @@ __device__ __forceinline__ void own_max(float (&top)[2], const Fragment (&s)[BLO
 }
 
 /// Sets the references to the row maxima of the first scores.
-__device__ __forceinline__ void begin_reference(Rows& rows, const Scores& s, float scale) {
+__device__ __forceinline__ void init_reference(Rows& rows, const Scores& s, float scale) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m) {
+  for (int m = 0; m < TILES_M; ++m) {
     float top[2];
-    own_max(top, s[m]);
+    thread_max(top, s[m]);
     rows.reference[m][0] = quad_max(top[0]) * scale;
     rows.reference[m][1] = quad_max(top[1]) * scale;
   }
@@ -181,11 +182,11 @@ __device__ __forceinline__ void scale_row(Fragment& f, int half, float factor) {
 
 /// Raises the references to the new scores as RESCALE says, and scales what was summed so far.
 __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, float scale) {
-  float top[MT][2];
+  float top[TILES_M][2];
   bool outgrown = RESCALE == RESCALE_ALWAYS;
 #pragma unroll
-  for (int m = 0; m < MT; ++m) {
-    own_max(top[m], s[m]);
+  for (int m = 0; m < TILES_M; ++m) {
+    thread_max(top[m], s[m]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // The lazy test needs no shuffle: a thread votes on its own scores, and the vote covers the row.
@@ -198,12 +199,12 @@ __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, fl
     if (!__any_sync(~0u, outgrown)) return;
   }
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (RESCALE == RESCALE_LAZY) top[m][half] = quad_max(top[m][half]);
       const float raised = fmaxf(rows.reference[m][half], top[m][half] * scale);
-      const float factor = exp2_fast(rows.reference[m][half] - raised);
+      const float factor = exp2_approx(rows.reference[m][half] - raised);
       rows.reference[m][half] = raised;
       scale_row(rows.sum[m], half, factor);
 #pragma unroll
@@ -216,19 +217,19 @@ __device__ __forceinline__ void update_reference(Rows& rows, const Scores& s, fl
 // ---- the algorithm
 
 /// One split's keys: scores, softmax against the running reference, output.
-__device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, Rows& rows, int first_row, float scale,
-                                        const Place& at) {
+__device__ __forceinline__ void consumer_loop(const KeyStream& keys, const Query& q, Rows& rows, int first_row,
+                                              float scale, const ThreadCoord& at) {
   Scores s;
 #pragma unroll
-  for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, keys.k_tile(0), n, at);
-  keys.advance(0);
+  for (int n = 0; n < KEY_TILES; ++n) multiply_qk(s, q, keys.k_tile(0), n, at);
+  keys.load_next(0);
   mask_edges(s, keys.first_key(0), first_row, keys.length, at);
-  begin_reference(rows, s, scale);
+  init_reference(rows, s, scale);
 #pragma unroll UNROLL_STEPS
   for (int step = 0; step + 1 < keys.steps; ++step) {
-    keys.arrive();
+    keys.wait();
 #pragma unroll
-    for (int n = 0; n < KEY_CHUNKS; ++n) {
+    for (int n = 0; n < KEY_TILES; ++n) {
       Probabilities p;
       exponentiate(p, s, n, rows, scale);
       // Scores that have become P make room for those of the next step: exponentials run beside both products.
@@ -237,15 +238,15 @@ __device__ __forceinline__ void consume(const KeyStream& keys, const Query& q, R
     }
     if constexpr (LOOP_ORDER == LOOP_ORDER_PLAIN) {
 #pragma unroll
-      for (int n = 0; n < KEY_CHUNKS; ++n) multiply_qk(s, q, keys.k_tile(step + 1), n, at);
+      for (int n = 0; n < KEY_TILES; ++n) multiply_qk(s, q, keys.k_tile(step + 1), n, at);
     }
-    keys.advance(step + 1);
+    keys.load_next(step + 1);
     mask_edges(s, keys.first_key(step + 1), first_row, keys.length, at);
     update_reference(rows, s, scale);
   }
-  keys.arrive();
+  keys.wait();
 #pragma unroll
-  for (int n = 0; n < KEY_CHUNKS; ++n) {
+  for (int n = 0; n < KEY_TILES; ++n) {
     Probabilities p;
     exponentiate(p, s, n, rows, scale);
     multiply_pv(rows, p, keys.v_tile(keys.steps - 1), n, at);
@@ -261,7 +262,7 @@ __device__ __forceinline__ int steps_of(u32 split, int first_row, int length) {
 
 /// Attention of rows [m_block * BLOCK_M, ...) of one head.
 __device__ __forceinline__ void attend(const Head& head, unsigned char* shared, int m_block, int length) {
-  const Place at;
+  const ThreadCoord at;
   const u32 memory = shared_address(shared);
   const int first_row = m_block * BLOCK_M, rows_left = length - first_row;
   const u32 splits = memory + query_bytes(CHOICE), exchange = splits + KEY_SPLITS * SPLIT_BYTES;
@@ -271,25 +272,26 @@ __device__ __forceinline__ void attend(const Head& head, unsigned char* shared, 
 
   load_tile<BLOCK_M, THREADS, ROW_TAIL>(memory, head.q + first_row * D, rows_left, at.thread);
   keys.start();
-  keys.arrive_first();
+  keys.wait_first();
 
   Rows rows;
   rows.reset();
   if (!IDLE_SPLITS || steps > 0) {
     Query q;
     q.read(memory, at);
-    consume(keys, q, rows, first_row, fmaxf(head.score_scale * (MMA == MMA_FP16 ? UNIT * UNIT : 1.f), LEAST_SCALE), at);
+    const float scale = fmaxf(head.score_scale * (MMA == MMA_FP16 ? UNIT * UNIT : 1.f), LEAST_SCALE);
+    consumer_loop(keys, q, rows, first_row, scale, at);
   } else {
-    rows.stand_aside();
+    rows.reset_without_keys();
   }
-  keys.sit_out(steps_of(0, first_row, length));
+  keys.sync_skipped_steps(steps_of(0, first_row, length));
 
   Half* const o = head.o + first_row * D;
   if constexpr (KEY_SPLITS == 1) {
     store_output(o, rows, rows_left, head.v_scale * UNIT, at);
   } else {
     sync_split(at.split);  // this split's keys are no longer read
-    publish_partial(rows, keys.memory, exchange, at);
+    store_partial(rows, keys.memory, exchange, at);
     __syncthreads();
     merge_partials(o, splits, exchange, rows_left, head.v_scale * UNIT, at);
   }

@@ -2,66 +2,64 @@
 //
 // Two facts make operands from bytes cheap. A product of matrices does not care in which order its depth is walked, as
 // long as both factors agree: a thread that reads 4 consecutive bytes of a row takes two of them as depths (2t, 2t + 1)
-// of a 16-deep mma and two as (2t + 8, 2t + 9), for Q and for K alike. And ldmatrix.trans moves 16-bit units: over bytes it hands a
-// thread columns 2g and 2g + 1 of V, which become column g of two mma, one for even and one for odd columns.
+// of a 16-deep mma and two as (2t + 8, 2t + 9), for Q and for K alike. And ldmatrix.trans moves 16-bit units: over bytes
+// it hands a thread columns 2g and 2g + 1 of V, which become column g of two mma, one for even and one for odd columns.
 #pragma once
 
 using Fragment = Accumulator<32>::type;
 
-/// Where a 16-byte chunk of a row stands within the row: swizzled so that 8 rows of one chunk lie in 8 different groups
+/// Where a 16-byte chunk of a row lies within the row: swizzled so that 8 rows of one chunk lie in 8 different groups
 /// of banks. A line of 128 bytes holds two rows of 64 bytes.
-__device__ __forceinline__ int placed_chunk(int row, int chunk) {
+__device__ __forceinline__ int swizzled_chunk(int row, int chunk) {
   constexpr int SPAN = at_most(D * element_bytes(CHOICE) / 16, 8), ROWS_OF_LINE = 8 / SPAN;
   return SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE ? chunk ^ (row / ROWS_OF_LINE % SPAN) : chunk;
 }
 __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
-  return row * ROW_BYTES + placed_chunk(row, chunk) * 16;
+  return row * ROW_BYTES + swizzled_chunk(row, chunk) * 16;
 }
 
 // ---- 8 bits to fp16
 
-/// Bytes of a and b (0 to 3 and 4 to 7) picked by the selector's digits, the lowest first.
-__device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
-
-// A biased byte u becomes the half 1024 + u by putting 0x64 above it. Subtracting 1152 gives u - 128; where the zero
-// point is folded, nobody subtracts: in K it adds the same to every score of a row, which softmax ignores, and in V it
-// adds 1152 to every output, which is taken off at the end. All of this is exact.
-constexpr u32 ABOVE_BYTE = 0x64646464u;
-constexpr Pair MINUS_1152 = 0xE480E480u;
+// A biased byte u becomes the half 1024 + u by putting 0x64 above it: the magic-number conversion.
+// Subtracting 1152 gives u - 128; where the zero point is folded, nobody subtracts: in K it adds the same to every score
+// of a row, which softmax ignores, and in V it adds 1152 to every output, which is taken off at the end. All of this is
+// exact.
+constexpr u32 MAGIC_HIGH_BYTES = 0x64646464u;
+constexpr Half2 MINUS_1152 = 0xE480E480u;
 
 // Where an E4M3 number's bits are moved to where a half has them, exponents are taken as biased by 15 instead of 7:
 // values come out in units of 2^-8, subnormal ones too, and exactly.
-constexpr bool MOVES_BITS = !BIASED && E4M3_TO_FP16 == E4M3_TO_FP16_BITS;
-constexpr float UNIT = MOVES_BITS ? 256.f : 1.f;  // what a 1 in fp16 stands for
+constexpr bool BY_BITS = !BIASED && E4M3_TO_FP16 == E4M3_TO_FP16_BITS;
+constexpr float UNIT = BY_BITS ? 256.f : 1.f;  // what a 1 in fp16 stands for
 
 /// Bytes 1 and 3 of a word, E4M3, as halves in units of 2^-8.
-__device__ __forceinline__ Pair moved_e4m3(u32 word) {
+__device__ __forceinline__ Half2 shift_e4m3_bits(u32 word) {
   return (word & 0x80008000u) | ((word & 0x7F007F00u) >> 1);
 }
 /// The four bytes of a word as halves: bytes 0 and 1, bytes 2 and 3.
-__device__ __forceinline__ void widen(u32 word, Pair& low, Pair& high) {
+__device__ __forceinline__ void to_half2(u32 word, Half2& low, Half2& high) {
   if constexpr (BIASED) {
-    low = pick_bytes(word, ABOVE_BYTE, 0x4140);
-    high = pick_bytes(word, ABOVE_BYTE, 0x4342);
-    if constexpr (!FOLDED) low = add_pair(low, MINUS_1152), high = add_pair(high, MINUS_1152);
-  } else if constexpr (MOVES_BITS) {
-    low = moved_e4m3(pick_bytes(word, 0, 0x1404));
-    high = moved_e4m3(pick_bytes(word, 0, 0x3424));
+    low = __byte_perm(word, MAGIC_HIGH_BYTES, 0x4140);
+    high = __byte_perm(word, MAGIC_HIGH_BYTES, 0x4342);
+    if constexpr (!FOLDED) low = add_half2(low, MINUS_1152), high = add_half2(high, MINUS_1152);
+  } else if constexpr (BY_BITS) {
+    low = shift_e4m3_bits(__byte_perm(word, 0, 0x1404));
+    high = shift_e4m3_bits(__byte_perm(word, 0, 0x3424));
   } else {
-    halves_of_e4m3(word, low, high);
+    e4m3_to_half2(word, low, high);
   }
 }
 /// The same for bytes 0 and 2, bytes 1 and 3.
-__device__ __forceinline__ void widen_alternate(u32 word, Pair& even, Pair& odd) {
+__device__ __forceinline__ void to_half2_alternate(u32 word, Half2& even, Half2& odd) {
   if constexpr (BIASED) {
-    even = pick_bytes(word, ABOVE_BYTE, 0x4240);
-    odd = pick_bytes(word, ABOVE_BYTE, 0x4341);
-    if constexpr (!FOLDED) even = add_pair(even, MINUS_1152), odd = add_pair(odd, MINUS_1152);
-  } else if constexpr (MOVES_BITS) {
-    even = moved_e4m3(word << 8);
-    odd = moved_e4m3(word);
+    even = __byte_perm(word, MAGIC_HIGH_BYTES, 0x4240);
+    odd = __byte_perm(word, MAGIC_HIGH_BYTES, 0x4341);
+    if constexpr (!FOLDED) even = add_half2(even, MINUS_1152), odd = add_half2(odd, MINUS_1152);
+  } else if constexpr (BY_BITS) {
+    even = shift_e4m3_bits(word << 8);
+    odd = shift_e4m3_bits(word);
   } else {
-    widen(pick_bytes(word, 0, 0x3120), even, odd);
+    to_half2(__byte_perm(word, 0, 0x3120), even, odd);
   }
 }
 
@@ -70,25 +68,25 @@ __device__ __forceinline__ void widen_alternate(u32 word, Pair& even, Pair& odd)
 /// Stores 16 elements, still in 8 bits, at a 16-byte chunk of a row; dequantised, they take two chunks.
 __device__ __forceinline__ void store_elements(u32 row_start, int row, int chunk, const Chunk& bytes) {
   if constexpr (DEQUANTISE == DEQUANTISE_IN_REGISTERS) {
-    store_shared(row_start + placed_chunk(row, chunk) * 16, bytes.v);
+    store_shared(row_start + swizzled_chunk(row, chunk) * 16, bytes.v);
   } else {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Chunk wide;
-      widen(bytes.v[2 * half], wide.v[0], wide.v[1]);
-      widen(bytes.v[2 * half + 1], wide.v[2], wide.v[3]);
-      store_shared(row_start + placed_chunk(row, 2 * chunk + half) * 16, wide.v);
+      to_half2(bytes.v[2 * half], wide.v[0], wide.v[1]);
+      to_half2(bytes.v[2 * half + 1], wide.v[2], wide.v[3]);
+      store_shared(row_start + swizzled_chunk(row, 2 * chunk + half) * 16, wide.v);
     }
   }
 }
 __device__ __forceinline__ void store_element(u32 row_start, int row, int column, Byte byte) {
   constexpr int OF_CHUNK = 16 / element_bytes(CHOICE);
-  const u32 to = row_start + placed_chunk(row, column / OF_CHUNK) * 16 + column % OF_CHUNK * element_bytes(CHOICE);
+  const u32 to = row_start + swizzled_chunk(row, column / OF_CHUNK) * 16 + column % OF_CHUNK * element_bytes(CHOICE);
   if constexpr (DEQUANTISE == DEQUANTISE_IN_REGISTERS) {
     store_shared_byte(to, byte);
   } else {
-    Pair low, high;
-    widen(byte, low, high);
+    Half2 low, high;
+    to_half2(byte, low, high);
     store_shared_half(to, static_cast<Half>(low));
   }
 }
@@ -109,7 +107,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows
     const int chunk = thread % PER_ROW, first = thread / PER_ROW;
     const Byte* const from = source + chunk * 16;
     const Byte* own = from + first * D;
-    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) keep_as_base(own);  // further rows are constant offsets, not new sums
+    if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) pin_base(own);  // further rows are constant offsets, not new sums
     // Loads into registers are kept few at a time; asynchronous copies hold none.
     constexpr int AT_A_TIME = KV_LOAD == KV_LOAD_CP_ASYNC ? 16 : 4;
 #pragma unroll AT_A_TIME
@@ -118,8 +116,8 @@ __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows
       if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) break;
       const Byte* const data = BOUNDED ? from + min(row, last) * D : own + i * ROWS_AT_ONCE * D;
       const u32 row_start = tile + row * ROW_BYTES;
-      if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) copy_async(row_start + placed_chunk(row, chunk) * 16, data);
-      else store_elements(row_start, row, chunk, load_unwritten_chunk(data));
+      if constexpr (KV_LOAD == KV_LOAD_CP_ASYNC) cp_async(row_start + swizzled_chunk(row, chunk) * 16, data);
+      else store_elements(row_start, row, chunk, load_global_nc_chunk(data));
     }
   }
 }
@@ -130,7 +128,7 @@ __device__ __forceinline__ void load_tile(u32 tile, const Byte* source, int rows
 __device__ __forceinline__ void read_words(u32 (&w)[2][2], u32 rows, int chunk, u32 lane) {
   if constexpr (FRAGMENT_LOAD == FRAGMENT_LOAD_LDMATRIX) {
     u32 r[4];
-    load_matrices(r, rows + chunk_offset(lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2));
+    ldmatrix_x4(r, rows + chunk_offset(lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2));
     w[0][0] = r[0], w[0][1] = r[1], w[1][0] = r[2], w[1][1] = r[3];
   } else {
 #pragma unroll
@@ -154,9 +152,9 @@ __device__ __forceinline__ Rows32 read_rows(u32 rows, int column_block, u32 lane
     read_words(w, rows, 2 * column_block, lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      Pair(&pairs)[2] = result.v[i % 2][i / 2];  // whichever pairs of bytes are cheaper
-      if constexpr (MOVES_BITS) widen_alternate(w[i / 2][i % 2], pairs[0], pairs[1]);
-      else widen(w[i / 2][i % 2], pairs[0], pairs[1]);
+      Half2(&pairs)[2] = result.v[i % 2][i / 2];  // whichever pairs of bytes are cheaper
+      if constexpr (BY_BITS) to_half2_alternate(w[i / 2][i % 2], pairs[0], pairs[1]);
+      else to_half2(w[i / 2][i % 2], pairs[0], pairs[1]);
     }
   } else {
     read_words(result.v[0], rows, 2 * column_block, lane);
@@ -164,9 +162,9 @@ __device__ __forceinline__ Rows32 read_rows(u32 rows, int column_block, u32 lane
   return result;
 }
 
-/// 16 keys of V, 32 columns wide: for each of 4 mma, keys 0 to 7 and 8 to 15. See Values for which columns they are.
+/// 16 keys of V, 32 columns wide: for each of 4 mma, keys 0 to 7 and 8 to 15. See OutputColumns for which they are.
 struct Columns32 {
-  Pair v[4][2];
+  Half2 v[4][2];
 };
 __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u32 lane) {
   constexpr bool WIDE = DEQUANTISE == DEQUANTISE_ON_LOAD;
@@ -176,11 +174,11 @@ __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u3
     for (int part = 0; part < (WIDE ? 2 : 1); ++part) {
       const int chunk = (WIDE ? 4 : 2) * column_block + 2 * part + lane / 16;
       u32 r[4];  // keys 0 to 7 and 8 to 15 of one chunk, then of the next
-      load_matrices_transposed(r, rows + chunk_offset(lane % 16, chunk));
+      ldmatrix_x4_trans(r, rows + chunk_offset(lane % 16, chunk));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if constexpr (WIDE) result.v[2 * part + i / 2][i % 2] = r[i];
-        else widen_alternate(r[i], result.v[i / 2 * 2][i % 2], result.v[i / 2 * 2 + 1][i % 2]);
+        else to_half2_alternate(r[i], result.v[i / 2 * 2][i % 2], result.v[i / 2 * 2 + 1][i % 2]);
       }
     }
   } else {
@@ -195,11 +193,11 @@ __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u3
         for (int i = 0; i < 2; ++i)
           w[i] = load_shared_word(rows + chunk_offset(half * 8 + key + i, chunk) + word % 4 * 4);
         if constexpr (WIDE) {
-          result.v[2 * part][half] = pick_bytes(w[0], w[1], 0x5410);
-          result.v[2 * part + 1][half] = pick_bytes(w[0], w[1], 0x7632);
+          result.v[2 * part][half] = __byte_perm(w[0], w[1], 0x5410);
+          result.v[2 * part + 1][half] = __byte_perm(w[0], w[1], 0x7632);
         } else {
-          widen(pick_bytes(w[0], w[1], 0x5140), result.v[0][half], result.v[1][half]);
-          widen(pick_bytes(w[0], w[1], 0x7362), result.v[2][half], result.v[3][half]);
+          to_half2(__byte_perm(w[0], w[1], 0x5140), result.v[0][half], result.v[1][half]);
+          to_half2(__byte_perm(w[0], w[1], 0x7362), result.v[2][half], result.v[3][half]);
         }
       }
   }
@@ -208,12 +206,12 @@ __device__ __forceinline__ Columns32 read_columns(u32 rows, int column_block, u3
 
 /// Which columns the accumulators of P V hold. A thread has runs of RUN consecutive columns: run r starts at column
 /// 4 * RUN * r + RUN * t, and its x-th column is element x / (RUN / 2) of a row's two, in mma r * RUN / 2 + x % (RUN / 2).
-struct Values {
+struct OutputColumns {
   static constexpr int RUN = columns_of_thread(CHOICE), RUNS = D / (4 * RUN), PAIRS = RUN / 2;
   static __device__ __forceinline__ int column(int run, u32 lane) { return 4 * RUN * run + RUN * (lane % 4); }
   /// The columns of one run and row as fp16: value * factor + shift.
-  static __device__ __forceinline__ void take(Pair (&pairs)[PAIRS], const Fragment (&f)[D / 8], int run, int half,
-                                              float factor, float shift) {
+  static __device__ __forceinline__ void scaled(Half2 (&pairs)[PAIRS], const Fragment (&f)[D / 8], int run, int half,
+                                                float factor, float shift) {
 #pragma unroll
     for (int i = 0; i < PAIRS; ++i) {
       float x[2];
@@ -222,7 +220,7 @@ struct Values {
         const int at = 2 * i + j;
         x[j] = fmaf(f[run * PAIRS + at % PAIRS][2 * half + at / PAIRS], factor, shift);
       }
-      pairs[i] = pack(x[0], x[1]);
+      pairs[i] = pack_half2(x[0], x[1]);
     }
   }
 };

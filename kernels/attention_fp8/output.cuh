@@ -2,46 +2,47 @@
 #pragma once
 
 /// No split of the keys: each thread stores what it holds, one run of columns at a time.
-__device__ __forceinline__ void store_output(Half* o, const Rows& rows, int rows_left, float v_scale, const Place& at) {
+__device__ __forceinline__ void store_output(Half* o, const Rows& rows, int rows_left, float v_scale,
+                                             const ThreadCoord& at) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
       if (ROW_TAIL && row >= rows_left) continue;
-      const float factor = reciprocal(rows.sum[m][2 * half]) * v_scale;
+      const float factor = rcp_approx(rows.sum[m][2 * half]) * v_scale;
 #pragma unroll
-      for (int run = 0; run < Values::RUNS; ++run) {
-        Pair pairs[Values::PAIRS];
-        Values::take(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET * v_scale);
-        store_global(o + row * D + Values::column(run, at.lane), pairs);
+      for (int run = 0; run < OutputColumns::RUNS; ++run) {
+        Half2 pairs[OutputColumns::PAIRS];
+        OutputColumns::scaled(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET * v_scale);
+        store_global(o + row * D + OutputColumns::column(run, at.lane), pairs);
       }
     }
 }
 
 /// Leaves this warp's partial output in its split's memory, and its references and row sums in the exchange.
-__device__ __forceinline__ void publish_partial(const Rows& rows, u32 partial, u32 exchange, const Place& at) {
+__device__ __forceinline__ void store_partial(const Rows& rows, u32 partial, u32 exchange, const ThreadCoord& at) {
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < TILES_M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = at.row(m, half);
       const float sum = rows.sum[m][2 * half];
       if (at.lane % 4 == 0)
         store_shared_floats(exchange + (at.split * BLOCK_M + row) * 8, rows.reference[m][half], sum);
-      const float factor = reciprocal(sum);  // normalised, a partial output fits fp16 as well as the inputs do
+      const float factor = rcp_approx(sum);  // normalised, a partial output fits fp16 as well as the inputs do
 #pragma unroll
-      for (int run = 0; run < Values::RUNS; ++run) {
-        Pair pairs[Values::PAIRS];
-        Values::take(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET);
-        store_shared(partial + row * PARTIAL_ROW_BYTES + 2 * Values::column(run, at.lane), pairs);
+      for (int run = 0; run < OutputColumns::RUNS; ++run) {
+        Half2 pairs[OutputColumns::PAIRS];
+        OutputColumns::scaled(pairs, rows.output[m], run, half, factor, -OUTPUT_OFFSET);
+        store_shared(partial + row * PARTIAL_ROW_BYTES + 2 * OutputColumns::column(run, at.lane), pairs);
       }
     }
 }
 
 /// Adds the splits' partial outputs, each weighted by its share of the row's sum; 8 columns a thread.
 __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange, int rows_left, float v_scale,
-                                               const Place& at) {
+                                               const ThreadCoord& at) {
   constexpr int PER_ROW = D / 8, TASKS = BLOCK_M * PER_ROW;
 #pragma unroll
   for (int i = 0; i < ceil_div(TASKS, THREADS); ++i) {
@@ -56,17 +57,17 @@ __device__ __forceinline__ void merge_partials(Half* o, u32 memory, u32 exchange
     }
 #pragma unroll
     for (int s = 0; s < KEY_SPLITS; ++s) {
-      weight[s] *= exp2_fast(reference[s] - top);
+      weight[s] *= exp2_approx(reference[s] - top);
       total += weight[s];
       const Chunk c = load_shared_chunk(memory + s * SPLIT_BYTES + row * PARTIAL_ROW_BYTES + part * 16);
 #pragma unroll
       for (int x = 0; x < 8; ++x)
-        sum[x] = fmaf(weight[s], x % 2 ? high_half(c.v[x / 2]) : low_half(c.v[x / 2]), sum[x]);
+        sum[x] = fmaf(weight[s], x % 2 ? high2float(c.v[x / 2]) : low2float(c.v[x / 2]), sum[x]);
     }
-    const float factor = reciprocal(total) * v_scale;
-    Pair result[4];
+    const float factor = rcp_approx(total) * v_scale;
+    Half2 result[4];
 #pragma unroll
-    for (int x = 0; x < 4; ++x) result[x] = pack(sum[2 * x] * factor, sum[2 * x + 1] * factor);
+    for (int x = 0; x < 4; ++x) result[x] = pack_half2(sum[2 * x] * factor, sum[2 * x + 1] * factor);
     store_global(o + row * D + part * 8, result);
   }
 }

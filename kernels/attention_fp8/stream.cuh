@@ -1,4 +1,4 @@
-// Who is who in a block, and K and V on their way into shared memory.
+// The warps of a block and their rows and keys, and K and V on their way into shared memory.
 //
 // The block's warps form WARPS_M x KEY_SPLITS: along the query rows, and along the keys. Each split streams its own
 // keys through its own shared memory and meets on its own named barrier.
@@ -6,31 +6,31 @@
 
 constexpr int THREADS = threads(CHOICE);
 constexpr int SPLIT_THREADS = 32 * WARPS_M;
-constexpr int MT = row_tiles(CHOICE);  // 16-row tiles of a warp: each fragment of K or V feeds all of them
+constexpr int TILES_M = row_tiles(CHOICE);  // 16-row tiles of a warp: each fragment of K or V feeds all of them
 constexpr int TILE_BYTES = tile_bytes(CHOICE);
 constexpr int SPLIT_BYTES = split_bytes(CHOICE);
 constexpr int PARTIAL_ROW_BYTES = partial_row_bytes(CHOICE);
 constexpr int BUFFERS = buffers(CHOICE);
 constexpr int STEP_KEYS = step_keys(CHOICE);
 constexpr int AHEAD = groups_ahead(CHOICE);
-constexpr int UNROLL_STEPS = UNROLL;      // #pragma unroll reads constants, not macros
-constexpr int KEY_CHUNKS = BLOCK_N / 16;  // 16 keys: the depth of one P V mma
+constexpr int UNROLL_STEPS = UNROLL;     // #pragma unroll reads constants, not macros
+constexpr int KEY_TILES = BLOCK_N / 16;  // tiles of 16 keys: the depth of one P V mma
 constexpr bool KEY_TAIL = SEQ_LEN == 0 || SEQ_LEN % STEP_KEYS != 0;
 constexpr bool ROW_TAIL = SEQ_LEN == 0 || SEQ_LEN % BLOCK_M != 0;
 constexpr bool EDGES = CAUSAL || KEY_TAIL;  // some scores must be hidden
 constexpr bool IDLE_SPLITS = EDGES && KEY_SPLITS > 1;
 
 /// Which rows, keys and fragment elements belong to this thread.
-struct Place {
+struct ThreadCoord {
   u32 thread, lane, warp_m, split;  // unsigned: divisions by powers of two are shifts
-  __device__ __forceinline__ Place() {
+  __device__ __forceinline__ ThreadCoord() {
     thread = threadIdx.x;
     lane = thread % 32;
     warp_m = thread / 32 % WARPS_M;
     split = thread / SPLIT_THREADS;
   }
   __device__ __forceinline__ int row(int m, int half) const {  // row of accumulator elements 2 * half, 2 * half + 1
-    return (warp_m * MT + m) * 16 + half * 8 + lane / 4;
+    return (warp_m * TILES_M + m) * 16 + half * 8 + lane / 4;
   }
 };
 
@@ -38,7 +38,7 @@ struct Place {
 __device__ __forceinline__ void sync_split(int split) {
   if constexpr (KEY_SPLITS == 1) __syncthreads();
   else if constexpr (WARPS_M == 1) __syncwarp();
-  else sync_named<SPLIT_THREADS>(1 + split);
+  else named_barrier_sync<SPLIT_THREADS>(1 + split);
 }
 
 /// The keys of one split, step by step. Load group g is {V of step g - 1, K of step g}: what the loop needs next when
@@ -49,11 +49,11 @@ struct KeyStream {
   u32 thread, split;
   int steps, length;
 
-  __device__ __forceinline__ int slot(int step) const {
+  __device__ __forceinline__ int buffer(int step) const {
     return resident(CHOICE) ? step : static_cast<int>(static_cast<u32>(step) % BUFFERS);
   }
-  __device__ __forceinline__ u32 k_tile(int step) const { return memory + slot(step) * TILE_BYTES; }
-  __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + slot(step)) * TILE_BYTES; }
+  __device__ __forceinline__ u32 k_tile(int step) const { return memory + buffer(step) * TILE_BYTES; }
+  __device__ __forceinline__ u32 v_tile(int step) const { return memory + (BUFFERS + buffer(step)) * TILE_BYTES; }
   __device__ __forceinline__ int first_key(int step) const {
     return step * STEP_KEYS + static_cast<int>(split) * BLOCK_N;
   }
@@ -70,27 +70,27 @@ struct KeyStream {
 #pragma unroll
     for (int group = 0; group < at_least(AHEAD, 1); ++group) {
       load_group(group);
-      commit_copies();
+      cp_async_commit_group();
     }
   }
   /// Waits for K of step 0 and for whatever every warp copied before start().
-  __device__ __forceinline__ void arrive_first() const {
-    wait_copies<at_least(AHEAD, 1) - 1>();
+  __device__ __forceinline__ void wait_first() const {
+    cp_async_wait_group<at_least(AHEAD, 1) - 1>();
     __syncthreads();
   }
   /// After the scores of `step`: starts the group that this step's reads have made room for.
-  __device__ __forceinline__ void advance(int step) const {
+  __device__ __forceinline__ void load_next(int step) const {
     if constexpr (AHEAD == 0) sync_split(split);  // the only buffer must have been read by every warp
     load_group(step + at_least(AHEAD, 1));
-    commit_copies();  // past the end too: the count of pending groups stays a constant
+    cp_async_commit_group();  // past the end too: the count of pending groups stays a constant
   }
   /// Waits until V of `step` and K of the next one are there for all warps of the split.
-  __device__ __forceinline__ void arrive() const {
-    wait_copies<at_least(AHEAD - 1, 0)>();
+  __device__ __forceinline__ void wait() const {
+    cp_async_wait_group<at_least(AHEAD - 1, 0)>();
     sync_split(split);
   }
-  /// Splits with fewer steps than the longest meet their barrier as often: race checkers count barriers by warp.
-  __device__ __forceinline__ void sit_out(int longest) const {
+  /// Passes the barriers of the steps that this split has not, but the longest has: race checkers count barriers by warp.
+  __device__ __forceinline__ void sync_skipped_steps(int longest) const {
     if constexpr (IDLE_SPLITS) {
       for (int step = steps; step < longest; ++step) {
         if constexpr (AHEAD == 0) sync_split(split);

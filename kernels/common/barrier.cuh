@@ -1,16 +1,17 @@
-// Barriers over some of the warps of a block (PTX ISA, "bar"; id 0 is __syncthreads()), and the fence that wgmma needs.
+// Named barriers over some of the warps of a block (PTX ISA, "bar"; id 0 is __syncthreads()), and the proxy fence.
 #pragma once
 
-/// Waits until THREADS threads have come here or to arrive_named() with the same id.
+/// Waits until THREADS threads have arrived at this id, here or by named_barrier_arrive().
 template <int THREADS>
-__device__ __forceinline__ void sync_named(int id) {
+__device__ __forceinline__ void named_barrier_sync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
-/// Counts as come, and goes on.
+/// Arrives without waiting: what a producer tells consumers, or the other way round.
 template <int THREADS>
-__device__ __forceinline__ void arrive_named(int id) {
+__device__ __forceinline__ void named_barrier_arrive(int id) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 
-/// What this thread wrote to shared memory before is there for wgmma, which reads by another way, after a barrier.
-__device__ __forceinline__ void show_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// Makes what this thread wrote to shared memory visible to the asynchronous proxy, through which wgmma reads it; other
+/// threads' wgmma see it after a barrier too.
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

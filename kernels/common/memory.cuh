@@ -4,9 +4,10 @@
 
 #include "../common/types.cuh"
 
-/// Hides how a pointer came about: the compiler would otherwise merge offsets into it and add in 64 bits each time.
+/// Pins a base pointer in registers, hiding how it was computed: the compiler would otherwise merge offsets into it and
+/// add in 64 bits each time.
 template <typename T>
-__device__ __forceinline__ void keep_as_base(const T*& pointer) {
+__device__ __forceinline__ void pin_base(const T*& pointer) {
   asm("" : "+l"(pointer));
 }
 __device__ __forceinline__ u32 shared_address(const void* pointer) {
@@ -59,9 +60,9 @@ __device__ __forceinline__ Chunk load_global_chunk(const void* pointer) {
                : "=r"(c.v[0]), "=r"(c.v[1]), "=r"(c.v[2]), "=r"(c.v[3]) : "l"(pointer) : "memory");
   return c;
 }
-/// From memory that nobody writes during the launch: it may take the read-only path. 4, 8 or 16 bytes.
+/// Non-coherent: the read-only path, for memory that nobody writes during the launch. 4, 8 or 16 bytes.
 template <int BYTES>
-__device__ __forceinline__ void load_global_unwritten(u32* v, const void* pointer) {
+__device__ __forceinline__ void load_global_nc(u32* v, const void* pointer) {
   if constexpr (BYTES == 16)
     asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(pointer));
@@ -70,9 +71,9 @@ __device__ __forceinline__ void load_global_unwritten(u32* v, const void* pointe
   else
     asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
 }
-__device__ __forceinline__ Chunk load_unwritten_chunk(const void* pointer) {
+__device__ __forceinline__ Chunk load_global_nc_chunk(const void* pointer) {
   Chunk c;
-  load_global_unwritten<16>(c.v, pointer);
+  load_global_nc<16>(c.v, pointer);
   return c;
 }
 /// 1, 2 or 4 words side by side.

@@ -1,7 +1,7 @@
 // Tensor cores through mma.sync: a warp multiplies fragments, matrices that are spread over the registers of its lanes.
 //
 // PTX ISA, "Matrix Fragments for mma.m16n8k16" and "m16n8k32": with g = lane / 4 and t = lane % 4, accumulator element i
-// stands at row g + 8 * (i / 2), column 2 * t + i % 2; an fp16 accumulator packs elements 2i and 2i + 1. Register r of A
+// lies at row g + 8 * (i / 2), column 2 * t + i % 2; an fp16 accumulator packs elements 2i and 2i + 1. Register r of A
 // holds row g + 8 * (r % 2) and register r of B column g, both at the depths of word t in the (r / 2)-th, or r-th, half of
 // the step.
 #pragma once
@@ -17,7 +17,7 @@ struct Accumulator<32> {
 };
 template <>
 struct Accumulator<16> {
-  using type = Pair[2];
+  using type = Half2[2];
 };
 
 // ---- c += a b: 16 rows, 8 columns, a depth of 32 bytes
@@ -27,7 +27,7 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void mma(Pair (&c)[2], const u32 (&a)[4], u32 b0, u32 b1) {
+__device__ __forceinline__ void mma(Half2 (&c)[2], const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%0,%1};"
       : "+r"(c[0]), "+r"(c[1]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -45,13 +45,13 @@ __device__ __forceinline__ void mma_int8(float (&c)[4], const u32 (&a)[4], u32 b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// ---- fragments from shared memory: four 8x8 matrices of 16-bit elements, each lane naming the address of one row
+// ---- fragments from shared memory: four 8x8 matrices of 16-bit elements, each lane giving the address of one row
 
-__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 address) {
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
-__device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 address) {
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }

@@ -1,36 +1,37 @@
-// Hopper's tensor cores: four warps multiply together, and read operands from shared memory by themselves, meanwhile.
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". The accumulators of one wgmma of 64 rows stand as those of
+// Hopper's tensor cores: the four warps of a warpgroup multiply together, asynchronously, operands in shared memory.
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". The accumulators of one wgmma of 64 rows lie as those of
 // mma.m16n8k16 in each warp, warp w with rows 16 w to 16 w + 15; so do operands that come from registers.
 #pragma once
 
 #include "../common/types.cuh"
 
-/// Where an operand stands in shared memory: rows of ROW_BYTES whose 16-byte chunks are swizzled over patterns of eight
+/// Where an operand lies in shared memory: rows of ROW_BYTES whose 16-byte chunks are swizzled over patterns of eight
 /// rows. PTX ISA, "Matrix Descriptor Format"; lengths in units of 16 bytes.
 template <int ROW_BYTES>
-struct Operand {
+struct MatrixDescriptor {
   u32 low;
 
   /// `panel_stride` bytes lead to the next 64 columns, where an instruction takes more than a row holds.
-  __device__ __forceinline__ Operand(u32 address, u32 panel_stride = 16) : low(address / 16 | panel_stride / 16 << 16) {}
-  /// The descriptor of what stands `bytes` further on.
+  __device__ __forceinline__ MatrixDescriptor(u32 address, u32 panel_stride = 16)
+      : low(address / 16 | panel_stride / 16 << 16) {}
+  /// The descriptor of what lies `bytes` further on.
   __device__ __forceinline__ u64 at(u32 bytes) const {
     constexpr u64 SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3, PATTERN = 8 * ROW_BYTES / 16;
     return SWIZZLE << 62 | PATTERN << 32 | (low + bytes / 16);
   }
 };
 
-/// Before the first product, and after registers that the next ones take were written.
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Orders register accesses before wgmma: needed ahead of the first, and after writing registers that the next one reads.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING>
-__device__ __forceinline__ void wait_products() {
+__device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-/// Accumulators are written meanwhile: nothing may read them before this, which follows the wait. The compiler moves no use
-/// of them across it.
+/// Pins accumulators, which wgmma writes asynchronously: called after the wait, it keeps the compiler from moving any use
+/// of them ahead of it.
 template <int COUNT>
-__device__ __forceinline__ void take(float (&c)[COUNT][4]) {
+__device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
 #pragma unroll
   for (int n = 0; n < COUNT; ++n) asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
 }
@@ -50,33 +51,34 @@ __device__ __forceinline__ void take(float (&c)[COUNT][4]) {
                         ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define LIST_128 LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
                          ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
-                         ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+                         ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"               \
                          ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-/// multiply: c = a b, or with `add` c += a b; multiply_add: c += a b. Rows of a come from fragments or from shared memory;
-/// b stands there as rows of columns, or TRANSPOSED as rows of depth. R0 ... number the operands behind the accumulators.
-#define PRODUCTS(COLUMNS, OUT, LIST, R0, R1, R2, R3, R4, R5, R6)                                                        \
-  template <int TRANSPOSED>                                                                                            \
-  __device__ __forceinline__ void multiply(float (&c)[COLUMNS / 8][4], const u32 (&a)[4], u64 b, bool add) {           \
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, " R5 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS             \
-                 "k16.f32.f16.f16 {" LIST "}, {" R0 "," R1 "," R2 "," R3 "}, " R4 ", add, 1, 1, " R6 "; }"              \
-                 : OUT(0)                                                                                              \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED)     \
-                 : "memory");                                                                                          \
-  }                                                                                                                    \
-  template <int TRANSPOSED>                                                                                            \
-  __device__ __forceinline__ void multiply(float (&c)[COLUMNS / 8][4], u64 a, u64 b, bool add) {                       \
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, " R2 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS             \
-                 "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, " R3 "; }"                                  \
-                 : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED) : "memory");                   \
-  }                                                                                                                    \
-  template <int TRANSPOSED>                                                                                            \
-  __device__ __forceinline__ void multiply_add(float (&c)[COLUMNS / 8][4], u64 a, u64 b) {                             \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1                 \
-                 ", 1, 1, 1, 0, " R2 ";" : OUT(0) : "l"(a), "l"(b), "n"(TRANSPOSED) : "memory");                       \
+/// wgmma: c = a b, or with `add` c += a b; wgmma_accumulate: c += a b. Rows of a come from fragments or from shared
+/// memory; b lies there as rows of columns, or TRANSPOSED as rows of depth. R0 ... number the operands behind the
+/// accumulators.
+#define WGMMA_OF(COLUMNS, OUT, LIST, R0, R1, R2, R3, R4, R5, R6)                                                      \
+  template <int TRANSPOSED>                                                                                           \
+  __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 8][4], const u32 (&a)[4], u64 b, bool add) {             \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, " R5 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS           \
+                 "k16.f32.f16.f16 {" LIST "}, {" R0 "," R1 "," R2 "," R3 "}, " R4 ", add, 1, 1, " R6 "; }"            \
+                 : OUT(0)                                                                                             \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED)    \
+                 : "memory");                                                                                         \
+  }                                                                                                                   \
+  template <int TRANSPOSED>                                                                                           \
+  __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 8][4], u64 a, u64 b, bool add) {                         \
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, " R2 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS           \
+                 "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, " R3 "; }"                                \
+                 : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED) : "memory");                  \
+  }                                                                                                                   \
+  template <int TRANSPOSED>                                                                                           \
+  __device__ __forceinline__ void wgmma_accumulate(float (&c)[COLUMNS / 8][4], u64 a, u64 b) {                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1               \
+                 ", 1, 1, 1, 0, " R2 ";" : OUT(0) : "l"(a), "l"(b), "n"(TRANSPOSED) : "memory");                      \
   }
-PRODUCTS(16, OUT_2, LIST_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
-PRODUCTS(32, OUT_4, LIST_16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
-PRODUCTS(64, OUT_8, LIST_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-PRODUCTS(128, OUT_16, LIST_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-PRODUCTS(256, OUT_32, LIST_128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+WGMMA_OF(16, OUT_2, LIST_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+WGMMA_OF(32, OUT_4, LIST_16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+WGMMA_OF(64, OUT_8, LIST_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+WGMMA_OF(128, OUT_16, LIST_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+WGMMA_OF(256, OUT_32, LIST_128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")

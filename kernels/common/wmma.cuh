@@ -1,5 +1,5 @@
-// Tensor cores through wmma: the same as mma.sync, through fragments whose elements stand nobody knows where. Products of
-// 16x16x16 on rows in shared memory; strides in elements.
+// Tensor cores through wmma, products of 16x16x16 on rows in shared memory: opaque fragments, so that it is unspecified
+// which lane holds which element. Strides in elements.
 #pragma once
 
 #include "../common/types.cuh"
@@ -11,7 +11,7 @@ struct WmmaFloats {
   float v[8];
 };
 struct WmmaHalves {
-  Pair v[4];
+  Half2 v[4];
 };
 #define REGISTERS_OF(r) \
   "r"(r.v[0]), "r"(r.v[1]), "r"(r.v[2]), "r"(r.v[3]), "r"(r.v[4]), "r"(r.v[5]), "r"(r.v[6]), "r"(r.v[7])

@@ -7,8 +7,8 @@
 //
 //   BLOCK_M, BLOCK_N  tile of C of a block           BLOCK_K  depth of a step: longer steps, fewer barriers
 //   WARPS_M, WARPS_N  warps along the tile's sides; a warp keeps (BLOCK_M/WARPS_M) x (BLOCK_N/WARPS_N) in registers
-//   TENSOR_CORES      mma_sync: each warp reads fragments and multiplies them; wgmma: four warps multiply together, and the
-//                     tensor cores read tiles from shared memory by themselves
+//   TENSOR_CORES      mma_sync: each warp reads fragments and multiplies them; wgmma: a warpgroup multiplies together, and
+//                     its tensor cores read tiles from shared memory directly
 //   STAGES            steps in the ring: all but one of them are in flight, all but two with wgmma ahead
 //   FRAGMENTS         read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead, across
 //                     steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with wgmma,
@@ -82,8 +82,8 @@ static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one aw
 using Sum = Accumulator<FP16_SUM ? 16 : 32>::type;
 __device__ __forceinline__ float low_element(const float (&c)[4], int half) { return c[2 * half]; }
 __device__ __forceinline__ float high_element(const float (&c)[4], int half) { return c[2 * half + 1]; }
-__device__ __forceinline__ float low_element(const uint32_t (&c)[2], int half) { return low_half(c[half]); }
-__device__ __forceinline__ float high_element(const uint32_t (&c)[2], int half) { return low_half(c[half] >> 16); }
+__device__ __forceinline__ float low_element(const uint32_t (&c)[2], int half) { return low2float(c[half]); }
+__device__ __forceinline__ float high_element(const uint32_t (&c)[2], int half) { return low2float(c[half] >> 16); }
 
 // Tile of C of this block, in the order that RASTER asks for.
 __device__ __forceinline__ void tile_of_block(int tiles_m, int tiles_n, int& tile_m, int& tile_n) {
@@ -119,32 +119,34 @@ struct Pipeline {
   int to_load;      // steps not yet on their way
   uint32_t filled;  // stage that is filled next, as an offset
 
-  __device__ __forceinline__ static uint32_t after(uint32_t stage) { return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE; }
+  __device__ __forceinline__ static uint32_t next_stage(uint32_t stage) {
+    return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
+  }
 
-  // Starts the next step; past the last one, an empty group of copies keeps their count right.
-  __device__ __forceinline__ void start() {
+  // Starts loading the next step; past the last one, an empty group of copies keeps their count right.
+  __device__ __forceinline__ void load_next() {
     if (to_load > 0) {
       a.start(shared + filled);
       b.start(shared + filled + A_STAGE);
     }
     if constexpr (ASYNC) {
-      filled = after(filled);
+      filled = next_stage(filled);
       to_load--;
-      commit_copies();
+      cp_async_commit_group();
     }
   }
-  // Waits until the oldest step that was started is there for every thread. It also tells that every thread has read the
-  // stage that start() fills next.
-  __device__ __forceinline__ void arrive() {
+  // Waits until the oldest step in flight is there for every thread. Every thread has then read the stage that
+  // load_next() fills.
+  __device__ __forceinline__ void wait() {
     if constexpr (ASYNC) {
-      wait_copies<IN_FLIGHT - 1>();
+      cp_async_wait_group<IN_FLIGHT - 1>();
     } else if (to_load > 0) {
       a.finish(shared + filled);
       b.finish(shared + filled + A_STAGE);
-      filled = after(filled);
+      filled = next_stage(filled);
       to_load--;
     }
-    if constexpr (WGMMA) show_to_wgmma();
+    if constexpr (WGMMA) fence_proxy_async();
     __syncthreads();
   }
 };
@@ -160,9 +162,9 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
        int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char memory[];  // wgmma's swizzle repeats after 1024 bytes
   const uint32_t shared = shared_address(memory);
-  // wgmma takes operands' places from uniform registers: a shuffle tells the compiler that a warp agrees on them.
+  // wgmma takes matrix descriptors from uniform registers: a shuffle tells the compiler that a warp agrees on them.
   const int lane = threadIdx.x % 32, warp = WGMMA ? __shfl_sync(~0u, threadIdx.x / 32, 0) : threadIdx.x / 32;
-  // First row and column of this warp. Four warps that multiply together take turns of 16 rows.
+  // First row and column of this warp. The warps of a warpgroup interleave by 16 rows.
   const int warp_m = WGMMA ? warp % WARPS_M / 4 * (4 * WARP_M) + warp % 4 * 16 : warp / WARPS_N * WARP_M;
   const int warp_n = (WGMMA ? warp / WARPS_M : warp % WARPS_N) * WARP_N;
   int tile_m, tile_n;
@@ -174,7 +176,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
 
   Pipeline pipeline{{a, row0, first_step * BLOCK_K, M, K}, {b, first_step * BLOCK_K, column0, K, N}, shared, steps, 0};
 #pragma unroll
-  for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.start();
+  for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.load_next();
 
   Sum sum[TILES_M][TILES_N] = {};
   accumulate(sum, pipeline, shared, steps, warp_m, warp_n);
@@ -204,7 +206,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     constexpr int C_PITCH = 2 * (BLOCK_N + CHUNK);  // bytes; the padding spreads rows over the banks
     __syncthreads();                                // the stages are no longer read; the tile of C takes their place
     for_each_pair([&](int row, int column, float low, float high) {
-      *reinterpret_cast<uint32_t*>(memory + row * C_PITCH + column * 2) = pack(low, high);
+      *reinterpret_cast<uint32_t*>(memory + row * C_PITCH + column * 2) = pack_half2(low, high);
     });
     __syncthreads();
     for (int index = threadIdx.x; index < BLOCK_M * BLOCK_N / CHUNK; index += THREADS) {
@@ -220,7 +222,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     }
   } else {
     for_each_pair([&](int row, int column, float low, float high) {
-      store_pair(c, row0 + row, column0 + column, M, N, pack(low, high));
+      store_pair(c, row0 + row, column0 + column, M, N, pack_half2(low, high));
     });
   }
 }
@@ -232,5 +234,5 @@ extern "C" __global__ void __launch_bounds__(256) add_partial_sums(const float* 
   float sum = 0.f;
 #pragma unroll
   for (int split = 0; split < SPLIT_K; split++) sum += partial[split * count + i];
-  c[i] = static_cast<uint16_t>(pack(sum, 0.f));
+  c[i] = static_cast<uint16_t>(pack_half2(sum, 0.f));
 }

@@ -2,18 +2,18 @@
 #pragma once
 
 // Where this lane's rows of the warp's fragments start in a stage.
-struct FragmentPlace {
+struct FragmentOffsets {
   int row_a, chunk_a;          // within the tile of A
   uint32_t b[TILES_N / 2];     // offsets within the tile of B
 
-  __device__ __forceinline__ FragmentPlace(int warp_m, int warp_n) {
+  __device__ __forceinline__ FragmentOffsets(int warp_m, int warp_n) {
     const int lane = threadIdx.x % 32;
     row_a = warp_m + lane % 16;
     chunk_a = lane / 16;
 #pragma unroll
     for (int n = 0; n < TILES_N / 2; n++) {
       b[n] = A_STAGE + chunk_offset<BLOCK_K, B_PITCH>(lane % 16, warp_n / CHUNK + n * 2 + lane / 16);
-      asm("" : "+r"(b[n]));  // kept: the swizzle would be worked out anew for every step
+      asm("" : "+r"(b[n]));  // pinned: the swizzle would be recomputed in every step
     }
   }
 };
@@ -22,24 +22,24 @@ struct FragmentPlace {
 struct Fragments {
   uint32_t a[TILES_M][4], b[TILES_N / 2][4];
 
-  __device__ __forceinline__ void read(uint32_t stage, int k, const FragmentPlace& at) {
+  __device__ __forceinline__ void read(uint32_t stage, int k, const FragmentOffsets& at) {
     const uint32_t tile_a = stage + chunk_offset<BLOCK_M, A_PITCH>(at.row_a, k * 2 + at.chunk_a);
 #pragma unroll
-    for (int m = 0; m < TILES_M; m++) load_matrices(a[m], tile_a + m * 16 * (A_PITCH * 2));
+    for (int m = 0; m < TILES_M; m++) ldmatrix_x4(a[m], tile_a + m * 16 * (A_PITCH * 2));
 #pragma unroll
-    for (int n = 0; n < TILES_N / 2; n++) load_matrices_transposed(b[n], stage + at.b[n] + k * 16 * (B_PITCH * 2));
+    for (int n = 0; n < TILES_N / 2; n++) ldmatrix_x4_trans(b[n], stage + at.b[n] + k * 16 * (B_PITCH * 2));
   }
 };
 
 // Adds the products of all steps to this warp's sums.
 __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t shared, int steps,
                                            int warp_m, int warp_n) {
-  const FragmentPlace place(warp_m, warp_n);
+  const FragmentOffsets offsets(warp_m, warp_n);
   Fragments fragments[AHEAD ? 2 : 1];
   uint32_t stage = 0;
   if constexpr (AHEAD) {
-    pipeline.arrive();
-    fragments[0].read(shared + stage, 0, place);
+    pipeline.wait();
+    fragments[0].read(shared + stage, 0, offsets);
   }
 #pragma unroll 1
   for (int step = 0; step < steps; step++) {
@@ -47,21 +47,21 @@ __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipelin
     for (int k = 0; k < DEPTHS; k++) {
       Fragments& now = fragments[AHEAD ? k % 2 : 0];
       if constexpr (!AHEAD) {
-        if (k == 0) pipeline.arrive();
-        now.read(shared + stage, k, place);
+        if (k == 0) pipeline.wait();
+        now.read(shared + stage, k, offsets);
       } else if (k + 1 < DEPTHS) {
-        fragments[(k + 1) % 2].read(shared + stage, k + 1, place);
+        fragments[(k + 1) % 2].read(shared + stage, k + 1, offsets);
       } else if (step + 1 < steps) {
-        pipeline.arrive();
-        fragments[(k + 1) % 2].read(shared + pipeline.after(stage), 0, place);
+        pipeline.wait();
+        fragments[(k + 1) % 2].read(shared + pipeline.next_stage(stage), 0, offsets);
       }
-      if (k == 0) pipeline.start();
+      if (k == 0) pipeline.load_next();
 #pragma unroll
       for (int m = 0; m < TILES_M; m++)
 #pragma unroll
         for (int n = 0; n < TILES_N; n++)
           mma(sum[m][n], now.a[m], now.b[n / 2][n % 2 * 2], now.b[n / 2][n % 2 * 2 + 1]);
     }
-    stage = pipeline.after(stage);
+    stage = pipeline.next_stage(stage);
   }
 }

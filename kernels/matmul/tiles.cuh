@@ -3,7 +3,7 @@
 
 constexpr int SWIZZLE_ROWS = 8;  // rows after which the swizzle repeats: further ones are a constant offset away
 
-// Elements from a row to the next. wgmma reads rows of at most 128 bytes: longer ones stand in panels of 64 columns, one
+// Elements from a row to the next. wgmma reads rows of at most 128 bytes: longer ones lie in panels of 64 columns, one
 // panel after the other.
 constexpr int PANEL = 64;
 template <int PITCH>
@@ -70,7 +70,7 @@ struct TileLoader {
         const bool inside = (ALONG_ROWS ? part * VECTOR : i * ROWS_AT_ONCE) < left;
         const char* from = next + (row_offset[i] + part_offset[part]);
         if constexpr (ASYNC) {
-          copy_async_or_zero<2 * VECTOR>(shared + target(i) + part * VECTOR * 2, from, inside);
+          cp_async_zfill<2 * VECTOR>(shared + target(i) + part * VECTOR * 2, from, inside);
         } else if constexpr (VECTOR == 1) {
           const uint32_t v = inside ? *reinterpret_cast<const uint16_t*>(from) : 0;
           held[i][part / 2] = part % 2 ? held[i][part / 2] | v << 16 : v;
@@ -78,7 +78,7 @@ struct TileLoader {
           uint32_t* to = held[i] + part * VECTOR / 2;
 #pragma unroll
           for (int word = 0; word < VECTOR / 2; word++) to[word] = 0;
-          if (inside) load_global_unwritten<2 * VECTOR>(to, from);
+          if (inside) load_global_nc<2 * VECTOR>(to, from);
         }
       }
     }

@@ -1,4 +1,4 @@
-// The steps of a block with wgmma: four warps multiply 64 rows, and the tensor cores read both tiles by themselves.
+// The steps of a block with wgmma: a warpgroup multiplies 64 rows, from tiles that the tensor cores read themselves.
 #pragma once
 
 static_assert(SMEM_LAYOUT == SMEM_LAYOUT_XOR_SWIZZLE, "the tensor cores read swizzled tiles");
@@ -11,21 +11,21 @@ __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipelin
   uint32_t stage = shared;
 #pragma unroll 1
   for (int step = 0; step < steps; step++) {
-    pipeline.arrive();
-    const Operand<2 * BLOCK_K> rows(stage + first_a, 16);
-    const Operand<2 * PANEL> columns(stage + first_b, BLOCK_K * PANEL * 2);
-    begin_products();
+    pipeline.wait();
+    const MatrixDescriptor<2 * BLOCK_K> rows(stage + first_a, 16);
+    const MatrixDescriptor<2 * PANEL> columns(stage + first_b, BLOCK_K * PANEL * 2);
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DEPTHS; k++)
 #pragma unroll
       for (int m = 0; m < TILES_M; m++)
-        multiply_add<1>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * 16 * (2 * PANEL)));
-    commit_products();
-    pipeline.start();
-    wait_products<AHEAD ? 1 : 0>();
-    stage = shared + pipeline.after(stage - shared);
+        wgmma_accumulate<1>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * 16 * (2 * PANEL)));
+    wgmma_commit_group();
+    pipeline.load_next();
+    wgmma_wait_group<AHEAD ? 1 : 0>();
+    stage = shared + pipeline.next_stage(stage - shared);
   }
-  wait_products<0>();
+  wgmma_wait_group<0>();
 #pragma unroll
-  for (int m = 0; m < TILES_M; m++) take(sum[m]);
+  for (int m = 0; m < TILES_M; m++) pin_accumulators(sum[m]);
 }
