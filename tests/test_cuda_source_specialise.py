@@ -265,6 +265,7 @@ def random_candidates(name: str, problem: str, count: int) -> list[render.Render
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "problem"), [("rmsnorm", "5,264"), ("matmul", "144,160,96"), ("attention", "1,2,72,64")]
 )

@@ -42,6 +42,7 @@ def uninterrupted(sampler: str) -> dict[str, Any]:
         return run(Path(folder) / "once.db", 1, TRIALS, sampler, "once")[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120 + 60 * KILLS)
 @pytest.mark.parametrize(("sampler", "workers"), [("evo", 1), ("evo", 4), ("tpe", 4), ("evo+random", 4)])
 def test_kills_lose_nothing_and_change_nothing(sampler: str, workers: int, tmp_path: Path) -> None:

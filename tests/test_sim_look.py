@@ -49,6 +49,7 @@ def attention() -> Bench:
     return Bench(find_study("attention-s512"))
 
 
+@pytest.mark.thorough
 def test_a_candidate_that_rounds_too_coarsely_is_found_by_some_of_its_blocks(attention: Bench) -> None:
     """The default's blocks are right on hard inputs; fp16 accumulators are not, and the evidence names the inputs."""
     right = attention.look()
