@@ -132,6 +132,7 @@ def test_every_feasible_candidate_is_proposed_exactly_once(space: Space, window:
     assert sorted(c.key for c in space.grid() if space.feasible(c)) == sorted(c.key for c in proposed)
 
 
+@pytest.mark.thorough
 def test_interrupted_and_uninterrupted_searches_propose_the_same() -> None:
     """What a process remembers changes nothing: restarts inside and at the ends of generations leave no trace.
 

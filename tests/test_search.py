@@ -246,6 +246,7 @@ def test_budget_and_trials_may_change_freely(tmp_path: Path) -> None:
     assert sum(trial.outcome.evaluated for trial in trials_of(db)) == 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("keyword", "value"), [("seed", 3), ("sampler", "tpe"), ("window", 5)])
 def test_overrides_stay_with_the_study(keyword: str, value: Any, tmp_path: Path) -> None:
     """A study begun with `--seed 3` goes on with it unsaid, and says so when another is asked for."""

@@ -60,6 +60,7 @@ def test_a_candidate_that_rounds_too_coarsely_is_found_by_some_of_its_blocks(att
     assert wrong.evidence["input_set"] in ("large", "equal_rows")
 
 
+@pytest.mark.thorough
 def test_only_what_may_be_among_the_best_is_checked(attention: Bench) -> None:
     """A candidate well behind the best has its predicted time and no verdict; far behind, the limit is its time."""
     right = attention.look().time_us
