@@ -1,5 +1,6 @@
 # make search   search for the fastest variant of the default study
 # make test     lint, types, tests
+# make test-fast   the tests of the inner loop: a minute and a half at most on two cores, some of every room
 # make bench-sampler SPACES=FOLDER ARGS='--repeats 20'   samplers on recorded spaces (tests/bench/README.md)
 # By hand: make setup CUDA=12|13|none TORCH=2.13.0 PYTHON=python3.12 SYSTEM=1 (the README says when)
 
@@ -11,7 +12,7 @@ WORKERS ?= 2
 # only what is given on make's own command line: an environment may well hold a CUDA of its own
 SETTINGS := $(foreach s,CUDA TORCH SYSTEM EXTRAS PIP_ARGS,$(if $(findstring command,$(origin $(s))),'$(s)=$($(s))'))
 
-.PHONY: setup search test lint bench-sampler clean
+.PHONY: setup search test test-fast lint bench-sampler clean
 
 setup:
 	@$(PYTHON) .ci/setup.py $(SETTINGS)
@@ -20,7 +21,12 @@ search: setup
 	$(BIN)/evokern search $(ARGS)
 
 test: lint
-	$(BIN)/pytest --numprocesses $(WORKERS) $(ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) -m "not slow" $(ARGS)
+
+# What takes seconds carries the marker `thorough`; the slowest are listed, so that one that lacks it is seen.
+test-fast: setup
+	$(BIN)/pytest --numprocesses $(WORKERS) -m "not gpu and not slow and not thorough" --timeout 60 --durations 5 \
+		--durations-min 3 $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

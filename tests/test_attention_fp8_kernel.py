@@ -93,6 +93,7 @@ def test_misaligned_rows_are_turned_away_by_name(choices: dict[str, Value], cons
     assert constraint == (violation.constraint if violation else None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("architecture", "chip"), [("sm_80", "a100"), ("sm_89", "l4"), ("sm_90", "h200")])
 def test_feasible_candidates_compile(architecture: str, chip: str) -> None:
     """A sample of feasible candidates, for each type of input, compiles without an error."""
@@ -107,6 +108,7 @@ def test_feasible_candidates_compile(architecture: str, chip: str) -> None:
         assert not isinstance(result, CompileFailure), f"{dict(config)} at {problem}: {result}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("problem", "choices"),
     [

@@ -85,6 +85,7 @@ def test_default_is_feasible_on_every_chip_at_every_length():
             assert check(KERNEL, KERNEL.space.default(), [KERNEL.problem(text)], chip) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("chip", "ways"), [("a100", 3), ("l4", 3), ("h200", 4)])
 def test_feasible_candidates_compile(chip, ways):
     """A sample of feasible candidates, one of each way to multiply that the chip has, compiles without an error."""
@@ -103,6 +104,7 @@ def test_feasible_candidates_compile(chip, ways):
         assert not isinstance(result, CompileFailure), f"{dict(config)} at {problem}: {result}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("problem", "choices"),
     [
@@ -147,6 +149,7 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
     assert _error_on_the_ptx_machine(problem, choices) < 5e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("problem", "choices"),
     [

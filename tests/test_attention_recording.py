@@ -6,6 +6,7 @@ it holds what evo needs at most, and says little about the whole space.
 
 from __future__ import annotations
 
+import pytest
 from paths import DATA
 
 from evokern.replay import replay
@@ -13,6 +14,7 @@ from evokern.replay import replay
 RECORDING = DATA / "attention_s512_h200.json.gz"
 
 
+@pytest.mark.thorough
 def test_evo_comes_within_five_per_cent_soon() -> None:
     """On the recorded attention space each search is within 5 % of the best known after 60 of 6,458 candidates."""
     found = replay(RECORDING, samplers=("evo",), trials=60, repeats=3)

@@ -113,6 +113,7 @@ def test_study_files(here: Path, text: str, told: str) -> None:
         assert key not in text or ("mine.toml" in message and key in message)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "old", "new", "told"),
     [
@@ -137,6 +138,7 @@ def test_kernel_folders(here: Path, file: str, old: str, new: str, told: str) ->
     assert told in _refused("search", "scale", "--trials", "1")
 
 
+@pytest.mark.thorough
 def test_code_from_elsewhere_is_not_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel folder outside the working directory is refused until its user trusts it."""
     other = here / "other"
@@ -191,6 +193,7 @@ def test_databases_that_cannot_be_used(here: Path, harm: Callable[[Path], None],
     assert before == path.read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_database_in_use_says_by_whom(here: Path) -> None:
     """A second search on the same file is refused with the process that has it; reading goes on."""
     _search_some()

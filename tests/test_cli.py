@@ -224,6 +224,7 @@ def test_times_are_written_for_people() -> None:
     assert told == [f"{s} % of the limit, 0.004 µs, bound by memory" for s in ("44", "0.2")]
 
 
+@pytest.mark.thorough
 def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands, studies and kernels are completed."""
     words = {"evokern sea": "search", "evokern search attention-s5": "attention-s512", "evokern check rms": "rmsnorm"}

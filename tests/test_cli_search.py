@@ -182,6 +182,7 @@ def test_fresh_keeps_the_old_study(here: Path) -> None:
     assert _invoke("show", "small.1", "--json")[0] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -233,6 +234,7 @@ def test_evaluated_trials_are_counted_apart(here: Path, monkeypatch: pytest.Monk
     )
 
 
+@pytest.mark.thorough
 def test_more_time_does_not_help_where_the_trials_are_done(here: Path) -> None:
     """`--extend` on a study that its trials end names the option that goes on."""
     _invoke("search", "small", "--trials", "3", "--quiet")
@@ -278,6 +280,7 @@ def test_a_recording_cannot_be_exported(here: Path) -> None:
     assert not (here / "best.cu").exists()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_search_ends_with_130(here: Path) -> None:
     """Ctrl-C ends a search in order, with exit code 130 and the way on; what was recorded stays."""
     import signal
@@ -297,6 +300,7 @@ def test_an_interrupted_search_ends_with_130(here: Path) -> None:
     assert _invoke("show", "--json")[0] == 0
 
 
+@pytest.mark.thorough
 def test_a_terminal_gets_a_live_panel(here: Path) -> None:
     """On a terminal the search draws a panel with what the issue of a search depends on, and leaves its result."""
     leader, follower = pty.openpty()

@@ -47,12 +47,14 @@ def alarms(slower: float, problems: int = 1) -> int:
     return sum(one.verdict == "slower" for one in pairs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("problems", [1, 3])
 def test_equal_runs_seldom_alarm(problems: int) -> None:
     """Of 100 pairs of equal runs at most 5 alarm at level 0.01."""
     assert alarms(1.0, problems) <= 5
 
 
+@pytest.mark.thorough
 def test_five_percent_is_found() -> None:
     """Of 100 pairs with 5 % more time at least 95 alarm; two percent are below the threshold and seldom do."""
     assert alarms(1.05) >= 95

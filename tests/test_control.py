@@ -28,6 +28,7 @@ def configs(trials: list[Trial], *, control: bool) -> list[Any]:
     return [trial.config for trial in trials if trial.control is control]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("table", "sampler"), [(small_table(), "evo"), (tiny_table(), "evo"), (tiny_table(), "nsga2")])
 def test_a_sampler_searches_as_if_it_were_alone(table: Table, sampler: str, tmp_path: Path) -> None:
     """Half of the trials are the sampler's: those of a search without a control at half the window, one by one.
@@ -46,6 +47,7 @@ def test_a_sampler_searches_as_if_it_were_alone(table: Table, sampler: str, tmp_
     assert shared or table is small_table()
 
 
+@pytest.mark.thorough
 def test_the_control_is_random_search(tmp_path: Path) -> None:
     """The control's candidates do not depend on the sampler beside it, and come from another seed than the study's."""
     go(tmp_path / "a.db", trials=60, control="random")
@@ -58,6 +60,7 @@ def test_the_control_is_random_search(tmp_path: Path) -> None:
     assert one[:10] != [trial.config for trial in trials_of(tmp_path / "c.db")][:10]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts", [(1, 40), (7, 8, 20, 40)])
 def test_sessions_and_workers_change_no_trial(parts: tuple[int, ...], tmp_path: Path) -> None:
     """However often it is resumed and however many workers answer, the trials of both arms are the same."""

@@ -222,6 +222,7 @@ def test_nsight_computes_report_is_kept_on_request(here: Path) -> None:
     assert "create it" in refused("--keep", "nowhere/best")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "told"),
     [

@@ -375,6 +375,7 @@ def test_any_text_keeps_its_lines_and_settles_at_once(text: str) -> None:
     assert once == device_only(once)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=200))
 def test_any_characters_can_be_read(text: str) -> None:

@@ -46,6 +46,7 @@ def chosen(loads: str, tile: int, **more: str) -> dict[str, str]:
     return {**VALUES, "LOADS": loads, "TILE": str(tile), **more}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loads", ["LOADS_SCALAR", "LOADS_VECTOR", "2"])
 @pytest.mark.parametrize("tile", [32, 256, 4096])
 @pytest.mark.parametrize("more", [{}, {"SCALE": "3"}])
@@ -265,6 +266,7 @@ def random_candidates(name: str, problem: str, count: int) -> list[render.Render
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "problem"), [("rmsnorm", "5,264"), ("matmul", "144,160,96"), ("attention", "1,2,72,64")]
 )

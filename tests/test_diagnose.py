@@ -93,6 +93,7 @@ def jobs(notes: Path) -> list[str]:
     return notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
 
 
+@pytest.mark.thorough
 def test_the_simulated_device_names_access_and_line(tmp_path: Path) -> None:
     """A crash and a hang end with kind, line and cause on the record and in the panel, one look per pattern."""
     db, seen = tmp_path / "a.db", list[Progress]()
@@ -191,6 +192,7 @@ def test_a_diagnosis_that_fails_ends_nothing(how: str, why: str, tmp_path: Path,
     assert 3 * ["CUDA_ERROR_MISALIGNED_ADDRESS"] == [evaluation.reason for evaluation in crashed]
 
 
+@pytest.mark.thorough
 def test_proposals_do_not_depend_on_diagnoses(tmp_path: Path, notes: Callable[[str], Path]) -> None:
     """With and without diagnoses, in one session or two, evo proposes the same sequence."""
     told = notes("told")

@@ -78,6 +78,7 @@ def trials_of(db: Path) -> list[Trial]:
         return list(reader.trials(reader.study(None)))
 
 
+@pytest.mark.thorough
 def test_a_crash_is_explained_while_the_search_goes_on(
     device: tuple[Any, tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

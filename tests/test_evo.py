@@ -133,6 +133,7 @@ def test_every_feasible_candidate_is_proposed_exactly_once(space: Space, window:
     assert sorted(c.key for c in space.grid() if space.feasible(c)) == sorted(c.key for c in proposed)
 
 
+@pytest.mark.thorough
 def test_interrupted_and_uninterrupted_searches_propose_the_same() -> None:
     """What a process remembers changes nothing: restarts inside and at the ends of generations leave no trace.
 
@@ -145,6 +146,7 @@ def test_interrupted_and_uninterrupted_searches_propose_the_same() -> None:
     assert sum(sum(p.rejections.values()) for p in plain) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("listed", [False, True])
 def test_nothing_infeasible_and_nothing_twice(listed: bool) -> None:
     """Not one trial is spent on what cannot run or was tried, whether the feasible set is a list or must be asked."""
@@ -154,6 +156,7 @@ def test_nothing_infeasible_and_nothing_twice(listed: bool) -> None:
     assert all(space.feasible(p.config) for p in proposals)
 
 
+@pytest.mark.thorough
 def test_a_list_is_searched_the_same_after_an_interruption() -> None:
     """Where every row of a recorded list is a candidate, restarts leave no trace either."""
     plain, _ = search(listed_space(), measured, 90, window=2)
@@ -161,6 +164,7 @@ def test_a_list_is_searched_the_same_after_an_interruption() -> None:
     assert [(p.config, p.info) for p in plain] == [(p.config, p.info) for p in broken]
 
 
+@pytest.mark.thorough
 def test_finds_the_best_of_a_small_kernel_early() -> None:
     """On a smooth space with a few thousand candidates the optimum takes fewer than a hundred trials."""
     best = min(log_time(c) for c in kernel_space().grid() if kernel_space().feasible(c))
@@ -194,6 +198,7 @@ def test_a_window_of_trials_does_not_herd() -> None:
     assert sum(apart) / len(apart) >= 2.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pattern", ["one gene", "two genes", "a product"])
 def test_crashing_regions_are_avoided(pattern: str) -> None:
     """With about 30 % of the space crashing in a pattern, at most 10 % of the trials after the first 100 crash."""
@@ -215,6 +220,7 @@ def test_crashing_regions_are_avoided(pattern: str) -> None:
     assert sum(map(crashes, late)) / len(late) <= 0.10
 
 
+@pytest.mark.thorough
 def test_dead_genes_are_not_varied() -> None:
     """Once a gene is known to change no machine code, none is proposed that differs from a told one in it only."""
 
@@ -261,6 +267,7 @@ def test_operators_earn_their_share() -> None:
     assert len(set(parts.values())) > 1
 
 
+@pytest.mark.thorough
 def test_a_good_prior_is_tried_first_and_a_wrong_one_is_overcome() -> None:
     """A warm start saves trials when it is right; when it praises the slowest, the optimum is still found."""
     space = kernel_space()
@@ -276,6 +283,7 @@ def test_a_good_prior_is_tried_first_and_a_wrong_one_is_overcome() -> None:
     assert min(log_time(p.config) for p in proposals) == pytest.approx(best, abs=0.05)
 
 
+@pytest.mark.thorough
 def test_a_prior_fills_the_wait_for_the_first_results() -> None:
     """In a large window most trials before any result are good ones of the prior, none of them twice, not strangers."""
     space = large_space()

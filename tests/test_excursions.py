@@ -119,6 +119,7 @@ def test_a_search_that_gets_better_is_not_stuck() -> None:
     assert _excursions.is_stuck(seen_by(history))
 
 
+@pytest.mark.thorough
 def test_excursions_survive_an_interruption() -> None:
     """A search that goes on in another process proposes what it would have: the record holds its excursions."""
     proposals, _ = search(180, 3)

@@ -169,6 +169,7 @@ def program(scale: Kernel) -> Callable[..., str]:
     return write
 
 
+@pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize("loads", ["scalar", "vector4"])
 def test_a_right_kernel_passes(program: Callable[..., str], loads: str, tmp_path: Path) -> None:
@@ -183,6 +184,7 @@ def test_a_right_kernel_passes(program: Callable[..., str], loads: str, tmp_path
     assert done.stderr.count("a launch\n") in (1 + 4 + 48, 1 + 4 + 52)
 
 
+@pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize(
     "arguments", [("--check",), ("--check", "1000"), ("1000", "--check"), ("1000", "3", "--check")]
@@ -198,6 +200,7 @@ def test_a_check_launches_once(program: Callable[..., str], arguments: tuple[str
         assert "time:" not in done.stdout
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_a_check_checks_what_the_timed_program_checks(program: Callable[..., str], tmp_path: Path) -> None:
     """A seed draws the same inputs with `--check` and without; another seed draws others."""
@@ -239,6 +242,7 @@ def test_the_readme_names_every_exit_code() -> None:
     assert {int(code) for code in told.groups()} == codes
 
 
+@pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize(
     ("right", "wrong"),
@@ -256,6 +260,7 @@ def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: st
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAIL")
 
 
+@pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -309,6 +314,7 @@ def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
     assert "make_float4" not in text.split("the kernel\n")[1].split("the launcher\n")[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("tensor_cores", "target"),
     [("mma_sync", "-arch=sm_90"), ("wgmma", "-gencode=arch=compute_90a,code=sm_90a")],
@@ -321,6 +327,7 @@ def test_build_line_names_the_architecture_that_the_candidate_needs(tensor_cores
     assert f"\n//     nvcc {target} best.cu -o best\n" in text
 
 
+@pytest.mark.thorough
 @needs_nvcc
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:

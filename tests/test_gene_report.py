@@ -154,6 +154,7 @@ def test_reasons_leave_out_what_differs(evaluation: Evaluation, expected: str) -
     assert pattern(evaluation) == expected
 
 
+@pytest.mark.thorough
 def test_show_tells_what_a_search_learned(tmp_path: Path) -> None:
     """`show --genes` in words and as JSON, from the database alone."""
     db = str(tmp_path / "runs.db")

@@ -35,6 +35,7 @@ def compile_source(
         nvrtc.destroyProgram(program)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "options", "expressions"),
     [
@@ -71,6 +72,7 @@ def test_header_lists_and_shims_agree() -> None:
     assert shims == headers_known.SHIMMED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("standard", ["14", "17", "20"])
 def test_all_stand_ins_compile_together(standard: str) -> None:
     """Every stand-in can be included, all at once, in each C++ standard; libcu++'s tuple wants C++17."""

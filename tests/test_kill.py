@@ -42,6 +42,7 @@ def uninterrupted(sampler: str) -> dict[str, Any]:
         return run(Path(folder) / "once.db", 1, TRIALS, sampler, "once")[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120 + 60 * KILLS)
 @pytest.mark.parametrize(("sampler", "workers"), [("evo", 1), ("evo", 4), ("tpe", 4), ("evo+random", 4)])
 def test_kills_lose_nothing_and_change_nothing(sampler: str, workers: int, tmp_path: Path) -> None:
@@ -86,6 +87,7 @@ def check_optunas_tables(db: Path) -> None:
         assert list(small_table().genes[0].values) == list(theirs.distributions["LOADS"].choices)  # type: ignore[attr-defined]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_search_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C and SIGTERM end a search between two steps: what is recorded is kept, the log is folded in."""
@@ -109,6 +111,7 @@ def test_a_signal_ends_a_search_cleanly(number: signal.Signals, tmp_path: Path) 
     assert not Path(f"{db}.lock").exists()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_while_the_device_opens(tmp_path: Path) -> None:
     """Exit code 130, a session that says so, one file, and no process: whatever was starting is gone."""
     db, mark = tmp_path / "opening.db", f"{tmp_path}"

@@ -69,6 +69,7 @@ def emulated(patch: pytest.MonkeyPatch, turn: Path, *names: str, **gate: Any) ->
     return run_cases((BY_NAME[name] for name in names), evaluate, "gpu", "emulated")
 
 
+@pytest.mark.thorough
 def test_the_worker_of_a_gpu_gets_every_case_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The live device's own code catches every cheat by the check meant for it on a GPU, and passes honest kernels."""
     cheats = [case.name for case in CASES if case.checks("gpu") and case.name not in HARDWARE]
@@ -78,6 +79,7 @@ def test_the_worker_of_a_gpu_gets_every_case_right(monkeypatch: pytest.MonkeyPat
     assert [one.as_dict() for one in (*found.missed, *found.rejected)] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "take_out", "cheats"), EMULATED, ids=[row[0] for row in EMULATED])
 def test_every_check_of_the_worker_has_a_cheat_that_only_it_catches(
     name: str, take_out: Way, cheats: Iterable[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -39,6 +39,7 @@ def test_rules_agree_between_python_and_cuda(tmp_path: Path) -> None:
     assert set(rules) - decided == {"mma_depth", "ring"}  # every value that the genes have keeps these two
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("chip", "ways"), [("a100", 2), ("l4", 2), ("h200", 4)])
 def test_feasible_candidates_compile(chip: str, ways: int) -> None:
     """A sample of feasible candidates, one of each way to load and multiply, compiles without an error or a spill."""
@@ -58,6 +59,7 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
         assert result.uses["matmul"].spill_bytes == 0, dict(config)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("problem", "choices"),
     [

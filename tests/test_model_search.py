@@ -31,6 +31,7 @@ def faulty(**genes: Any) -> Subject:
     return find(study, SessionRequest(device="sim:l4", trust=True))
 
 
+@pytest.mark.thorough
 def test_what_was_right_is_praised_first() -> None:
     """The fastest of what a warm start begins with was checked; what crashes when simulated is no part of it."""
     subject = faulty(FAULT=("none", "out_of_bounds", "wrong"), VARIANT=(0, 1))
@@ -40,6 +41,7 @@ def test_what_was_right_is_praised_first() -> None:
     assert all(0.1 < math.exp(value) < 100 for _, value in found)
 
 
+@pytest.mark.thorough
 def test_it_says_how_far_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long search of the simulated device is no silence."""
     monkeypatch.setattr(importlib.import_module("evokern.search._model_search"), "SAYS_S", 0.0)

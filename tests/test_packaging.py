@@ -42,6 +42,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.thorough
 def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     """Kernels and studies live inside the package; no top-level `kernels`, `studies` or `tests`."""
     names = zipfile.ZipFile(wheel).namelist()
@@ -68,6 +69,7 @@ def test_the_source_distribution_holds_the_templates(tmp_path: Path) -> None:
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "evokern").rglob("*.j2")} <= names
 
 
+@pytest.mark.thorough
 def test_a_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     """Kernels and studies are found inside the installed package, and can be used."""
     listed = _run(["-m", "evokern", "list", "--json"], tmp_path, installed)
@@ -81,6 +83,7 @@ def test_a_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> No
         assert (checked.returncode, checked.stdout.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
 
 
+@pytest.mark.thorough
 def test_a_kernel_of_the_folder_hides_the_package_s(installed: Path, tmp_path: Path) -> None:
     """The working directory comes first."""
     own = tmp_path / "kernels" / "rmsnorm"
@@ -92,6 +95,7 @@ def test_a_kernel_of_the_folder_hides_the_package_s(installed: Path, tmp_path: P
     assert kernels["matmul"].is_relative_to(installed)
 
 
+@pytest.mark.thorough
 def test_the_console_script_is_installed(installed: Path, tmp_path: Path) -> None:
     """`evokern` is a program of its own."""
     script = installed / "bin" / "evokern"

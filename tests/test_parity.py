@@ -23,6 +23,7 @@ RECORDED = json.loads((PARITY / "h200.json").read_text())
 GROUPS = "approximations async atomics conversions floats halves integers matrix memory warps wmma"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_clean_and_as_an_h200_answered(case: Case) -> None:
     """The kernel runs without a finding, and every exactly defined row has the bits that the hardware gave."""

@@ -18,12 +18,14 @@ def playoffs(times_us: Sequence[float], count: int = 100, **noise: float) -> lis
     return [play(SyntheticBench(times_us, seed, **noise), len(times_us)) for seed in range(count)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [{}, {"noise": 0.02, "load": 0.005}, {"noise": 0.0005, "load": 0.0002}])
 def test_identical_candidates_are_seldom_called_different(noise: dict[str, float]) -> None:
     """At the declared 0.01, of 100 playoffs of two identical candidates at most 5 call them different."""
     assert sum(one.decided for one in playoffs([5.43, 5.43], **noise)) <= 5
 
 
+@pytest.mark.thorough
 def test_many_identical_elites_are_seldom_called_different() -> None:
     """The error budget holds for the whole playoff, not for each pair: six identical elites."""
     found = playoffs([5.43] * 6)

@@ -101,6 +101,7 @@ def _program(name: str, problem: str) -> Path:
     return folder / "best"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 @pytest.mark.parametrize(("kernel", "problem", "shape", "message"), EXPORTED)
 def test_an_exported_program_refuses_the_shape(kernel: str, problem: str, shape: str, message: str) -> None:

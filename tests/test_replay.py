@@ -41,6 +41,7 @@ def _ladder(failing: int = 0) -> Table:
     return Table("ladder", genes, answers, tiny_table().profile, seconds=dict.fromkeys(answers, 2.0))
 
 
+@pytest.mark.thorough
 def test_the_json_is_what_is_promised() -> None:
     """Space, trials, and per sampler repeats, mean, worst and deviation at each checkpoint, and a score."""
     code, text, _ = _invoke(
@@ -72,6 +73,7 @@ def test_a_fraction_is_the_optimum_over_the_best_of_unique_evaluations() -> None
     assert found.best_us[-1] == table.optimum_us == 1.0
 
 
+@pytest.mark.thorough
 def test_known_machine_code_is_no_evaluation() -> None:
     """Duplicates cost nothing: what counts has machine code of its own, and none of it is infeasible."""
     table, curve = small_table(), Curve()
@@ -82,6 +84,7 @@ def test_known_machine_code_is_no_evaluation() -> None:
     assert all(table.answers[config].outcome is not Outcome.INFEASIBLE for config in curve.configs)
 
 
+@pytest.mark.thorough
 def test_a_replay_is_the_same_again_side_by_side_or_not() -> None:
     """Seeds decide, not the number of jobs."""
     arguments = {"samplers": ("evo", "random"), "trials": 20, "repeats": 2, "seed": 5}
@@ -121,6 +124,7 @@ def test_random_search_is_computed_as_it_would_be_found() -> None:
     assert random_fractions(_ladder(), 20)[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.thorough
 def test_the_score_has_its_ends_where_they_are_promised() -> None:
     """Random search is 0, the optimum at once 1, worse than random below 0."""
     expected = random_fractions(_ladder(failing=6), 15)

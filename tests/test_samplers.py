@@ -45,6 +45,7 @@ def test_grid_visits_every_cell_in_declared_order_with_its_reason() -> None:
     assert all(t.evaluation.evidence["needed"] > t.evaluation.evidence["available"] for t in infeasible)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", QUICK)
 def test_sequence_does_not_depend_on_workers_or_timing(name: str) -> None:
     """One worker at once and four with random delays see the same candidates and the same outcomes."""
@@ -61,6 +62,7 @@ def test_seeds_differ(name: str) -> None:
     assert ([t.config for t in first] == [t.config for t in second]) is (name == "grid")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_interrupted_anywhere_goes_on_as_if_it_had_not_been(name: str) -> None:
     """From any prefix, with any of the trials in flight lost, the rest of the sequence is the uninterrupted one."""
@@ -77,6 +79,7 @@ def _cut(whole: list[Trial], loop: object, cut: int, lost: set[int]) -> tuple[li
     return proposals[:cut], [trial for trial in whole[:cut] if trial.number not in lost]
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None)
 @given(
     name=st.sampled_from(["tpe", "nsga2", "evo", "random"]),

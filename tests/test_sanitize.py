@@ -103,6 +103,7 @@ def test_the_report_tells_everything_of_a_finding() -> None:
         assert part in out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("command", "code"),
     [
@@ -168,6 +169,7 @@ def test_device_printf_is_shown(tmp_path: Path) -> None:
     assert (0, ["  printed: from 0", "  printed: from 1"]) == (code, out.splitlines()[1:3])
 
 
+@pytest.mark.thorough
 def test_the_default_grid_covers_the_largest_output() -> None:
     """Without `--grid` there is a thread for each element of the largest buffer that may be written, and it is said."""
     found, out, told = _sanitize(
@@ -193,6 +195,7 @@ def test_a_kernel_without_end_is_told_with_the_way_out() -> None:
         assert hint in finding["hint"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("command", "told"),
     [

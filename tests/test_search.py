@@ -52,6 +52,7 @@ def test_the_champion_is_the_least_time_measured(tmp_path: Path) -> None:
     assert table.answers[found.best.config].time_us == min(times)  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts", [(30,), (1, 30), (7, 8, 20, 30)])
 def test_trials_count_what_was_evaluated_over_all_sessions(parts: tuple[int, ...], tmp_path: Path) -> None:
     """`--trials N` is the study's total; infeasible and duplicate ones do not count; many sessions are as one."""
@@ -102,6 +103,7 @@ def test_duplicates_share_the_first_measurement(tmp_path: Path) -> None:
         assert first.evaluation.fingerprint == copy.evaluation.fingerprint
 
 
+@pytest.mark.thorough
 def test_racing_sees_visible_results_only(tmp_path: Path) -> None:
     """The time to race against comes from trials up to n - W, so slow trials are the same for any number of workers."""
     db, other = tmp_path / "a.db", tmp_path / "b.db"
@@ -116,6 +118,7 @@ def test_racing_sees_visible_results_only(tmp_path: Path) -> None:
         assert trial.evaluation.evidence["elite_us"] == pytest.approx(best)
 
 
+@pytest.mark.thorough
 def test_a_budget_spans_sessions_and_can_be_extended(tmp_path: Path) -> None:
     """`--budget` is the total; a used-up study does nothing more until it is extended."""
     db = tmp_path / "a.db"
@@ -244,6 +247,7 @@ def test_budget_and_trials_may_change_freely(tmp_path: Path) -> None:
     assert sum(trial.outcome.evaluated for trial in trials_of(db)) == 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("keyword", "value"), [("seed", 3), ("sampler", "tpe"), ("window", 5)])
 def test_overrides_stay_with_the_study(keyword: str, value: Any, tmp_path: Path) -> None:
     """A study begun with `--seed 3` goes on with it unsaid, and says so when another is asked for."""

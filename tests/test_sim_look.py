@@ -48,6 +48,7 @@ def attention() -> Bench:
     return Bench(find_study("attention-s512"))
 
 
+@pytest.mark.thorough
 def test_a_candidate_that_rounds_too_coarsely_is_found_by_some_of_its_blocks(attention: Bench) -> None:
     """The default's blocks are right on hard inputs; fp16 accumulators are not, and the evidence names the inputs."""
     right = attention.look()
@@ -58,6 +59,7 @@ def test_a_candidate_that_rounds_too_coarsely_is_found_by_some_of_its_blocks(att
     assert wrong.evidence["input_set"] in ("large", "equal_rows")
 
 
+@pytest.mark.thorough
 def test_only_what_may_be_among_the_best_is_checked(attention: Bench) -> None:
     """A candidate well behind the best has its predicted time and no verdict; far behind, the limit is its time."""
     right = attention.look().time_us

@@ -42,6 +42,7 @@ def _change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["attention", "attention_fp8", "matmul", "rmsnorm"])
 def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`check` finds nothing wrong with the kernels that come with evokern."""
