@@ -46,7 +46,7 @@ class Way:
     """What it is run on.
 
     recorded: a small recording; simulated: small kernels on a simulated chip; dry: make's own dry run; script: a script
-    of docs/, whose output is compared with what is there; hand: nothing here, since it needs a GPU, a network or minutes.
+    of docs/, whose output is compared with what is there; hand: nothing, since it needs a GPU, a network or minutes.
     """
     short: str = ""
     """The command as it is run, shortened; empty where it runs as it stands."""
@@ -322,6 +322,14 @@ def test_paths_and_names_exist(page: Path) -> None:
             continue
         assert (ROOT / path).exists(), path
         assert not name or name in _names(ROOT / path), f"{path}:{name}"
+
+
+def test_the_machine_names_its_modules() -> None:
+    """Every module in the README of the PTX machine is there."""
+    machine = ROOT / "evokern" / "simt"
+    for name in re.findall(r"`([\w/]+\.py)`", (machine / "README.md").read_text(encoding="utf-8")):
+        if not name.startswith("tests/test_"):
+            assert (machine / name).is_file() or (ROOT / name).is_file(), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
