@@ -46,16 +46,19 @@ class Way:
     """What it is run on.
 
     recorded: a small recording; simulated: small kernels on a simulated chip; dry: make's own dry run; script: a script
-    of docs/, whose output is compared with what is there; hand: nothing, since it needs a GPU, a network or minutes.
+    of docs/, whose output is compared with what is there; gpu: a GPU; slow: from nothing, by hand with -m slow; hand:
+    nothing here, since it installs what is no part of evokern, sets this checkout up, or runs these tests.
     """
     short: str = ""
     """The command as it is run, shortened; empty where it runs as it stands."""
 
 
-RECORDED, SIMULATED, DRY, HAND = Way("recorded"), Way("simulated"), Way("dry"), Way("hand")
+RECORDED, SIMULATED, DRY, GPU, SLOW, HAND = (
+    Way(where) for where in ("recorded", "simulated", "dry", "gpu", "slow", "hand")
+)
 COMMANDS: dict[str, Way] = {
     # README.md
-    "git clone URL evokern && cd evokern": HAND,
+    "git clone URL evokern && cd evokern": SLOW,
     'make search ARGS="--budget 3m"': DRY,
     ".venv/bin/evokern show --top 3": RECORDED,
     ".venv/bin/evokern export -o best.cu": SIMULATED,
@@ -67,7 +70,7 @@ COMMANDS: dict[str, Way] = {
     "evokern show attention-s512 --top 10": RECORDED,
     "evokern show --genes": RECORDED,
     "evokern export attention-s512 -o best.cu": SIMULATED,
-    "nvcc -arch=sm_89 best.cu -o best && ./best": HAND,
+    "nvcc -arch=sm_89 best.cu -o best && ./best": GPU,
     "evokern check attention": Way("simulated", "check scale"),
     "evokern sanitize attention --set BLOCK_M=64 --problem 1,2,128,64": Way(
         "simulated", "sanitize attention --set BLOCK_M=64 --problem 1,1,64,64"
@@ -84,7 +87,7 @@ COMMANDS: dict[str, Way] = {
     "evokern search attention-s512 --warm-start runs.db:attention-s128": Way(
         "recorded", "search attention-s512 --warm-start runs.db:attention-s128 --trials 12 --fresh"
     ),
-    "evokern search attention-s512 --warm-start sim": HAND,
+    "evokern search attention-s512 --warm-start sim": Way("gpu", "search attention-s512 --warm-start sim --trials 4"),
     "evokern search attention-s512 --control random --cost-per-hour 3.50": Way(
         "recorded", "search attention-s512 --control random --cost-per-hour 3.50 --trials 12 --fresh"
     ),
@@ -98,11 +101,11 @@ COMMANDS: dict[str, Way] = {
     # docs/checking.md
     "evokern sanitize my.cu --entry my_kernel --grid 4,2 --block 128 --arg in:f16[2,128,64] --arg out:f16[2,128,64]"
     " --arg i32=128": SIMULATED,
-    "evokern profile --trial 42 --keep best.ncu-rep": HAND,
+    "evokern profile --trial 42 --keep best.ncu-rep": Way("gpu", "profile --trial 0 --keep best.ncu-rep"),
     "evokern profile attention-s512 --device sim:l4": Way("simulated", "profile attention-s512 --device sim:l4"),
     "evokern ablate": SIMULATED,
     "evokern compare main.db pr.db --markdown comment.md": SIMULATED,
-    "evokern selftest gate --device sim:l4": HAND,
+    "evokern selftest gate --device sim:l4": SLOW,
     "pip install optuna-dashboard datasette": HAND,
     "optuna-dashboard sqlite:///evokern.db": HAND,
     "datasette evokern.db": HAND,
@@ -382,6 +385,31 @@ def test_rooms_that_import_each_other_are_no_picture() -> None:
     with pytest.raises(ValueError, match="rooms import each other: a, b"):
         rooms.layers_of({"a": {"b"}, "b": {"a"}, "c": set()})
     assert rooms.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+def test_commands_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm start from the simulated chip, counters of a trial, and the exported program built and run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    write_example(DOCS / "getting-started.md", "scale", tmp_path, "65536")
+    shutil.copy(tmp_path / "studies" / "scale.toml", tmp_path / "studies" / "attention-s512.toml")
+    for command in [way.short for way in COMMANDS.values() if way.where == "gpu" and way.short]:
+        if "profile" not in command or shutil.which("ncu"):
+            evokern(command)
+    evokern("export attention-s512 -o best.cu")
+    if shutil.which("nvcc"):
+        subprocess.run(["nvcc", "-arch=native", "best.cu", "-o", "best"], check=True)
+        done = subprocess.run(["./best"], capture_output=True, text=True, check=True)
+        assert "PASS" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_gate_s_own_test_passes() -> None:
+    """`selftest gate` as the documents write it."""
+    evokern("selftest gate --device sim:l4")
 
 
 @pytest.mark.slow
