@@ -21,7 +21,7 @@ search: setup
 	$(BIN)/evokern search $(ARGS)
 
 test: lint
-	$(BIN)/pytest --numprocesses $(WORKERS) -m "not slow" $(ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) $(ARGS)
 
 # What takes seconds carries the marker `thorough`; the slowest are listed, so that one that lacks it is seen.
 test-fast: setup

@@ -17,19 +17,19 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 
 TABLE = DATA / "table_small.json.gz"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
 RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The README's kernel with its study on a simulated L4, and a study of the small recording."""
+    """The documents' kernel with its study on a simulated L4, and a study of the small recording."""
     folder = tmp_path / "kernels" / "scale"
     folder.mkdir(parents=True)
     studies = tmp_path / "studies"
     studies.mkdir()
     for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
-        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
         (folder / name).write_text(blocks[0])
     (studies / "scale.toml").write_text('kernel = "scale"\nproblems = ["65536"]\ndevice = "sim:l4"\n')
     (studies / "small.toml").write_text(f'kernel = "r"\nproblems = ["recorded"]\ndevice = "replay:{TABLE}"\n')

@@ -25,7 +25,7 @@ from evokern.kernel import Kernel
 from evokern.profiles import CHIPS
 
 FAKE = DATA / "fake_cuda"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
 SHIPPED = {
     "attention": "2,8,512,64",
     "attention_fp8": "2,8,512,64,dtype=u8",
@@ -41,11 +41,11 @@ needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ comp
 
 @pytest.fixture
 def scale(tmp_path: Path) -> Kernel:
-    """The README's kernel."""
+    """The documents' kernel."""
     folder = tmp_path / "scale"
     folder.mkdir()
     for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
-        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
         (folder / name).write_text(blocks[0])
     return load_kernel(folder)
 
@@ -159,7 +159,7 @@ def _fake_run(program: str, folder: Path, *arguments: str) -> subprocess.Complet
 
 @pytest.fixture
 def program(scale: Kernel) -> Callable[..., str]:
-    """The README's kernel, exported."""
+    """The documents' kernel, exported."""
 
     def write(**genes: object) -> str:
         config = scale.space.with_changes(scale.space.default(), genes)  # type: ignore[arg-type]
@@ -231,13 +231,16 @@ def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[.
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "cudaMalloc: fake error\n")
 
 
-def test_the_readme_names_every_exit_code() -> None:
-    """The exit codes that the program can end with are the ones that the README tells."""
+def test_the_documents_name_every_exit_code() -> None:
+    """The exit codes that the program can end with are the ones that docs/searching.md tells."""
     template = (ROOT / "evokern" / "export" / "program.cu.in").read_text(encoding="utf-8")
     ends = template.partition("int main(")[2] + "".join(re.findall(r"std::exit\(\d\)", template))
     codes = {int(code) for code in re.findall(r"(?:return |\? |: |exit\()(\d)(?=[;) ])", ends)}
     assert codes == {0, 1, 2, 3}
-    told = re.search(r"PASS \(exit code (\d)\) or FAIL \((\d)\); (\d) is .*, (\d) an error", README)
+    told = re.search(
+        r"PASS \(exit code (\d)\) or FAIL \((\d)\); (\d) is .*, (\d) an error",
+        (ROOT / "docs" / "searching.md").read_text(),
+    )
     assert told is not None
     assert {int(code) for code in told.groups()} == codes
 

@@ -13,18 +13,18 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the README's kernel and a study of it, searched on a simulated L4."""
+    """A folder with the documents' kernel and a study of it, searched on a simulated L4."""
     place = tmp_path_factory.mktemp("searched")
     folder = place / "kernels" / "scale"
     folder.mkdir(parents=True)
     (place / "studies").mkdir()
     for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
-        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
         (folder / name).write_text(blocks[0])
     study = 'kernel = "scale"\nproblems = ["65536"]\n[genes]\nLOADS = ["scalar"]\n[gate]\nrtol = 1e-4\n'
     (place / "studies" / "scale.toml").write_text(study)

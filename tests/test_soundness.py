@@ -15,16 +15,16 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.diagnosis import host_compiler
 
 RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The README's kernel, which is sound."""
+    """The documents' kernel, which is sound."""
     made = tmp_path / "kernels" / "scale"
     made.mkdir(parents=True)
     for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
-        blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
         (made / name).write_text(blocks[0])
     monkeypatch.chdir(tmp_path)
     return made

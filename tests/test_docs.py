@@ -1,0 +1,422 @@
+"""README and docs say what is true: each command runs, each example works, each name, path and link exists.
+
+A document's commands stand in fenced blocks without a language; `COMMANDS` says of each one how it is run here. The
+examples of `docs/cli.md` come from the commands themselves, and are checked for their options.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
+DOCS = ROOT / "docs"
+GENERATED = DOCS / "cli.md"
+PAGES = (
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "kernels" / "README.md", ROOT / "studies" / "README.md"),
+    *sorted(DOCS.glob("*.md")),
+)
+TABLE = ROOT / "tests" / "data" / "table_small.json.gz"
+TOLD_PATHS = r"`((?:evokern|kernels|studies|docs|tests)/[\w./-]*)(?::([\w.]+))?`"
+THEIRS = ("kernels/scale", "kernels/vector_add", "kernels/NAME", "studies/scale", "studies/vector_add", "studies/NAME")
+"""Beginnings of paths that a reader makes."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a command of a document is run."""
+
+    where: str
+    """What it is run on.
+
+    recorded: a small recording; simulated: small kernels on a simulated chip; dry: make's own dry run; script: a script
+    of docs/, whose output is compared with what is there; gpu: a GPU; slow: from nothing, by hand with -m slow; hand:
+    nothing here, since it installs what is no part of evokern, sets this checkout up, or runs these tests.
+    """
+    short: str = ""
+    """The command as it is run, shortened; empty where it runs as it stands."""
+
+
+RECORDED, SIMULATED, DRY, GPU, SLOW, HAND = (
+    Way(where) for where in ("recorded", "simulated", "dry", "gpu", "slow", "hand")
+)
+COMMANDS: dict[str, Way] = {
+    # README.md
+    "git clone URL evokern && cd evokern": SLOW,
+    'make search ARGS="--budget 3m"': DRY,
+    ".venv/bin/evokern show --top 3": RECORDED,
+    ".venv/bin/evokern export -o best.cu": SIMULATED,
+    "evokern doctor": RECORDED,
+    "evokern cache --cap 4GB": Way("recorded", "cache --cap 4GB"),
+    "evokern list": RECORDED,
+    "evokern search attention-s512 --budget 10m": Way("recorded", "search attention-s512 --budget 10m --trials 12"),
+    "evokern resume --extend 30m": Way("recorded", "resume --extend 30m --trials 14"),
+    "evokern show attention-s512 --top 10": RECORDED,
+    "evokern show --genes": RECORDED,
+    "evokern export attention-s512 -o best.cu": SIMULATED,
+    "nvcc -arch=sm_89 best.cu -o best && ./best": GPU,
+    "evokern check attention": Way("simulated", "check scale"),
+    "evokern sanitize attention --set BLOCK_M=64 --problem 1,2,128,64": Way(
+        "simulated", "sanitize attention --set BLOCK_M=64 --problem 1,1,64,64"
+    ),
+    "evokern profile": Way("simulated", "profile attention-s512 --device sim:l4"),
+    "evokern verify --fuzz 5m": Way("simulated", "verify --fuzz 1s"),
+    "evokern report -o report.html": RECORDED,
+    # docs/searching.md
+    "evokern search attention-s512 --budget 10m --device sim:h100 --db simulated.db": Way(
+        "simulated", "search attention-s512 --budget 10m --device sim:h100 --db simulated.db --trials 1"
+    ),
+    "evokern show --trial 42": Way("recorded", "show --trial 4"),
+    "evokern show --json": RECORDED,
+    "evokern search attention-s512 --warm-start runs.db:attention-s128": Way(
+        "recorded", "search attention-s512 --warm-start runs.db:attention-s128 --trials 12 --fresh"
+    ),
+    "evokern search attention-s512 --warm-start sim": Way("gpu", "search attention-s512 --warm-start sim --trials 4"),
+    "evokern search attention-s512 --control random --cost-per-hour 3.50": Way(
+        "recorded", "search attention-s512 --control random --cost-per-hour 3.50 --trials 12 --fresh"
+    ),
+    "evokern export attention-s512 --format t4 -o study.json": RECORDED,
+    "evokern replay study.json --samplers evo,tpe,nsga2,random --trials 200 --repeats 30": Way(
+        "recorded", "replay study.json --samplers evo,tpe,nsga2,random --trials 8 --repeats 1"
+    ),
+    "evokern replay runs.db:attention-s512 --samplers evo,tpe --plot replay.html": Way(
+        "recorded", "replay runs.db:attention-s512 --samplers evo,tpe --plot replay.html --trials 8 --repeats 2"
+    ),
+    # docs/checking.md
+    "evokern sanitize my.cu --entry my_kernel --grid 4,2 --block 128 --arg in:f16[2,128,64] --arg out:f16[2,128,64]"
+    " --arg i32=128": SIMULATED,
+    "evokern profile --trial 42 --keep best.ncu-rep": Way("gpu", "profile --trial 0 --keep best.ncu-rep"),
+    "evokern profile attention-s512 --device sim:l4": Way("simulated", "profile attention-s512 --device sim:l4"),
+    "evokern ablate": SIMULATED,
+    "evokern compare main.db pr.db --markdown comment.md": SIMULATED,
+    "evokern selftest gate --device sim:l4": SLOW,
+    "pip install optuna-dashboard datasette": HAND,
+    "optuna-dashboard sqlite:///evokern.db": HAND,
+    "datasette evokern.db": HAND,
+    # docs/getting-started.md
+    "evokern init my_kernel.cu": SIMULATED,
+    "evokern check scale": Way("simulated", "check scale"),
+    "evokern search scale": Way("simulated", "search scale --trials 2"),
+    "evokern show scale": SIMULATED,
+    "evokern sanitize scale": SIMULATED,
+    "evokern verify": Way("simulated", "verify --fuzz 1s"),
+    "evokern export scale -o scale.cu": SIMULATED,
+    # docs/coming-from-kernel-tuner.md
+    "evokern check vector_add": SIMULATED,
+    "evokern search vector_add": Way("simulated", "search vector_add --trials 1"),
+    "evokern replay vector_add.json --samplers evo,random --repeats 10": Way(
+        "recorded", "replay vector_add.json --samplers evo,random --repeats 1"
+    ),
+    # CONTRIBUTING.md
+    "make setup": HAND,
+    "make test-fast": HAND,
+    "make test": HAND,
+    "python docs/write_cli.py": Way("script", "write_cli"),
+    "python docs/draw_rooms.py": Way("script", "draw_rooms"),
+    "python docs/draw_panel.py": Way("script", "draw_panel"),
+    # docs/time-model.md
+    "python tests/scripts/model_accuracy.py runs.db:attention-s512": HAND,
+}
+"""Command of a document → how it is run."""
+
+MY_CU = """
+#include <cuda_fp16.h>
+extern "C" __global__ void my_kernel(const half* x, half* y, int n) {
+  int i = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; i < 2 * 64 * n; i += 1024) y[i] = x[i];
+}
+"""
+"""A file as people have it, for `sanitize`."""
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield language and text of each fenced block of a page."""
+    language, lines = None, []
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            if language is not None:
+                yield language, "\n".join(lines) + "\n"
+            language, lines = (line[3:].strip(), []) if language is None else (None, [])
+        elif language is not None:
+            lines.append(line)
+
+
+def code(page: Path, language: str) -> list[str]:
+    """Return the blocks of a language."""
+    return [text for kind, text in blocks(page) if kind == language]
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of a page, remarks left out."""
+    lines = (re.sub(r"\s+#\s.*$", "", line).strip() for text in code(page, "") for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def write_example(page: Path, name: str, here: Path, problem: str) -> None:
+    """Write a page's kernel and study out, the problem made small."""
+    folder = here / "kernels" / name
+    folder.mkdir(parents=True)
+    (here / "studies").mkdir(exist_ok=True)
+    for language, file in (("cuda", "kernel.cu"), ("python", "kernel.py"), ("cpp", "reference.h")):
+        (folder / file).write_text(code(page, language)[0])
+    study = re.sub(r'problems = \["\d+"\]', f'problems = ["{problem}"]', code(page, "toml")[0])
+    (here / "studies" / f"{name}.toml").write_text(study)
+
+
+def evokern(command: str) -> None:
+    """Run a command in this process; it must end well."""
+    words = shlex.split(command.removeprefix(".venv/bin/").removeprefix("evokern "))
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, f"{command}: {done.stdout}{done.stderr}"
+
+
+def run_all(where: str) -> None:
+    """Run every command of a kind once, in the order of the table."""
+    for command in dict.fromkeys(way.short or command for command, way in COMMANDS.items() if way.where == where):
+        evokern(command)
+
+
+@cache
+def script(name: str) -> ModuleType:
+    """Load a script of docs/."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_names_each_command_of_the_documents() -> None:
+    """A command of a document that is in no table fails; so does one of the table that no document has."""
+    told = {line for page in PAGES if page != GENERATED for line in commands(page)}
+    assert (told - COMMANDS.keys(), COMMANDS.keys() - told) == (set(), set())
+
+
+def test_a_shortened_command_keeps_its_options() -> None:
+    """What is run instead is the same command with the same options."""
+    for command, way in COMMANDS.items():
+        long, short = shlex.split(command), shlex.split(way.short)
+        if short and way.where != "script":
+            assert long[1] == short[0], command
+            assert {word for word in long if word.startswith("-")} <= set(short), command
+
+
+def test_commands_on_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search, resume, show, report, T4 and replay as the documents write them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "studies").mkdir()
+    for name in ("attention-s512", "attention-s128"):
+        recorded = f'kernel = "recording"\nproblems = ["recorded"]\ndevice = "replay:{TABLE}"\n'
+        (tmp_path / "studies" / f"{name}.toml").write_text(recorded)
+        evokern(f"search {name} --trials 10 --db runs.db")
+    evokern("search attention-s512 --trials 10 --budget 10m")
+    evokern("export attention-s512 --db runs.db --format t4 -o vector_add.json")
+    run_all("recorded")
+
+
+def test_commands_on_a_simulated_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check, sanitize, profile, verify, ablate, compare and export as the documents write them, on small kernels."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    write_example(DOCS / "getting-started.md", "scale", tmp_path, "4096")
+    write_example(DOCS / "coming-from-kernel-tuner.md", "vector_add", tmp_path, "4096")
+    (tmp_path / "my.cu").write_text(MY_CU)
+    (tmp_path / "my_kernel.cu").write_text(MY_CU)
+    shutil.copy(tmp_path / "studies" / "scale.toml", tmp_path / "studies" / "attention-s512.toml")
+    evokern("search attention-s512 --trials 3 --device sim:l4")
+    for copy in ("main.db", "pr.db"):
+        shutil.copy("evokern.db", copy)
+    # The documents' own search runs first: later commands take the study searched last.
+    run_all("simulated")
+
+
+def test_make_is_told_what_the_readme_says() -> None:
+    """Each `make` line is one that make accepts, and starts the command that is meant."""
+    for command in [command for command, way in COMMANDS.items() if way.where == "dry"]:
+        done = subprocess.run(
+            [*shlex.split(command), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert "evokern search --budget 3m" in done.stdout
+
+
+def test_make_targets_exist() -> None:
+    """Every `make TARGET` that a document names is in the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for target in set(re.findall(r"`make ([a-z][\w-]*)", page.read_text(encoding="utf-8"))):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
+
+
+def test_every_option_exists() -> None:
+    """Every option that a document gives a command of evokern's exists, in prose and in examples."""
+    told: set[tuple[str, str]] = set()
+    for page in PAGES:
+        lines = [*commands(page), *re.findall(r"`evokern ([^`]+)`", page.read_text(encoding="utf-8"))]
+        told |= {(page.name, line.removeprefix(".venv/bin/").removeprefix("evokern ")) for line in lines}
+    known = {command.name for command in app.registered_commands}
+    for page_name, line in sorted(told):
+        name, *rest = line.split()
+        if name not in known:
+            continue
+        text = CliRunner().invoke(app, [name, "--help"]).output
+        for word in rest:
+            if word.startswith("-"):
+                assert re.search(rf"(^|[\s,/]){re.escape(word)}\b", text, re.MULTILINE), f"{page_name}: {line}: {word}"
+
+
+def test_each_kernel_of_the_documents_is_short() -> None:
+    """A complete kernel takes less than 60 lines of Python."""
+    for page in ("getting-started.md", "coming-from-kernel-tuner.md"):
+        assert len(code(DOCS / page, "python")[0].splitlines()) < 60
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link and picture of a document leads to a file."""
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_page_is_found() -> None:
+    """Each page of docs/ is linked from the README."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in DOCS.glob("*.md") if f"docs/{page.name}" not in readme] == []
+
+
+@cache
+def _names(path: Path) -> set[str]:
+    """Return functions, classes, methods and variables at the top of a module."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_names_exist(page: Path) -> None:
+    """Every path in backticks exists, and so does the function, class or variable that stands behind it."""
+    for path, name in re.findall(TOLD_PATHS, page.read_text(encoding="utf-8")):
+        if path.startswith(THEIRS):
+            continue
+        assert (ROOT / path).exists(), path
+        assert not name or name in _names(ROOT / path), f"{path}:{name}"
+
+
+def test_the_machine_names_its_modules() -> None:
+    """Every module in the README of the PTX machine is there."""
+    machine = ROOT / "evokern" / "simt"
+    for name in re.findall(r"`([\w/]+\.py)`", (machine / "README.md").read_text(encoding="utf-8")):
+        if not name.startswith("tests/test_"):
+            assert (machine / name).is_file() or (ROOT / name).is_file(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    """Every test in backticks is there."""
+    there = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")):
+        assert f"def {name}(" in there, name
+
+
+def _texts() -> Iterator[str]:
+    """Yield every text of the package's code; what is put in stands as `…`."""
+    for path in (ROOT / "evokern").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)  # type: ignore[misc]
+
+
+def test_messages_are_those_of_the_code() -> None:
+    """Every message that troubleshooting quotes is one of evokern's."""
+    texts = list(_texts())
+    for message in re.findall(r'"([^"]*)"', (DOCS / "troubleshooting.md").read_text(encoding="utf-8")):
+        pieces = [piece.strip() for piece in message.split("…") if piece.strip()]
+        assert any(all(piece in text for piece in pieces) for text in texts), message
+
+
+def test_the_commands_page_is_up_to_date() -> None:
+    """`docs/cli.md` is what `docs/write_cli.py` writes."""
+    assert GENERATED.read_text(encoding="utf-8") == script("write_cli").page()
+
+
+def test_the_picture_of_the_rooms_is_up_to_date() -> None:
+    """`docs/rooms.svg` is what the imports say; `python docs/draw_rooms.py` draws it anew."""
+    assert (DOCS / "rooms.svg").read_text(encoding="utf-8") == script("draw_rooms").draw()
+
+
+def test_the_picture_of_the_panel_is_up_to_date() -> None:
+    """`docs/panel.svg` is the panel of the recorded progress."""
+    import json
+
+    facts = json.loads((DOCS / "panel.json").read_text(encoding="utf-8"))
+    assert (DOCS / "panel.svg").read_text(encoding="utf-8") == script("draw_panel").draw(facts)
+
+
+def test_rooms_that_import_each_other_are_no_picture() -> None:
+    """A circle is told by name; an arrow that others imply is left out."""
+    rooms = script("draw_rooms")
+    with pytest.raises(ValueError, match="rooms import each other: a, b"):
+        rooms.layers_of({"a": {"b"}, "b": {"a"}, "c": set()})
+    assert rooms.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+def test_commands_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm start from the simulated chip, counters of a trial, and the exported program built and run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    write_example(DOCS / "getting-started.md", "scale", tmp_path, "65536")
+    shutil.copy(tmp_path / "studies" / "scale.toml", tmp_path / "studies" / "attention-s512.toml")
+    for command in [way.short for way in COMMANDS.values() if way.where == "gpu" and way.short]:
+        if "profile" not in command or shutil.which("ncu"):
+            evokern(command)
+    evokern("export attention-s512 -o best.cu")
+    if shutil.which("nvcc"):
+        subprocess.run(["nvcc", "-arch=native", "best.cu", "-o", "best"], check=True)
+        done = subprocess.run(["./best"], capture_output=True, text=True, check=True)
+        assert "PASS" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_gate_s_own_test_passes() -> None:
+    """`selftest gate` as the documents write it."""
+    evokern("selftest gate --device sim:l4")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_four_lines_of_the_readme_work_from_nothing(tmp_path: Path) -> None:
+    """Clone, search, show, export, from an empty folder: the clone from here, the search shortened. Needs a network."""
+    subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "evokern"], check=True)
+    for line in ('make search ARGS="--budget 3m --trials 1"', *commands(ROOT / "README.md")[2:4]):
+        subprocess.run(shlex.split(line), cwd=tmp_path / "evokern", check=True)
+    assert (tmp_path / "evokern" / "best.cu").is_file()
