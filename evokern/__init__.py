@@ -21,6 +21,7 @@ from evokern.kernel import (
     i32,
     i64,
 )
+from evokern.results import StudyResults, load_study
 from evokern.search import Progress, SearchResult
 from evokern.space import Config, Gene, Mutation, Parameter
 from evokern.version import __version__
@@ -42,6 +43,7 @@ __all__ = [
     "Progress",
     "Scalar",
     "SearchResult",
+    "StudyResults",
     "Tensor",
     "Tolerance",
     "VectorAccess",
@@ -51,6 +53,7 @@ __all__ = [
     "f32",
     "i32",
     "i64",
+    "load_study",
     "resume",
     "search",
 ]

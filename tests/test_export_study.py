@@ -10,6 +10,7 @@ import pytest
 from paths import ROOT
 from typer.testing import CliRunner
 
+import evokern
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 
@@ -61,6 +62,38 @@ def test_the_champion_is_exported(here: Path, tmp_path: Path) -> None:
     assert re.search(r"^// device: +sim:l4, simulated$", text, re.MULTILINE)
     assert re.search(rf"^// time: +{best['time_us']:.3f} µs predicted$", text, re.MULTILINE)
     assert "wanted_y, 0, 0.0001)" in text.replace("0.0,", "0,"), "the study's own tolerance is used"
+
+
+def test_python_exports_what_the_command_does(here: Path, tmp_path: Path) -> None:
+    """`load_study().export()` writes the same program, of the champion or another trial, and names what is missing."""
+    study = evokern.load_study()
+    for words, options in (((), {}), (("--trial", "0"), {"trial": 0})):
+        assert _invoke("export", *words, "-o", str(tmp_path / "same.cu"))[0] == 0
+        command = (tmp_path / "same.cu").read_text()
+        assert study.export(tmp_path / "same.cu", **options).read_text() == command
+    with pytest.raises(evokern.EvokernError, match="no problem 3: 0 is 65536"):
+        study.export(tmp_path / "same.cu", problem=3)
+
+
+def test_python_reads_without_the_kernel(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel folder that breaks when imported is no matter to reading; a program needs it, or its stored copy."""
+    study = evokern.load_study(db=here / "evokern.db")
+    wanted = study.export(tmp_path / "same.cu").read_text()
+    own = tmp_path / "kernels" / "scale"
+    own.mkdir(parents=True)
+    (own / "kernel.py").write_text("raise AssertionError('imported')")
+    monkeypatch.chdir(tmp_path)
+    (here / "kernels").rename(here / "gone")
+    try:
+        assert study.best is not None
+        assert "predicted by a model" in study._repr_html_()
+        assert study.report(tmp_path / "r.html").stat().st_size > 10_000
+        with pytest.raises(evokern.EvokernError, match="imported"):
+            study.export(tmp_path / "same.cu")
+        (own / "kernel.py").unlink()
+        assert study.export(tmp_path / "same.cu", trust=True).read_text() == wanted
+    finally:
+        (here / "gone").rename(here / "kernels")
 
 
 def test_any_measured_trial_and_stdout(here: Path) -> None:

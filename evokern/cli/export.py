@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -82,17 +81,17 @@ def export(
 
 
 def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
-    from evokern.export.t4 import t4
-    from evokern.store import dumps, open_readonly
+    from evokern.export.t4 import t4, t4_bytes
+    from evokern.store import open_readonly
 
     with open_readonly(db) as reader:
         record = reader.study(study)
         made = t4(reader, record)
-    text = dumps(made).encode()
+    content = t4_bytes(made, file)
     if str(file) == "-":
-        sys.stdout.write(text.decode() + "\n")
+        sys.stdout.write(content.decode() + "\n")
         return
-    _write(file, gzip.compress(text, mtime=0) if file.suffix == ".gz" else text)
+    _write(file, content)
     if output.json:
         output.emit({"file": str(file), "study": record.name, "trials": len(made["results"])})
         return

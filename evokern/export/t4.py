@@ -6,11 +6,14 @@ T4 has no place for genes, their conditions and defaults, nor for outcomes as fi
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from evokern.errors import StudyError
 from evokern.stats import geometric_mean
-from evokern.store import Reader, StudyRecord
+from evokern.store import Reader, StudyRecord, dumps
 from evokern.store._records import gene_table
 from evokern.trial import Outcome, Trial
 from evokern.version import __version__
@@ -57,6 +60,17 @@ def t4(reader: Reader, record: StudyRecord) -> dict[str, Any]:
         "genes": genes,
     }
     return {"schema_version": SCHEMA, "metadata": {"timeunit": "seconds", "evokern": own}, "results": results}
+
+
+def t4_bytes(made: Mapping[str, Any], file: Path) -> bytes:
+    """Return the content of a T4 file; one whose name ends in `.gz` is compressed.
+
+    Args:
+        made: what `t4` returned.
+        file: where it goes.
+    """
+    text = dumps(made).encode()
+    return gzip.compress(text, mtime=0) if file.suffix == ".gz" else text
 
 
 def _result(trial: Trial) -> dict[str, Any]:

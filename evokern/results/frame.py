@@ -1,0 +1,70 @@
+"""A study's trials as a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evokern.errors import UsageError
+from evokern.store import interval_us
+from evokern.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def trials_dataframe(trials: Iterable[Trial], genes: Sequence[str]) -> pandas.DataFrame:
+    """Return one row per trial (see `StudyResults.trials_dataframe`).
+
+    Args:
+        trials: the trials.
+        genes: names of the genes, in declared order.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise UsageError(
+            "trials_dataframe needs pandas, which evokern does not install: `pip install pandas`; "
+            "`.trials` gives the same without it"
+        ) from error
+    rows = [_row(trial, genes) for trial in trials]
+    return pandas.DataFrame({column: [row[column] for row in rows] for column in _columns(genes)}).astype(
+        {"time_us": float, "ci95_low_us": float, "ci95_high_us": float, "occupancy": float}
+    )
+
+
+def _columns(genes: Sequence[str]) -> list[str]:
+    return [
+        *("number", "outcome", "time_us", *(f"params_{name}" for name in genes)),
+        *("ci95_low_us", "ci95_high_us", "reason", "control", "seconds", "compile_s", "device_s"),
+        *("registers", "spill_bytes", "shared_bytes", "occupancy", "fingerprint"),
+    ]
+
+
+def _row(trial: Trial, genes: Sequence[str]) -> dict[str, Any]:
+    evaluation = trial.evaluation
+    used = evaluation.resources
+    low, high = interval_us(evaluation) or (None, None)
+    return {
+        "number": trial.number,
+        "outcome": trial.outcome.value,
+        "time_us": evaluation.time_us,
+        **{f"params_{name}": trial.config.get(name) for name in genes},
+        "ci95_low_us": low,
+        "ci95_high_us": high,
+        "reason": evaluation.reason,
+        "control": trial.control,
+        "seconds": trial.seconds,
+        "compile_s": evaluation.compile_s,
+        "device_s": evaluation.device_s,
+        "registers": max((launch.registers for launch in used), default=None),
+        "spill_bytes": max((launch.spill_bytes for launch in used), default=None),
+        "shared_bytes": max(
+            (launch.static_shared_bytes + launch.dynamic_shared_bytes for launch in used), default=None
+        ),
+        "occupancy": min((launch.occupancy for launch in used), default=None),
+        "fingerprint": evaluation.fingerprint,
+    }
