@@ -107,7 +107,7 @@ def test_recursion_is_refused_by_line() -> None:
 
 
 def test_module_data_and_structures() -> None:
-    """What cannot be executed is refused before the run, with line and instruction; other entries still run."""
+    """Kernels take structures and read the module's data, and its variables last from launch to launch."""
     pair = np.zeros((), np.dtype([("a", np.int32, 3), ("b", np.float64)], align=True))
     pair["a"], pair["b"] = (2, 3, 4), 0.5
     memory = simt.Memory()

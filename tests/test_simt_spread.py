@@ -118,7 +118,7 @@ def test_a_block_that_fills_a_pipe_makes_room_late() -> None:
     """Two that want the same pipe for 100 clocks each hold their SM for 200: the next block goes to the other SM."""
     facts = _facts((1, 8, 1), LONGEST_FIRST, 1, 8)
     wanted = np.array([100.0, 1.0, 100.0, 1.0, 100.0])
-    work = spread.Work({"issue": wanted}, np.array([1.0, 50.0, 1.0, 50.0, 1.0]), np.zeros(5))
+    work = spread.GridWork({"issue": wanted}, np.array([1.0, 50.0, 1.0, 50.0, 1.0]), np.zeros(5))
     found = timemodel.predict(replace(facts, blocks=5, resident=2, work=work), replace(H200, sms=2))
     assert found.terms_us["issue"] == pytest.approx(200 / H200.clock_mhz)
 

@@ -11,7 +11,7 @@ from evokern.profiles import chip
 from evokern.simt import timeline
 from evokern.simt.latencies import latencies_of
 from evokern.simt.pipes import Hold, demands, holds
-from evokern.simt.timeline import Timeline, Walk
+from evokern.simt.timeline import BlockTimes, Timeline
 
 SOURCE = r"""
 extern "C" __global__ void load_then_compute(const float* x, float* y, int loads, int steps) {
@@ -94,7 +94,7 @@ H200 = chip("h200")
 
 def _walk(
     entry: str, *numbers: int, threads: int = 64, held: dict[int, Hold] | None = None, crowd: float | None = None
-) -> Walk:
+) -> BlockTimes:
     """Walk one block, whose warps share the pipes with as many blocks as ``crowd`` says, or with nobody."""
     module, memory = simt_tools.module_of(SOURCE, ("--use_fast_math",)), simt.Memory()
     x, y = (memory.allocate(name, np.zeros(4 * threads, np.float32)) for name in "xy")

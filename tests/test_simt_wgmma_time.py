@@ -14,7 +14,7 @@ from evokern.profiles import chip
 from evokern.simt import timemodel
 from evokern.simt.latencies import Latencies, latencies_of
 from evokern.simt.pipes import demands, holds, matrix_rate
-from evokern.simt.timeline import Timeline, Walk
+from evokern.simt.timeline import BlockTimes, Timeline
 
 H200 = chip("h200")
 LATENCIES = latencies_of(H200)
@@ -87,7 +87,7 @@ def clocks(
     warpgroups: int = 1,
     crowd: float | None = None,
     latencies: Latencies = LATENCIES,
-) -> Walk:
+) -> BlockTimes:
     """Walk warpgroups that multiply and compute beside it, or with what they waited for."""
     wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {OUTPUTS} :: "memory");'
     words = {"PRODUCTS": products, "FMAS": fmas, "MULTIPLY": MULTIPLY}

@@ -61,9 +61,9 @@ def place_data(program: Program, module: Module, memory: Memory, launches: int) 
         for offset, symbol, addend, _ in variable.pointers:
             target = addresses.get(symbol)
             if target is None:
-                if symbol not in program.unit_of:
+                if symbol not in program.routine_of:
                     raise SourceError(f"variable {variable.name} points to {symbol}, which is not in this module")
-                value = program.unit_of[symbol].number
+                value = program.routine_of[symbol].number
             else:
                 value = int(target[number]) + addend
             start = memory.module_data[module, number][variable.name].offset + offset

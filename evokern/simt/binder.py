@@ -16,7 +16,7 @@ import numpy as np
 
 from evokern.simt.arrays import DTYPES, SIGNED, Action, Active, Array
 from evokern.simt.registers import immediate_bits
-from evokern.simt.segments import Unit
+from evokern.simt.segments import Routine
 from evokern.simt.state import MachineState
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Operand, Register, Sink, Symbol
 from evokern.simt.unsupported import Unsupported
@@ -27,7 +27,7 @@ class Binder:
 
     Attributes:
         state: the machine's state in this batch: memories, special registers, the active lanes.
-        unit: the function whose registers are meant.
+        routine: the function whose registers are meant.
         masked: bind for a partial mask: results go through scratch rows.
     """
 
@@ -35,7 +35,7 @@ class Binder:
         self.state = state
         self._batch = batch = state.batch
         self.file = batch.registers
-        self.unit: Unit
+        self.routine: Routine
         self.masked = False
         self.guard: Array | None = None
         self.guard_negated = False
@@ -43,9 +43,9 @@ class Binder:
         self.active: Callable[[], Active] = lambda: batch.active
         self._stores: list[tuple[Array, Array]] = []
 
-    def start(self, unit: Unit, pc: int, masked: bool) -> None:
+    def start(self, routine: Routine, pc: int, masked: bool) -> None:
         """Begin an instruction."""
-        self.unit = unit
+        self.routine = routine
         self.pc = pc
         self.masked = masked
         self._stores = []
@@ -101,13 +101,13 @@ class Binder:
         """Return the declared type of a register operand."""
         if isinstance(operand, Register):
             special = self.state.specials.type(operand.name)
-            return special if special is not None else self.unit.type_of(operand.name)
+            return special if special is not None else self.routine.type_of(operand.name)
         return None
 
     def src(self, operand: Operand, type_name: str) -> Array:
         """Return an operand's row read as a type."""
         if isinstance(operand, Register):
-            known = self.unit.slots.get(operand.name)
+            known = self.routine.slots.get(operand.name)
             if known is None:
                 return self._special(operand.name, type_name)
             kind, index, declared = known
@@ -132,21 +132,21 @@ class Binder:
 
     def _address(self, symbol: Symbol) -> Array:
         """Return the address of a variable in its own state space, as 64-bit row."""
-        name, unit, program, params = symbol.name, self.unit, self._batch.program, self.state.params
+        name, routine, program, params = symbol.name, self.routine, self._batch.program, self.state.params
         shared = program.shared.get(name)
         if shared is not None:
             return np.array([shared[0] + symbol.offset], np.uint64)
-        if name in unit.depot:
-            return np.array([unit.depot[name] + symbol.offset], np.uint64)
-        if name in unit.params:
+        if name in routine.depot:
+            return np.array([routine.depot[name] + symbol.offset], np.uint64)
+        if name in routine.params:
             raise Unsupported(f"address of the call parameter {name}")
-        if unit.function.is_entry and any(item.name == name for item in unit.function.params):
+        if routine.function.is_entry and any(item.name == name for item in routine.function.params):
             return params.address(name, symbol.offset)
         row = self.state.symbols.get(name)
         if row is not None:
             return params.per_lane(row + np.uint64(symbol.offset))
-        if name in program.unit_of:
-            return np.array([program.unit_of[name].number], np.uint64)
+        if name in program.routine_of:
+            return np.array([program.routine_of[name].number], np.uint64)
         raise Unsupported(f"address of {name}, which is not a variable of this module")
 
     def constant_row(self, operand: Immediate, kind: str) -> int:
@@ -169,12 +169,12 @@ class Binder:
             return self.file.scratch(type_name, 40)
         if not isinstance(operand, Register):
             raise Unsupported(f"operand {operand!r} where a result register was expected")
-        known = self.unit.slots.get(operand.name)
+        known = self.routine.slots.get(operand.name)
         if known is None:
             raise Unsupported(f"result register {operand.name} was not declared")
         kind, index, _ = known
         row = self.file.row(kind, index, type_name)
-        if self.guard is None and (not self.masked or operand.name in self.unit.local_names):
+        if self.guard is None and (not self.masked or operand.name in self.routine.local_names):
             return row
         scratch = self.file.scratch(type_name, len(self._stores))
         self._stores.append((row, scratch))
@@ -183,7 +183,7 @@ class Binder:
     def wide(self, operand: Operand, type_name: str) -> str:
         """Return the type in which a loaded or converted value fills its register: extended as section 9.4.1 says."""
         if isinstance(operand, Register):
-            known = self.unit.slots.get(operand.name)
+            known = self.routine.slots.get(operand.name)
             if known is not None and known[0] != "pred":
                 size = {"16": 2, "32": 4, "64": 8}[known[0]]
                 if size > TYPE_BYTES[type_name]:

@@ -28,6 +28,6 @@ def check(program: Program) -> None:
         except (KeyError, IndexError, ValueError, TypeError) as error:
             segment = bound.segment
             raise SourceError(
-                f"function {segment.unit.function.name}: malformed instruction near PTX line "
-                f"{segment.unit.function.instructions[segment.start].ptx_line}: {error}"
+                f"function {segment.routine.function.name}: malformed instruction near PTX line "
+                f"{segment.routine.function.instructions[segment.start].ptx_line}: {error}"
             ) from error

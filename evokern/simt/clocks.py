@@ -55,7 +55,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SegmentPlan:
     """One segment as the walk needs it."""
 
     steps: tuple[Step, ...]
@@ -121,7 +121,7 @@ class Clocks:
         self._waits = np.zeros((len(CAUSES), warps))
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
 
-    def run(self, plan: Plan, mask: Array | None, known: Typical) -> None:
+    def run(self, plan: SegmentPlan, mask: Array | None, known: Typical) -> None:
         """Let the warps of a mask (None for all) run one segment, and note what it took."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
@@ -137,7 +137,7 @@ class Clocks:
         known.whole += float(self.clock[at].mean()) - came
         known.waits += self._waits[:, at].mean(1) - waited
 
-    def skip(self, plan: Plan, mask: Array | None, known: Typical, *, whole: bool) -> None:
+    def skip(self, plan: SegmentPlan, mask: Array | None, known: Typical, *, whole: bool) -> None:
         """Let them run a segment that took its mean; ``whole`` where waits for barriers and pipes are part of it."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         if not whole:
@@ -153,7 +153,7 @@ class Clocks:
         if not whole:
             self._contend(plan, at, start)
 
-    def _contend(self, plan: Plan, at: Array | slice, start: Array) -> None:
+    def _contend(self, plan: SegmentPlan, at: Array | slice, start: Array) -> None:
         """Hold warps that ran a segment back until the pipes have had time for it."""
         if self.sms is None or plan.demand is None:
             return
@@ -179,7 +179,7 @@ class Clocks:
         for part in np.split(order, cuts):
             yield int(self.block[warps[part[0]]]), warps[part], float(start[part].min())
 
-    def _steps(self, plan: Plan, at: Array | slice, start: Array) -> None:
+    def _steps(self, plan: SegmentPlan, at: Array | slice, start: Array) -> None:
         """Issue a segment's instructions."""
         last, issued = start.copy(), 0.0
         waited = np.zeros(start.size)

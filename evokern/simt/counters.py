@@ -19,7 +19,7 @@ SECTOR = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineCounters:
     """Counters of one source line, summed over its instructions."""
 
     line: int
@@ -128,7 +128,7 @@ class Counters:
         """Return pipe → warp instructions."""
         return _by_pipe(self.pipes, self.warp_instructions)
 
-    def by_line(self) -> list[Line]:
+    def by_line(self) -> list[LineCounters]:
         """Return the counters of each source line, ascending, the source's own before those of its headers."""
         result = []
         places = [(file, int(line)) for file, line in zip(self.files, self.lines, strict=True)]
@@ -139,7 +139,7 @@ class Counters:
             if not self.warp_instructions[mine].any():
                 continue
             result.append(
-                Line(
+                LineCounters(
                     line,
                     file,
                     int(self.warp_instructions[mine].sum()),

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Sequence
 
 from evokern.simt.instruction_set import Operation
-from evokern.simt.segments import Unit, row_class
+from evokern.simt.segments import Routine, row_class
 from evokern.simt.syntax import Address, Immediate, Instruction, Register, Vector
 from evokern.simt.touches import Touch
 
@@ -78,7 +78,7 @@ def worthwhile(instruction: Instruction, operation: Operation) -> bool:
     return instruction.opcode == "mul" and instruction.has("hi")
 
 
-def kind_of_operands(instruction: Instruction, unit: Unit) -> tuple[object, ...] | None:
+def kind_of_operands(instruction: Instruction, routine: Routine) -> tuple[object, ...] | None:
     """Return what must agree for instructions to run as one, None when an operand does not allow it."""
     parts: list[object] = []
     if instruction.opcode == "ld":
@@ -86,22 +86,22 @@ def kind_of_operands(instruction: Instruction, unit: Unit) -> tuple[object, ...]
         if (
             not isinstance(address, Address)
             or not isinstance(address.base, Register)
-            or unit.type_of(address.base.name) is None
+            or routine.type_of(address.base.name) is None
         ):
             return None
         targets = instruction.operands[0]
         names = targets.items if isinstance(targets, Vector) else (targets,)
-        classes = {row_class(unit.type_of(item.name) or "pred") for item in names if isinstance(item, Register)}
+        classes = {row_class(routine.type_of(item.name) or "pred") for item in names if isinstance(item, Register)}
         if len(classes) != 1 or "pred" in classes or not all(isinstance(item, Register) for item in names):
             return None
-        return (row_class(unit.type_of(address.base.name) or "pred"), *classes)
+        return (row_class(routine.type_of(address.base.name) or "pred"), *classes)
     if instruction.opcode == "mma":
         return ()
     for operand in instruction.operands:
         if isinstance(operand, Immediate):
             parts.append(operand)
-        elif isinstance(operand, Register) and unit.type_of(operand.name) is not None and not operand.negated:
-            parts.append(row_class(unit.type_of(operand.name) or "pred"))
+        elif isinstance(operand, Register) and routine.type_of(operand.name) is not None and not operand.negated:
+            parts.append(row_class(routine.type_of(operand.name) or "pred"))
         else:
             return None
     return tuple(parts)
@@ -123,7 +123,7 @@ def orders_memory(instruction: Instruction, operation: Operation) -> str:
 
 
 def plan(
-    unit: Unit, instructions: Sequence[Instruction], operations: Sequence[Operation], touches: Sequence[Touch]
+    routine: Routine, instructions: Sequence[Instruction], operations: Sequence[Operation], touches: Sequence[Touch]
 ) -> IssueOrder:
     """Return the order in which to run a segment's instructions, with groups formed.
 
@@ -131,7 +131,7 @@ def plan(
     next.
 
     Args:
-        unit: the function.
+        routine: the function.
         instructions: those of one segment, without a control instruction at its end.
         operations: what the instruction set says about each of them.
         touches: registers read and written by each of them.
@@ -139,7 +139,7 @@ def plan(
     size = len(instructions)
     keys: list[object] = []
     for instruction, operation in zip(instructions, operations, strict=True):
-        shape = kind_of_operands(instruction, unit) if worthwhile(instruction, operation) else None
+        shape = kind_of_operands(instruction, routine) if worthwhile(instruction, operation) else None
         keys.append(None if shape is None else (instruction.name, shape))
     if sum(key is not None for key in keys) < 2:
         return list(range(size))

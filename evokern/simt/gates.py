@@ -64,7 +64,7 @@ class Gates:
         if isinstance(operand, Immediate):
             return np.where(present, np.uint32(int(operand.value) & 0xFFFFFFFF), np.uint32(0))
         if isinstance(operand, Register):
-            kind, index, _ = segment.unit.slots[operand.name]
+            kind, index, _ = segment.routine.slots[operand.name]
             row = self._batch.registers.row(kind, index, "u32")
             words: Array = np.bitwise_or.reduce(np.where(active.mask, row, np.uint32(0)).reshape(-1, 32), axis=1)
             return words

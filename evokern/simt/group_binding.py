@@ -15,7 +15,7 @@ from evokern.simt.binder import Binder
 from evokern.simt.operations.matrix_ops import bind_products
 from evokern.simt.operations.memory_ops import access_type
 from evokern.simt.operations.table import binding_of
-from evokern.simt.segments import Segment, Unit, row_class
+from evokern.simt.segments import Routine, Segment, row_class
 from evokern.simt.shadow import NUMBER
 from evokern.simt.state import MachineState
 from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
@@ -27,10 +27,10 @@ GROUP_ELEMENTS = 32768
 class GroupBinder(Binder):
     """Hands an operation the gathered rows of several instructions, as if they were more lanes."""
 
-    def __init__(self, state: MachineState, unit: Unit, instructions: list[Instruction], results: int) -> None:
+    def __init__(self, state: MachineState, routine: Routine, instructions: list[Instruction], results: int) -> None:
         super().__init__(state)
         batch = state.batch
-        self.unit = unit
+        self.routine = routine
         self.lanes = batch.lanes * len(instructions)
         self.kinds: dict[str, str] = {}
         self.buffers: dict[str, Array] = {}
@@ -43,7 +43,7 @@ class GroupBinder(Binder):
                 operands.append(operand)
                 continue
             name = f"#{place}"
-            slots = [unit.slots[item.operands[place].name] for item in instructions]  # type: ignore[union-attr]
+            slots = [routine.slots[item.operands[place].name] for item in instructions]  # type: ignore[union-attr]
             kind = slots[0][0]
             self.kinds[name] = kind
             self.rows[name] = np.array([slot[1] for slot in slots])
@@ -99,18 +99,18 @@ def bind_group(
         positions: their places in it.
         single: binds one of them alone, for when not all lanes are active.
     """
-    program, unit = state.batch.program, segment.unit
+    program, routine = state.batch.program, segment.routine
     numbers = [segment.base + position for position in positions]
     instructions = [program.instructions[number] for number in numbers]
     if instructions[0].opcode == "mma":
         binder = Binder(state)
-        binder.start(unit, numbers[0], False)
+        binder.start(routine, numbers[0], False)
         binder.begin_effect()
         return bind_products(instructions, binder)
     if instructions[0].opcode == "ld":
-        return _bind_loads(state, unit, numbers, instructions, [single(position) for position in positions])
+        return _bind_loads(state, routine, numbers, instructions, [single(position) for position in positions])
     operation = program.operations[numbers[0]]
-    group = GroupBinder(state, unit, instructions, operation.results)
+    group = GroupBinder(state, routine, instructions, operation.results)
     action = binding_of(operation)(group.instruction, group)
     return _scattered(state, group, action)
 
@@ -149,7 +149,7 @@ def _scattered(state: MachineState, group: GroupBinder, action: Action) -> Actio
 
 
 def _bind_loads(
-    state: MachineState, unit: Unit, numbers: list[int], instructions: list[Instruction], alone: list[Action]
+    state: MachineState, routine: Routine, numbers: list[int], instructions: list[Instruction], alone: list[Action]
 ) -> Action:
     """Loads from shared memory through addresses in registers; anything unusual is left to single loads."""
     batch, events, shared = state.batch, state.events, state.shared
@@ -158,7 +158,7 @@ def _bind_loads(
     width = size * count
     shift = width.bit_length() - 1
     addresses = [item.operands[1] for item in instructions]
-    sources = [unit.slots[address.base.name] for address in addresses]  # type: ignore[union-attr]
+    sources = [routine.slots[address.base.name] for address in addresses]  # type: ignore[union-attr]
     offsets = np.array([address.offset for address in addresses], np.int64)[:, None]  # type: ignore[union-attr]
     pointers = batch.registers.bits[sources[0][0]]
     # Several loads often go through one register: its row serves them all.
@@ -167,7 +167,7 @@ def _bind_loads(
     targets = [
         item.operands[0].items if isinstance(item.operands[0], Vector) else (item.operands[0],) for item in instructions
     ]
-    slots = [unit.slots[item.name] for items in targets for item in items]  # type: ignore[union-attr]
+    slots = [routine.slots[item.name] for items in targets for item in items]  # type: ignore[union-attr]
     file = batch.registers.bits[slots[0][0]]
     plain = file.itemsize >= size
     rows = np.array([slot[1] for slot in slots])

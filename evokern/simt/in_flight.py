@@ -16,7 +16,7 @@ import numpy as np
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.program import Program
-from evokern.simt.segments import Segment, Unit
+from evokern.simt.segments import Routine, Segment
 from evokern.simt.syntax import Immediate, Instruction, Register, Symbol
 from evokern.simt.touches import factors_of, is_product, sums_of
 
@@ -27,7 +27,7 @@ _State = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Watched:
     """What is to be looked at before an instruction runs."""
 
     reads: tuple[int, ...]
@@ -41,13 +41,13 @@ class Watch:
 class _Paths:
     """Follows the paths through one function."""
 
-    def __init__(self, program: Program, unit: Unit) -> None:
-        self.program, self.unit = program, unit
-        self.segments = [segment for segment in program.segments if segment.unit is unit]
-        names = [name for item in unit.function.instructions if is_product(item)
+    def __init__(self, program: Program, routine: Routine) -> None:
+        self.program, self.routine = program, routine
+        self.segments = [segment for segment in program.segments if segment.routine is routine]
+        names = [name for item in routine.function.instructions if is_product(item)
                  for name in sums_of(item) + factors_of(item)]  # fmt: skip
         self.bit = {name: at for at, name in enumerate(dict.fromkeys(names))}
-        copies = [pair for item in unit.function.instructions if (pair := _copied(item)) is not None]
+        copies = [pair for item in routine.function.instructions if (pair := _copied(item)) is not None]
         known = -1
         while known != len(self.bit):
             known = len(self.bit)
@@ -59,10 +59,10 @@ class _Paths:
         """Return registers as bits."""
         return sum(1 << self.bit[name] for name in {str(name) for name in names} if name in self.bit)
 
-    def watched(self) -> dict[int, Watch]:
+    def watched(self) -> dict[int, Watched]:
         """Return the instructions to look at, with those that copy; none where only copies are left."""
-        states: dict[int, _State] = {self.unit.first_segment: ((0, 0),)}
-        waiting = [self.unit.first_segment]
+        states: dict[int, _State] = {self.routine.first_segment: ((0, 0),)}
+        waiting = [self.routine.first_segment]
         while waiting:
             index = waiting.pop()
             segment = self.program.segments[index]
@@ -73,12 +73,12 @@ class _Paths:
                 if joined != known:
                     states[following] = joined
                     waiting.append(following)
-        found: dict[int, Watch] = {}
+        found: dict[int, Watched] = {}
         for index, state in states.items():
             self._pass(self.program.segments[index], state, found)
         return found if any(watch.reads or watch.writes for watch in found.values()) else {}
 
-    def _pass(self, segment: Segment, state: _State, found: dict[int, Watch] | None) -> _State:
+    def _pass(self, segment: Segment, state: _State, found: dict[int, Watched] | None) -> _State:
         for number in range(segment.base, segment.base + segment.stop - segment.start):
             instruction = self.program.instructions[number]
             if instruction.opcode == "wgmma" and not is_product(instruction):
@@ -102,18 +102,18 @@ class _Paths:
                     state = tuple((group[0] | (writes if group[0] & reads else 0), group[1]) for group in state)
             if found is not None and (late or changed or (copied is not None and reads & sums)):
                 pair = None if copied is None or not reads else (self.bit[copied[0]], self.bit[copied[1]])
-                found[number] = Watch(_places(late), _places(changed), pair)
+                found[number] = Watched(_places(late), _places(changed), pair)
         return state
 
     def _following(self, segment: Segment) -> list[int]:
-        last = segment.unit.function.instructions[segment.stop - 1]
+        last = segment.routine.function.instructions[segment.stop - 1]
         fall = [segment.index + 1]
         if not segment.control or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
             return fall
         labels = [operand.name for operand in last.operands if isinstance(operand, Symbol)]
         if last.opcode == "brx":
-            labels = list(segment.unit.function.branch_targets.get(labels[0], ()))
-        targets = [self.program.label_segment[self.unit.number, label] for label in labels]
+            labels = list(segment.routine.function.branch_targets.get(labels[0], ()))
+        targets = [self.program.label_segment[self.routine.number, label] for label in labels]
         return targets + (fall if last.guard is not None else [])
 
 
@@ -166,16 +166,16 @@ class RegistersInFlight:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self.watched: dict[int, Watch] = {}
+        self.watched: dict[int, Watched] = {}
         self.finished = np.zeros(batch.lanes, np.int64)
         self._tables: dict[int, _Table] = {}
-        for unit in batch.program.units if batch.options.sanitize else ():
-            if any(is_product(item) for item in unit.function.instructions):
-                paths = _Paths(batch.program, unit)
+        for routine in batch.program.routines if batch.options.sanitize else ():
+            if any(is_product(item) for item in routine.function.instructions):
+                paths = _Paths(batch.program, routine)
                 if found := paths.watched():
                     self.watched |= found
                     none = np.full((len(paths.bit), batch.lanes), -1, np.int64)
-                    self._tables[unit.number] = _Table(tuple(paths.bit), paths.bit, none, none.copy())
+                    self._tables[routine.number] = _Table(tuple(paths.bit), paths.bit, none, none.copy())
 
     def load(self) -> None:
         """New blocks."""
@@ -199,11 +199,11 @@ class RegistersInFlight:
         if watch is None:
             return []
         batch = self._batch
-        unit, guard = batch.program.owners[number], batch.program.instructions[number].guard
-        table = self._tables[unit.number]
+        routine, guard = batch.program.owners[number], batch.program.instructions[number].guard
+        table = self._tables[routine.number]
         row = None
         if guard is not None:
-            kind, index, _ = unit.slots[guard.name]
+            kind, index, _ = routine.slots[guard.name]
             row = batch.registers.row(kind, index, "pred")
 
         def run() -> None:

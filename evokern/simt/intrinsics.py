@@ -8,7 +8,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.memory import GLOBAL_BASE, LOCAL_WINDOW
-from evokern.simt.segments import Unit
+from evokern.simt.segments import Routine
 from evokern.simt.settings import End
 from evokern.simt.state import MachineState
 from evokern.simt.syntax import Operand, Symbol
@@ -21,7 +21,7 @@ _FORMAT = re.compile(r"%([-+ #0]*)(\d+|\*)?(?:\.(\d+|\*))?(hh|h|ll|l|z|t|j)?([di
 
 def bind_intrinsic(
     state: MachineState,
-    unit: Unit,
+    routine: Routine,
     name: str,
     returns: tuple[Operand, ...],
     arguments: tuple[Operand, ...],
@@ -33,10 +33,10 @@ def bind_intrinsic(
     Raises:
         Unsupported: a function that the machine does not have.
     """
-    starts = [unit.params[item.name] for item in arguments if isinstance(item, Symbol)]
+    starts = [routine.params[item.name] for item in arguments if isinstance(item, Symbol)]
     if name == "vprintf":
         form, values = (state.params.column(start, "u64") for start in starts)
-        result = state.params.column(unit.params[returns[0].name], "u32") if returns else None  # type: ignore[union-attr]
+        result = state.params.column(routine.params[returns[0].name], "u32") if returns else None  # type: ignore[union-attr]
 
         def printed(active: Active) -> int:
             for lane in active.lanes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.simt.operands import symbols_of
-from evokern.simt.segments import Unit
+from evokern.simt.segments import Routine
 from evokern.simt.syntax import Instruction, Variable
 
 
@@ -19,19 +19,19 @@ class LaneAreas:
     local_bytes: int = 0
     """Bytes of local memory."""
 
-    def place(self, unit: Unit) -> None:
+    def place(self, routine: Routine) -> None:
         """Give the call parameters and local variables of a function their offsets."""
-        function = unit.function
+        function = routine.function
         formals = [] if function.is_entry else [*function.params, *function.returns]
         for variable in [*formals, *(item for item in function.locals.values() if item.space == "param")]:
             self.param_bytes = -(-self.param_bytes // 16) * 16
-            unit.params[variable.name] = self.param_bytes
+            routine.params[variable.name] = self.param_bytes
             self.param_bytes += max(variable.size, 1)
         for variable in function.locals.values():
             if variable.space == "local":
                 align = max(variable.align, 16)
                 self.local_bytes = -(-self.local_bytes // align) * align
-                unit.depot[variable.name] = self.local_bytes
+                routine.depot[variable.name] = self.local_bytes
                 self.local_bytes += variable.size
 
 
@@ -41,18 +41,18 @@ def used_symbols(instructions: Sequence[Instruction]) -> set[str]:
 
 
 def shared_layout(
-    variables: Mapping[str, Variable], units: Sequence[Unit], used: set[str]
+    variables: Mapping[str, Variable], routines: Sequence[Routine], used: set[str]
 ) -> tuple[dict[str, tuple[int, int]], int]:
     """Return (offset, size) of each shared variable, and where dynamic shared memory begins.
 
     Args:
         variables: those of the module.
-        units: the functions, whose own variables are placed behind the module's.
+        routines: the functions, whose own variables are placed behind the module's.
         used: names that occur in the code; other variables of the module take no room.
     """
     found = [item for item in variables.values() if item.space == "shared" and item.name in used]
-    for unit in units:
-        found += [item for item in unit.function.locals.values() if item.space == "shared"]
+    for routine in routines:
+        found += [item for item in routine.function.locals.values() if item.space == "shared"]
     layout: dict[str, tuple[int, int]] = {}
     static = 0
     for variable in found:

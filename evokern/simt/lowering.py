@@ -18,7 +18,7 @@ from evokern.simt.lines import LineTable
 from evokern.simt.operands import symbols_of
 from evokern.simt.program import Program
 from evokern.simt.register_rows import RegisterRows
-from evokern.simt.segments import Segment, Unit, is_warp_barrier, member_mask_key
+from evokern.simt.segments import Routine, Segment, is_warp_barrier, member_mask_key
 from evokern.simt.syntax import Function, Instruction, Symbol, Variable
 from evokern.simt.unsupported import Unsupported, refusal
 
@@ -53,23 +53,23 @@ def lower(
     call_graph.reach(functions[entry])
     call_graph.reach_through_data()
     call_graph.refuse_recursion(functions[entry], (entry,))
-    units = call_graph.units
+    routines = call_graph.routines
     code = _Code(lines, lookup)
-    for unit in units:
-        code.add(unit)
+    for routine in routines:
+        code.add(routine)
     rows, areas = RegisterRows(code.segments, code.instructions, code.operations), LaneAreas()
-    for unit in units:
-        rows.allocate(unit)
-        areas.place(unit)
+    for routine in routines:
+        rows.allocate(routine)
+        areas.place(routine)
     used = used_symbols(code.instructions)
-    shared, static_shared = shared_layout(variables, units, used)
+    shared, static_shared = shared_layout(variables, routines, used)
     formal = {item.name for item in functions[entry].params}
     return Program(
         entry=functions[entry],
         target=target,
         lines=lines,
-        units=units,
-        unit_of=call_graph.unit_of,
+        routines=routines,
+        routine_of=call_graph.routine_of,
         segments=code.segments,
         instructions=code.instructions,
         operations=code.operations,
@@ -106,16 +106,16 @@ class _CallGraph:
     functions: Mapping[str, Function]
     variables: Mapping[str, Variable]
     lines: LineTable
-    units: list[Unit] = field(default_factory=list)
-    unit_of: dict[str, Unit] = field(default_factory=dict)
+    routines: list[Routine] = field(default_factory=list)
+    routine_of: dict[str, Routine] = field(default_factory=dict)
 
     def reach(self, function: Function) -> None:
         """Add a function and all that it names."""
-        if function.name in self.unit_of:
+        if function.name in self.routine_of:
             return
-        unit = Unit(function, len(self.units))
-        self.units.append(unit)
-        self.unit_of[function.name] = unit
+        routine = Routine(function, len(self.routines))
+        self.routines.append(routine)
+        self.routine_of[function.name] = routine
         for instruction in function.instructions:
             for operand in instruction.operands:
                 for name in symbols_of(operand):
@@ -131,9 +131,9 @@ class _CallGraph:
     def reach_through_data(self) -> None:
         """Follow tables of function pointers."""
         known = -1
-        while known != len(self.units):
-            known = len(self.units)
-            names = used_symbols([item for unit in self.units for item in unit.function.instructions])
+        while known != len(self.routines):
+            known = len(self.routines)
+            names = used_symbols([item for routine in self.routines for item in routine.function.instructions])
             for variable in data_variables(self.variables, names):
                 for _, symbol, _, _ in variable.pointers:
                     target = self.functions.get(symbol)
@@ -148,7 +148,7 @@ class _CallGraph:
                     for name in symbols_of(operand):
                         if name in path:
                             raise refusal(self.lines, instruction, f"recursive call of {name}")
-                        if name in self.unit_of:
+                        if name in self.routine_of:
                             self.refuse_recursion(self.functions[name], (*path, name))
 
 
@@ -161,23 +161,23 @@ class _Code:
     segments: list[Segment] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    owners: list[Unit] = field(default_factory=list)
+    owners: list[Routine] = field(default_factory=list)
     label_segment: dict[tuple[int, str], int] = field(default_factory=dict)
 
-    def add(self, unit: Unit) -> None:
+    def add(self, routine: Routine) -> None:
         """Add the segments of a function."""
-        function = unit.function
+        function = routine.function
         operations = self._looked_up(function)
         leaders = _leaders(function, operations)
         starts = sorted(position for position in leaders if position < len(function.instructions))
-        unit.first_segment = len(self.segments)
+        routine.first_segment = len(self.segments)
         segment_at: dict[int, int] = {}
         for start, stop in zip(starts, [*starts[1:], len(function.instructions)], strict=True):
             segment_at[start] = len(self.segments)
             self.segments.append(
                 Segment(
                     len(self.segments),
-                    unit,
+                    routine,
                     start,
                     stop,
                     leaders[start],
@@ -187,10 +187,10 @@ class _Code:
             )
             self.instructions.extend(function.instructions[start:stop])
             self.operations.extend(operations[start:stop])
-            self.owners.extend([unit] * (stop - start))
+            self.owners.extend([routine] * (stop - start))
         for label, position in function.labels.items():
             if position < len(function.instructions):
-                self.label_segment[unit.number, label] = segment_at[position]
+                self.label_segment[routine.number, label] = segment_at[position]
 
     def _looked_up(self, function: Function) -> list[Operation]:
         operations: list[Operation] = []

@@ -31,7 +31,7 @@ from evokern.simt.program import Program
 from evokern.simt.proxies import ProxyFences
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
 from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
-from evokern.simt.segments import Segment, Unit
+from evokern.simt.segments import Routine, Segment
 from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.state import MachineState
@@ -122,13 +122,13 @@ class Machine:
                 for position in (item,) if isinstance(item, int) else item:
                     steps += look(base + position)
             if isinstance(item, int):
-                steps.append(self._bind_one(binder, segment.unit, base + item, masked))
+                steps.append(self._bind_one(binder, segment.routine, base + item, masked))
             else:
-                single = partial(self._bind_at, Binder(self.state), segment.unit, base, masked)
+                single = partial(self._bind_at, Binder(self.state), segment.routine, base, masked)
                 steps.append(bind_group(self.state, segment, item, single))
         if segment.control and bound.end is None:
             number = segment.base + stop - segment.start
-            binder.start(segment.unit, number, False)
+            binder.start(segment.routine, number, False)
             binder.guard = None
             instruction = self._program.instructions[number]
             try:
@@ -141,15 +141,15 @@ class Machine:
             bound.full = steps
         return steps
 
-    def _bind_at(self, binder: Binder, unit: Unit, base: int, masked: bool, position: int) -> Action:
-        return self._bind_one(binder, unit, base + position, masked)
+    def _bind_at(self, binder: Binder, routine: Routine, base: int, masked: bool, position: int) -> Action:
+        return self._bind_one(binder, routine, base + position, masked)
 
-    def _bind_one(self, binder: Binder, unit: Unit, number: int, masked: bool) -> Action:
+    def _bind_one(self, binder: Binder, routine: Routine, number: int, masked: bool) -> Action:
         instruction = self._program.instructions[number]
         operation = self._program.operations[number]
         if operation.kind == "effect" and number in self._effects:
             return self._effects[number]
-        binder.start(unit, number, masked and operation.kind == "lanes")
+        binder.start(routine, number, masked and operation.kind == "lanes")
         binder.guard = None
         try:
             if instruction.guard is not None:
@@ -182,7 +182,7 @@ class Machine:
             Stopped: the launch ended early; the finding says why.
         """
         batch, schedule, gates = self._batch, self._schedule, self._gates
-        first = self._program.unit_of[self._program.entry.name].first_segment
+        first = self._program.routine_of[self._program.entry.name].first_segment
         everyone = Active(batch.live.copy(), batch.live_count, batch.live_count)
         schedule.push(schedule.key(0, first), everyone)
         with np.errstate(all="ignore"):
@@ -256,7 +256,7 @@ class Machine:
 def _prepared(segment: Segment) -> Bound:
     """Return a segment that is not bound to rows yet."""
     bound = Bound(segment, fall=segment.index + 1, size=segment.stop - segment.start)
-    instructions = segment.unit.function.instructions[segment.start : segment.stop]
+    instructions = segment.routine.function.instructions[segment.start : segment.stop]
     bound.polls = any(
         item.opcode in ("atom", "nanosleep", "mbarrier") or item.has("volatile", "acquire", "relaxed")
         for item in instructions

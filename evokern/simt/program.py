@@ -9,7 +9,7 @@ from evokern.errors import SourceError
 from evokern.simt.fusion import IssueOrder, split
 from evokern.simt.instruction_set import Operation
 from evokern.simt.lines import LineTable
-from evokern.simt.segments import Segment, Unit
+from evokern.simt.segments import Routine, Segment
 from evokern.simt.syntax import Function, Immediate, Instruction, Variable
 from evokern.simt.touches import Touch, touch_of
 from evokern.simt.unsupported import refusal
@@ -25,9 +25,9 @@ class Program:
     """Architecture the PTX was made for, for example ``sm_89``."""
     lines: LineTable
     """Source lines of the module."""
-    units: Sequence[Unit]
+    routines: Sequence[Routine]
     """Functions, the kernel first."""
-    unit_of: Mapping[str, Unit]
+    routine_of: Mapping[str, Routine]
     """The same by name."""
     segments: Sequence[Segment]
     """Segments of all functions, in the order of the code."""
@@ -35,7 +35,7 @@ class Program:
     """Instructions of all segments, one after the other: their numbers are places in here."""
     operations: Sequence[Operation]
     """What the instruction set says about each of them."""
-    owners: Sequence[Unit]
+    owners: Sequence[Routine]
     """The function that each of them belongs to."""
     label_segment: Mapping[tuple[int, str], int]
     """(number of the function, label) → segment that begins there."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evokern.errors import SourceError
 from evokern.simt.fusion import IssueOrder, plan
 from evokern.simt.instruction_set import Operation
-from evokern.simt.segments import Segment, Unit, row_class
+from evokern.simt.segments import Routine, Segment, row_class
 from evokern.simt.syntax import Immediate, Instruction, Vector
 from evokern.simt.touches import awaited, registers_touched, touch_of
 from evokern.simt.unsupported import Unsupported
@@ -28,22 +28,22 @@ class RegisterRows:
         self.orders: dict[int, IssueOrder] = {}
         self._segments, self._instructions, self._operations = segments, instructions, operations
 
-    def allocate(self, unit: Unit) -> None:
+    def allocate(self, routine: Routine) -> None:
         """Give every register of a function a row."""
-        order, lasting = self._lasting(unit)
+        order, lasting = self._lasting(routine)
         for name in order:
-            declared = unit.function.register_type(name)
+            declared = routine.function.register_type(name)
             if declared is None:
                 if name[0] == "%":
                     continue
-                raise SourceError(f"function {unit.function.name}: register {name} was not declared")
+                raise SourceError(f"function {routine.function.name}: register {name} was not declared")
             if name in lasting:
-                kind = _class_of(unit, declared)
-                unit.slots[name] = (kind, self._fresh(kind), declared)
+                kind = _class_of(routine, declared)
+                routine.slots[name] = (kind, self._fresh(kind), declared)
         free: dict[str, list[int]] = {}
         for segment in self._segments:
-            if segment.unit is unit:
-                self._share_rows(unit, segment, lasting, free)
+            if segment.routine is routine:
+                self._share_rows(routine, segment, lasting, free)
 
     def constants(self) -> dict[tuple[str, Immediate], int]:
         """Give literals among the registers of matrix instructions rows of their own."""
@@ -62,12 +62,12 @@ class RegisterRows:
         self.rows[kind] += 1
         return row
 
-    def _lasting(self, unit: Unit) -> tuple[list[str], set[str]]:
+    def _lasting(self, routine: Routine) -> tuple[list[str], set[str]]:
         """Return a function's registers in the order of their first use, and those that outlive a segment."""
         first: dict[str, int] = {}
         lasting: set[str] = set()
         for segment in self._segments:
-            if segment.unit is not unit:
+            if segment.routine is not routine:
                 continue
             for number in range(segment.base, segment.base + segment.stop - segment.start):
                 reads, writes = registers_touched(self._instructions[number], self._operations[number])
@@ -77,14 +77,14 @@ class RegisterRows:
                         lasting.add(name)
         return list(first), lasting
 
-    def _share_rows(self, unit: Unit, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
+    def _share_rows(self, routine: Routine, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
         """Give registers that live within a segment rows, in the order of its plan, freed after the last use."""
         numbers = slice(segment.base, segment.base + segment.stop - segment.start)
         instructions, operations = self._instructions[numbers], self._operations[numbers]
         touches = [touch_of(*pair) for pair in zip(instructions, operations, strict=True)]
-        touches = awaited(unit.function, instructions, touches)
+        touches = awaited(routine.function, instructions, touches)
         size = len(instructions) - segment.control
-        order = self.orders[segment.index] = plan(unit, instructions[:size], operations[:size], touches[:size])
+        order = self.orders[segment.index] = plan(routine, instructions[:size], operations[:size], touches[:size])
         steps = [item if isinstance(item, tuple) else (item,) for item in order]
         if segment.control:
             steps.append((size,))
@@ -93,7 +93,7 @@ class RegisterRows:
         for step, members in enumerate(steps):
             for member in members:
                 for name in sorted(str(item) for item in touches[member][0] | touches[member][1]):
-                    if name not in lasting and name != "carry" and unit.type_of(name) is not None:
+                    if name not in lasting and name != "carry" and routine.type_of(name) is not None:
                         born.setdefault(name, step)
                         last[name] = step
         dying: dict[int, list[str]] = {}
@@ -104,18 +104,18 @@ class RegisterRows:
             arriving.setdefault(step, []).append(name)
         for step in range(len(steps)):
             for name in arriving.get(step, ()):
-                declared = unit.type_of(name) or "b32"
-                kind = _class_of(unit, declared)
+                declared = routine.type_of(name) or "b32"
+                kind = _class_of(routine, declared)
                 pool = free.setdefault(kind, [])
-                unit.slots[name] = (kind, pool.pop() if pool else self._fresh(kind), declared)
-                unit.local_names.add(name)
+                routine.slots[name] = (kind, pool.pop() if pool else self._fresh(kind), declared)
+                routine.local_names.add(name)
             for name in dying.get(step, ()):
-                kind, row, _ = unit.slots[name]
+                kind, row, _ = routine.slots[name]
                 free.setdefault(kind, []).append(row)
 
 
-def _class_of(unit: Unit, declared: str) -> str:
+def _class_of(routine: Routine, declared: str) -> str:
     try:
         return row_class(declared)
     except Unsupported as verdict:
-        raise SourceError(f"function {unit.function.name}: {verdict}") from None
+        raise SourceError(f"function {routine.function.name}: {verdict}") from None

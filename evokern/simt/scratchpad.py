@@ -9,7 +9,7 @@ import numpy as np
 from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
 from evokern.simt.batch import Batch
 from evokern.simt.faults import misaligned, outside
-from evokern.simt.segments import Unit
+from evokern.simt.segments import Routine
 from evokern.simt.shadow import SharedShadow
 from evokern.simt.twins import EVERYTHING, Part
 
@@ -169,9 +169,9 @@ class LocalSpace:
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
         name, at = "local memory", 0
-        unit: Unit
-        for unit in self._batch.program.units:
-            for variable, start in unit.depot.items():
+        routine: Routine
+        for routine in self._batch.program.routines:
+            for variable, start in routine.depot.items():
                 if start <= address:
                     name, at = variable, start
         return name, address - at, f"The thread has {self.size} bytes of local memory"

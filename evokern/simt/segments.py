@@ -24,7 +24,7 @@ def row_class(type_name: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Unit:
+class Routine:
     """One function as part of a program."""
 
     function: Function
@@ -49,11 +49,11 @@ class Unit:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Instructions ``start`` … ``stop`` of a unit; the last may be a control instruction."""
+    """Instructions ``start`` … ``stop`` of a routine; the last may be a control instruction."""
 
     index: int
     """Number in the program, ascending with the layout of the code."""
-    unit: Unit
+    routine: Routine
     """Its function."""
     start: int
     """Index of the first instruction in the function."""

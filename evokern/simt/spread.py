@@ -31,7 +31,7 @@ UNEXPLAINED = 0.1
 
 
 @dataclass(frozen=True)
-class Work:
+class GridWork:
     """What each block of a grid does, in the order of their ids."""
 
     pipes: Mapping[str, Array]

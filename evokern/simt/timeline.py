@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evokern.simt.clocks import UNGROUPED, Clocks, Plan, Step, Typical
+from evokern.simt.clocks import UNGROUPED, Clocks, SegmentPlan, Step, Typical
 from evokern.simt.counters import BatchRecord
 from evokern.simt.latencies import Latencies, cost_of
 from evokern.simt.operands import registers_of
@@ -35,7 +35,7 @@ _MEETING = frozenset({"barrier", "async", "commit", "wait", "fence", "product", 
 
 
 @dataclass(frozen=True)
-class Walk:
+class BlockTimes:
     """What the walk found, per block walked; all in SM clocks."""
 
     blocks: tuple[float, ...]
@@ -69,9 +69,9 @@ class Timeline:
         self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
         self.holds, self.demands = holds, demands
         self._rows: dict[tuple[int, str], int] = {}
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, SegmentPlan] = {}
 
-    def walk(self, record: BatchRecord, warps_per_block: int) -> Walk:
+    def walk(self, record: BatchRecord, warps_per_block: int) -> BlockTimes:
         """Walk the record of one batch.
 
         Args:
@@ -100,19 +100,19 @@ class Timeline:
                 done += len(plan.steps)
         ends = state.clock.reshape(-1, warps_per_block).max(1)
         waits = {cause: float(clocks.mean()) for cause, clocks in state.waits.items()}
-        return Walk(tuple(float(end) for end in ends), waits)
+        return BlockTimes(tuple(float(end) for end in ends), waits)
 
     def _plan(self, segment: Segment) -> None:
         if segment.index in self._plans:
             return
-        instructions = segment.unit.function.instructions[segment.start : segment.stop]
+        instructions = segment.routine.function.instructions[segment.start : segment.stop]
         found = [self._step(segment, instruction, segment.base + at) for at, instruction in enumerate(instructions)]
         steps = tuple(step for step in found if step is not None)
         written = dict.fromkeys(row for step in steps for row in step.results)
         demand = None
         if self.demands is not None:
             demand = self.demands.in_line[:, segment.base : segment.base + len(found)].sum(1)
-        self._plans[segment.index] = Plan(
+        self._plans[segment.index] = SegmentPlan(
             steps,
             all(step.kind not in _MEETING for step in steps),
             np.array([*written], np.int64),
@@ -144,4 +144,4 @@ class Timeline:
         return Step(cost.kind, latency, reads, writes, keep, self.holds.get(number), copies)
 
     def _row(self, segment: Segment, name: str) -> int:
-        return self._rows.setdefault((segment.unit.number, name), len(self._rows))
+        return self._rows.setdefault((segment.routine.number, name), len(self._rows))

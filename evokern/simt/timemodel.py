@@ -28,7 +28,7 @@ from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.latencies import latencies_of
 from evokern.simt.pipes import SCHEDULERS, pipe_clocks
-from evokern.simt.spread import Work, extended, place
+from evokern.simt.spread import GridWork, extended, place
 
 HIDE_NORM = 1.5
 """Exponent that joins what an SM does with what the chip has to load: near their sum, for every SM loads first."""
@@ -71,7 +71,7 @@ class LaunchFacts:
     """Distinct bytes that the launch moves through DRAM when they are not in L2."""
     spill_bytes: int = 0
     """Bytes that a thread spills, as the assembler reports."""
-    work: Work | None = None
+    work: GridWork | None = None
     """What each block of the grid does, where blocks differ; the counters of sampled ones stand for it else."""
 
 
@@ -145,7 +145,7 @@ def _any_sm(facts: LaunchFacts, share: int, waves: int, chip: Profile) -> tuple[
     return {name: value / chip.clock_mhz for name, value in clocks.items()}, done / chip.clock_mhz
 
 
-def _last_sm(facts: LaunchFacts, work: Work, resident: int, chip: Profile) -> tuple[dict[str, float], float]:
+def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -> tuple[dict[str, float], float]:
     """Return the terms of the SM that is done last, each block having its own work, and when it is done; µs."""
     busiest = np.max([*work.pipes.values()], axis=0)
     placed = place(work.clocks, np.maximum(work.clocks, busiest * resident), chip.sms, resident)
@@ -177,7 +177,9 @@ def block_clocks(counters: Counters, chip: Profile) -> dict[str, float]:
     return {name: float(clocks[0]) for name, clocks in _clocks(counters, mean, chip).items()}
 
 
-def work_of(grid: tuple[int, int, int], counters: Counters, runs: Array, ends: Sequence[float], chip: Profile) -> Work:
+def work_of(
+    grid: tuple[int, int, int], counters: Counters, runs: Array, ends: Sequence[float], chip: Profile
+) -> GridWork:
     """Return the work of every block of a grid.
 
     Args:
@@ -190,7 +192,7 @@ def work_of(grid: tuple[int, int, int], counters: Counters, runs: Array, ends: S
     shares = runs / np.maximum(runs.sum(0), 1)
     pipes = {name: extended(grid, clocks) for name, clocks in _clocks(counters, shares, chip).items()}
     sectors = shares @ (counters.load_sectors + counters.store_sectors)
-    return Work(pipes, extended(grid, ends), extended(grid, sectors))
+    return GridWork(pipes, extended(grid, ends), extended(grid, sectors))
 
 
 def _clocks(counters: Counters, shares: Array, chip: Profile) -> dict[str, Array]:

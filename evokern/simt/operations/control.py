@@ -11,7 +11,7 @@ from evokern.simt.binder import Binder
 from evokern.simt.intrinsics import bind_intrinsic
 from evokern.simt.operations.table import operation
 from evokern.simt.schedule import MAX_DEPTH
-from evokern.simt.segments import Segment, Unit
+from evokern.simt.segments import Routine, Segment
 from evokern.simt.settings import End
 from evokern.simt.state import MachineState
 from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
@@ -32,7 +32,7 @@ def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
     guard = b.src(Register(i.guard.name), "pred") if i.guard is not None else None
     negated = i.guard.negated if i.guard is not None else False
     if i.opcode == "bra":
-        target = _label(b, segment.unit, i.operands[0])
+        target = _label(b, segment.routine, i.operands[0])
         return (lambda active: target) if guard is None else _branch(b.state, guard, negated, target, fall)
     if i.opcode in ("bar", "barrier") and "warp" in i.modifiers:
         return _guarded(b.state, _warp_barrier(b, segment, i, fall), guard, negated, fall)
@@ -41,12 +41,12 @@ def bind_control(b: Binder, segment: Segment, i: Instruction) -> End:
     return _guarded(b.state, binders[i.opcode](b, segment, i, fall), guard, negated, fall)
 
 
-def _label(b: Binder, unit: Unit, operand: Operand) -> int:
+def _label(b: Binder, routine: Routine, operand: Operand) -> int:
     if not isinstance(operand, Symbol):
         raise Unsupported(f"branch to {operand!r}")
-    if operand.name not in unit.function.labels:
+    if operand.name not in routine.function.labels:
         raise Unsupported(f"branch to the unknown label {operand.name}")
-    known = b.state.batch.program.label_segment.get((unit.number, operand.name))
+    known = b.state.batch.program.label_segment.get((routine.number, operand.name))
     if known is None:
         raise Unsupported(f"branch to {operand.name}, past the last instruction")
     return known
@@ -121,14 +121,14 @@ def _return(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
         if depth == 0:
             _leave(state, active)
             return -1
-        inside = calls.inside.get(segment.unit.number)
+        inside = calls.inside.get(segment.routine.number)
         if inside is not None:
             inside[active.mask] = False
         targets = calls.returns[depth - 1][active.lanes]
         base = schedule.key(depth - 1, 0)
         for target in np.unique(targets):
             part = batch.restrict(active, targets == target)
-            copy = calls.copies.get(int(target), {}).get(segment.unit.number)
+            copy = calls.copies.get(int(target), {}).get(segment.routine.number)
             if copy is not None:
                 to, source, size = copy
                 area = state.params.area
@@ -144,10 +144,10 @@ def _indexed(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     batch, schedule = b.state.batch, b.state.schedule
     index = b.src(i.operands[0], "u32")
     operand = i.operands[1]
-    names = segment.unit.function.branch_targets.get(operand.name) if isinstance(operand, Symbol) else None
+    names = segment.routine.function.branch_targets.get(operand.name) if isinstance(operand, Symbol) else None
     if names is None:
         raise Unsupported("brx.idx without its table")
-    targets = np.array([_label(b, segment.unit, Symbol(name)) for name in names])
+    targets = np.array([_label(b, segment.routine, Symbol(name)) for name in names])
 
     def end(active: Active) -> int:
         chosen = np.minimum(
@@ -181,10 +181,10 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     returns = operands.pop(0).items if isinstance(operands[0], Vector) else ()  # type: ignore[union-attr]
     callee = operands.pop(0)
     arguments = operands[0].items if operands and isinstance(operands[0], Vector) else ()
-    if isinstance(callee, Symbol) and callee.name in batch.program.unit_of:
-        return _enter(state, segment, batch.program.unit_of[callee.name], returns, arguments, fall)
+    if isinstance(callee, Symbol) and callee.name in batch.program.routine_of:
+        return _enter(state, segment, batch.program.routine_of[callee.name], returns, arguments, fall)
     if isinstance(callee, Symbol):
-        return bind_intrinsic(state, segment.unit, callee.name, returns, arguments, b.pc, fall)
+        return bind_intrinsic(state, segment.routine, callee.name, returns, arguments, b.pc, fall)
     if not isinstance(callee, Register):
         raise Unsupported(f"call of {callee!r}")
     target = b.src(callee, "u64")
@@ -193,8 +193,8 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     def end(active: Active) -> int:
         wanted = active.pick(target)
         for value in np.unique(wanted):
-            unit = batch.program.units[int(value)] if int(value) < len(batch.program.units) else None
-            if unit is None or unit.function.is_entry:
+            routine = batch.program.routines[int(value)] if int(value) < len(batch.program.routines) else None
+            if routine is None or routine.function.is_entry:
                 batch.report_lanes(
                     "trap", segment.base, active.lanes, detail="A call through a pointer that is no function"
                 )
@@ -202,7 +202,7 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
                 return -1
             part = active if wanted.shape[0] == 1 else batch.restrict(active, wanted == value)
             if int(value) not in ends:
-                ends[int(value)] = _enter(state, segment, unit, returns, arguments, fall, indirect=True)
+                ends[int(value)] = _enter(state, segment, routine, returns, arguments, fall, indirect=True)
             ends[int(value)](part)
         return -1
 
@@ -212,14 +212,14 @@ def _call(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
 def _enter(
     state: MachineState,
     segment: Segment,
-    callee: Unit,
+    callee: Routine,
     returns: tuple[Operand, ...],
     arguments: tuple[Operand, ...],
     fall: int,
     *,
     indirect: bool = False,
 ) -> End:
-    batch, schedule, calls, caller = state.batch, state.schedule, state.calls, segment.unit
+    batch, schedule, calls, caller = state.batch, state.schedule, state.calls, segment.routine
     area = state.params.area
     copies: list[tuple[int, int, int]] = []
     for operand, formal in zip(arguments, callee.function.params, strict=True):
@@ -268,7 +268,7 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
             raise Unsupported("bar.red of a constant")
         row = b.src(Register(source.name), "pred")
         kind = "popc" if i.has("popc") else "and" if i.has("and") else "or"
-        out = b.file.row(*b.unit.slots[result.name][:2], "u32" if kind == "popc" else "pred")  # type: ignore[union-attr]
+        out = b.file.row(*b.routine.slots[result.name][:2], "u32" if kind == "popc" else "pred")  # type: ignore[union-attr]
         reduction = (kind, row, source.negated, out)
     else:
         reduction = None

@@ -99,7 +99,7 @@ def bind_products(group: list[Instruction], b: Binder) -> Action:
 def slot_of(operand: Operand, b: Binder, kind: str) -> int:
     """Return the row of the register file that holds an operand of a matrix instruction."""
     name = getattr(operand, "name", None)
-    known = b.unit.slots.get(name) if isinstance(name, str) else None
+    known = b.routine.slots.get(name) if isinstance(name, str) else None
     if known is not None and known[0] == kind:
         return known[1]
     if isinstance(operand, Immediate):

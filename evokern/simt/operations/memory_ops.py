@@ -116,10 +116,10 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
     typed = kind if kind[0] in "us" else f"u{8 * size}"
     if isinstance(address, Address) and isinstance(address.base, Symbol):
         name = address.base.name
-        if name in b.unit.params:
-            start = b.unit.params[name] + address.offset
+        if name in b.routine.params:
+            start = b.routine.params[name] + address.offset
             columns = [state.params.column(start + index * size, typed) for index in range(count)]
-        elif b.unit.function.is_entry:
+        elif b.routine.function.is_entry:
             if name not in state.params.offsets:
                 raise Unsupported(f"parameter {name} was not declared")
             columns = [state.params.entry_value(name, address.offset + index * size, typed) for index in range(count)]
@@ -132,7 +132,7 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
                 active.put(out, active.pick(column))
 
         return run
-    if not b.unit.function.is_entry:
+    if not b.routine.function.is_entry:
         raise Unsupported("a computed address of a function parameter")
     row, offset = address_rows(address, b, "global")
     site = Site()
@@ -197,10 +197,12 @@ def store(i: Instruction, b: Binder) -> Action:
 
 def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Action:
     address = i.operands[0]
-    if not (isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in b.unit.params):
+    if not (
+        isinstance(address, Address) and isinstance(address.base, Symbol) and address.base.name in b.routine.params
+    ):
         raise Unsupported("a computed address of a call parameter")
     size = TYPE_BYTES[kind]
-    start = b.unit.params[address.base.name] + address.offset
+    start = b.routine.params[address.base.name] + address.offset
     columns = [b.state.params.column(start + index * size, f"u{8 * size}") for index in range(len(rows))]
     active_of = b.active
 
