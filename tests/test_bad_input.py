@@ -55,6 +55,7 @@ def _change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -234,6 +235,7 @@ def test_another_device_is_refused(here: Path) -> None:
     assert "--fresh" in told
 
 
+@pytest.mark.thorough
 def test_a_changed_study_is_refused(here: Path) -> None:
     """Changed settings are named with old and new value, and both ways on: `--fresh` and `--go-on`."""
     _search_some()

@@ -90,6 +90,7 @@ def test_a_space_is_exhausted_by_either_arm(tmp_path: Path) -> None:
     assert found.best.evaluation.time_us == min(a.time_us for a in table.answers.values() if a.time_us)
 
 
+@pytest.mark.thorough
 def test_show_tells_both_arms(tmp_path: Path) -> None:
     """`show` and `--json` give trials, best and the time to reach it for each arm; one trial says which arm drew it."""
     db = tmp_path / "a.db"

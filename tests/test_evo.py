@@ -299,6 +299,7 @@ def test_a_prior_fills_the_wait_for_the_first_results() -> None:
     assert len({p.config for p in proposals}) == 40
 
 
+@pytest.mark.thorough
 def test_a_code_choice_that_a_prior_may_misjudge_is_tried_in_the_wait() -> None:
     """All the best of a prior make one choice; in a large window the best of others are tried beside them."""
     space = kernel_space()
@@ -336,6 +337,7 @@ def test_of_what_a_prior_cannot_tell_apart_one_is_tried() -> None:
     assert [config.WARPS for config in praised] == sorted({config.WARPS for config in feasible})[: len(praised)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("told", "milliseconds"), [(1000, 3.0), (5000, 8.0)])
 def test_a_proposal_stays_cheap(told: int, milliseconds: float) -> None:
     """12 genes, window 8: the mean over some windows stays within five times what an idle machine needs at most."""
@@ -388,6 +390,7 @@ def test_pending_rows_narrow_the_variance_and_leave_the_mean() -> None:
     assert process.predict(y)[1] == pytest.approx(whole.predict(y)[1])
 
 
+@pytest.mark.thorough
 def test_a_large_space_lets_fewer_genes_decide() -> None:
     """Length scales may lie farther from what is believed beforehand than in a short list, so more genes fade out."""
     genome = Genome(large_space())

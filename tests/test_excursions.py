@@ -50,6 +50,7 @@ def searched() -> tuple[list[Proposal], History]:
     return search(400, 3)
 
 
+@pytest.mark.thorough
 def test_a_basin_that_must_be_tuned_before_it_pays_is_found(searched: tuple[list[Proposal], History]) -> None:
     """A search that has tuned one basin leaves it for another whose untuned candidates look five times slower."""
     times = [two_basins(proposal.config) for proposal in searched[0]]
@@ -57,6 +58,7 @@ def test_a_basin_that_must_be_tuned_before_it_pays_is_found(searched: tuple[list
     assert min(times) == 0.0
 
 
+@pytest.mark.thorough
 def test_excursions_get_half_the_trials_and_hold_a_value(searched: tuple[list[Proposal], History]) -> None:
     """Once a search is stuck every second trial belongs to an excursion, and all of its trials have its value."""
     proposals, _ = searched
@@ -71,6 +73,7 @@ def test_excursions_get_half_the_trials_and_hold_a_value(searched: tuple[list[Pr
         assert proposal.info["turn"] == f"excursion {gene}={root.config[gene]}"
 
 
+@pytest.mark.thorough
 def test_slots_hold_different_values(searched: tuple[list[Proposal], History]) -> None:
     """No two excursions under way are in the same niche."""
     proposals, history = searched
@@ -84,6 +87,7 @@ def test_slots_hold_different_values(searched: tuple[list[Proposal], History]) -
     assert len(seen_by(history)) == len(proposals)
 
 
+@pytest.mark.thorough
 def test_an_excursion_ends_when_it_stops_climbing(searched: tuple[list[Proposal], History]) -> None:
     """No excursion goes on for long after its last improvement on the best of its niche."""
     proposals, _ = searched

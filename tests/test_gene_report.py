@@ -55,6 +55,7 @@ def _trials(count: int = 200, seed: int = 1, fails: bool = False) -> list[Trial]
     return found
 
 
+@pytest.mark.thorough
 def test_importance_finds_what_decides_with_true_effects() -> None:
     """Shares are in the true order, the intervals hold the true ratios, and dead genes decide nothing."""
     trials = [t for t in _trials() if t.outcome is Outcome.MEASURED]

@@ -66,6 +66,7 @@ def test_an_old_database_is_older_than_the_schema(old: Path) -> None:
     assert max(known_migrations()) not in _applied(old)
 
 
+@pytest.mark.thorough
 def test_reading_leaves_an_old_database_as_it_is(old: Path) -> None:
     """Every reading command works on it, and changes no byte of it."""
     before = old.read_bytes()

@@ -79,6 +79,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_a_thousand_trials_make_a_small_page_in_seconds(thousand: Path, tmp_path: Path) -> None:
     """At most 5 s and 8 MB for 1,000 trials."""
     began = time.process_time()
@@ -88,6 +89,7 @@ def test_a_thousand_trials_make_a_small_page_in_seconds(thousand: Path, tmp_path
     assert (tmp_path / "r.html").stat().st_size <= 8e6
 
 
+@pytest.mark.thorough
 def test_the_page_stands_alone_and_is_escaped(thousand: Path) -> None:
     """Nothing is fetched, every element is closed, every link has its target, and no text becomes markup."""
     with open_readonly(thousand) as reader:
@@ -103,6 +105,7 @@ def test_the_page_stands_alone_and_is_escaped(thousand: Path) -> None:
     assert "@import" not in text
 
 
+@pytest.mark.thorough
 def test_every_plot_is_drawn_inside_its_frame(thousand: Path) -> None:
     """Each SVG is well-formed, has something in it, and no point or text lies outside."""
     with open_readonly(thousand) as reader:

@@ -32,6 +32,7 @@ def test_the_package_is_the_api(tmp_path: Path) -> None:
     assert not found.interrupted
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("keywords", "window"),
     [({"trials": 20}, 8), ({"trials": 150}, 9), ({"trials": 5000}, 51), ({"trials": 20, "window": 40}, 40), ({}, 51)],
@@ -76,6 +77,7 @@ def test_the_grid_records_infeasible_cells_without_the_device(tmp_path: Path) ->
     assert first.evaluation.reason == "rows: needs 32, has 16"
 
 
+@pytest.mark.thorough
 def test_all_failures_are_recorded_and_end_nothing(tmp_path: Path) -> None:
     """Crashing, hanging, wrong, greedy and uncompilable candidates are outcomes; every one is in the store."""
     db = tmp_path / "a.db"

@@ -73,6 +73,7 @@ def test_a_loop_that_never_ends_is_ended_early(name: str, issued: list[int]) -> 
     assert LIMIT // 8 < issued[0] < LIMIT // 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FINITE)
 def test_a_long_loop_runs_to_its_end(name: str) -> None:
     """What changes a register, any memory or only the clock is not taken for endless."""

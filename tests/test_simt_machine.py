@@ -365,6 +365,7 @@ def test_wrong_arguments_are_told() -> None:
         run("saxpi")
 
 
+@pytest.mark.thorough
 def test_cooperative_groups_and_barrier_objects() -> None:
     """Tiles, grid-wide barriers and cuda::barrier from the CUDA headers."""
     x = np.arange(64, dtype=np.float32)

@@ -174,6 +174,7 @@ def test_blocks_count_as_equal_within_a_twentieth() -> None:
     assert not spread.are_equal(uneven)
 
 
+@pytest.mark.thorough
 def test_a_causal_mask_saves_nothing_while_each_sm_has_one_block() -> None:
     """The attention kernel at 2,8,512,64 in blocks of 64 rows: the last rows see all keys, mask or none."""
     study = find_study("attention-causal")

@@ -50,6 +50,7 @@ def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert _failures(name) == (0, {})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "old", "new", "check", "message"),
     [
@@ -83,6 +84,7 @@ def test_each_defect_is_found(folder: Path, file: str, old: str, new: str, check
     assert message in failures[check]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("old", "new", "check", "message", "others"),
     [
@@ -155,6 +157,7 @@ def test_an_infeasible_default_is_found(folder: Path) -> None:
     assert "block_extent: needs 2048" in _failures("scale")[1]["default candidate"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 @pytest.mark.parametrize(
     ("old", "new", "message"),

@@ -43,6 +43,7 @@ def _compiled(rendered: tuple[object, ...], architecture: str) -> Program | Comp
     return compile_program(source, name, dict(headers), options, entries, architecture)  # type: ignore[arg-type, call-overload]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("architecture", "chip"), [("sm_80", "a100"), ("sm_89", "l4"), ("sm_90", "h200")])
 @pytest.mark.parametrize("path", STUDY_FILES, ids=lambda path: path.stem)
 def test_each_default_candidate_compiles_and_fits(

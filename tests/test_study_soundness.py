@@ -92,6 +92,7 @@ WRONG = [
 """What is wrong with a study, and how it is told."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("wrong", "told"), WRONG)
 def test_a_search_says_what_the_list_says(here: Path, wrong: dict[str, str], told: str) -> None:
     """What is wrong with a study is listed, without running anything, in the words in which a search refuses it."""
@@ -154,6 +155,7 @@ def test_of_genes_that_are_computed_nothing_is_said(here: Path, old: str, new: s
     assert said(here, "BLCK_M = [16]") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("old", "new"),
     [

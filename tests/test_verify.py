@@ -45,6 +45,7 @@ def trusted_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(DATA)
 
 
+@pytest.mark.thorough
 def test_a_right_champion_is_proved(db: Path) -> None:
     """Gate, sanitizer, playoff of predictions and fuzzing pass; the proof is kept with the study."""
     code, told, _ = invoke("verify", "right", "--db", str(db), "--fuzz", "2s", "--seed", "3", "--json")
@@ -70,6 +71,7 @@ def test_predictions_are_compared_within_a_margin() -> None:
     assert "a tie with trial 1 by predicted times, less than 1 % apart (they have no noise)" in stage.detail
 
 
+@pytest.mark.thorough
 def test_a_planted_bug_is_found_by_fuzzing_alone(db: Path) -> None:
     """A champion that is wrong at tails passes its own gate; `verify --fuzz` exits with 1 and names the shape."""
     code, told, _ = invoke("verify", "planted", "--db", str(db))
@@ -90,6 +92,7 @@ def test_a_trial_that_was_far_slower_plays_no_playoff(theirs: float | None, play
     assert not rivals(trial(0, 5.0), trial(0, 5.0))
 
 
+@pytest.mark.thorough
 def test_each_choice_is_taken_back(db: Path) -> None:
     """The ablation has a row for each gene that differs from the default, with its predicted effect, and is kept."""
     with open_readonly(db) as reader:
