@@ -23,7 +23,7 @@ from evokern.feasibility import launches_of
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
 from evokern.render import render
-from evokern.search._diagnose import DiagnosisSettings, Failure
+from evokern.search._diagnose import DiagnosisJob, DiagnosisSettings
 from evokern.simt import Finding
 from evokern.simt.endless import REPEATS
 from evokern.simt.findings import FATAL
@@ -62,7 +62,7 @@ class DiagnosisWorker:
         self._kernel = load_kernel(settings.folder)
         self.greeting: dict[str, Any] = {}
 
-    def handle(self, job: Failure) -> Mapping[str, Any]:
+    def handle(self, job: DiagnosisJob) -> Mapping[str, Any]:
         """Return the evidence that belongs on the candidate's record."""
         settings = self._settings
         found: Diagnosis | None = None
