@@ -15,7 +15,7 @@ from evokern.device.table import Table, TableDevice, measured
 from evokern.profiles import chip
 from evokern.samplers import History, make_sampler
 from evokern.search import SearchResult
-from evokern.search._loop import Limits, Loop, Nowhere
+from evokern.search._loop import Limits, Loop, NullRecorder
 from evokern.space import Config, Gene, Mutation, Parameter, Space
 from evokern.store import open_readonly
 from evokern.study import SamplerSettings, Study
@@ -70,7 +70,7 @@ def loop_over(
     """Search a recording without a store; returns its trials in number order, why it ended, and the loop."""
     trials_seen: dict[int, Trial] = {trial.number: trial for trial in earlier[1]}
 
-    class Kept(Nowhere):
+    class Kept(NullRecorder):
         def record(self, trial: Trial, elapsed_s: float) -> None:
             trials_seen[trial.number] = trial
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evokern.errors import StudyError
 from evokern.samplers import History, Prior, make_sampler
-from evokern.samplers._base import Result
+from evokern.samplers._base import TrialResult
 from evokern.samplers.evo import EvoSampler
 from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
 from evokern.samplers.evo._features import features_of
@@ -27,7 +27,7 @@ from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
 from evokern.samplers.evo._sampler import NICHE_TURN, PATIENCE, PROGRESS, RESTART_TURN
 from evokern.samplers.evo._surrogate import DOUBTER, LARGE, OPEN_MINDED, SMALL, Ensemble, Scale, fit, representative
-from evokern.samplers.evo._twins import Twins
+from evokern.samplers.evo._twins import InertGenes
 from evokern.space import Config, Gene, Mutation, Parameter, Space
 from evokern.trial import Outcome, Proposal
 
@@ -89,7 +89,7 @@ def search(
     def tell(number: int) -> None:
         config = history.pending[number]
         outcome, value, fingerprint = answer(config)
-        history.tell(Result(number, config, outcome, value, fingerprint))
+        history.tell(TrialResult(number, config, outcome, value, fingerprint))
 
     for number in range(trials):
         if number in restart_at:
@@ -232,8 +232,8 @@ def test_dead_genes_are_not_varied() -> None:
     repeats = [index for index, key in enumerate(folded) if key in folded[:index]]
     assert not [index for index in repeats if index > 100]
     seen = Ledger(Genome(kernel_space())).read(history)
-    (dead,) = [d for d in Twins(Genome(kernel_space()), seen.rows, seen.prints).dead if d.beside is None]
-    assert GENES[dead.gene].name == "UNROLL"
+    (inert,) = [g for g in InertGenes(Genome(kernel_space()), seen.rows, seen.prints).genes if g.beside is None]
+    assert GENES[inert.gene].name == "UNROLL"
 
 
 def test_a_gene_dead_beside_a_value_is_recognised() -> None:
@@ -241,9 +241,9 @@ def test_a_gene_dead_beside_a_value_is_recognised() -> None:
     genome = Genome(Space((Parameter("A", (1, 2)), Parameter("B", (1, 2, 3)))))
     rows = genome.rows(genome.space.grid())
     prints = np.array([0, 0, 0, 1, 2, 3])
-    twins = Twins(genome, rows, prints)
-    assert [(d.gene, d.beside) for d in twins.dead] == [(1, (0, 0))]
-    assert twins.fresh(rows[[1, 4]], rows[[0, 3]]).tolist() == [False, True]
+    inert = InertGenes(genome, rows, prints)
+    assert [(g.gene, g.beside) for g in inert.genes] == [(1, (0, 0))]
+    assert inert.fresh(rows[[1, 4]], rows[[0, 3]]).tolist() == [False, True]
 
 
 def test_each_trial_says_where_it_comes_from() -> None:
@@ -348,7 +348,7 @@ def test_a_proposal_stays_cheap(told: int, milliseconds: float) -> None:
 
     def tell(number: int) -> None:
         config = history.pending[number]
-        history.tell(Result(number, config, Outcome.MEASURED, math.log(9 + abs(config.P1 - 4) + config.P2)))
+        history.tell(TrialResult(number, config, Outcome.MEASURED, math.log(9 + abs(config.P1 - 4) + config.P2)))
 
     number = 0
     while number < told:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evokern.samplers import History
-from evokern.samplers._base import Result
+from evokern.samplers._base import TrialResult
 from evokern.samplers.evo import EvoSampler, _excursions
 from evokern.samplers.evo._generations import GENERATION
 from evokern.samplers.evo._genome import Genome
@@ -33,7 +33,7 @@ def search(trials: int, seed: int) -> tuple[list[Proposal], History]:
     for number in range(trials):
         if number >= WINDOW:
             config = history.pending[number - WINDOW]
-            history.tell(Result(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
+            history.tell(TrialResult(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
         proposal = sampler.propose(history, number)
         assert proposal is not None
         history.commit(number, proposal)
@@ -115,7 +115,7 @@ def test_a_search_that_gets_better_is_not_stuck() -> None:
             number = len(history.proposals)
             config = SPACE.canonical({"TILE": TILES[number % 6], **{f"P{i}": 1 << (number >> i & 3) for i in range(6)}})
             history.commit(number, Proposal(config))
-            history.tell(Result(number, config, Outcome.MEASURED, value))
+            history.tell(TrialResult(number, config, Outcome.MEASURED, value))
 
     tell([1.0 - 0.05 * step for step in range(20)])
     assert not _excursions.is_stuck(seen_by(history))
@@ -133,10 +133,10 @@ def test_excursions_survive_an_interruption() -> None:
         again.commit(number, proposal)
         if number >= WINDOW:
             config = again.pending[number - WINDOW]
-            again.tell(Result(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
+            again.tell(TrialResult(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
     for number in range(len(proposals) - 20, len(proposals)):
         config = again.pending[number - WINDOW]
-        again.tell(Result(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
+        again.tell(TrialResult(number - WINDOW, config, Outcome.MEASURED, two_basins(config)))
         proposal = sampler.propose(again, number)
         assert proposal is not None
         again.commit(number, proposal)

@@ -13,7 +13,7 @@ from paths import DATA
 from evokern.profiles import CHIPS
 from evokern.search import SessionRequest
 from evokern.search._find import find
-from evokern.search._identity import Subject
+from evokern.search._identity import SearchTarget
 from evokern.search._model_search import search_model
 from evokern.study import Study
 
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
 
 
-def faulty(**genes: Any) -> Subject:
+def faulty(**genes: Any) -> SearchTarget:
     study = Study(name="faulty", kernel=str(FAULTY), problems=("300",), genes=genes)
     return find(study, SessionRequest(device="sim:l4", trust=True))
 

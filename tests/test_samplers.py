@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from evokern.errors import StudyError
-from evokern.samplers import NAMES, History, Result, make_sampler, trial_seed
+from evokern.samplers import History, TrialResult, make_sampler, trial_seed
 from evokern.samplers._base import constraints, objective
 from evokern.samplers.optuna_view import OptunaView
+from evokern.study import SAMPLERS
 from evokern.trial import Evaluation, Outcome, Proposal, Timing, Trial
 
-GUARDED = [name for name in NAMES if name != "grid"]
-QUICK = [name for name in NAMES if name != "gp"]  # a Gaussian process takes 0.2 s a proposal
+GUARDED = [name for name in SAMPLERS if name != "grid"]
+QUICK = [name for name in SAMPLERS if name != "gp"]  # a Gaussian process takes 0.2 s a proposal
 
 
 @pytest.mark.parametrize("name", GUARDED)
@@ -63,7 +64,7 @@ def test_seeds_differ(name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_a_search_interrupted_anywhere_goes_on_as_if_it_had_not_been(name: str) -> None:
     """From any prefix, with any of the trials in flight lost, the rest of the sequence is the uninterrupted one."""
     count, window, cuts = (16, 4, (13,)) if name == "gp" else (70, 8, (1, 9, 33, 52))
@@ -102,7 +103,7 @@ def test_a_proposal_sees_nothing_newer_than_the_window(name: str) -> None:
     """Another result of trial k changes no proposal up to k + W - 1."""
     window, changed = 6, 12
     space = small_table().space()
-    told: list[Result] = []
+    told: list[TrialResult] = []
     for flip in (False, True):
         history, sampler = History(space), make_sampler(name, space, {}, 1, window)
         proposed = []
@@ -110,7 +111,7 @@ def test_a_proposal_sees_nothing_newer_than_the_window(name: str) -> None:
             while len(history.results) <= number - window:
                 n = len(history.results)
                 value = 1.0 + n % 5 - (10.0 if flip and n == changed else 0.0)
-                told.append(Result(n, proposed[n].config, Outcome.MEASURED, value))
+                told.append(TrialResult(n, proposed[n].config, Outcome.MEASURED, value))
                 history.tell(told[-1])
             proposal = sampler.propose(history, number)
             assert proposal is not None
@@ -176,7 +177,7 @@ def test_outcomes_as_optuna_sees_them(outcome: Outcome) -> None:
     history = History(space)
     config = space.default()
     history.commit(0, Proposal(config))
-    history.tell(Result.of(Trial(0, Proposal(config), _evaluation(outcome))))
+    history.tell(TrialResult.of(Trial(0, Proposal(config), _evaluation(outcome))))
     view = OptunaView(history)
     view.catch_up()
     trial = view.study.get_trials()[0]

@@ -18,7 +18,7 @@ from stored_studies import MEASURED, record
 
 from evokern.device import BaselineResult, StartReport
 from evokern.errors import StoreError, StudyError
-from evokern.samplers import Result
+from evokern.samplers import TrialResult
 from evokern.space import Config
 from evokern.store import Store, StudyRecord, dumps, fastest_baseline, interval_us, open_readonly
 from evokern.store import _files as files
@@ -46,7 +46,7 @@ def fill(store: Store, outcomes: list[Evaluation]) -> StudyRecord:
         session.propose(number, proposal, 1.0 + number)
         trial = Trial(number, proposal, evaluation, 2.0 + number)
         session.record(trial, 2.0 + number)
-        session.tell(Result.of(trial))
+        session.tell(TrialResult.of(trial))
     session.ended(2.0 + len(outcomes), "trials")
     return study
 
@@ -180,7 +180,7 @@ def test_adopting_mends_what_an_interruption_left_half_written(tmp_path: Path) -
         with Store(db) as store:
             session = store.session(study, space)
             proposals, trials = session.earlier()
-            session.adopt(proposals, [Result.of(trial) for trial in trials])
+            session.adopt(proposals, [TrialResult.of(trial) for trial in trials])
         found = optuna.load_study(study_name="small", storage=f"sqlite:///{db}").get_trials()
         assert [trial.state.name for trial in found] == ["COMPLETE"] * 3
         assert [trial.params for trial in found] == [dict(trial.config) for trial in trials]
@@ -198,7 +198,7 @@ def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path)
         with pytest.raises(ZeroDivisionError), session.together():
             trial = Trial(0, Proposal(cells[0]), MEASURED)
             session.record(trial, 1.0)
-            session.tell(Result.of(trial))
+            session.tell(TrialResult.of(trial))
             session.propose(1, Proposal(cells[1], rejections={"rows": 3}), 1.0)
             raise ZeroDivisionError
     with Store(tmp_path / "a.db") as store:

@@ -23,7 +23,7 @@ from evokern.feasibility import launches_of
 from evokern.kernel import Kernel, Problem
 from evokern.profiles import Profile
 from evokern.render import render
-from evokern.search._diagnose import Failure
+from evokern.search._diagnose import DiagnosisJob
 from evokern.simt import Finding
 from evokern.simt.endless import REPEATS
 from evokern.simt.findings import FATAL
@@ -61,7 +61,7 @@ class DiagnosisWorker:
         self._context, self._kernel = context, context.kernel()
         self.greeting: dict[str, Any] = {}
 
-    def handle(self, job: Failure) -> Mapping[str, Any]:
+    def handle(self, job: DiagnosisJob) -> Mapping[str, Any]:
         """Return the evidence that belongs on the candidate's record."""
         found: Diagnosis | None = None
         for problem in self._context.problems:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evokern.explain.failures import WORKED, pattern
 from evokern.samplers.evo._genome import Genome, Rows
-from evokern.samplers.evo._twins import Twins, single_gene_pairs
+from evokern.samplers.evo._twins import InertGenes, single_gene_pairs
 from evokern.space import Gene, Space, Value
 from evokern.trial import Outcome, Trial
 
@@ -82,13 +82,13 @@ def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[
     prints = np.array(
         [codes.setdefault(trial.evaluation.fingerprint, len(codes)) for trial in ran], dtype=np.int64
     )  # fmt: skip
-    for dead in Twins(genome, rows, prints).dead:
-        gene, where = genome.genes[dead.gene], ""
-        if dead.beside is not None:
-            other = genome.genes[dead.beside[0]]
-            where = f" while {other.name}={other.values[dead.beside[1]]}"
-        text = f"{gene.name} changes no machine code{where}: equal in {dead.pairs} of {dead.pairs} pairs"
-        yield GeneFinding(gene.name, "dead", text, dead.pairs)
+    for inert in InertGenes(genome, rows, prints).genes:
+        gene, where = genome.genes[inert.gene], ""
+        if inert.beside is not None:
+            other = genome.genes[inert.beside[0]]
+            where = f" while {other.name}={other.values[inert.beside[1]]}"
+        text = f"{gene.name} changes no machine code{where}: equal in {inert.pairs} of {inert.pairs} pairs"
+        yield GeneFinding(gene.name, "dead", text, inert.pairs)
 
 
 def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneFinding]:

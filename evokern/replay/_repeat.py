@@ -11,7 +11,7 @@ from evokern.errors import InternalError
 from evokern.fork_server import ForkServer
 from evokern.replay._results import OnRepeat, Repeat, Settings
 from evokern.samplers import History, make_sampler
-from evokern.search._loop import Limits, Loop, Nowhere
+from evokern.search._loop import Limits, Loop, NullRecorder
 from evokern.space import Config
 from evokern.store import open_recording
 from evokern.study import Study
@@ -22,7 +22,7 @@ DEADLINE_S = 24 * 3600.0
 """Seconds of one repeat: some samplers take seconds a proposal, none takes a day."""
 
 
-class Curve(Nowhere):
+class Curve(NullRecorder):
     """A recorder that keeps the best time after each evaluation."""
 
     def __init__(self) -> None:

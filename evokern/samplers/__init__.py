@@ -17,8 +17,8 @@ from evokern.errors import StudyError, nearest
 from evokern.samplers._base import (
     Explain,
     History,
-    Result,
     Sampler,
+    TrialResult,
     objective,
     trial_seed,
 )
@@ -26,8 +26,6 @@ from evokern.samplers._prior import Prior
 from evokern.space import Space
 from evokern.study import SAMPLERS
 
-NAMES = SAMPLERS
-"""Every sampler."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""
 
@@ -44,7 +42,7 @@ def make_sampler(
     """Build a sampler.
 
     Args:
-        name: one of `NAMES`.
+        name: one of `evokern.study.SAMPLERS`.
         space: genes with feasibility bound.
         options: the sampler's own keyword arguments, from the study's `[sampler]` table.
         seed: the study's seed.
@@ -67,7 +65,7 @@ def make_sampler(
 
         grid: Sampler = _build(name, GridSampler, options, space=space)
         return grid
-    if name in NAMES:
+    if name in SAMPLERS:
         from evokern.samplers._optuna import OptunaSampler, optuna_class
 
         rest = {option: value for option, value in options.items() if option != "guard"}
@@ -76,7 +74,7 @@ def make_sampler(
             raise StudyError(f"sampler {name}: guard = {guarded!r}; write true or false")
         _build(name, optuna_class(name), rest, seed=seed, constraints_func=None)
         return OptunaSampler(name, rest, seed, named, guarded=guarded)
-    raise StudyError(f"there is no sampler {name!r}: {nearest(name, NAMES)}")
+    raise StudyError(f"there is no sampler {name!r}: {nearest(name, SAMPLERS)}")
 
 
 def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any:
@@ -93,13 +91,12 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
 
 
 __all__ = [
-    "NAMES",
     "WARM",
     "Explain",
     "History",
     "Prior",
-    "Result",
     "Sampler",
+    "TrialResult",
     "make_sampler",
     "objective",
     "trial_seed",

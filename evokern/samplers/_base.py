@@ -27,7 +27,7 @@ Explain = Callable[[Config], str]
 
 
 @dataclass(frozen=True)
-class Result:
+class TrialResult:
     """What a sampler may know of one finished trial."""
 
     number: int
@@ -44,7 +44,7 @@ class Result:
     """Constraint → amount; above 0 is violated, graded where the amount is known."""
 
     @classmethod
-    def of(cls, trial: Trial) -> Result:
+    def of(cls, trial: Trial) -> TrialResult:
         """Return what a sampler may know of a recorded trial."""
         seen = trial.evaluation
         return cls(trial.number, trial.config, seen.outcome, objective(seen), seen.fingerprint, constraints(seen))
@@ -89,7 +89,7 @@ class History:
         """The genes, and which configurations are feasible."""
         self.proposals: list[Proposal] = []
         """What was proposed so far, by trial number."""
-        self.results: list[Result] = []
+        self.results: list[TrialResult] = []
         """Visible results, in number order."""
         self.pending: dict[int, Config] = {}
         """Trial number → configuration of proposals whose result is not visible."""
@@ -105,7 +105,7 @@ class History:
         self.pending[number] = proposal.config
         self.seen.add(proposal.config)
 
-    def tell(self, result: Result) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Make a pending trial's result visible; the engine calls this in number order."""
         if result.number != len(self.results):
             raise InternalError(f"result of trial {result.number} told after {len(self.results)} results")

@@ -18,7 +18,7 @@ BLIND_DRAWS = 2_000
 """Uniform draws before the grid is walked."""
 
 
-class Guard:
+class FeasibilityGuard:
     """Turns one trial's draws into a configuration that may be proposed."""
 
     def __init__(self, history: History, explain: Explain, rng: random.Random) -> None:

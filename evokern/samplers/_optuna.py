@@ -11,7 +11,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from evokern.samplers._base import Explain, History, trial_seed
-from evokern.samplers._guard import Guard
+from evokern.samplers._guard import FeasibilityGuard
 from evokern.samplers.optuna_view import OptunaView
 from evokern.space import Config
 from evokern.trial import Proposal
@@ -70,7 +70,7 @@ class OptunaSampler:
                 return history.space.draw(rng)
             return history.space.canonical(view.draw(sampler, trial))
 
-        guard = Guard(history, self._explain, rng)
+        guard = FeasibilityGuard(history, self._explain, rng)
         config = guard.choose(one_draw, DRAWS[self._name]) if self._guarded else one_draw()
         if config is None:
             return None

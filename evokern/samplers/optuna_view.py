@@ -16,7 +16,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from evokern.samplers._base import History, Result
+from evokern.samplers._base import History, TrialResult
 from evokern.space import Config, Space
 from evokern.trial import Outcome, Proposal
 
@@ -26,12 +26,12 @@ def distributions(space: Space) -> dict[str, CategoricalDistribution]:
     return {gene.name: CategoricalDistribution(gene.values) for gene in space.genes}
 
 
-def state_of(result: Result) -> TrialState:
+def state_of(result: TrialResult) -> TrialState:
     """Return Optuna's state of a finished trial."""
     return TrialState.COMPLETE if result.outcome in (Outcome.MEASURED, Outcome.DUPLICATE) else TrialState.PRUNED
 
 
-def constraint_attrs(result: Result) -> dict[str, float]:
+def constraint_attrs(result: TrialResult) -> dict[str, float]:
     """Return the system attributes in which Optuna keeps `Trial.set_constraint`."""
     return {f"constraints:{key}": amount for key, amount in result.constraints.items()}
 
@@ -119,7 +119,7 @@ class OptunaView:
         trial.distributions = dict(self._distributions)
         self._storage._set_trial(self._ids[number], trial)
 
-    def _tell(self, result: Result) -> None:
+    def _tell(self, result: TrialResult) -> None:
         trial_id, state = self._ids[result.number], state_of(result)
         for key, amount in constraint_attrs(result).items():
             self._storage.set_trial_system_attr(trial_id, key, amount)

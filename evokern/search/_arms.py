@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evokern.errors import InternalError
-from evokern.samplers import History, Result, Sampler, trial_seed
+from evokern.samplers import History, Sampler, TrialResult, trial_seed
 from evokern.trial import Outcome, Proposal, Trial
 
 
@@ -76,7 +76,7 @@ class Arm:
             raise InternalError(f"trial {number} of the store belongs to the other arm of its study")
         self._history.commit(self._local(number), proposal)
 
-    def show(self, results: Mapping[int, Result], last: int) -> None:
+    def show(self, results: Mapping[int, TrialResult], last: int) -> None:
         """Let the sampler see its own results up to the study's trial `last`.
 
         Args:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from evokern.discovery import WorkerContext
 from evokern.errors import EvokernError
 from evokern.profiles import limits_for
-from evokern.search._identity import Subject
+from evokern.search._identity import SearchTarget
 from evokern.search._loop import AfterEvent, Loop
 from evokern.search._results import EndReason
 from evokern.space import Config, Gene, Value
@@ -38,7 +38,7 @@ Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
 
 
 @dataclass(frozen=True)
-class Failure:
+class DiagnosisJob:
     """One candidate to diagnose; answered with evidence."""
 
     config: Config
@@ -48,19 +48,24 @@ class Failure:
 
 
 def run_diagnosed(
-    loop: Loop, subject: Subject, session: Session, earlier: Sequence[Trial], after_event: AfterEvent, diagnoser: str
+    loop: Loop,
+    target: SearchTarget,
+    session: Session,
+    earlier: Sequence[Trial],
+    after_event: AfterEvent,
+    diagnoser: str,
 ) -> EndReason:
     """Run a search, and explain its crashes where the device does not do so itself; returns why it ended.
 
     Args:
         loop: the search, restored.
-        subject: what is searched.
+        target: what is searched.
         session: where evidence goes.
         earlier: the recorded trials of earlier sessions.
         after_event: as for `Loop.run`.
         diagnoser: as for `Diagnoses`.
     """
-    if not subject.device.diagnoses:
+    if not target.device.diagnoses:
         return loop.run(after_event)
 
     def keep(trials: Sequence[Trial]) -> None:
@@ -73,9 +78,9 @@ def run_diagnosed(
         diagnoses.advance()
         after_event(event)
 
-    chip = limits_for(subject.device.profile, subject.study.limits)
-    context = WorkerContext(subject.kernel.folder, subject.problems, chip)
-    diagnoses = Diagnoses(diagnoser, context, subject.space.genes, keep)
+    chip = limits_for(target.device.profile, target.study.limits)
+    context = WorkerContext(target.kernel.folder, target.problems, chip)
+    diagnoses = Diagnoses(diagnoser, context, target.space.genes, keep)
     try:
         diagnoses.restore(earlier)
         end = loop.run(after)
@@ -114,8 +119,8 @@ class Diagnoses:
         """Prepare; no process is started before the first crash.
 
         Args:
-            diagnoser: factory of the worker, as a `WorkerSpec` names it; it takes `context`, and answers a `Failure`
-                with evidence. Handed in, since explaining comes after searching.
+            diagnoser: factory of the worker, as a `WorkerSpec` names it; it takes `context`, and answers each
+                `DiagnosisJob` with evidence. Handed in, since explaining comes after searching.
             context: what the worker needs.
             genes: the study's genes.
             keep: takes the trials that got evidence, to write and to show.
@@ -189,7 +194,7 @@ class Diagnoses:
                 environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
                 self._server = ForkServer()
                 self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._context, environment), size=1)
-            self._pool.submit(trial.number, Failure(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
+            self._pool.submit(trial.number, DiagnosisJob(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
         except (EvokernError, OSError) as error:
             self._settle(pattern, {"undiagnosed": _first_line(error)})
             return

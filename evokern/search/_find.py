@@ -16,13 +16,13 @@ from evokern.discovery import find_kernel_folder, find_study, kernel_of
 from evokern.errors import DeviceError, KernelError, SpaceError, StudyError
 from evokern.feasibility import feasible_space
 from evokern.profiles import limits_for
-from evokern.search._identity import Subject, problems_of
+from evokern.search._identity import SearchTarget, problems_of
 from evokern.search._wanted import SessionRequest
 from evokern.store import database_of, open_recording
 from evokern.study import Study
 
 
-def find(study: str | Path | Study, request: SessionRequest) -> Subject:
+def find(study: str | Path | Study, request: SessionRequest) -> SearchTarget:
     """Find study, device, kernel and space.
 
     Args:
@@ -46,7 +46,7 @@ def find(study: str | Path | Study, request: SessionRequest) -> Subject:
                 raise StudyError(f"study {found.name} narrows genes or limits; {opened.identity} is searched as it is")
             _same_kernel(found, table, trust=request.trust)
             played = table.kernel()
-            return Subject(found, played, (played.problem({}),), table.space(), opened, table)
+            return SearchTarget(found, played, (played.problem({}),), table.space(), opened, table)
         loaded = request.kernel or kernel_of(found, trust=request.trust)
         with found.blamed("problems"):
             problems = problems_of(found, loaded)
@@ -59,7 +59,7 @@ def find(study: str | Path | Study, request: SessionRequest) -> Subject:
                 f"kernel {loaded.name} declares no gene, so there is nothing to search; turn a number of its source"
                 " into a macro and declare it in kernel.py: Parameter(NAME, (16, 32, 64))"
             )
-        return Subject(found, loaded, problems, space, opened)
+        return SearchTarget(found, loaded, problems, space, opened)
     except BaseException:
         opened.close()
         raise

@@ -30,7 +30,7 @@ NOT_COMPARED = ("device", "path", "control")
 
 
 @dataclass(frozen=True)
-class Subject:
+class SearchTarget:
     """What is searched, as found now."""
 
     study: Study
@@ -141,13 +141,13 @@ def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
 
 
 def agree(
-    record: StudyRecord, subject: Subject, request: SessionRequest, old_sources: Mapping[str, str]
+    record: StudyRecord, target: SearchTarget, request: SessionRequest, old_sources: Mapping[str, str]
 ) -> StudyRecord:
     """Return the record of a study to resume, brought up to date where its user lets changes pass.
 
     Args:
         record: the study as the database keeps it.
-        subject: what is searched now.
+        target: what is searched now.
         request: what this session is asked for.
         old_sources: the kernel's files when the study was last searched.
 
@@ -155,7 +155,7 @@ def agree(
         DeviceError: the device is another model than the study's.
         StudyError: settings, genes or code changed; the message says what, and how to go on.
     """
-    name, now = record.name, subject.record(request)
+    name, now = record.name, target.record(request)
     if now.device != record.device:
         raise DeviceError(
             f"study {name} was begun on {record.device}, and this is {now.device}: times of two devices do not mix. "
@@ -176,7 +176,7 @@ def agree(
     changes = _differences(_compared(record.settings), _compared(now.settings))
     changes += _overridden(record, request)
     if now.kernel_digest != record.kernel_digest:
-        changes.append(_changed_files(old_sources, subject.sources()) or "the recording changed")
+        changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.go_on:
         what = "; ".join(changes)
         raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))

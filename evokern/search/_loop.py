@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 from evokern.device._base import Answer, Device, Request
 from evokern.errors import InternalError
 from evokern.feasibility import Violation
-from evokern.samplers import History, Result, Sampler
+from evokern.samplers import History, Sampler, TrialResult
 from evokern.search._arms import Arms
 from evokern.search._results import EndReason
 from evokern.space import Config
@@ -35,7 +35,7 @@ DRAIN_S = 2.0
 AfterEvent = Callable[[Literal["trial", "idle"]], None]
 
 
-class Recorder(Protocol):
+class TrialRecorder(Protocol):
     """Where trials go: a store's session, or nowhere in a replay."""
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
@@ -44,7 +44,7 @@ class Recorder(Protocol):
     def record(self, trial: Trial, elapsed_s: float) -> None:
         """Keep an outcome."""
 
-    def tell(self, result: Result) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Learn that every trial up to this one is recorded."""
 
     def lasted(self, elapsed_s: float) -> None:
@@ -54,7 +54,7 @@ class Recorder(Protocol):
         """Keep all that is done inside, or nothing of it."""
 
 
-class Nowhere:
+class NullRecorder:
     """A recorder that keeps nothing: for searches that are over when they end, such as a replay's repeats."""
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
@@ -63,7 +63,7 @@ class Nowhere:
     def record(self, trial: Trial, elapsed_s: float) -> None:
         """Keep nothing."""
 
-    def tell(self, result: Result) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Keep nothing."""
 
     def lasted(self, elapsed_s: float) -> None:
@@ -94,7 +94,7 @@ class Loop:
         history: History,
         sampler: Sampler,
         device: Device,
-        recorder: Recorder,
+        recorder: TrialRecorder,
         limits: Limits,
         violation: Callable[[Config], Violation | None],
         *,
@@ -129,7 +129,7 @@ class Loop:
         self._running_from: float | None = None
         self._written = self._began
         self._proposals: list[Proposal] = []
-        self._results: dict[int, Result] = {}
+        self._results: dict[int, TrialResult] = {}
         self._prefix = 0
         self._in_flight: set[int] = set()
         self._exhausted = False
@@ -192,7 +192,7 @@ class Loop:
         limit = self._limits.trials
         return "trials" if limit is not None and self.evaluated >= limit else None
 
-    def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[Result]:
+    def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[TrialResult]:
         """Take up earlier sessions; returns the results that a store may be told of, in number order.
 
         Args:
@@ -327,7 +327,7 @@ class Loop:
         return trial
 
     def _count(self, trial: Trial) -> None:
-        self._results[trial.number] = Result.of(trial)
+        self._results[trial.number] = TrialResult.of(trial)
         self.arms.of(trial.number).count(trial)
         self.outcomes[trial.outcome.value] += 1
         self.evaluated += trial.outcome.evaluated

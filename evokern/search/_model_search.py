@@ -15,8 +15,8 @@ from evokern.device import Task
 from evokern.device.simulated import SimulatedDevice
 from evokern.profiles import Profile
 from evokern.samplers import History, make_sampler, objective
-from evokern.search._identity import Subject
-from evokern.search._loop import Limits, Loop, Nowhere
+from evokern.search._identity import SearchTarget
+from evokern.search._loop import Limits, Loop, NullRecorder
 from evokern.space import Config
 from evokern.trial import Outcome, Trial
 
@@ -30,7 +30,7 @@ SAYS_S = 15.0
 """Seconds between two remarks on how far it has come."""
 
 
-class Looked(Nowhere):
+class Looked(NullRecorder):
     """A recorder that keeps the trials."""
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class Looked(Nowhere):
 
 
 def search_model(
-    subject: Subject, chip: Profile, count: int, seed: int, say: Callable[[str], None]
+    target: SearchTarget, chip: Profile, count: int, seed: int, say: Callable[[str], None]
 ) -> list[tuple[Config, float]]:
     """Return what a search of the simulated device saw, apart from what was wrong: candidates and log(time in µs).
 
     Answers are looked at where a candidate may be among the best.
 
     Args:
-        subject: what is searched; its own device is not touched.
+        target: what is searched; its own device is not touched.
         chip: the chip to simulate.
         count: trials of the search.
         seed: of its proposals.
@@ -59,12 +59,12 @@ def search_model(
     Raises:
         UsageError: the kernel cannot be simulated.
     """
-    space, looked = subject.space, Looked()
+    space, looked = target.space, Looked()
     device = SimulatedDevice(chip, hasty=True)
-    counting = replace(subject.study.simulation, blocks=min(subject.study.simulation.blocks, BLOCKS))
-    study = replace(subject.study, simulation=counting)
+    counting = replace(target.study.simulation, blocks=min(target.study.simulation.blocks, BLOCKS))
+    study = replace(target.study, simulation=counting)
     sampler = make_sampler("evo", space, {}, seed, WINDOW)
-    loop = Loop(History(space), sampler, device, looked, Limits(WINDOW, trials=count), subject.violation)
+    loop = Loop(History(space), sampler, device, looked, Limits(WINDOW, trials=count), target.violation)
     said = time.monotonic()
 
     def after(event: str) -> None:
@@ -76,7 +76,7 @@ def search_model(
             say(f"warm start: {loop.evaluated} of {count} candidates simulated, {what}")
 
     try:
-        device.start(Task(subject.kernel, subject.problems, study))
+        device.start(Task(target.kernel, target.problems, study))
         loop.run(after)
     finally:
         device.close()

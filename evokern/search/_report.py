@@ -6,25 +6,25 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from evokern.device import StartReport
-from evokern.search._identity import Subject
+from evokern.search._identity import SearchTarget
 from evokern.search._loop import Loop
 from evokern.search._results import ArmProgress, EndReason, OnProgress, Progress
 from evokern.store import StudyRecord, fastest_baseline
 from evokern.trial import Trial
 
 
-class Reporter:
+class ProgressReporter:
     """Turns the loop's state into `Progress`."""
 
     def __init__(
-        self, on_progress: OnProgress, subject: Subject, record: StudyRecord, resumed: int, set_aside: str
+        self, on_progress: OnProgress, target: SearchTarget, record: StudyRecord, resumed: int, set_aside: str
     ) -> None:
         self._call = on_progress
         self._still = Progress(
             event="opening",
             study=record.name,
-            device=subject.device.identity,
-            predicted=subject.device.predicted,
+            device=target.device.identity,
+            predicted=target.device.predicted,
             resumed=resumed,
             set_aside=set_aside,
             budget_s=record.budget_s,

@@ -15,9 +15,9 @@ from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, make_sampler
 from evokern.search._arms import arm_window, control_seed
 from evokern.search._diagnose import run_diagnosed
-from evokern.search._identity import Subject, agree
+from evokern.search._identity import SearchTarget, agree
 from evokern.search._loop import Limits, Loop
-from evokern.search._report import Reporter
+from evokern.search._report import ProgressReporter
 from evokern.search._results import EndReason, OnProgress, SearchResult
 from evokern.search._stop import Stop, stoppable
 from evokern.search._wanted import SessionRequest
@@ -34,11 +34,17 @@ LEAST_WINDOW = 8
 """Trials in flight that such a search may always have."""
 
 
-def run(subject: Subject, db: Path, request: SessionRequest, on_progress: OnProgress, diagnoser: str) -> SearchResult:
-    """Search or resume a subject, and close its device.
+def run(
+    target: SearchTarget,
+    db: Path,
+    request: SessionRequest,
+    on_progress: OnProgress,
+    diagnoser: str,
+) -> SearchResult:
+    """Search or resume a target, and close its device.
 
     Args:
-        subject: what is searched.
+        target: what is searched.
         db: database that keeps the results.
         request: what this session is asked for.
         on_progress: called at every event.
@@ -47,27 +53,27 @@ def run(subject: Subject, db: Path, request: SessionRequest, on_progress: OnProg
     Raises:
         UsageError: it cannot be searched or resumed as asked.
     """
-    clock = clock_of(subject)
+    clock = clock_of(target)
     began = clock()
-    name = subject.study.name
+    name = target.study.name
     with ExitStack() as stack:
-        stack.callback(subject.device.close)
+        stack.callback(target.device.close)
         # An unknown sampler or option must neither leave a database behind nor set an earlier study aside.
-        sampler_of(subject.record(request), subject)
+        sampler_of(target.record(request), target)
         store = stack.enter_context(Store(db))
         old = store.study(name)
         begins = request.fresh or old is None or not store.has_trials(old)
-        offer = offered(store, None if begins else old, subject, request.warm_start)
-        planned = plan(store, None if request.fresh else old, subject, request)
+        offer = offered(store, None if begins else old, target, request.warm_start)
+        planned = plan(store, None if request.fresh else old, target, request)
         aside = store.set_aside(name) if request.fresh and old else ""
-        record = begin(store, None if request.fresh else old, planned, subject)
-        session = store.session(record, subject.space)
+        record = begin(store, None if request.fresh else old, planned, target)
+        session = store.session(record, target.space)
         proposals, trials = session.earlier()
-        reporter = Reporter(on_progress, subject, record, len(trials), aside)
+        reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
         with stoppable() as stop:
             try:
-                prior = warm_start(store, record, subject, request.warm_start, offer, reporter.note)
-                end = _one_session(subject, session, proposals, trials, reporter, stop, began, prior, diagnoser)
+                prior = warm_start(store, record, target, request.warm_start, offer, reporter.note)
+                end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, diagnoser)
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -80,11 +86,11 @@ def run(subject: Subject, db: Path, request: SessionRequest, on_progress: OnProg
 
 
 def _one_session(
-    subject: Subject,
+    target: SearchTarget,
     session: Session,
     proposals: Sequence[Proposal],
     trials: Sequence[Trial],
-    reporter: Reporter,
+    reporter: ProgressReporter,
     stop: Stop,
     began: float,
     prior: Prior | None,
@@ -92,36 +98,36 @@ def _one_session(
 ) -> EndReason:
     record = session.study
     loop = Loop(
-        History(subject.space),
-        sampler_of(record, subject, prior),
-        subject.device,
+        History(target.space),
+        sampler_of(record, target, prior),
+        target.device,
         session,
         Limits(record.window, record.budget_s, record.trials_limit),
-        subject.violation,
-        control=(History(subject.space), control_of(record, subject)) if record.control != "none" else None,
+        target.violation,
+        control=(History(target.space), control_of(record, target)) if record.control != "none" else None,
         before_s=session.before_s,
-        clock=clock_of(subject),
+        clock=clock_of(target),
         began=began,
     )
     session.adopt(proposals, loop.restore(proposals, trials))
     end = loop.spent()
     if end is None:
         reporter.opening(loop)
-        report = subject.device.start(_task(subject, trials))
+        report = target.device.start(_task(target, trials))
         session.began(report)
         reporter.start(report)
         stop.loop = loop
         try:
-            end = run_diagnosed(loop, subject, session, trials, reporter.event, diagnoser)
+            end = run_diagnosed(loop, target, session, trials, reporter.event, diagnoser)
         finally:
             stop.loop = None
         if end != "interrupted":
-            _rate(subject.device, session, reporter)
+            _rate(target.device, session, reporter)
     reporter.end(loop, end)
     return end
 
 
-def _rate(device: Device, session: Session, reporter: Reporter) -> None:
+def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
     """Write how fast the device copies and multiplies: last of all, so that no candidate waits for it."""
     if not isinstance(device, Rated):
         return
@@ -131,70 +137,70 @@ def _rate(device: Device, session: Session, reporter: Reporter) -> None:
         reporter.note(f"the limit of the best is told from the data sheet's peak rates: {error}")
 
 
-def clock_of(subject: Subject) -> Callable[[], float]:
+def clock_of(target: SearchTarget) -> Callable[[], float]:
     """Return the clock of a search: a recording that knows how long things took is searched in its own time."""
-    device = subject.device
+    device = target.device
     return device.clock if isinstance(device, TableDevice) and device.table.timed else time.monotonic
 
 
-def plan(store: Store, old: StudyRecord | None, subject: Subject, request: SessionRequest) -> StudyRecord:
+def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: SessionRequest) -> StudyRecord:
     """Return the study as this session would have it; nothing is written.
 
     Args:
         store: the open database.
         old: the study as the database keeps it, None where one begins.
-        subject: what is searched.
+        target: what is searched.
         request: what this session is asked for.
 
     Raises:
         UsageError: it cannot be searched or resumed as asked.
     """
-    now = subject.record(request)
+    now = target.record(request)
     if old is not None and store.has_trials(old):
         sources = store.source(old.kernel_digest)
-        record = request.applied(agree(old, subject, request, sources))
+        record = request.applied(agree(old, target, request, sources))
     else:
         # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)
-        record = _narrowed(request.applied(new), subject, request)
+        record = _narrowed(request.applied(new), target, request)
     check_control(record.control, record.sampler)
     return record
 
 
-def _narrowed(record: StudyRecord, subject: Subject, request: SessionRequest) -> StudyRecord:
+def _narrowed(record: StudyRecord, target: SearchTarget, request: SessionRequest) -> StudyRecord:
     """Return a new study's record with a window that lets most of its trials profit from results.
 
     Where trials are limited and no window is given, at most one in `TRIALS_A_WINDOW` is in flight, but `LEAST_WINDOW`.
     """
-    if record.trials_limit is None or (request.window or subject.study.window) is not None:
+    if record.trials_limit is None or (request.window or target.study.window) is not None:
         return record
     return replace(record, window=min(record.window, max(LEAST_WINDOW, record.trials_limit // TRIALS_A_WINDOW)))
 
 
-def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, subject: Subject) -> StudyRecord:
+def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: SearchTarget) -> StudyRecord:
     """Create the study that was planned, or write what changed of it."""
     if old is None:
-        return store.create(planned, subject.sources())
+        return store.create(planned, target.sources())
     if planned != old:
-        store.update(planned, subject.sources())
+        store.update(planned, target.sources())
     return planned
 
 
-def sampler_of(record: StudyRecord, subject: Subject, prior: Prior | None = None) -> Sampler:
+def sampler_of(record: StudyRecord, target: SearchTarget, prior: Prior | None = None) -> Sampler:
     """Build a study's sampler."""
     window = record.window if record.control == "none" else arm_window(record.window, 2)
-    explain = _explain(subject)
-    return make_sampler(record.sampler, subject.space, record.sampler_options, record.seed, window, explain, prior)
+    explain = _explain(target)
+    return make_sampler(record.sampler, target.space, record.sampler_options, record.seed, window, explain, prior)
 
 
-def control_of(record: StudyRecord, subject: Subject) -> Sampler:
+def control_of(record: StudyRecord, target: SearchTarget) -> Sampler:
     """Build the sampler of a study's control."""
     window = arm_window(record.window, 2)
-    return make_sampler(record.control, subject.space, {}, control_seed(record.seed), window, _explain(subject))
+    return make_sampler(record.control, target.space, {}, control_seed(record.seed), window, _explain(target))
 
 
-def _explain(subject: Subject) -> Callable[[Config], str]:
-    violation = subject.violation
+def _explain(target: SearchTarget) -> Callable[[Config], str]:
+    violation = target.violation
 
     def explain(config: Config) -> str:
         found = violation(config)
@@ -203,10 +209,10 @@ def _explain(subject: Subject) -> Callable[[Config], str]:
     return explain
 
 
-def _task(subject: Subject, earlier: Sequence[Trial]) -> Task:
+def _task(target: SearchTarget, earlier: Sequence[Trial]) -> Task:
     known = {
         trial.evaluation.fingerprint: (trial.number, trial.evaluation)
         for trial in reversed(earlier)
         if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
-    return Task(subject.kernel, subject.problems, subject.study, known)
+    return Task(target.kernel, target.problems, target.study, known)

@@ -34,13 +34,13 @@ def search_study(
     """
     from evokern.search._find import find
 
-    subject = find(study, request)
+    target = find(study, request)
     try:
         from evokern.search._run import run  # only now: see `_find`
 
-        return run(subject, Path(db), request, on_progress or (lambda progress: None), diagnoser)
+        return run(target, Path(db), request, on_progress or (lambda progress: None), diagnoser)
     finally:
-        subject.device.close()
+        target.device.close()
 
 
 def resume_study(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from evokern.device.table import Table
 from evokern.errors import StudyError
 from evokern.samplers import WARM, Prior, objective
-from evokern.search._identity import Subject
+from evokern.search._identity import SearchTarget
 from evokern.search._model_search import search_model
 from evokern.space import Config, Space
 from evokern.store import Store, StudyRecord, open_recording
@@ -25,13 +25,13 @@ Said = Callable[[str], None]
 """Called with a sentence on what is being done."""
 
 
-def offered(store: Store, going_on: StudyRecord | None, subject: Subject, source: str | None) -> Prior | None:
+def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, source: str | None) -> Prior | None:
     """Return what a source says, before anything is written; None without one, and for `sim`, which takes time.
 
     Args:
         store: the open database.
         going_on: a study with trials that is gone on with, None where one begins.
-        subject: what is searched.
+        target: what is searched.
         source: `runs.db:study`, a recording, `sim`, or None for none.
 
     Raises:
@@ -50,22 +50,22 @@ def offered(store: Store, going_on: StudyRecord | None, subject: Subject, source
             f"`--fresh` begins anew and keeps the old study as {name}.1"
         )
     if source != SIMULATED:
-        return recorded_prior(subject.space, source)
-    if subject.table is not None or subject.device.predicted:
-        where = subject.device.identity
+        return recorded_prior(target.space, source)
+    if target.table is not None or target.device.predicted:
+        where = target.device.identity
         raise StudyError(f"--warm-start sim is for a GPU, and {where} has no time of its own; leave it away")
     return None
 
 
 def warm_start(
-    store: Store, record: StudyRecord, subject: Subject, source: str | None, offer: Prior | None, say: Said
+    store: Store, record: StudyRecord, target: SearchTarget, source: str | None, offer: Prior | None, say: Said
 ) -> Prior | None:
     """Return the prior of a study: the one it began with, or on a new study the one asked for.
 
     Args:
         store: the open database, which keeps it.
         record: the study.
-        subject: what is searched.
+        target: what is searched.
         source: as `offered`.
         offer: what `offered` returned.
         say: told what is being done and what came of it.
@@ -76,7 +76,7 @@ def warm_start(
     if record.sampler not in WARM:
         say(f"sampler {record.sampler} cannot use a warm start and begins cold; {', '.join(WARM)} can")
         return None
-    prior = offer or _searched(subject, record, say)
+    prior = offer or _searched(target, record, say)
     store.keep_prior(record, prior)
     say(told(prior))
     return prior
@@ -108,10 +108,10 @@ def told(prior: Prior) -> str:
     )
 
 
-def _searched(subject: Subject, record: StudyRecord, say: Said) -> Prior:
-    chip = subject.device.profile
+def _searched(target: SearchTarget, record: StudyRecord, say: Said) -> Prior:
+    chip = target.device.profile
     say(f"warm start: searching the simulated {chip.model}, {LOOKED_AT} candidates")
-    found = search_model(subject, chip, LOOKED_AT, record.seed, say)
+    found = search_model(target, chip, LOOKED_AT, record.seed, say)
     if not found:
         raise StudyError(f"no candidate ran on the simulated {chip.model}; leave --warm-start sim away")
-    return Prior.from_trials(subject.space, found, SIMULATED)
+    return Prior.from_trials(target.space, found, SIMULATED)

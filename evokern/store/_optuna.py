@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from sqlite_utils import Database
 
 from evokern.errors import InternalError, StoreError
-from evokern.samplers import Result
+from evokern.samplers import TrialResult
 from evokern.samplers.optuna_view import constraint_attrs, distributions, state_of
 from evokern.space import Config, Space
 from evokern.store._files import TIMEOUT_S
@@ -124,7 +124,7 @@ class OptunaStudy:
             self._set_user_attr(self._ids[number], "control", True)
         self._complete.add(number)
 
-    def tell(self, result: Result) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Write a trial's end; does nothing where it stands already."""
         if result.number in self._told:
             return

@@ -24,7 +24,7 @@ from sqlite_utils import Database
 from evokern.device._base import StartReport
 from evokern.errors import StoreError
 from evokern.roofline import Rates
-from evokern.samplers import Prior, Result
+from evokern.samplers import Prior, TrialResult
 from evokern.space import Config, Space
 from evokern.store._addition import now
 from evokern.store._files import Lock, check_place, connect, explained, remove
@@ -226,7 +226,7 @@ class Session:
         with explained(self._store.path), self._db.atomic():
             yield
 
-    def adopt(self, proposals: Sequence[Proposal], results: Sequence[Result]) -> None:
+    def adopt(self, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> None:
         """Give Optuna's tables what an interruption kept from them.
 
         Args:
@@ -313,7 +313,7 @@ class Session:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
                 _update(self._db, "evokern_trials", self._trials[trial.number], values)
 
-    def tell(self, result: Result) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Tell Optuna's tables of a trial that is recorded."""
         with self.together():
             self._optuna.tell(result)

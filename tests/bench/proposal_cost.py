@@ -23,7 +23,7 @@ from evokern.discovery import find_study, kernel_of  # noqa: E402
 from evokern.feasibility import check, feasible_space  # noqa: E402
 from evokern.profiles import chip  # noqa: E402
 from evokern.samplers import Explain, History, Sampler, make_sampler  # noqa: E402
-from evokern.samplers._base import Result  # noqa: E402
+from evokern.samplers._base import TrialResult  # noqa: E402
 from evokern.space import Config, Mutation, Parameter, Space  # noqa: E402
 from evokern.trial import Outcome  # noqa: E402
 
@@ -91,7 +91,7 @@ def measure(case: Case, most: int, steps: int) -> bool:
     for number in range(marks[-1] + steps):
         if number >= WINDOW:
             config = history.pending[number - WINDOW]
-            history.tell(Result(number - WINDOW, config, Outcome.MEASURED, log_time(config)))
+            history.tell(TrialResult(number - WINDOW, config, Outcome.MEASURED, log_time(config)))
         begun = time.process_time()
         proposal = sampler.propose(history, number)
         spent.append(1000 * (time.process_time() - begun))

@@ -70,7 +70,7 @@ class Excursion:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExcursionPlan:
     """What a slot may propose in a generation."""
 
     excursion: Excursion
@@ -104,7 +104,7 @@ def plans(
     worthwhile: Callable[[Candidates], Candidates],
     promise: Callable[[Rows], Floats],
     rng: np.random.Generator,
-) -> dict[int, Plan]:
+) -> dict[int, ExcursionPlan]:
     """Return what each of some slots may propose next; nothing for a slot that finds nothing worth a trial.
 
     Args:
@@ -145,7 +145,7 @@ def plans(
         kept = screened(pool, made, scores[at : at + len(made.rows)], KEPT)
         at += len(made.rows)
         if len(kept.rows):
-            found[slot] = Plan(excursion, kept, pool.genome.keys(kept.rows))
+            found[slot] = ExcursionPlan(excursion, kept, pool.genome.keys(kept.rows))
     return found
 
 

@@ -23,7 +23,7 @@ MOST_PAIRS = 66
 
 
 @dataclass(frozen=True)
-class Table:
+class GeneColumns:
     """What each value of a gene adds to columns."""
 
     own: Floats
@@ -36,7 +36,7 @@ class Table:
 class Features:
     """A linear map from rows to columns that lie in [0, 1], and the group of each column."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[GeneColumns, ...]
     """One per gene, in declared order."""
     groups: npt.NDArray[np.intp]
     """Group of each column, ascending from 0."""
@@ -89,7 +89,7 @@ def features_of(genome: Genome) -> Features:
     for column, (a, b) in enumerate(pairs):
         span = np.ptp(magnitudes[a]) + np.ptp(magnitudes[b])
         products[a][:, column], products[b][:, column] = magnitudes[a] / span, magnitudes[b] / span
-    tables = tuple(Table(*both) for both in zip(own, products, strict=True))
+    tables = tuple(GeneColumns(*both) for both in zip(own, products, strict=True))
     product = np.arange(count + len(pairs)) >= count
     centre = np.concatenate([*(table.mean(axis=0) for table in own), sum(table.mean(axis=0) for table in products)])
     variance = np.concatenate([*(table.var(axis=0) for table in own), sum(table.var(axis=0) for table in products)])

@@ -19,7 +19,7 @@ from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
 from evokern.samplers.evo._surrogate import LARGE, SMALL, Ensemble, fit, representative
-from evokern.samplers.evo._twins import Twins
+from evokern.samplers.evo._twins import InertGenes
 from evokern.samplers.evo._validity import Validity
 
 CANDIDATES = (1_200, 400)
@@ -72,7 +72,7 @@ class Generation:
     """Keys of the candidates."""
     free: npt.NDArray[np.bool_]
     """Which candidates were not proposed yet."""
-    plans: dict[int, _excursions.Plan]
+    plans: dict[int, _excursions.ExcursionPlan]
     """Slot → what its excursion may propose; empty where the study is not stuck."""
 
 
@@ -122,21 +122,21 @@ class Generations:
         logs = self._logs_at(boundary(start, growth, least=self._stride), seen)
         validity = Validity(self._genome, then)
         elites = elites_of(self._genome, then)
-        twins = Twins(self._genome, then.rows, then.prints)
-        plans: dict[int, _excursions.Plan] = {}
+        inert = InertGenes(self._genome, then.rows, then.prints)
+        plans: dict[int, _excursions.ExcursionPlan] = {}
         if self._pool.listed:
-            candidates = labelled(self._promising(then, logs, validity, twins, rng, CONSIDERED[late]), elites)
+            candidates = labelled(self._promising(then, logs, validity, inert, rng, CONSIDERED[late]), elites)
         else:
             count = CANDIDATES[late] if self._pool.everything is not None else UNASKED
-            candidates = self._fresh(breed(self._pool, then, elites, rng, count), then, twins)
+            candidates = self._fresh(breed(self._pool, then, elites, rng, count), then, inert)
             if not candidates.feasible.all():
                 columns = self._features(candidates.rows)
                 promise = self._promise(candidates.rows, columns, then, logs, validity)
                 candidates = screened(self._pool, candidates, promise, SCREENED)
             if self._pool.everything is None:
                 more = grafts(self._pool, then, elites, rng, GRAFTED)
-                more = more.take(twins.fresh(more.rows, then.rows))
-                plans = self._plans(start, then, logs, validity, twins)
+                more = more.take(inert.fresh(more.rows, then.rows))
+                plans = self._plans(start, then, logs, validity, inert)
                 candidates = joined(self._pool, candidates, more, *(plan.candidates for plan in plans.values()))
         kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
         columns = self._features(candidates.rows)
@@ -150,14 +150,14 @@ class Generations:
         return Generation(start, then.numbers[kept], candidates, ensemble, worth, sound, keys, free, plans)
 
     def _plans(
-        self, start: int, then: Observations, logs: Floats, validity: Validity, twins: Twins
-    ) -> dict[int, _excursions.Plan]:
+        self, start: int, then: Observations, logs: Floats, validity: Validity, inert: InertGenes
+    ) -> dict[int, _excursions.ExcursionPlan]:
         """Return what the excursions of a generation may propose."""
         if not _excursions.is_stuck(then):
             return {}
 
         def worthwhile(made: Candidates) -> Candidates:
-            made = made.take(twins.fresh(made.rows, then.rows))
+            made = made.take(inert.fresh(made.rows, then.rows))
             return made.take(validity(made.rows) >= SOUND)
 
         def promise(rows: Rows) -> Floats:
@@ -168,13 +168,19 @@ class Generations:
         rng = np.random.default_rng([self._seed, start, 1])
         return _excursions.plans(self._pool, then, wanted, worthwhile, promise, rng)
 
-    def _fresh(self, candidates: Candidates, then: Observations, twins: Twins) -> Candidates:
+    def _fresh(self, candidates: Candidates, then: Observations, inert: InertGenes) -> Candidates:
         """Return the candidates that are not known to be the same program as one before, unless none is left then."""
-        fresh = twins.fresh(candidates.rows, then.rows)
+        fresh = inert.fresh(candidates.rows, then.rows)
         return candidates.take(fresh) if fresh.any() else candidates
 
     def _promising(
-        self, then: Observations, logs: Floats, validity: Validity, twins: Twins, rng: np.random.Generator, most: int
+        self,
+        then: Observations,
+        logs: Floats,
+        validity: Validity,
+        inert: InertGenes,
+        rng: np.random.Generator,
+        most: int,
     ) -> Rows:
         """Return the rows of the list that a generation considers: the most promising ones, and some of the rest."""
         assert self._pool.everything is not None
@@ -182,7 +188,7 @@ class Generations:
             self._list_columns = self._features(self._pool.everything)
         left = self._pool.left(then.keys)
         rows = self._pool.everything[left]
-        fresh = twins.fresh(rows, then.rows)
+        fresh = inert.fresh(rows, then.rows)
         if fresh.any():
             left, rows = left[fresh], rows[fresh]
         if len(left) <= most:

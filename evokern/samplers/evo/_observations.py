@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers._base import History, Result
+from evokern.samplers._base import History, TrialResult
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 from evokern.trial import Proposal
@@ -119,7 +119,7 @@ class Ledger:
             self._done = _joined(self._done, fresh)
         return _joined(self._done, self._arrays(end, history.proposals[end:], []))
 
-    def _arrays(self, first: int, proposals: Sequence[Proposal], results: Sequence[Result]) -> Observations:
+    def _arrays(self, first: int, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> Observations:
         """Return trials from number `first` on: all of them finished, or with no results all pending."""
         rows = self._genome.rows(proposal.config for proposal in proposals)
         made = [proposal.info for proposal in proposals]

@@ -142,7 +142,7 @@ class EvoSampler:
         }
         return made.rows[chosen], info
 
-    def _plan_of(self, generation: Generation, number: int) -> _excursions.Plan | None:
+    def _plan_of(self, generation: Generation, number: int) -> _excursions.ExcursionPlan | None:
         """Return the excursion's plan to which a trial belongs, if it belongs to one and something is left of it."""
         slot = _excursions.slot_of(number, self._window)
         plan = None if slot is None else generation.plans.get(slot)

@@ -1,8 +1,8 @@
-"""Which genes are dead: changing them gives the same machine code and launch, always or beside certain values.
+"""Which genes are inert: changing them gives the same machine code and launch, always or beside certain values.
 
-Evidence are pairs of trials that differ in one gene only. A gene is called dead in a context (always, or where another
+Evidence are pairs of trials that differ in one gene only. A gene is called inert in a context (always, or where another
 gene has a certain value) after `ENOUGH` pairs with equal fingerprints and none with different ones. A candidate that
-equals a told one up to dead genes would be the same program again, and is not proposed.
+equals a told one up to inert genes would be the same program again, and is not proposed.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ import numpy.typing as npt
 from evokern.samplers.evo._genome import Genome, Keys, Rows
 
 ENOUGH = 2
-"""Pairs with equal fingerprints, and none with different ones, that make a gene dead in a context."""
+"""Pairs with equal fingerprints, and none with different ones, that make a gene inert in a context."""
 
 
 @dataclass(frozen=True)
-class DeadGene:
+class InertGene:
     """One gene that changes nothing in a context."""
 
     gene: int
     """Position of the gene."""
     beside: tuple[int, int] | None
-    """Another gene's position and value position in whose presence it is dead; None: always."""
+    """Another gene's position and value position in whose presence it is inert; None: always."""
     pairs: int
     """Pairs of trials that showed it."""
 
 
-class Twins:
-    """Knows dead genes and folds rows that differ in nothing else onto each other."""
+class InertGenes:
+    """Knows inert genes and folds rows that differ in nothing else onto each other."""
 
     def __init__(self, genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> None:
         self._genome = genome
         known = prints >= 0
-        self.dead: tuple[DeadGene, ...] = ()
-        """Dead genes, those that are dead always first."""
+        self.genes: tuple[InertGene, ...] = ()
+        """Inert genes, those that are inert always first."""
         if len(np.unique(prints[known])) < known.sum():
-            self.dead = tuple(_dead_genes(genome, rows[known], prints[known]))
+            self.genes = tuple(_inert_genes(genome, rows[known], prints[known]))
 
     def fold(self, rows: Rows) -> Rows:
-        """Return rows with every dead gene set to its default."""
+        """Return rows with every inert gene set to its default."""
         folded = rows.copy()
-        for dead in self.dead:
+        for inert in self.genes:
             applies = np.ones(len(rows), dtype=bool)
-            if dead.beside is not None:
-                applies = rows[:, dead.beside[0]] == dead.beside[1]
-            gene = self._genome.genes[dead.gene]
-            folded[applies, dead.gene] = gene.values.index(gene.default)
+            if inert.beside is not None:
+                applies = rows[:, inert.beside[0]] == inert.beside[1]
+            gene = self._genome.genes[inert.gene]
+            folded[applies, inert.gene] = gene.values.index(gene.default)
         return folded
 
     def fresh(self, rows: Rows, told: Rows) -> npt.NDArray[np.bool_]:
         """Tell which rows are not known to be the same program as a told one."""
-        if not self.dead:
+        if not self.genes:
             return np.ones(len(rows), dtype=bool)
         keys: Keys = self._genome.keys(self.fold(told))
         return ~np.isin(self._genome.keys(self.fold(rows)), keys)
@@ -70,16 +70,16 @@ def single_gene_pairs(genome: Genome, rows: Rows, gene: int) -> npt.NDArray[np.i
     return np.stack([order[:-1][same], order[1:][same]], axis=1)
 
 
-def _dead_genes(genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> list[DeadGene]:
-    always: list[DeadGene] = []
-    beside: list[DeadGene] = []
+def _inert_genes(genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> list[InertGene]:
+    always: list[InertGene] = []
+    beside: list[InertGene] = []
     for gene in range(len(genome)):
         pairs = single_gene_pairs(genome, rows, gene)
         equal = prints[pairs[:, 0]] == prints[pairs[:, 1]]
         if equal.sum() < ENOUGH:
             continue
         if equal.all():
-            always.append(DeadGene(gene, None, len(pairs)))
+            always.append(InertGene(gene, None, len(pairs)))
             continue
         for other in range(len(genome)):
             if other == gene:
@@ -88,5 +88,5 @@ def _dead_genes(genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> li
             for value in np.unique(values[equal]):
                 here = values == value
                 if equal[here].all() and here.sum() >= ENOUGH:
-                    beside.append(DeadGene(gene, (other, int(value)), int(here.sum())))
+                    beside.append(InertGene(gene, (other, int(value)), int(here.sum())))
     return always + beside
