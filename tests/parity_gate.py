@@ -18,8 +18,9 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.device._base import Request, Task
 from evokern.device._open import open_device
+from evokern.device._sim_jobs import SimSettings
 from evokern.device._sim_problems import gate_problems
-from evokern.device._sim_worker import SimSettings, SimWorker
+from evokern.device._sim_worker import SimWorker
 from evokern.discovery import WorkerContext, load_kernel
 from evokern.feasibility import feasible_space
 from evokern.gate import RunFailed

@@ -13,7 +13,7 @@ from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built
 from evokern.device._pipeline import COMPILE_DEADLINE_S
-from evokern.device._sim_worker import SimSettings
+from evokern.device._sim_jobs import SimSettings
 from evokern.device.simulated import DEADLINE_S, MODULES
 from evokern.discovery import WorkerContext
 from evokern.fork_server import ForkServer

@@ -11,7 +11,8 @@ from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
-from evokern.device._sim_worker import SimSettings, SimWorker
+from evokern.device._sim_jobs import SimSettings
+from evokern.device._sim_worker import SimWorker
 from evokern.diagnosis import host_compiler
 from evokern.discovery import WorkerContext, load_kernel
 from evokern.feasibility import check

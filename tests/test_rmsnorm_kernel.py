@@ -9,7 +9,8 @@ import pytest
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 
-from evokern.device._sim_worker import SimSettings, SimWorker
+from evokern.device._sim_jobs import SimSettings
+from evokern.device._sim_worker import SimWorker
 from evokern.diagnosis import host_compiler
 from evokern.discovery import WorkerContext, load_kernel
 from evokern.feasibility import check

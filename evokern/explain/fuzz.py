@@ -19,8 +19,8 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
 from evokern.device._sim_problems import small_problem
-from evokern.device._sim_worker import SimRunner, checked
 from evokern.device.sim_program import SimulatedProgram, compile_simulated
+from evokern.device.sim_runner import SimRunner, checked
 from evokern.errors import KernelError
 from evokern.feasibility import check, launches_of
 from evokern.gate import Gate, RunFailed, Verdict
