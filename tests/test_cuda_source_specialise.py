@@ -15,7 +15,7 @@ from evokern import render
 from evokern.compile import headers
 from evokern.cuda_source import specialise
 from evokern.cuda_source.conditionals import inline_headers
-from evokern.cuda_source.instrument import Answer, Compile
+from evokern.cuda_source.instrument import Compile, ConstantValue
 from evokern.discovery import load_kernel
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
@@ -231,13 +231,13 @@ def test_values_keep_their_type(type_: str, value: str, literal: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "literal"),
     [
-        (Answer(0, "b"), "false"),
-        (Answer(-(1 << 63), "x"), None),
-        (Answer(-1, "y"), "18446744073709551615ull"),
-        (Answer(7, "s"), None),
+        (ConstantValue(0, "b"), "false"),
+        (ConstantValue(-(1 << 63), "x"), None),
+        (ConstantValue(-1, "y"), "18446744073709551615ull"),
+        (ConstantValue(7, "s"), None),
     ],
 )
-def test_literals(answer: Answer, literal: str | None) -> None:
+def test_literals(answer: ConstantValue, literal: str | None) -> None:
     """Each integer type has its suffix; the least integers and the short ones have no literal."""
     assert literal == answer.literal
 

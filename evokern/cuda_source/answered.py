@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from evokern.cuda_source.instrument import Answer, Answers
+from evokern.cuda_source.instrument import Answers, ConstantValue
 from evokern.cuda_source.layout import Edit, Layout
 from evokern.cuda_source.questions import Question
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 
-def answer_edits(unit: Unit, questions: Sequence[Question], answers: Answers) -> Iterator[Edit]:
+def answer_edits(unit: SourceFile, questions: Sequence[Question], answers: Answers) -> Iterator[Edit]:
     """Yield the edits that write answers into a text; conditions become ``true`` or ``false``, asserts that hold go."""
     layout = Layout(unit)
     for number, question in enumerate(questions):
@@ -27,7 +27,7 @@ def answer_edits(unit: Unit, questions: Sequence[Question], answers: Answers) ->
             yield from _literal(unit, question, answer)
 
 
-def _literal(unit: Unit, question: Question, answer: Answer) -> Iterator[Edit]:
+def _literal(unit: SourceFile, question: Question, answer: ConstantValue) -> Iterator[Edit]:
     """The value in the place of the expression; a comment behind it on its line stays in its column."""
     text = answer.literal
     if text is None:
@@ -44,7 +44,7 @@ def _literal(unit: Unit, question: Question, answer: Answer) -> Iterator[Edit]:
         yield Edit(start, end, text)
 
 
-def _chosen_side(unit: Unit, question: Question, holds: bool) -> Iterator[Edit]:
+def _chosen_side(unit: SourceFile, question: Question, holds: bool) -> Iterator[Edit]:
     """The condition and the other side go, each on its own, so that what stays can be edited too."""
     tokens = unit.stream.tokens
     start, end = tokens[question.first].start, tokens[question.sides[1][1]].end
@@ -59,6 +59,6 @@ def _chosen_side(unit: Unit, question: Question, holds: bool) -> Iterator[Edit]:
         yield Edit(kept_end, end, "")
 
 
-def _comment_behind(unit: Unit, end: int) -> re.Match[str] | None:
+def _comment_behind(unit: SourceFile, end: int) -> re.Match[str] | None:
     """What ends the statement at an offset, up to a comment in a column of its own."""
     return re.match(r"\)*; {2,}(?=//)", unit.text[end:])

@@ -9,12 +9,12 @@ from evokern.cuda_source import preprocessor
 from evokern.cuda_source.layout import Edit, Layout
 from evokern.cuda_source.lexer import directive_body
 from evokern.cuda_source.statements import declarators, declared_names, skip_statement, statement_starts
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 _CONDITIONALS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 
 
-def prune_edits(unit: Unit) -> list[Edit]:
+def prune_edits(unit: SourceFile) -> list[Edit]:
     """Return the edits that keep decided branches; the outermost ones first, so that each pass is sound.
 
     A plain ``if`` stays: without it the compiler orders some instructions differently.
@@ -23,7 +23,7 @@ def prune_edits(unit: Unit) -> list[Edit]:
 
 
 class _Pruner:
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: SourceFile) -> None:
         self.stream = unit.stream
         self.tokens = unit.stream.tokens
         self.partner = unit.stream.partner
@@ -102,7 +102,7 @@ class _Pruner:
         return bool(declared) and any(self.tokens[i].text in declared for i in outside if self.tokens[i].kind == "word")
 
 
-def _unused_constants(unit: Unit) -> Iterator[Edit]:
+def _unused_constants(unit: SourceFile) -> Iterator[Edit]:
     """Take out constexpr variables that nothing else names; only where a statement declares nothing beside."""
     tokens = unit.stream.tokens
     uses = Counter(token.text for token in tokens if token.kind == "word")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from evokern.cuda_source import preprocessor
 from evokern.cuda_source.layout import Edit
 from evokern.cuda_source.lexer import TokenStream, directive_body
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 _ALWAYS_DEFINED = frozenset({"__CUDACC__"})  # nvcc and NVRTC both define it, in every pass
 
@@ -72,7 +72,7 @@ class Conditional:
     """The conditionals in each branch."""
 
 
-def conditionals(unit: Unit) -> tuple[Conditional, ...]:
+def conditionals(unit: SourceFile) -> tuple[Conditional, ...]:
     """Return the outermost conditionals of a text, in order; one without an end is left out with all it holds."""
     found: list[Conditional] = []
     opened: list[tuple[list[int], list[list[Conditional]]]] = []
@@ -100,7 +100,7 @@ def branch_lines(outermost: tuple[Conditional, ...]) -> list[int]:
     return found
 
 
-def conditional_edits(unit: Unit, outermost: tuple[Conditional, ...], taken: frozenset[int]) -> Iterator[Edit]:
+def conditional_edits(unit: SourceFile, outermost: tuple[Conditional, ...], taken: frozenset[int]) -> Iterator[Edit]:
     """Yield the edits that leave the branches that were compiled, without their lines.
 
     A condition that names a macro of the compiler's own (a leading underscore, or the prefix CUDA) may hold for one
@@ -117,7 +117,7 @@ def conditional_edits(unit: Unit, outermost: tuple[Conditional, ...], taken: fro
 
 
 def _edits(
-    unit: Unit, conditional: Conditional, taken: frozenset[int], brought: Mapping[str, frozenset[str]]
+    unit: SourceFile, conditional: Conditional, taken: frozenset[int], brought: Mapping[str, frozenset[str]]
 ) -> Iterator[Edit]:
     tokens, text = unit.stream.tokens, unit.text
     borders = (*conditional.branches, conditional.end)

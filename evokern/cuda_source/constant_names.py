@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.declarations import Declaration
+from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.statements import declarators, statement_end, statement_starts
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 _WORDS = frozenset({
     "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double", "size_t", "uint", "const",
@@ -28,7 +28,7 @@ class ConstantNames:
     """What before a bracket gives a constant for constants: constexpr functions, types, operators like ``sizeof``."""
 
 
-def constant_names(unit: Unit, macros: Mapping[str, str]) -> ConstantNames:
+def constant_names(unit: SourceFile, macros: Mapping[str, str]) -> ConstantNames:
     """Return the names that stand for constants, types and constexpr functions in a text.
 
     Args:
@@ -56,10 +56,10 @@ def constant_names(unit: Unit, macros: Mapping[str, str]) -> ConstantNames:
     return ConstantNames(frozenset(constant), frozenset((constexpr | constant) - other))
 
 
-def declarations_within(unit: Unit) -> Iterator[Declaration]:
+def declarations_within(unit: SourceFile) -> Iterator[CppDeclaration]:
     """Yield the declarations of a text at file and namespace scope, and the members of its classes."""
 
-    def with_members(leaf: Declaration) -> Iterator[Declaration]:
+    def with_members(leaf: CppDeclaration) -> Iterator[CppDeclaration]:
         yield leaf
         for member in leaf.members:
             yield from with_members(member)
@@ -68,7 +68,7 @@ def declarations_within(unit: Unit) -> Iterator[Declaration]:
         yield from with_members(leaf)
 
 
-def _parameters(unit: Unit) -> Iterator[str]:
+def _parameters(unit: SourceFile) -> Iterator[str]:
     """The parameters of functions and lambdas."""
     partner = unit.stream.partner
     brackets = [leaf.parameters for leaf in declarations_within(unit) if leaf.parameters]
@@ -78,7 +78,7 @@ def _parameters(unit: Unit) -> Iterator[str]:
         yield from _names(unit, opener + 1, close - 1)
 
 
-def _template_parameters(unit: Unit) -> Iterator[str]:
+def _template_parameters(unit: SourceFile) -> Iterator[str]:
     tokens = unit.stream.tokens
     for index, token in enumerate(tokens[:-1]):
         if token.text == "template" and tokens[index + 1].text == "<":
@@ -87,7 +87,7 @@ def _template_parameters(unit: Unit) -> Iterator[str]:
                 yield from _names(unit, index + 2, behind - 2)
 
 
-def _names(unit: Unit, first: int, last: int) -> Iterator[str]:
+def _names(unit: SourceFile, first: int, last: int) -> Iterator[str]:
     """What each part of a parameter list declares: the last word before its ``=`` or ``[``."""
     tokens = unit.stream.tokens
     for begin, end in unit.stream.split_commas(first, last):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from evokern.cuda_source.questions import Question
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 Compile = Callable[[str], str | None]
 """Text to PTX, with the macros and the kernels of a candidate; None where it does not compile."""
@@ -44,7 +44,7 @@ _LEAST = (-(1 << 31), -(1 << 63))  # the least integers: C++ reads -2147483648 a
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ConstantValue:
     """What an expression comes to, wherever it is compiled."""
 
     value: int
@@ -65,7 +65,7 @@ class Answer:
 class Answers:
     """What the compiler said."""
 
-    values: dict[int, Answer]
+    values: dict[int, ConstantValue]
     """By the question's number, where it has one answer in all instantiations."""
     taken: frozenset[int]
     """Numbers of the preprocessor lines whose text is compiled."""
@@ -73,14 +73,14 @@ class Answers:
     @classmethod
     def read(cls, ptx: str, expressions: int) -> Answers:
         """Read the answers in PTX; numbers from ``expressions`` on are preprocessor lines."""
-        found: dict[int, set[Answer]] = {}
+        found: dict[int, set[ConstantValue]] = {}
         for number, kind, minus, digits in _ANSWER.findall(ptx):
-            found.setdefault(int(number), set()).add(Answer(-int(digits) if minus else int(digits), kind))
+            found.setdefault(int(number), set()).add(ConstantValue(-int(digits) if minus else int(digits), kind))
         values = {n: next(iter(v)) for n, v in found.items() if n < expressions and len(v) == 1}
         return cls(values, frozenset(n - expressions for n in found if n >= expressions))
 
 
-def ask(unit: Unit, questions: Sequence[Question], taken: Sequence[int], compiler: Compile) -> Answers | None:
+def ask(unit: SourceFile, questions: Sequence[Question], taken: Sequence[int], compiler: Compile) -> Answers | None:
     """Compile a text with questions in it.
 
     Args:
@@ -96,7 +96,7 @@ def ask(unit: Unit, questions: Sequence[Question], taken: Sequence[int], compile
     return None if ptx is None else Answers.read(ptx, len(questions))
 
 
-def _instrumented(unit: Unit, questions: Sequence[Question], taken: Sequence[int]) -> str:
+def _instrumented(unit: SourceFile, questions: Sequence[Question], taken: Sequence[int]) -> str:
     tokens = unit.stream.tokens
     inserted: list[tuple[int, int, int, str]] = []  # offset, rank, order within the rank, text
     for number, question in enumerate(questions):
@@ -116,7 +116,7 @@ def _instrumented(unit: Unit, questions: Sequence[Question], taken: Sequence[int
     return "".join([*pieces, unit.text[position:], *ends])
 
 
-def _arguments(unit: Unit, question: Question) -> str:
+def _arguments(unit: SourceFile, question: Question) -> str:
     """An expression's type and value as template arguments."""
 
     def written(first: int, last: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from evokern.cuda_source.constant_names import ConstantNames, constant_names, declarations_within
 from evokern.cuda_source.statements import declarators, statement_end, statement_starts
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 _CHOOSING = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", "!"))
 
@@ -30,7 +30,7 @@ class Question:
     """Of a choice: first and last token of what stands before and behind the ``:``."""
 
 
-def questions(unit: Unit, macros: Mapping[str, str]) -> list[Question]:
+def questions(unit: SourceFile, macros: Mapping[str, str]) -> list[Question]:
     """Return what to ask about a text.
 
     Those are the conditions of ``if constexpr`` and ``static_assert``; initialisers of constexpr variables and array
@@ -47,7 +47,7 @@ def questions(unit: Unit, macros: Mapping[str, str]) -> list[Question]:
 
 
 class _Finder:
-    def __init__(self, unit: Unit, names: ConstantNames) -> None:
+    def __init__(self, unit: SourceFile, names: ConstantNames) -> None:
         self.unit = unit
         self.stream = unit.stream
         self.tokens = unit.stream.tokens

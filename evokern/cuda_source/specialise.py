@@ -13,7 +13,7 @@ from evokern.cuda_source.instrument import Compile, ask
 from evokern.cuda_source.layout import apply
 from evokern.cuda_source.lexer import TokenStream, directive_body
 from evokern.cuda_source.questions import CERTAIN, questions
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 from evokern.cuda_source.unreferenced import drop_unreferenced
 
 # A paragraph of comment under a heading (// ----), and nothing but another heading behind it.
@@ -49,14 +49,14 @@ def specialise(
     chosen = {name: str(value) for name, value in macros.items()}
     text = inline_headers(text.replace("\r\n", "\n"), headers or {})
     text = _with_answers(text, chosen, compiler)
-    text = _until_settled(text, lambda current: apply(current, prune_edits(Unit("", current))))
+    text = _until_settled(text, lambda current: apply(current, prune_edits(SourceFile("", current))))
     text = drop_unreferenced(text, entries)
     return _with_definitions(_tidied(text), chosen)
 
 
 def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> str:
     """Write what the compiler knows of a text into it."""
-    unit = Unit("", text)
+    unit = SourceFile("", text)
     asked, blocks = questions(unit, macros), conditionals(unit)
     lines = branch_lines(blocks)
     for expressions in (asked, [question for question in asked if question.kind in CERTAIN]):

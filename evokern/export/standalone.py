@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
+from pathlib import Path
 from string import Template
 
 from evokern.compile.nvrtc import compile_ptx
@@ -75,7 +75,7 @@ def standalone(
     traces = trace(kernel, config, problem, chip)
     by_role = {role: [n for n, t in traces.tensors.items() if t.role in roles] for role, roles in _ROLES.items()}
     program = render(kernel, config, problem)
-    template = Template(resources.files("evokern.export").joinpath("program.cu.in").read_text(encoding="utf-8"))
+    template = Template(Path(__file__).with_name("program.cu.in").read_text(encoding="utf-8"))
     limits = {**kernel.workload.tolerance, **(tolerance or {})}
     text = template.substitute(
         banner=_banner(kernel, config, problem, chip.architecture + program.architecture_suffix, provenance, file_name),
