@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -397,10 +398,30 @@ def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
     config, problem = scale.space.default(), scale.problem("4096")
     rendered = render(scale, config, problem)
     original = compile_program(rendered.source, "kernel.cu", {}, rendered.options, ["scale"], "sm_89")
-    special = compile_program(device_code(scale, config, problem), "kernel.cu", {}, (), ["scale"], "sm_89")
+    special = compile_program(device_code(scale, config, problem, CHIPS["l4"]), "kernel.cu", {}, (), ["scale"], "sm_89")
     assert isinstance(original, Program) and isinstance(special, Program)
     assert original.uses == special.uses
     assert code_digest(original, ["scale"]) == code_digest(special, ["scale"])
+
+
+def test_without_the_compiler_library_every_choice_is_exported(scale: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export says so, and is the same program."""
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import Program
+    from evokern.errors import DeviceError
+
+    def absent(*arguments: object, **options: object) -> None:
+        raise DeviceError("NVRTC cannot be loaded")
+
+    config, problem = scale.space.default(), scale.problem("4096")
+    short = device_code(scale, config, problem, CHIPS["l4"])
+    monkeypatch.setattr(import_module("evokern.export.standalone"), "compile_ptx", absent)
+    whole = device_code(scale, config, problem, CHIPS["l4"])
+    assert whole.startswith("// Choices not made stand here too: NVRTC cannot be loaded\n")
+    assert "if constexpr" in whole and "if constexpr" not in short
+    first, second = (compile_program(t, "kernel.cu", {}, (), ["scale"], "sm_89") for t in (short, whole))
+    assert isinstance(first, Program) and isinstance(second, Program)
+    assert first.uses == second.uses
 
 
 @pytest.mark.parametrize("entry", ["scale<2>", "::scale<2>", "ours::scale<2>", "ours::scale< 2 >"])
@@ -425,7 +446,7 @@ __global__ void other(float* y) { y[0] = 1; }
 
     kernel = replace(scale, launches=launches)
     config, problem = kernel.space.default(), kernel.problem("4096")
-    text = device_code(kernel, config, problem)
+    text = device_code(kernel, config, problem, CHIPS["l4"])
     assert "other" not in text
     built = compile_program(text, "kernel.cu", {}, (), [entry], "sm_89")
     assert isinstance(built, Program)

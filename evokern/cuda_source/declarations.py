@@ -37,7 +37,7 @@ _ACCESS = frozenset({"public", "private", "protected"})
 
 
 @dataclass(frozen=True, slots=True)
-class Declaration:
+class CppDeclaration:
     """A stretch of tokens that belong together."""
 
     kind: str
@@ -63,10 +63,10 @@ class Declaration:
     """The enclosing namespaces and classes, joined by ``::``."""
     extern_c: bool = False
     """Whether it stands in an ``extern "C"`` block or carries the words itself."""
-    members: tuple[Declaration, ...] = field(default=())
+    members: tuple[CppDeclaration, ...] = field(default=())
     """The declarations inside a namespace, a linkage block or a class."""
 
-    def leaves(self) -> Iterator[Declaration]:
+    def leaves(self) -> Iterator[CppDeclaration]:
         """Yield the declarations in it that are not themselves namespaces or linkage blocks."""
         if self.kind in ("namespace", "linkage"):
             for member in self.members:
@@ -75,7 +75,7 @@ class Declaration:
             yield self
 
 
-def read_declarations(stream: TokenStream) -> tuple[Declaration, ...]:
+def read_declarations(stream: TokenStream) -> tuple[CppDeclaration, ...]:
     """Cut a whole file into its outermost declarations."""
     return _Reader(stream).level(0, len(stream.tokens), "", False)
 
@@ -89,9 +89,9 @@ class _Reader:
     def text(self, index: int) -> str:
         return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
 
-    def level(self, index: int, end: int, namespace: str, extern_c: bool) -> tuple[Declaration, ...]:
+    def level(self, index: int, end: int, namespace: str, extern_c: bool) -> tuple[CppDeclaration, ...]:
         """Read the declarations between two indices, one after another."""
-        found: list[Declaration] = []
+        found: list[CppDeclaration] = []
         while index < end:
             token = self.tokens[index]
             if token.kind == "directive" or token.text in (";", "}", ")"):
@@ -108,7 +108,7 @@ class _Reader:
                 index = declaration.last + 1
         return tuple(found)
 
-    def _namespace(self, first: int, end: int, namespace: str, extern_c: bool) -> Declaration | None:
+    def _namespace(self, first: int, end: int, namespace: str, extern_c: bool) -> CppDeclaration | None:
         index = first + 1 if self.text(first) == "inline" else first
         if self.text(index) != "namespace":
             return None
@@ -124,22 +124,24 @@ class _Reader:
         if self.text(index) != "{" or index >= end:
             while index < end - 1 and self.text(index) != ";":
                 index += 1
-            return Declaration("alias", first, min(index, end - 1), tuple(words[:1]), first, head, namespace=namespace)
+            return CppDeclaration(
+                "alias", first, min(index, end - 1), tuple(words[:1]), first, head, namespace=namespace
+            )
         inner = "::".join(filter(None, (namespace, *words)))
         close = self.partner[index]
         members = self.level(index + 1, min(close, end), inner, extern_c)
-        return Declaration(
+        return CppDeclaration(
             "namespace", first, close, (), first, head, body=(index, close), namespace=inner, members=members
         )
 
-    def _linkage(self, first: int, end: int, namespace: str) -> Declaration | None:
+    def _linkage(self, first: int, end: int, namespace: str) -> CppDeclaration | None:
         if not (self.text(first) == "extern" and self.tokens[min(first + 1, end - 1)].kind == "string"):
             return None
         if self.text(first + 2) != "{" or first + 2 >= end:
             return None
         close = self.partner[first + 2]
         members = self.level(first + 3, min(close, end), namespace, self.text(first + 1) == '"C"')
-        return Declaration(
+        return CppDeclaration(
             "linkage",
             first,
             close,
@@ -151,7 +153,7 @@ class _Reader:
             members=members,
         )
 
-    def _plain(self, first: int, end: int, namespace: str, extern_c: bool) -> Declaration:
+    def _plain(self, first: int, end: int, namespace: str, extern_c: bool) -> CppDeclaration:
         """Read one declaration that is neither a namespace nor a linkage block."""
         head: list[int] = []
         depth_zero: list[int] = []  # the head without attribute arguments and template lists
@@ -241,10 +243,10 @@ class _Reader:
         following = self.tokens[behind]
         return "\n" in between and (following.kind in ("word", "directive")) and self.text(first) not in _ATTRIBUTES
 
-    def _finish(self, shape: _Shape, namespace: str, extern_c: bool) -> Declaration:
+    def _finish(self, shape: _Shape, namespace: str, extern_c: bool) -> CppDeclaration:
         words = [i for i in shape.depth_zero if self.tokens[i].kind == "word"]
         start = self.text(shape.first)
-        members: tuple[Declaration, ...] = ()
+        members: tuple[CppDeclaration, ...] = ()
         if start == "using":
             kind = "directive" if self.text(shape.first + 1) == "namespace" else "alias" if shape.equals else "using"
             names = words[1:2] if kind == "alias" else words[-1:]
@@ -272,7 +274,7 @@ class _Reader:
             kind, names = "class", words[-1:]
         else:
             kind, names = "variable", self._variable_names(shape)
-        return Declaration(
+        return CppDeclaration(
             kind,
             shape.first,
             shape.last,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from evokern.cuda_source.records import Entry, EntryPoint, Launch
+from evokern.cuda_source.records import EntryPoint, KernelFunction, LaunchSite
 from evokern.errors import SourceError, nearest
 
 _MANGLED_TYPES = {
@@ -16,7 +16,9 @@ _MANGLED_TYPES = {
 """Builtin types by their letter: Itanium C++ ABI, section 5.1.5.2."""
 
 
-def find_entry(wanted: str | None, entries: Sequence[Entry], launches: Sequence[Launch], file: str) -> EntryPoint:
+def find_entry(
+    wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str
+) -> EntryPoint:
     """Find a kernel; see `CudaSource.entry`."""
     if not entries:
         raise SourceError(f"{file} holds no __global__ function, so there is nothing to run")
@@ -37,7 +39,7 @@ def find_entry(wanted: str | None, entries: Sequence[Entry], launches: Sequence[
     return _point(entry, given, launches, wanted)
 
 
-def _named(name: str, entries: Sequence[Entry], file: str) -> list[Entry]:
+def _named(name: str, entries: Sequence[KernelFunction], file: str) -> list[KernelFunction]:
     name = name.removeprefix("::")
     matches = [e for e in entries if name in (e.qualified, e.name)] or [
         e for e in entries if e.qualified.endswith(f"::{name}")
@@ -49,7 +51,7 @@ def _named(name: str, entries: Sequence[Entry], file: str) -> list[Entry]:
     return exact or matches
 
 
-def _only(matches: Sequence[Entry], wanted: str, file: str) -> Entry:
+def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFunction:
     distinct = {entry.signature: entry for entry in matches}
     if len(distinct) > 1:
         listed = "; ".join(f"{e.signature} (line {e.line})" for e in distinct.values())
@@ -59,7 +61,7 @@ def _only(matches: Sequence[Entry], wanted: str, file: str) -> Entry:
     return matches[0]
 
 
-def _point(entry: Entry, given: str | None, launches: Sequence[Launch], wanted: str) -> EntryPoint:
+def _point(entry: KernelFunction, given: str | None, launches: Sequence[LaunchSite], wanted: str) -> EntryPoint:
     """Check template arguments against the kernel and form the name expression."""
     if entry.obstacle:
         raise SourceError(
@@ -85,7 +87,7 @@ def _point(entry: Entry, given: str | None, launches: Sequence[Launch], wanted: 
     return EntryPoint(entry, None, f"{entry.qualified}<{given}>")
 
 
-def _template_message(entry: Entry, launches: Sequence[Launch]) -> str:
+def _template_message(entry: KernelFunction, launches: Sequence[LaunchSite]) -> str:
     listed = ", ".join(" ".join(filter(None, (p.type, p.name))) for p in entry.template)
     seen = [launch for launch in launches if launch.kernel == entry.name and _is_concrete(launch.template_arguments)]
     if seen:
@@ -114,7 +116,7 @@ def _count(arguments: str) -> int:
     return commas + 1 if arguments.strip() else 0
 
 
-def _by_symbol(symbol: str, entries: Sequence[Entry], launches: Sequence[Launch], file: str) -> EntryPoint:
+def _by_symbol(symbol: str, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str) -> EntryPoint:
     """Find the kernel of a mangled name (Itanium C++ ABI, section 5.1: names, builtin types, integers)."""
     nested = symbol.startswith("_ZN")
     rest = symbol[3:] if nested else symbol[2:]

@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evokern.cuda_source.declarations import Declaration
-from evokern.cuda_source.host_code import Verdict
-from evokern.cuda_source.records import Constant, Entry, HostFunction, Parameter, SharedArray, TemplateParameter
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.declarations import CppDeclaration
+from evokern.cuda_source.host_code import HostCode
+from evokern.cuda_source.records import (
+    Constant,
+    HostFunction,
+    KernelFunction,
+    Parameter,
+    SharedArray,
+    TemplateParameter,
+)
+from evokern.cuda_source.unit import SourceFile
 
 _QUALIFIERS = re.compile(
     r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct|register)\b|[*&]|\[\s*\]"
@@ -33,25 +40,25 @@ _INTEGER_TYPES = frozenset(
 )
 
 
-def entries(unit: Unit, verdict: Verdict) -> Iterator[Entry]:
+def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
     """Yield the ``__global__`` functions that a file defines."""
     for leaf in _functions(unit.leaves):
         if (
             leaf.body is None
             or not leaf.names
             or not leaf.parameters
-            or "__global__" not in verdict.marks.get(id(leaf), ())
+            or "__global__" not in host_code.marks.get(id(leaf), ())
         ):
             continue
         explicit = leaf.template is not None and leaf.template[1] == leaf.template[0] + 1  # template <> ... k<64>(...)
         if explicit:
             continue
         first, last = leaf.parameters
-        yield Entry(
+        yield KernelFunction(
             name=leaf.names[0],
             namespace=leaf.namespace,
             parameters=tuple(
-                _parameter(unit, verdict, *part)
+                _parameter(unit, host_code, *part)
                 for part in unit.stream.split_commas(first + 1, last - 1)
                 if _is_real(unit, part)
             ),
@@ -60,25 +67,25 @@ def entries(unit: Unit, verdict: Verdict) -> Iterator[Entry]:
             launch_bounds=_launch_bounds(unit, leaf),
             line=unit.line(leaf.name_index),
             file=unit.name,
-            obstacle=verdict.obstacles.get(id(leaf), ""),
+            obstacle=host_code.obstacles.get(id(leaf), ""),
         )
 
 
-def _functions(leaves: tuple[Declaration, ...]) -> Iterator[Declaration]:
+def _functions(leaves: tuple[CppDeclaration, ...]) -> Iterator[CppDeclaration]:
     yield from (leaf for leaf in leaves if leaf.kind in ("function", "call"))
 
 
-def _is_real(unit: Unit, part: tuple[int, int]) -> bool:
+def _is_real(unit: SourceFile, part: tuple[int, int]) -> bool:
     return part[1] >= part[0] and unit.stream.source(*part) != "void"
 
 
-def _brings_linkage(unit: Unit, leaf: Declaration) -> bool:
+def _brings_linkage(unit: SourceFile, leaf: CppDeclaration) -> bool:
     """Whether a macro before the name holds ``extern "C"``."""
     values = {d.name: d.value for d in unit.definitions}
     return any('extern "C"' in values.get(unit.stream.tokens[i].text, "") for i in leaf.head)
 
 
-def _parameter(unit: Unit, verdict: Verdict, first: int, last: int) -> Parameter:
+def _parameter(unit: SourceFile, host_code: HostCode, first: int, last: int) -> Parameter:
     tokens = unit.stream.tokens
     default = next((i for i in range(first, last + 1) if tokens[i].text == "="), last + 1)
     bounds = [i for i in range(first, default) if tokens[i].text == "["]
@@ -90,9 +97,11 @@ def _parameter(unit: Unit, verdict: Verdict, first: int, last: int) -> Parameter
     if name_at is not None and bounds:
         written += " " + unit.stream.source(bounds[0], default - 1)
     pointer = "*" in written or "[" in written
-    hidden = [word for word in re.findall(r"\w+", written) if word in verdict.macros]  # const or __restrict__ by macro
-    meant = written + " " + " ".join(inner for word in hidden for inner in verdict.macros[word])
-    plain = " ".join(word for word in written.split() if word not in hidden or verdict.macros[word] - _QUALIFYING)
+    hidden = [
+        word for word in re.findall(r"\w+", written) if word in host_code.macros
+    ]  # const or __restrict__ by macro
+    meant = written + " " + " ".join(inner for word in hidden for inner in host_code.macros[word])
+    plain = " ".join(word for word in written.split() if word not in hidden or host_code.macros[word] - _QUALIFYING)
     return Parameter(
         type=written,
         name=tokens[name_at].text if name_at is not None else "",
@@ -103,7 +112,7 @@ def _parameter(unit: Unit, verdict: Verdict, first: int, last: int) -> Parameter
     )
 
 
-def _template_parameters(unit: Unit, leaf: Declaration) -> Iterator[TemplateParameter]:
+def _template_parameters(unit: SourceFile, leaf: CppDeclaration) -> Iterator[TemplateParameter]:
     if leaf.template is None:
         return
     tokens = unit.stream.tokens
@@ -118,18 +127,18 @@ def _template_parameters(unit: Unit, leaf: Declaration) -> Iterator[TemplatePara
         )
 
 
-def _split_template(unit: Unit, first: int, last: int) -> list[tuple[int, int]]:
+def _split_template(unit: SourceFile, first: int, last: int) -> list[tuple[int, int]]:
     return [part for part in unit.stream.split_commas(first, last) if part[1] >= part[0]]
 
 
-def _launch_bounds(unit: Unit, leaf: Declaration) -> tuple[str, ...]:
+def _launch_bounds(unit: SourceFile, leaf: CppDeclaration) -> tuple[str, ...]:
     for index in leaf.head:
         if unit.stream.tokens[index].text == "__launch_bounds__":
             return tuple(unit.stream.source(*part) for part in unit.arguments(index + 1))
     return ()
 
 
-def shared_arrays(unit: Unit) -> Iterator[SharedArray]:
+def shared_arrays(unit: SourceFile) -> Iterator[SharedArray]:
     """Yield every ``__shared__`` declaration, inside functions too."""
     tokens = unit.stream.tokens
     for index, token in enumerate(tokens):
@@ -164,13 +173,13 @@ def shared_arrays(unit: Unit) -> Iterator[SharedArray]:
             )
 
 
-def _element_type(unit: Unit, first: int, last: int) -> str:
+def _element_type(unit: SourceFile, first: int, last: int) -> str:
     """The type's words; alignment and qualifiers left out."""
     written = re.sub(r"(__align__|alignas|__attribute__)\s*\(+[^)]*\)+", " ", unit.stream.source(first, last))
     return " ".join(re.sub(r"\b(volatile|const|extern|static)\b", " ", written).split())
 
 
-def constants(unit: Unit) -> Iterator[Constant]:
+def constants(unit: SourceFile) -> Iterator[Constant]:
     """Yield the integers that are fixed at file or namespace scope."""
     tokens = unit.stream.tokens
     for leaf in unit.leaves:
@@ -188,8 +197,8 @@ def constants(unit: Unit) -> Iterator[Constant]:
                 )
 
 
-def host_functions(unit: Unit, verdict: Verdict) -> Iterator[HostFunction]:
+def host_functions(unit: SourceFile, host_code: HostCode) -> Iterator[HostFunction]:
     """Yield the functions and binding blocks of a file that are set aside as host code."""
-    for leaf in verdict.dropped[unit.name]:
-        if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in verdict.obstacles:
+    for leaf in host_code.dropped[unit.name]:
+        if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in host_code.obstacles:
             yield HostFunction(leaf.names[0], unit.line(leaf.first), unit.line(leaf.last))

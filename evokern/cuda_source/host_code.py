@@ -14,19 +14,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from evokern.cuda_source import headers_known, preprocessor
-from evokern.cuda_source.declarations import Declaration
+from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.lexer import directive_body
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 _DEVICE_MARKS = frozenset({"__global__", "__device__", "__constant__", "__shared__", "__managed__"})
 _HOST_WORDS = frozenset({"try", "catch", "throw", "dynamic_cast", "typeid", "cout", "cerr", "endl", "getenv", "fopen"})
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HostCode:
     """What happens to each declaration of a set of files."""
 
-    dropped: Mapping[str, tuple[Declaration, ...]]
+    dropped: Mapping[str, tuple[CppDeclaration, ...]]
     """File name → the declarations that are blanked."""
     obstacles: Mapping[int, str]
     """``id`` of a dropped device declaration → why no device compiler can read it alone."""
@@ -36,15 +36,15 @@ class Verdict:
     """Macro → the words that it brings in."""
 
 
-class _Judge:
+class _Separation:
     """Decides over all files of a program together: a header's helper may be used in another file only."""
 
-    def __init__(self, units: Iterable[Unit]) -> None:
+    def __init__(self, units: Iterable[SourceFile]) -> None:
         self.units = list(units)
         self.macros = preprocessor.macro_words(d for unit in self.units for d in unit.definitions)
         self.pairs = [(unit, leaf) for unit in self.units for leaf in unit.leaves]
 
-    def words(self, unit: Unit, indices: Iterable[int]) -> set[str]:
+    def words(self, unit: SourceFile, indices: Iterable[int]) -> set[str]:
         """Identifiers among tokens, with what the file's macros bring in."""
         found: set[str] = set()
         for index in indices:
@@ -56,14 +56,14 @@ class _Judge:
                 found |= preprocessor.words(directive_body(token.text))
         return found
 
-    def marks(self, unit: Unit, declaration: Declaration) -> frozenset[str]:
+    def marks(self, unit: SourceFile, declaration: CppDeclaration) -> frozenset[str]:
         """Execution and memory space words of a declaration; of a class, its members' too."""
         inside = declaration.kind == "variable"
         indices = range(declaration.first, declaration.last + 1) if inside else declaration.head
         own = self.words(unit, indices) & (_DEVICE_MARKS | {"__host__"})
         return frozenset(own.union(*(self.marks(unit, member) for member in declaration.members)))
 
-    def host_reason(self, unit: Unit, declaration: Declaration) -> str:
+    def host_reason(self, unit: SourceFile, declaration: CppDeclaration) -> str:
         """Return what marks a declaration's text as a host's, or an empty string."""
         tokens = unit.stream.tokens
         for index in range(declaration.first, declaration.last + 1):
@@ -87,7 +87,7 @@ class _Judge:
                 return f"std::{after[1].text}"
         return ""
 
-    def host_library(self, unit: Unit, index: int) -> str:
+    def host_library(self, unit: SourceFile, index: int) -> str:
         """Return the qualified name at a token when it belongs to a host-only library."""
         tokens = unit.stream.tokens
         if tokens[index].text not in headers_known.HOST_NAMESPACES or index + 2 >= len(tokens):
@@ -99,12 +99,12 @@ class _Judge:
             else ""
         )
 
-    def judge(self) -> Verdict:
+    def run(self) -> HostCode:
         """Decide what stays: device code, and what it mentions."""
         marks = {id(leaf): self.marks(unit, leaf) for unit, leaf in self.pairs}
         obstacles = self._obstacles(marks)
         mentions = {id(leaf): self.words(unit, range(leaf.first, leaf.last + 1)) for unit, leaf in self.pairs}
-        by_name: dict[str, list[tuple[Unit, Declaration]]] = {}
+        by_name: dict[str, list[tuple[SourceFile, CppDeclaration]]] = {}
         for unit, leaf in self.pairs:
             for name in leaf.names:
                 by_name.setdefault(name, []).append((unit, leaf))
@@ -133,7 +133,7 @@ class _Judge:
             if fits:
                 kept.add(id(leaf))
         dropped = {unit.name: self._dropped(unit, unit.leaves, kept) for unit in self.units}
-        return Verdict(dropped, obstacles, marks, self.macros)
+        return HostCode(dropped, obstacles, marks, self.macros)
 
     def _obstacles(self, marks: Mapping[int, frozenset[str]]) -> dict[int, str]:
         found: dict[int, str] = {}
@@ -153,7 +153,7 @@ class _Judge:
         return found
 
     def _may_stay(
-        self, unit: Unit, leaf: Declaration, marks: Mapping[int, frozenset[str]], obstacles: Mapping[int, str]
+        self, unit: SourceFile, leaf: CppDeclaration, marks: Mapping[int, frozenset[str]], obstacles: Mapping[int, str]
     ) -> bool:
         if id(leaf) in obstacles or leaf.names[:1] == ("main",):
             return False
@@ -162,22 +162,24 @@ class _Judge:
             return not host_only and not self.host_reason(unit, leaf)
         return True
 
-    def _is_own_macro(self, leaf: Declaration) -> bool:
+    def _is_own_macro(self, leaf: CppDeclaration) -> bool:
         return leaf.kind == "call" and bool(leaf.names) and leaf.names[0] in self.macros
 
-    def _head_words(self, unit: Unit, leaf: Declaration) -> list[str]:
+    def _head_words(self, unit: SourceFile, leaf: CppDeclaration) -> list[str]:
         tokens = unit.stream.tokens
         return [tokens[i].text for i in range(leaf.first, leaf.last + 1) if tokens[i].kind == "word"]
 
-    def _names_device_namespace(self, unit: Unit, leaf: Declaration, own: set[str]) -> bool:
+    def _names_device_namespace(self, unit: SourceFile, leaf: CppDeclaration, own: set[str]) -> bool:
         """Whether ``using namespace N`` or ``namespace A = N`` names something that is still there."""
         target = [word for word in self._head_words(unit, leaf) if word not in ("using", "namespace")]
         target = target[1:] if leaf.kind == "alias" else target
         return bool(target) and target[0] in own | {"std", "nvcuda", *headers_known.LIBRARIES}
 
-    def _dropped(self, unit: Unit, leaves: Iterable[Declaration], kept: set[int]) -> tuple[Declaration, ...]:
+    def _dropped(
+        self, unit: SourceFile, leaves: Iterable[CppDeclaration], kept: set[int]
+    ) -> tuple[CppDeclaration, ...]:
         """The declarations to blank: whole ones, and the host members of classes that stay."""
-        found: list[Declaration] = []
+        found: list[CppDeclaration] = []
         for leaf in leaves:
             if id(leaf) not in kept:
                 found.append(leaf)
@@ -185,8 +187,8 @@ class _Judge:
                 found += self._host_members(unit, leaf)
         return tuple(found)
 
-    def _host_members(self, unit: Unit, declaration: Declaration) -> list[Declaration]:
-        found: list[Declaration] = []
+    def _host_members(self, unit: SourceFile, declaration: CppDeclaration) -> list[CppDeclaration]:
+        found: list[CppDeclaration] = []
         for member in declaration.members:
             marks = self.marks(unit, member)
             if member.kind == "class":
@@ -206,7 +208,7 @@ def _is_runtime_call(word: str) -> bool:
     )
 
 
-def _namespaces(declarations: Iterable[Declaration]) -> set[str]:
+def _namespaces(declarations: Iterable[CppDeclaration]) -> set[str]:
     """First words of the namespaces that a file opens."""
     found: set[str] = set()
     for declaration in declarations:
@@ -217,12 +219,12 @@ def _namespaces(declarations: Iterable[Declaration]) -> set[str]:
     return found
 
 
-def judge(units: Iterable[Unit]) -> Verdict:
+def find_host_code(units: Iterable[SourceFile]) -> HostCode:
     """Decide which declarations of a program's files a device compiler shall see."""
-    return _Judge(units).judge()
+    return _Separation(units).run()
 
 
-def blank(unit: Unit, dropped: Iterable[Declaration], includes: Iterable[int]) -> str:
+def blank(unit: SourceFile, dropped: Iterable[CppDeclaration], includes: Iterable[int]) -> str:
     """Return a file's text with declarations and includes replaced by blank space.
 
     Args:

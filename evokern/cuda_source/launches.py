@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.declarations import Declaration
-from evokern.cuda_source.records import Launch
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.declarations import CppDeclaration
+from evokern.cuda_source.records import LaunchSite
+from evokern.cuda_source.unit import SourceFile
 
 
-def launches(unit: Unit) -> Iterator[Launch]:
+def launches(unit: SourceFile) -> Iterator[LaunchSite]:
     """Yield every launch, written with ``<<<`` or through the runtime's launch functions."""
     tokens = unit.stream.tokens
     for index, token in enumerate(tokens):
@@ -32,7 +32,7 @@ def launches(unit: Unit) -> Iterator[Launch]:
             continue
         setting += ["1", "1", "0", "0"][len(setting) :]
         owner = next((leaf for leaf in unit.leaves if leaf.first <= index <= leaf.last), None)
-        yield Launch(
+        yield LaunchSite(
             kernel=kernel,
             template_arguments=template,
             grid=setting[0],
@@ -47,7 +47,7 @@ def launches(unit: Unit) -> Iterator[Launch]:
         )
 
 
-def _launched(unit: Unit, last: int) -> tuple[str, str]:
+def _launched(unit: SourceFile, last: int) -> tuple[str, str]:
     """The kernel's name and template arguments that end at a token."""
     tokens = unit.stream.tokens
     while last > 0 and tokens[last].text == ")":
@@ -62,7 +62,7 @@ def _launched(unit: Unit, last: int) -> tuple[str, str]:
     return "", ""
 
 
-def _declared_together(unit: Unit, index: int) -> Iterator[int]:
+def _declared_together(unit: SourceFile, index: int) -> Iterator[int]:
     """The names in `dim3 grid(…), block(…)`, from the first on."""
     tokens, partner = unit.stream.tokens, unit.stream.partner
     while tokens[index].kind == "word" and tokens[index + 1].text in ("(", "{") and index + 1 in partner:
@@ -74,7 +74,7 @@ def _declared_together(unit: Unit, index: int) -> Iterator[int]:
 
 
 def _definitions_for(
-    unit: Unit, owner: Declaration | None, before: int, expressions: str
+    unit: SourceFile, owner: CppDeclaration | None, before: int, expressions: str
 ) -> tuple[tuple[str, str], ...]:
     """Initialisers of the local variables that the launch's expressions mention, each before what uses it."""
     if owner is None or owner.body is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Layout:
         unit: the text.
     """
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: SourceFile) -> None:
         self.source = unit.text
         self.tokens = unit.stream.tokens
 

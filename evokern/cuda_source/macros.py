@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from evokern.cuda_source import headers_known, preprocessor
 from evokern.cuda_source.lexer import directive_body
 from evokern.cuda_source.records import Macro
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 _UPPER = re.compile(r"[A-Z][A-Z0-9_]+")
 
 
-def macros(unit: Unit, known: frozenset[str]) -> Iterator[Macro]:
+def macros(unit: SourceFile, known: frozenset[str]) -> Iterator[Macro]:
     """Yield the macros of a file: defined, defaulted, demanded, or used and defined nowhere.
 
     Args:
@@ -44,7 +44,7 @@ def macros(unit: Unit, known: frozenset[str]) -> Iterator[Macro]:
         yield Macro(name, None, "undefined", unit.line(index), file=unit.name)
 
 
-def _undefined(unit: Unit, known: frozenset[str]) -> Iterator[tuple[str, int]]:
+def _undefined(unit: SourceFile, known: frozenset[str]) -> Iterator[tuple[str, int]]:
     """Upper-case names that code or a condition uses and nothing declares, with the token that uses each first."""
     tokens = unit.stream.tokens
     declared = set(known) | headers_known.BUILTIN_MACROS

@@ -8,9 +8,18 @@ from pathlib import Path
 
 from evokern.cuda_source import finders, headers_known, launches, macros, preprocessor
 from evokern.cuda_source.entry_point import find_entry
-from evokern.cuda_source.host_code import blank, judge
-from evokern.cuda_source.records import Constant, Entry, EntryPoint, HostFunction, Include, Launch, Macro, SharedArray
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.host_code import blank, find_host_code
+from evokern.cuda_source.records import (
+    Constant,
+    EntryPoint,
+    HostFunction,
+    Include,
+    KernelFunction,
+    LaunchSite,
+    Macro,
+    SharedArray,
+)
+from evokern.cuda_source.unit import SourceFile
 from evokern.errors import SourceError
 
 _PASSES = 8  # each pass only blanks, and a program's dropped declarations seldom uncover more than one further layer
@@ -28,7 +37,7 @@ class CudaSource:
     """The same lines with host code blanked: what NVRTC compiles, with ``-default-device``."""
     headers: Mapping[str, str]
     """The user's own headers, by the name in ``#include``, host code blanked: NVRTC's in-memory headers."""
-    entries: tuple[Entry, ...]
+    entries: tuple[KernelFunction, ...]
     """The ``__global__`` functions, headers' last."""
     macros: tuple[Macro, ...]
     """The macros, headers' last."""
@@ -38,7 +47,7 @@ class CudaSource:
     """The ``__shared__`` declarations."""
     host_functions: tuple[HostFunction, ...]
     """What was set aside of the file itself."""
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchSite, ...]
     """How the file launches its kernels."""
     includes: tuple[Include, ...]
     """Every ``#include`` and what became of it."""
@@ -85,9 +94,9 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = ()) -> C
     """
     path, text = _load(path_or_text)
     units, found = _with_headers(text, path, [Path(d) for d in include_dirs])
-    verdict = judge(units.values())
+    host_code = find_host_code(units.values())
     device = _set_aside(units, found)
-    device_units = [Unit(name, device[name]) for name in units]
+    device_units = [SourceFile(name, device[name]) for name in units]
     defined = frozenset(d.name for unit in device_units for d in unit.definitions)
     named = frozenset(name for unit in device_units for leaf in unit.leaves for name in leaf.names)
     return CudaSource(
@@ -95,11 +104,11 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = ()) -> C
         text=text,
         device_text=device[""],
         headers={name: content for name, content in device.items() if name},
-        entries=tuple(entry for unit in units.values() for entry in finders.entries(unit, verdict)),
+        entries=tuple(entry for unit in units.values() for entry in finders.entries(unit, host_code)),
         macros=tuple(_unique(macro for unit in device_units for macro in macros.macros(unit, defined | named))),
         constants=tuple(constant for unit in units.values() for constant in finders.constants(unit)),
         shared=tuple(array for unit in units.values() for array in finders.shared_arrays(unit)),
-        host_functions=tuple(finders.host_functions(units[""], verdict)),
+        host_functions=tuple(finders.host_functions(units[""], host_code)),
         launches=tuple(launch for unit in units.values() for launch in launches.launches(unit)),
         includes=found,
     )
@@ -115,7 +124,7 @@ def device_only(source: str) -> str:
         The device code with every line where it was; applying it again changes nothing.
     """
     text = _normal(source)
-    unit = Unit("", text)
+    unit = SourceFile("", text)
     found = tuple(
         Include(
             d.name,
@@ -156,13 +165,13 @@ def _decode(content: bytes) -> str:
 
 def _with_headers(
     text: str, path: Path | None, include_dirs: list[Path]
-) -> tuple[dict[str, Unit], tuple[Include, ...]]:
+) -> tuple[dict[str, SourceFile], tuple[Include, ...]]:
     """Read a file and, one after another, the headers of the user's that it includes.
 
     Raises:
         SourceError: one include name means two files.
     """
-    units: dict[str, Unit] = {"": Unit("", text)}
+    units: dict[str, SourceFile] = {"": SourceFile("", text)}
     places: dict[str, Path | None] = {"": path}
     found: list[Include] = []
     waiting = [""]
@@ -187,7 +196,7 @@ def _with_headers(
             else:
                 status = "local"
                 if directive.name not in units:
-                    units[directive.name] = Unit(directive.name, _load(header)[1])
+                    units[directive.name] = SourceFile(directive.name, _load(header)[1])
                     places[directive.name] = header
                     waiting.append(directive.name)
                 elif (known := places[directive.name]) and known.resolve() != header.resolve():
@@ -203,24 +212,24 @@ def _locate(name: str, directories: list[Path]) -> Path | None:
     return next((d / name for d in directories if (d / name).is_file()), None)
 
 
-def _set_aside(units: Mapping[str, Unit], found: Iterable[Include]) -> dict[str, str]:
+def _set_aside(units: Mapping[str, SourceFile], found: Iterable[Include]) -> dict[str, str]:
     """Blank until nothing changes: an instantiation may lose its function only in the pass before."""
     gone = {(include.file, include.name) for include in found if include.status in ("host", "missing")}
     texts = {name: unit.text for name, unit in units.items()}
     current = dict(units)
     for _ in range(_PASSES):
-        verdict = judge(current.values())
+        host_code = find_host_code(current.values())
         texts = {
             name: blank(
                 unit,
-                verdict.dropped[name],
+                host_code.dropped[name],
                 [d.index for d in preprocessor.includes(unit.stream) if (name, d.name) in gone],
             )
             for name, unit in current.items()
         }
         if all(texts[name] == unit.text for name, unit in current.items()):
             break
-        current = {name: Unit(name, content) for name, content in texts.items()}
+        current = {name: SourceFile(name, content) for name, content in texts.items()}
     return texts
 
 

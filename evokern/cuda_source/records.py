@@ -36,7 +36,7 @@ class TemplateParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KernelFunction:
     """A ``__global__`` function."""
 
     name: str
@@ -75,7 +75,7 @@ class Entry:
 class EntryPoint:
     """A kernel asked for by a person, in the form that a compiler needs."""
 
-    entry: Entry
+    entry: KernelFunction
     """The function."""
     symbol: str | None
     """The symbol in the machine code where it is known: ``extern "C"``, or a mangled name that was given."""
@@ -151,7 +151,7 @@ class HostFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchSite:
     """One ``kernel<<<grid, block, shared, stream>>>(arguments)``, or a ``cudaLaunchKernel`` call."""
 
     kernel: str

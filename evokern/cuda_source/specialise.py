@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.branches import BranchPruner, ValueFolder
-from evokern.cuda_source.conditionals import inline_headers, resolve_conditionals
-from evokern.cuda_source.environment import Environment
+from evokern.cuda_source.answered import answer_edits
+from evokern.cuda_source.branches import prune_edits
+from evokern.cuda_source.conditionals import branch_lines, conditional_edits, conditionals, inline_headers
+from evokern.cuda_source.instrument import Compile, ask
 from evokern.cuda_source.layout import apply
 from evokern.cuda_source.lexer import TokenStream, directive_body
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.questions import CERTAIN, questions
+from evokern.cuda_source.unit import SourceFile
 from evokern.cuda_source.unreferenced import drop_unreferenced
 
 # A paragraph of comment under a heading (// ----), and nothing but another heading behind it.
@@ -22,34 +24,47 @@ _PASSES = 40  # each pass makes the text shorter; nesting deeper than this is le
 def specialise(
     text: str,
     macros: Mapping[str, str | int],
+    compiler: Compile,
     headers: Mapping[str, str] | None = None,
     entries: Iterable[str] = (),
-    closed: bool = False,
 ) -> str:
     """Write a kernel's source for one choice of its macros.
 
     Preprocessor conditionals and ``if constexpr`` that the choice decides are resolved, asserts that hold go, values
-    of choices are written out, and what no kernel reaches any more is dropped. What the choice does not decide stays.
+    of choices are written out, and what no kernel reaches any more is dropped. The compiler decides, so a branch that
+    some instantiations of a template take and others do not stays, and so does everything where it does not compile.
     The macros that the rest still names are defined behind the opening comment, so the result needs no ``-D``, and
     compiles to the same machine code as the original with the macros given by ``-D``.
 
     Args:
         text: the source.
         macros: the chosen values, as ``-D`` gives them; a value may name another macro.
+        compiler: compiles a text like this one to PTX, with the macros given by ``-D``.
         headers: the folder's own headers by the name in ``#include``; they are put in place of the directive.
         entries: the kernels that are launched; every ``__global__`` function when empty.
-        closed: whether names that neither the macros nor the text define count as undefined in ``#if``: true for a
-            text that is complete with its macros, such as an export.
 
     Returns:
         The specialised source.
     """
     chosen = {name: str(value) for name, value in macros.items()}
     text = inline_headers(text.replace("\r\n", "\n"), headers or {})
-    text = resolve_conditionals(text, chosen, closed)
-    text = _until_settled(text, lambda current: _fold(_prune(current, chosen), chosen))
+    text = _with_answers(text, chosen, compiler)
+    text = _until_settled(text, lambda current: apply(current, prune_edits(SourceFile("", current))))
     text = drop_unreferenced(text, entries)
     return _with_definitions(_tidied(text), chosen)
+
+
+def _with_answers(text: str, macros: Mapping[str, str], compiler: Compile) -> str:
+    """Write what the compiler knows of a text into it."""
+    unit = SourceFile("", text)
+    asked, blocks = questions(unit, macros), conditionals(unit)
+    lines = branch_lines(blocks)
+    for expressions in (asked, [question for question in asked if question.kind in CERTAIN]):
+        answers = ask(unit, expressions, lines, compiler)
+        if answers is not None:
+            taken = frozenset(lines[number] for number in answers.taken)
+            return apply(text, [*conditional_edits(unit, blocks, taken), *answer_edits(unit, expressions, answers)])
+    return text
 
 
 def _until_settled(text: str, change: Callable[[str], str]) -> str:
@@ -59,20 +74,6 @@ def _until_settled(text: str, change: Callable[[str], str]) -> str:
             break
         text = changed
     return text
-
-
-def _prune(text: str, chosen: Mapping[str, str]) -> str:
-    unit = Unit("", text)
-    pruner = BranchPruner(unit, Environment(unit, chosen))
-    pruner.run()
-    return apply(text, pruner.edits)
-
-
-def _fold(text: str, chosen: Mapping[str, str]) -> str:
-    unit = Unit("", text)
-    folder = ValueFolder(unit, Environment(unit, chosen))
-    folder.run()
-    return apply(text, folder.edits)
 
 
 def _tidied(text: str) -> str:
@@ -87,7 +88,7 @@ def _tidied(text: str) -> str:
 def _with_definitions(text: str, chosen: Mapping[str, str]) -> str:
     """Define the macros that the text names, behind its opening comment."""
     stream = TokenStream(text)
-    defined = {definition.name for definition in preprocessor.definitions(stream)}
+    defined = {definition.name for definition in preprocessor.definitions(stream) if not definition.guard}
     named = {token.text for token in stream.tokens if token.kind == "word"}
     named |= {
         word for t in stream.tokens if t.kind == "directive" for word in preprocessor.words(directive_body(t.text))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.declarations import Declaration, read_declarations
+from evokern.cuda_source.declarations import CppDeclaration, read_declarations
 from evokern.cuda_source.lexer import TokenStream
 
 
-class Unit:
+class SourceFile:
     """One file: its tokens, declarations and preprocessor lines.
 
     Args:
@@ -23,12 +23,12 @@ class Unit:
         self.stream = TokenStream(text)
 
     @cached_property
-    def declarations(self) -> tuple[Declaration, ...]:
+    def declarations(self) -> tuple[CppDeclaration, ...]:
         """The outermost declarations."""
         return read_declarations(self.stream)
 
     @cached_property
-    def leaves(self) -> tuple[Declaration, ...]:
+    def leaves(self) -> tuple[CppDeclaration, ...]:
         """The declarations that are not namespaces or linkage blocks, in order."""
         return tuple(leaf for declaration in self.declarations for leaf in declaration.leaves())
 

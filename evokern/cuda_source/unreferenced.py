@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 
 from evokern.cuda_source import preprocessor
-from evokern.cuda_source.declarations import Declaration
+from evokern.cuda_source.declarations import CppDeclaration
 from evokern.cuda_source.layout import Layout, apply
 from evokern.cuda_source.lexer import directive_body
-from evokern.cuda_source.unit import Unit
+from evokern.cuda_source.unit import SourceFile
 
 _STORED = frozenset(("__constant__", "__device__", "__managed__", "__shared__"))
 _DROPPABLE = frozenset(("function", "class", "enum", "variable", "alias", "typedef", "using"))
@@ -36,10 +36,10 @@ def drop_unreferenced(text: str, entries: Iterable[str] = ()) -> str:
 
 
 def _drop_declarations(text: str, entries: frozenset[str]) -> str:
-    unit = Unit("", text)
+    unit = SourceFile("", text)
     macros = preprocessor.macro_words(unit.definitions)
     mentions = {id(leaf): _words(unit, leaf, macros) for leaf in unit.leaves}
-    by_name: dict[str, list[Declaration]] = {}
+    by_name: dict[str, list[CppDeclaration]] = {}
     for leaf in unit.leaves:
         for name in leaf.names:
             by_name.setdefault(name, []).append(leaf)
@@ -59,7 +59,7 @@ def _drop_declarations(text: str, entries: frozenset[str]) -> str:
     return apply(text, [layout.removal(leaf.first, leaf.last) for leaf in unit.leaves if id(leaf) not in kept])
 
 
-def _words(unit: Unit, leaf: Declaration, macros: dict[str, frozenset[str]]) -> set[str]:
+def _words(unit: SourceFile, leaf: CppDeclaration, macros: dict[str, frozenset[str]]) -> set[str]:
     found: set[str] = set()
     for index in range(leaf.first, leaf.last + 1):
         token = unit.stream.tokens[index]
@@ -74,7 +74,7 @@ def _condition_words(directive: str, text: str) -> frozenset[str]:
     return preprocessor.words(directive_body(text)) if directive in ("if", "elif", "pragma") else frozenset()
 
 
-def _is_root(unit: Unit, leaf: Declaration, entries: frozenset[str]) -> bool:
+def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: frozenset[str]) -> bool:
     head = {unit.stream.tokens[i].text for i in leaf.head}
     expanded = head | {word for d in unit.definitions if d.name in head for word in preprocessor.words(d.value)}
     if leaf.kind not in _DROPPABLE or "operator" in leaf.names:
@@ -93,7 +93,7 @@ def _means(entry: str, name: str) -> bool:
 
 def _drop_macros(text: str) -> str:
     """Take out definitions whose names stand nowhere else."""
-    unit = Unit("", text)
+    unit = SourceFile("", text)
     used: set[str] = {token.text for token in unit.stream.tokens if token.kind == "word"}
     for token in unit.stream.tokens:
         if token.kind == "directive" and token.directive not in ("define", "undef"):

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from evokern.cuda_source import ELEMENT_TYPES, Entry, Parameter
+from evokern.cuda_source import ELEMENT_TYPES, KernelFunction, Parameter
 from evokern.errors import UsageError, nearest
 from evokern.kernel import DTYPE_BYTES
 from evokern.simt import Buffer, Memory, Param
@@ -147,7 +147,7 @@ def _number(text: str, dtype: str, value: str) -> float:
     return whole
 
 
-def match(arguments: Sequence[Argument], entry: Entry, params: Sequence[Param]) -> list[str]:
+def match(arguments: Sequence[Argument], entry: KernelFunction, params: Sequence[Param]) -> list[str]:
     """Make sure that arguments suit a kernel.
 
     Args:
@@ -181,21 +181,21 @@ def match(arguments: Sequence[Argument], entry: Entry, params: Sequence[Param]) 
     return remarks
 
 
-def names(entry: Entry, params: Sequence[Param]) -> list[str]:
+def names(entry: KernelFunction, params: Sequence[Param]) -> list[str]:
     """Return what to call each argument in a report."""
     return [
         item.name or f"argument {number}" for number, item in enumerate(_declared(entry, params), 1)
     ]  # fmt: skip
 
 
-def _declared(entry: Entry, params: Sequence[Param]) -> Sequence[Parameter]:
+def _declared(entry: KernelFunction, params: Sequence[Param]) -> Sequence[Parameter]:
     """The source's parameters; those of the PTX alone where a macro or a pack hides them."""
     if len(entry.parameters) == len(params):
         return entry.parameters
     return [Parameter(f".{param.type}", "", "", False, False, False) for param in params]
 
 
-def _signature(entry: Entry, params: Sequence[Param]) -> str:
+def _signature(entry: KernelFunction, params: Sequence[Param]) -> str:
     parts = [f"{item.type} {item.name}".strip() for item in _declared(entry, params)]
     return f"({', '.join(parts)})"
 

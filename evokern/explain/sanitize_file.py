@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evokern import simt
 from evokern.compile.records import CompileFailure
-from evokern.cuda_source import CudaSource, Entry, EntryPoint, read
+from evokern.cuda_source import CudaSource, EntryPoint, KernelFunction, read
 from evokern.device.sim_program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.explain.arguments import Argument, match, names, place
@@ -130,7 +130,7 @@ def _absent(source: CudaSource) -> str:
     return ", ".join(f'"{include.name}" (line {include.line})' for include in source.missing_includes)
 
 
-def _launch(wanted: FileLaunch, entry: Entry, compiled: simt.Entry, chip: Profile) -> Launch:
+def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chip: Profile) -> Launch:
     """Return the launch, held against what the kernel and the chip allow.
 
     Raises:
@@ -177,7 +177,7 @@ def _largest(arguments: Sequence[Argument]) -> Argument | None:
     return max(written, key=lambda argument: argument.elements, default=None)
 
 
-def _remarks(wanted: FileLaunch, source: CudaSource, entry: Entry, launch: Launch) -> list[str]:
+def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, launch: Launch) -> list[str]:
     """Return what the user should know about the launch."""
     said = []
     if source.missing_includes:

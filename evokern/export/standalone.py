@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from string import Template
 
+from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.records import Program
 from evokern.cuda_source.specialise import specialise
-from evokern.errors import KernelError
+from evokern.errors import DeviceError, KernelError
 from evokern.export.launcher import elements, launch_body, shape_checks
 from evokern.export.trace import Traces, trace
 from evokern.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
@@ -79,7 +80,7 @@ def standalone(
         banner=_banner(kernel, config, problem, chip.architecture + program.architecture_suffix, provenance, file_name),
         type_headers=_type_headers(traces.tensors),
         reference=_reference(kernel),
-        kernel=device_code(kernel, config, problem),
+        kernel=device_code(kernel, config, problem, chip),
         members=", ".join(name.lower() for name in traces.fields),
         shape_checks=shape_checks(kernel, problem, traces),
         sizes=_sizes(traces.tensors),
@@ -106,10 +107,32 @@ def standalone(
 _ROLES = {"input": ("input", "inout"), "output": ("output", "inout"), "workspace": ("workspace",)}
 
 
-def device_code(kernel: Kernel, config: Config, problem: Problem) -> str:
-    """Return the candidate's source in one readable text: own headers put in place, choices not made left out."""
+def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> str:
+    """Return the candidate's source in one readable text: own headers put in place, choices not made left out.
+
+    The compiler says which are made, for the chip's architecture. Where it is not installed, all stand in the text.
+    """
     program = render(kernel, config, problem)
-    return specialise(program.source, program.macros, program.headers, program.entries, closed=True).strip()
+
+    def compiled(text: str) -> str | None:
+        built = compile_ptx(
+            text,
+            program.name,
+            {},
+            program.options,
+            program.entries,
+            chip.compute_capability,
+            line_info=False,
+            suffix=program.architecture_suffix,
+        )
+        return built.ptx if isinstance(built, Program) else None
+
+    parts = (program.headers, program.entries)
+    try:
+        return specialise(program.source, program.macros, compiled, *parts).strip()
+    except DeviceError as error:
+        text = specialise(program.source, program.macros, lambda text: None, *parts).strip()
+        return f"// Choices not made stand here too: {' '.join(str(error).split())}\n\n{text}"
 
 
 def _banner(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from evokern.cuda_source import ELEMENT_TYPES, CudaSource, Entry, EntryPoint, Launch, Macro
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro
 from evokern.errors import SourceError
 from evokern.scaffold.expression import extents, to_python
 
@@ -127,7 +127,7 @@ def _template_types(point: EntryPoint) -> dict[str, str]:
     return {parameter.name: part for parameter, part in pairs if parameter.type in ("typename", "class")}
 
 
-def _tensors(entry: Entry, types: Mapping[str, str]) -> Iterator[GuessedTensor]:
+def _tensors(entry: KernelFunction, types: Mapping[str, str]) -> Iterator[GuessedTensor]:
     for parameter in entry.parameters:
         if parameter.pointer:
             dtype = ELEMENT_TYPES.get(types.get(parameter.base, parameter.base))
@@ -135,7 +135,7 @@ def _tensors(entry: Entry, types: Mapping[str, str]) -> Iterator[GuessedTensor]:
             yield GuessedTensor(parameter.name, dtype or "f32", role, dtype is not None)
 
 
-def _arguments(entry: Entry, launch: Launch | None, types: Mapping[str, str]) -> Iterator[str]:
+def _arguments(entry: KernelFunction, launch: LaunchSite | None, types: Mapping[str, str]) -> Iterator[str]:
     """Python text of each argument; a number that the file's own launch passes is taken over."""
     passed = launch.arguments if launch else ("",) * len(entry.parameters)
     for parameter, argument in zip(entry.parameters, passed, strict=True):
@@ -155,7 +155,7 @@ def _arguments(entry: Entry, launch: Launch | None, types: Mapping[str, str]) ->
             )
 
 
-def _launch(source: CudaSource, entry: Entry) -> Launch | None:
+def _launch(source: CudaSource, entry: KernelFunction) -> LaunchSite | None:
     """The first launch of the kernel in the file whose arguments are those of the kernel."""
     for launch in source.launches:
         if launch.kernel.rpartition("::")[2] == entry.name and len(launch.arguments) == len(entry.parameters):
@@ -164,7 +164,7 @@ def _launch(source: CudaSource, entry: Entry) -> Launch | None:
 
 
 def _names(
-    source: CudaSource, genes: tuple[GuessedGene, ...], entry: Entry, launch: Launch | None
+    source: CudaSource, genes: tuple[GuessedGene, ...], entry: KernelFunction, launch: LaunchSite | None
 ) -> Mapping[str, str]:
     """C name → Python: numeric constants and macros, genes, and what the launch passes for the kernel's numbers."""
     names = {macro.name: str(macro.number) for macro in source.macros if _is_number(macro)}
@@ -190,7 +190,7 @@ def _is_number(macro: Macro) -> bool:
     return macro.number is not None and not macro.function_like
 
 
-def _bounded_block(entry: Entry, names: Mapping[str, str]) -> str:
+def _bounded_block(entry: KernelFunction, names: Mapping[str, str]) -> str:
     """The threads that launch bounds name, or 256."""
     text = to_python(entry.launch_bounds[0], names, {}) if entry.launch_bounds else None
     return text or "256"
