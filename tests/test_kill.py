@@ -21,7 +21,8 @@ import optuna
 import pytest
 from engine_helpers import small_table
 
-from evokern.samplers import Result
+from evokern.samplers import TrialResult
+from evokern.samplers.optuna_view import state_of
 from evokern.store import open_readonly
 
 KILLS = int(os.environ.get("EVOKERN_KILLS", "4"))
@@ -78,9 +79,9 @@ def check_optunas_tables(db: Path) -> None:
         trials = list(reader.trials(reader.study()))
     assert len(trials) == len(loaded)
     for ours, theirs in zip(trials, loaded, strict=True):
-        result = Result.of(ours)
+        result = TrialResult.of(ours)
         assert dict(ours.config) == theirs.params
-        assert result.state == theirs.state
+        assert state_of(result) == theirs.state
         assert result.value == theirs.value
         assert dict(result.constraints) == theirs.constraints
         assert list(small_table().genes[0].values) == list(theirs.distributions["LOADS"].choices)  # type: ignore[attr-defined]
