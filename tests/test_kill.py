@@ -22,7 +22,8 @@ import search_process
 from engine_helpers import small_table
 from search_process import KILLS, marked, recorded
 
-from evokern.samplers import Result
+from evokern.samplers import TrialResult
+from evokern.samplers.optuna_view import state_of
 from evokern.store import open_readonly
 
 TRIALS = 60 if KILLS <= 10 else 400
@@ -79,9 +80,9 @@ def check_optunas_tables(db: Path) -> None:
         trials = list(reader.trials(reader.study()))
     assert len(trials) == len(loaded)
     for ours, theirs in zip(trials, loaded, strict=True):
-        result = Result.of(ours)
+        result = TrialResult.of(ours)
         assert dict(ours.config) == theirs.params
-        assert result.state == theirs.state
+        assert state_of(result) == theirs.state
         assert result.value == theirs.value
         assert dict(result.constraints) == theirs.constraints
         assert list(small_table().genes[0].values) == list(theirs.distributions["LOADS"].choices)  # type: ignore[attr-defined]

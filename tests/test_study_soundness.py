@@ -14,7 +14,6 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.discovery import find_kernel
 from evokern.explain.declaration import read_declaration
-from evokern.study import SAMPLERS
 
 DECLARED = """
 from pathlib import Path
@@ -105,13 +104,6 @@ def test_a_search_says_what_the_list_says(here: Path, wrong: dict[str, str], tol
     assert refused.exit_code == 2
     assert told.removeprefix("asked.toml: ") in refused.stderr
     assert not (here / "evokern.db").exists()
-
-
-def test_every_sampler_may_be_named() -> None:
-    """A study may name the samplers that there are, and no others."""
-    from evokern.samplers import NAMES
-
-    assert SAMPLERS == NAMES
 
 
 def test_people_read_it_in_place_of_the_problems(here: Path) -> None:
