@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from string import Template
 
 from evokern.compile.nvrtc import compile_ptx
