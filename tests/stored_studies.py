@@ -9,6 +9,8 @@ import numpy as np
 from engine_helpers import small_table, tiny_table
 
 from evokern.device import BaselineResult, StartReport
+from evokern.search import Progress
+from evokern.space import Config
 from evokern.store import Store, StudyRecord, add_proof
 from evokern.trial import Evaluation, Outcome, Proposal, Resources, Timing, Trial
 
@@ -121,3 +123,23 @@ def add_proofs(path: Path, study: StudyRecord) -> None:
     )
     stage = {"state": "passed", "detail": f"right {NASTY}"}
     add_proof(path, study, "verify", 3, {"stages": {"gate": stage}, "playoff": None})
+
+
+def progress_told() -> Progress:
+    """Return what a search tells after its twelfth trial."""
+    evaluation = Evaluation(Outcome.MEASURED, 5.0, (Timing(5.0, (4.9, 5.1), (5.0,)),))
+    return Progress(
+        event="trial",
+        study="s",
+        device="NVIDIA H200",
+        elapsed_s=75,
+        budget_s=150,
+        trials=12,
+        outcomes={"measured": 9, "wrong": 3},
+        rejections={"shared_memory_per_block": 44},
+        baseline=("SDPA", 9.0),
+        best=Trial(4, Proposal(Config({"TILE": 64})), evaluation),
+        trials_per_minute=811.0,
+        busy_share=0.62,
+        last_failures=("trial 11 wrong: output",),
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from paths import DATA
-from stored_studies import write_study
+from stored_studies import progress_told, write_study
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -23,9 +23,7 @@ from evokern.cli._output import Output
 from evokern.cli._trial import finding_lines, gate_lines
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cli.panel import Watcher, line, panel
-from evokern.search import Progress
-from evokern.space import Config
-from evokern.trial import Evaluation, Outcome, Proposal, Timing, Trial
+from evokern.trial import Evaluation, Outcome
 
 TABLE = DATA / "table_small.json.gz"
 
@@ -230,7 +228,7 @@ def test_evaluated_trials_are_counted_apart(here: Path, monkeypatch: pytest.Monk
     assert others > 0
     assert said.startswith(f"small: 9 trials evaluated (and {others} duplicate or infeasible); the trials are done")
     assert ", 9 of 20 trials evaluated (and 3 duplicate or infeasible) |" in line(
-        replace(_progress(), evaluated=9, trials_limit=20)
+        replace(progress_told(), evaluated=9, trials_limit=20)
     )
 
 
@@ -324,25 +322,6 @@ def test_a_terminal_gets_a_live_panel(here: Path) -> None:
     assert "the trials are done" in drawn
 
 
-def _progress() -> Progress:
-    evaluation = Evaluation(Outcome.MEASURED, 5.0, (Timing(5.0, (4.9, 5.1), (5.0,)),))
-    return Progress(
-        event="trial",
-        study="s",
-        device="NVIDIA H200",
-        elapsed_s=75,
-        budget_s=150,
-        trials=12,
-        outcomes={"measured": 9, "wrong": 3},
-        rejections={"shared_memory_per_block": 44},
-        baseline=("SDPA", 9.0),
-        best=Trial(4, Proposal(Config({"TILE": 64})), evaluation),
-        trials_per_minute=811.0,
-        busy_share=0.62,
-        last_failures=("trial 11 wrong: output",),
-    )
-
-
 def test_the_line_tells_what_matters() -> None:
     """One line: time, trials, best and speedup, rate, busy share, outcomes if there are any."""
     from dataclasses import replace
@@ -351,8 +330,8 @@ def test_the_line_tells_what_matters() -> None:
         "1 min 15 s of 2 min 30 s, 12 trials | best 5.00 µs (trial 4), 1.80× the baseline | 811 trials/min | "
         "device busy 62 % | 9 measured, 3 wrong"
     )
-    assert expected == line(_progress())
-    assert line(replace(_progress(), outcomes={"measured": 0})).endswith("device busy 62 %")
+    assert expected == line(progress_told())
+    assert line(replace(progress_told(), outcomes={"measured": 0})).endswith("device busy 62 %")
 
 
 def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +341,7 @@ def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatc
     now = [0.0]
     monkeypatch.setattr("evokern.cli.panel.time.monotonic", lambda: now[0])
     monkeypatch.setattr("sys.stderr", stream := io.StringIO())
-    watcher, first = Watcher(Output()), replace(_progress(), event="trial")
+    watcher, first = Watcher(Output()), replace(progress_told(), event="trial")
     for second, failure in ((0, "trial 11 wrong: output"), (30, "trial 11 wrong: output"), (32, "a"), (60, "b" * 999)):
         now[0] = float(second)
         watcher(replace(first, last_failures=(failure,)))
@@ -375,7 +354,7 @@ def test_predicted_times_are_labelled() -> None:
     """Times of a simulated device never look measured."""
     from dataclasses import replace
 
-    assert "5.00 µs predicted (trial 4)" in line(replace(_progress(), predicted=True))
+    assert "5.00 µs predicted (trial 4)" in line(replace(progress_told(), predicted=True))
 
 
 def test_a_predicted_trial_is_labelled(tmp_path: Path) -> None:
@@ -390,7 +369,7 @@ def test_the_panel_tells_more() -> None:
     from rich.console import Console
 
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(panel(_progress()))
+    console.print(panel(progress_told()))
     text = console.export_text()
     for told in ("44 shared_memory_per_block", "TILE=64", "trial 11 wrong: output", "62 %", "SDPA 9.00 µs"):
         assert told in text

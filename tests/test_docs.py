@@ -20,12 +20,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from paths import ROOT
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 
-ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 DOCS = ROOT / "docs"
 GENERATED = DOCS / "cli.md"
 PAGES = (

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from engine_helpers import study
-from test_cli_search import _progress
-from test_report_hostile import HOSTILE, Markup
+from hostile_texts import HOSTILE, Markup
+from paths import DATA
+from stored_studies import progress_told
 
 import evokern
 from evokern.progress import notebook_panel
@@ -20,7 +21,7 @@ from evokern.progress.notebook import NotebookPanel, panel_html
 from evokern.space import Config
 from evokern.trial import Trial
 
-RECORDING = Path(__file__).parent / "data" / "table_small.json.gz"
+RECORDING = DATA / "table_small.json.gz"
 
 
 class FakeIPython:
@@ -103,14 +104,14 @@ def test_a_page_is_not_flooded(notebook: FakeIPython, monkeypatch: pytest.Monkey
     panel = NotebookPanel()
     drawn = []
     for event in ("start", "trial", "trial", "trial", "end"):
-        panel(replace(_progress(), event=event))  # type: ignore[arg-type]
+        panel(replace(progress_told(), event=event))  # type: ignore[arg-type]
         drawn.append(len(notebook.shown[0]))
     assert drawn == [1, 1, 1, 2, 3]
 
 
 def test_the_panel_tells_what_a_terminals_does() -> None:
     """The same rows; the budget as a bar; notes and the reason of the end below."""
-    found = Markup(panel_html(replace(_progress(), event="end", notes=("a foreign load",), end="budget")))
+    found = Markup(panel_html(replace(progress_told(), event="end", notes=("a foreign load",), end="budget")))
     texts = " ".join(found.texts)
     for told in ("44 shared_memory_per_block", "TILE=64", "trial 11 wrong: output", "62 %", "SDPA 9.00 µs", "1.80×"):
         assert told in texts
@@ -118,12 +119,12 @@ def test_the_panel_tells_what_a_terminals_does() -> None:
     assert "0.500" in found.values
     assert "a foreign load" in texts
     assert "its budget is used up" in texts
-    assert "opening the device" in panel_html(replace(_progress(), event="opening"))
+    assert "opening the device" in panel_html(replace(progress_told(), event="opening"))
 
 
 def test_texts_of_a_search_do_not_become_markup() -> None:
     """Compilers' logs, kernels' and baselines' names are shown as they are."""
-    still = _progress()
+    still = progress_told()
     assert still.best is not None
     best = Trial(4, Config({"TILE": HOSTILE}), still.best.evaluation)
     hostile = replace(

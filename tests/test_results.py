@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from test_report import write
-from test_report_hostile import HOSTILE, Markup, poison
+from hostile_texts import HOSTILE, Markup, poison
+from paths import DATA
+from stored_studies import write_study
 from typer.testing import CliRunner
 
 import evokern
@@ -26,8 +27,8 @@ from evokern.store import Store, open_readonly
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with two studies, `other` and the one searched last, `small`."""
     path = tmp_path_factory.mktemp("results") / "r.db"
-    write(path, 12, name="other", predicted=True)
-    write(path, 40, control="random")
+    write_study(path, 12, name="other", predicted=True)
+    write_study(path, 40, control="random")
     return path
 
 
@@ -59,14 +60,14 @@ def test_what_cannot_be_loaded_is_said(db: Path, tmp_path: Path) -> None:
 def test_a_study_stays_itself(tmp_path: Path) -> None:
     """New trials are seen; a fresh search that takes the name does not take the object; a deleted study is missed."""
     path = tmp_path / "r.db"
-    first = write(path, 5)
+    first = write_study(path, 5)
     study = evokern.load_study(db=path)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE evokern_trials SET outcome = NULL WHERE number = 4")
     assert len(study.trials) == 4, "a trial in flight is none yet"
     with Store(path) as store:
         store.set_aside("small")
-    write(path, 3)
+    write_study(path, 3)
     assert (len(study.trials), len(evokern.load_study(db=path).trials)) == (4, 3)
     aside = study.summary["study"]
     assert aside != "small"
@@ -155,7 +156,7 @@ def test_what_cannot_be_written_is_said(db: Path, tmp_path: Path) -> None:
         study.export(tmp_path / "x", "t4", trial=3)
     with pytest.raises(evokern.EvokernError, match=r"cannot write .*; give another path"):
         study.report(tmp_path / "absent" / "r.html")
-    write(tmp_path / "empty.db", 0)
+    write_study(tmp_path / "empty.db", 0)
     empty = evokern.load_study(db=tmp_path / "empty.db")
     assert (empty.best, empty.trials) == (None, [])
     assert "0 trials, none measured" in repr(empty)
@@ -187,7 +188,7 @@ def test_a_study_says_how_it_stands(db: Path) -> None:
 def test_a_notebook_shows_texts_as_they_are(tmp_path: Path) -> None:
     """Hostile words in the database leave the markup as it is."""
     path = tmp_path / "h.db"
-    write(path, 30)
+    write_study(path, 30)
     plain = Markup(evokern.load_study(db=path)._repr_html_())
     poison(path)
     found = Markup(evokern.load_study(db=path)._repr_html_())
@@ -226,7 +227,7 @@ def test_old_databases_are_read(tmp_path: Path) -> None:
     """A study that an earlier version wrote has champion, trials and a notebook's view."""
     for name, trials in (("first_tables", 26), ("with_proofs_and_priors", 42)):
         path = tmp_path / f"{name}.db"
-        path.write_bytes(gzip.decompress((Path(__file__).parent / f"data/databases/{name}.db.gz").read_bytes()))
+        path.write_bytes(gzip.decompress((DATA / "databases" / f"{name}.db.gz").read_bytes()))
         study = evokern.load_study("small", db=path)
         assert len(study.trials) == trials
         assert study.best is not None
