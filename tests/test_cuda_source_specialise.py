@@ -421,3 +421,18 @@ def test_any_text_can_be_specialised(text: str, answers: random.Random) -> None:
 
     assert isinstance(specialise(text, {"A": 1}, answer), str)
     assert isinstance(specialise(text, {"A": 1}, lambda asked: None), str)
+
+
+def test_a_header_that_two_branches_include_stands_in_both() -> None:
+    """Each branch of an `#if` gets its own include, a third one behind them needs none, and the result is one copy."""
+    text = (
+        '#if A\n#include "shared.cuh"\n#else\n#include "shared.cuh"\n#endif\n#include "shared.cuh"\n'
+        "__global__ void k(int* x) { *x = shared(); }\n"
+    )
+    headers = {"shared.cuh": "#pragma once\n__device__ int shared() { return A; }\n"}
+    for chosen in (0, 1):
+        macros = {"A": chosen}
+        made = specialise(text, macros, compiler(macros, ("k",)), headers, ("k",))
+        assert made.count("int shared()") == 1
+        assert "#if" not in made
+        assert ptx(text, macros, headers) == ptx(made)

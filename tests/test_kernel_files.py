@@ -205,7 +205,7 @@ def test_findings_and_counters_name_lines_of_common_headers(here: Path) -> None:
 def test_an_exported_source_needs_no_header(here: Path) -> None:
     """Common headers are put in place, each once."""
     kernel = _kernel(here)
-    text = device_code(kernel, kernel.space.default(), kernel.problem("64"))
+    text = device_code(kernel, kernel.space.default(), kernel.problem("64"), CHIPS["l4"])
     assert [] == re.findall(r'#include "', text)
     assert (1, 1) == (text.count("float passed_on("), text.count("void store("))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +18,8 @@ _ALWAYS_DEFINED = frozenset({"__CUDACC__"})  # nvcc and NVRTC both define it, in
 def inline_headers(text: str, headers: Mapping[str, str]) -> str:
     """Replace each ``#include`` of a given header by its text, once; later ones go.
 
+    A header that branches of ``#if`` include each for itself stands in each of them, behind a guard of its own.
+
     Args:
         text: the source.
         headers: texts by the name in ``#include``.
@@ -24,25 +27,57 @@ def inline_headers(text: str, headers: Mapping[str, str]) -> str:
     Returns:
         One text. Include guards and ``#pragma once`` of the headers are taken off.
     """
-    done: set[str] = set()
+    repeated: set[str] = set()
+    while True:
+        places: dict[str, list[_Branches]] = {}
+        inlined = _inlined(text, headers, (), places, repeated)
+        more = {name for name, branches in places.items() if len(branches) > 1} - repeated
+        if not more:
+            return inlined
+        repeated |= more
 
-    def expand(content: str) -> str:
-        stream = TokenStream(content)
-        pieces: list[str] = []
-        position = 0
-        for directive in preprocessor.includes(stream):
-            if directive.name not in headers:
-                continue
-            token = stream.tokens[directive.index]
-            pieces.append(content[position : token.start])
-            position = token.end
-            if directive.name not in done:
-                done.add(directive.name)
-                body = expand(_unguarded(headers[directive.name])).strip("\n")
-                pieces.append(f"// ---- {directive.name}\n{body}")
-        return "".join(pieces) + content[position:]
 
-    return expand(text)
+_Branches = tuple[tuple[str, int, int], ...]
+"""The branches of conditionals that an include stands in, outermost first: file, token of ``#if``, which branch."""
+
+
+def _inlined(
+    text: str,
+    headers: Mapping[str, str],
+    outer: _Branches,
+    places: dict[str, list[_Branches]],
+    repeated: Set[str],
+    file: str = "",
+) -> str:
+    """Put headers in place, and note in ``places`` in which branches each one stands."""
+    stream = TokenStream(text)
+    includes = {directive.index: directive.name for directive in preprocessor.includes(stream)}
+    inner: list[tuple[str, int, int]] = []
+    pieces: list[str] = []
+    position = 0
+    for index, token in enumerate(stream.tokens):
+        if token.directive in ("if", "ifdef", "ifndef"):
+            inner.append((file, index, 0))
+        elif token.directive in ("elif", "else") and inner:
+            inner[-1] = (file, inner[-1][1], inner[-1][2] + 1)
+        elif token.directive == "endif" and inner:
+            inner.pop()
+        name = includes.get(index)
+        if name is None or name not in headers:
+            continue
+        pieces.append(text[position : token.start])
+        position = token.end
+        here = (*outer, *inner)
+        stands = places.setdefault(name, [])
+        if any(here[: len(branches)] == branches for branches in stands):
+            continue
+        stands.append(here)
+        body = _inlined(_unguarded(headers[name]), headers, here, places, repeated, name).strip("\n")
+        if name in repeated:
+            guard = "INCLUDED_" + re.sub(r"\W+", "_", name).strip("_").upper()
+            body = f"#ifndef {guard}\n#define {guard}\n{body}\n#endif"
+        pieces.append(f"// ---- {name}\n{body}")
+    return "".join(pieces) + text[position:]
 
 
 def _unguarded(text: str) -> str:
