@@ -18,9 +18,9 @@ from typing import Any
 
 import evokern
 from evokern.cli.panel import panel
-from evokern.space import Config
-from evokern.study import Study
-from evokern.trial import Evaluation, Outcome, Trial
+from evokern.declaration.space import Config
+from evokern.study.settings import Study
+from evokern.study.trial import Evaluation, Outcome, Trial
 
 FOLDER = Path(__file__).resolve().parent
 FACTS = FOLDER / "panel.json"

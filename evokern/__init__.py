@@ -1,8 +1,7 @@
 """evokern: the fastest provably right variant of a CUDA kernel inside a time budget, with the evidence."""
 
 from evokern.api import resume, search
-from evokern.errors import EvokernError
-from evokern.kernel import (
+from evokern.declaration.kernel import (
     Baseline,
     Constraint,
     Kernel,
@@ -21,9 +20,10 @@ from evokern.kernel import (
     i32,
     i64,
 )
+from evokern.declaration.space import Config, Gene, Mutation, Parameter
+from evokern.errors import EvokernError
 from evokern.results import StudyResults, load_study
 from evokern.search import Progress, SearchResult
-from evokern.space import Config, Gene, Mutation, Parameter
 from evokern.version import __version__
 
 __all__ = [

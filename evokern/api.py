@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from evokern.search import OnProgress, Progress, SearchResult, SessionRequest, resume_study, search_study
 
 if TYPE_CHECKING:
+    from evokern.declaration.kernel import Kernel
     from evokern.device import Device
-    from evokern.kernel import Kernel
-    from evokern.study import Study
+    from evokern.study.settings import Study
 
-DIAGNOSER = "evokern.explain.diagnose:DiagnosisWorker"
+DIAGNOSER = "evokern.analysis.sanitize.diagnose:DiagnosisWorker"
 """Who says why candidates crash or hang: a worker's factory, imported by its own process alone."""
 
 

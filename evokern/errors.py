@@ -10,7 +10,7 @@
     │   └── StoreError        a database that cannot be used
     └── InternalError         evokern itself broke: exit code 3
 
-A rejected candidate is never an exception: it is an outcome (`evokern.trial.Outcome`).
+A rejected candidate is never an exception: it is an outcome (`evokern.study.trial.Outcome`).
 Messages echo the offending value and say what to do about it.
 """
 

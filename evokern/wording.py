@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evokern.space import Gene, Value
+from evokern.declaration.space import Gene, Value
 
 
 def microseconds(value: float | None) -> str:

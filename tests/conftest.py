@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evokern.driver import probe
+from evokern.hardware.driver import probe
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

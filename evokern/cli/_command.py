@@ -22,7 +22,7 @@ import typer
 
 from evokern.cli._output import Output, crash_log
 from evokern.errors import EvokernError
-from evokern.shadowing import shadowed
+from evokern.workers.shadowing import shadowed
 
 INTERRUPTED = 130
 

@@ -14,20 +14,20 @@ DEFAULT_STUDY = "attention-s512"
 
 
 def _complete_studies(incomplete: str) -> list[str]:
-    from evokern.discovery import study_files
+    from evokern.study.discovery import study_files
 
     return [name for name in study_files() if name.startswith(incomplete)]
 
 
 def _complete_kernels(incomplete: str) -> list[str]:
-    from evokern.discovery import kernel_folders
+    from evokern.study.discovery import kernel_folders
 
     return [name for name in kernel_folders() if name.startswith(incomplete)]
 
 
 def complete_devices(incomplete: str) -> list[str]:
     """Return the devices that an unfinished word may be the beginning of."""
-    from evokern.profiles import CHIPS
+    from evokern.hardware.profiles import CHIPS
 
     return [name for name in ("auto", "cuda:0", *(f"sim:{chip}" for chip in CHIPS)) if name.startswith(incomplete)]
 

@@ -10,8 +10,8 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli import search, show, export, verify, ablate, compare, report, replay  # isort: skip
-from evokern.cli import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
+from evokern.cli.commands import search, show, export, verify, ablate, compare, report, replay  # isort: skip
+from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
 __all__ = [

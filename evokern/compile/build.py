@@ -11,13 +11,13 @@ from evokern.compile.fingerprint import fingerprint
 from evokern.compile.nvrtc import all_options, compile_program, compile_ptx, compiler_version
 from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Scalar, Tensor
+from evokern.declaration.render import Rendered, render
+from evokern.declaration.space import Config
 from evokern.errors import KernelError
-from evokern.feasibility import launches_of
-from evokern.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Scalar, Tensor
-from evokern.profiles import Profile
-from evokern.render import Rendered, render
-from evokern.space import Config
-from evokern.trial import Evaluation, Outcome, Resources
+from evokern.hardware.profiles import Profile
+from evokern.study.trial import Evaluation, Outcome, Resources
 
 _POINTER_BYTES = 8
 

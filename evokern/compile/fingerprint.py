@@ -9,7 +9,7 @@ from typing import Any
 
 from evokern.compile.elf import Section, sections
 from evokern.compile.records import ProblemBuild, Program
-from evokern.kernel import Launch, Scalar, Tensor
+from evokern.declaration.kernel import Launch, Scalar, Tensor
 
 _OWN_SECTIONS = (".text.", ".nv.info.", ".nv.constant0.", ".nv.shared.")
 _DATA_SECTIONS = (".nv.global", ".nv.constant1", ".nv.constant3", ".nv.constant4", ".rel.nv.const", ".rela.nv.const")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from evokern.compile.records import CompileFailure, EntryUse
-from evokern.kernel import Need
+from evokern.declaration.kernel import Need
 
 _ERROR = re.compile(
     r"^(?P<file>[^\n()]+)\((?P<line>\d+)\): (?:catastrophic |fatal |internal )?error:? ?(?P<text>.*)$", re.M

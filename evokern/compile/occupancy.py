@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evokern.compile.records import EntryUse
-from evokern.kernel import Launch, Need
-from evokern.profiles import Profile
-from evokern.trial import Resources
+from evokern.declaration.kernel import Launch, Need
+from evokern.hardware.profiles import Profile
+from evokern.study.trial import Resources
 
 _WARP = 32
 _REGISTER_UNIT = 256

@@ -10,10 +10,10 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
 from evokern.compile.nvrtc import compiler_version
 from evokern.compile.records import Built
-from evokern.discovery import WorkerContext
-from evokern.space import Config
-from evokern.trial import Evaluation
-from evokern.workers import WorkerSpec
+from evokern.declaration.space import Config
+from evokern.study.discovery import WorkerContext
+from evokern.study.trial import Evaluation
+from evokern.workers.pool import WorkerSpec
 
 PRELOAD = ("cupy.cuda.nvrtc", "evokern.compile.pool")
 """Modules that the compile pool's fork server imports."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from evokern.kernel import Launch, Need, Problem
-from evokern.trial import Resources
+from evokern.declaration.kernel import Launch, Need, Problem
+from evokern.study.trial import Resources
 
 
 @dataclass(frozen=True)

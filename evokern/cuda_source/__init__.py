@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from evokern.cuda_source.element_types import ELEMENT_TYPES
-from evokern.cuda_source.reader import CudaSource, device_only, read
-from evokern.cuda_source.records import (
+from evokern.cuda_source.reader.element_types import ELEMENT_TYPES
+from evokern.cuda_source.reader.reader import CudaSource, device_only, read
+from evokern.cuda_source.reader.records import (
     Constant,
     EntryPoint,
     HostFunction,
@@ -16,7 +16,7 @@ from evokern.cuda_source.records import (
     SharedArray,
     TemplateParameter,
 )
-from evokern.cuda_source.specialise import specialise
+from evokern.cuda_source.specialize.specialize import specialise
 
 __all__ = [
     "ELEMENT_TYPES",

@@ -1,5 +1,5 @@
 """Devices: the contract, and what implements it."""
 
-from evokern.device._base import Answer, BaselineResult, Device, Request, StartReport, Task
+from evokern.device.contract import Answer, BaselineResult, Device, Request, StartReport, Task
 
 __all__ = ["Answer", "BaselineResult", "Device", "Request", "StartReport", "Task"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from evokern.compile.records import Built
-from evokern.device._base import Task
+from evokern.declaration.feasibility import check, narrowed
+from evokern.declaration.space import Config
+from evokern.device.contract import Task
 from evokern.errors import KernelError
-from evokern.feasibility import check, narrowed
-from evokern.profiles import Profile
-from evokern.space import Config
+from evokern.hardware.profiles import Profile
 
 
 def first_candidate(task: Task, profile: Profile) -> Config:

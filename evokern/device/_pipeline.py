@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evokern.compile.records import Built
-from evokern.device._base import Answer, Request
+from evokern.device.contract import Answer, Request
 from evokern.errors import EvokernError, InternalError
-from evokern.trial import Evaluation, Outcome
-from evokern.workers import JobResult, WorkerPool, wait
+from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.pool import JobResult, WorkerPool, wait
 
 _ALONE = -1
 """Key of a job that no candidate's trial number can be."""

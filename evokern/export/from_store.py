@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
+from evokern.declaration.kernel import Kernel, Tolerance
 from evokern.errors import StudyError
-from evokern.explain.stored import chip_of, chosen_trial, stored_kernel
 from evokern.export.standalone import Provenance, standalone
-from evokern.kernel import Kernel, Tolerance
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, interval_us
-from evokern.trial import Outcome
+from evokern.study.trial import Outcome
 from evokern.version import __version__
 
 

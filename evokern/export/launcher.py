@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
 from evokern.export.formula import Formula, ShapeGuard, cpp, simplified
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
-from evokern.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
 
 _SCALARS = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float",
             "f64": "double"}  # fmt: skip

@@ -10,14 +10,14 @@ from string import Template
 
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Program
-from evokern.cuda_source.specialise import specialise
+from evokern.cuda_source.specialize.specialize import specialise
+from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
+from evokern.declaration.render import render
+from evokern.declaration.space import Config
 from evokern.errors import DeviceError, KernelError
 from evokern.export.launcher import elements, launch_body, shape_checks
 from evokern.export.trace import Traces, trace
-from evokern.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
-from evokern.profiles import Profile
-from evokern.render import render
-from evokern.space import Config
+from evokern.hardware.profiles import Profile
 
 _HOST_TYPES = {
     "f64": "double", "f32": "float", "f16": "__half", "bf16": "__nv_bfloat16", "e4m3": "__nv_fp8_e4m3",

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import StudyError
-from evokern.stats import geometric_mean
+from evokern.measurement.statistics import geometric_mean
 from evokern.store import Reader, StudyRecord, dumps
-from evokern.store._records import gene_table
-from evokern.trial import Outcome, Trial
+from evokern.store.records import gene_table
+from evokern.study.trial import Outcome, Trial
 from evokern.version import __version__
 
 SCHEMA = "1.0.0"

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.kernel import Kernel, Launch, Problem, Scalar, Tensor
+from evokern.declaration.render import macros
+from evokern.declaration.space import Config, Value
 from evokern.errors import EvokernError
 from evokern.export.formula import ShapeGuard, evaluate, fields_of, simplified
 from evokern.export.traced import GuardRecorder, Traced
-from evokern.feasibility import check, launches_of
-from evokern.kernel import Kernel, Launch, Problem, Scalar, Tensor
-from evokern.profiles import Profile
-from evokern.render import macros
-from evokern.space import Config, Value
+from evokern.hardware.profiles import Profile
 
 
 @dataclass(frozen=True)

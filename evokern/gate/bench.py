@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.errors import KernelError
-from evokern.gate.arena import Arena
 from evokern.gate.data import draw, is_float, largest_finite, poison_byte
-from evokern.kernel import Kernel, Problem, Tensor, Tolerance
-from evokern.study import InputSet
+from evokern.gate.guarded_buffers import Arena
+from evokern.study.settings import InputSet
 
 REFRESH_BUDGET_S = 0.02
 """Time that new inputs and references of one bench may take for each candidate; one set is always renewed."""

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import torch
 
+from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.gate.bench import Bench, tolerances
-from evokern.gate.margin import MARGINAL, fault, margin
+from evokern.gate.tail_risk import MARGINAL, fault, margin
 from evokern.gate.verdict import Verdict, judge
-from evokern.kernel import Kernel, Launch, Problem, Role, Tensor
-from evokern.study import GateSettings, InputSet
-from evokern.trial import Outcome
+from evokern.study.settings import GateSettings, InputSet
+from evokern.study.trial import Outcome
 
 TOUCHED = 1 / 16
 """Share of the inputs that changes between two calls, for candidates that recognise inputs by a sample of them."""

@@ -6,9 +6,9 @@ import functools
 
 import torch
 
+from evokern.declaration.kernel import Tensor
 from evokern.errors import KernelError
-from evokern.kernel import Tensor
-from evokern.study import InputSet
+from evokern.study.settings import InputSet
 
 _DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn",

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from evokern.declaration.kernel import Launch, Tensor
 from evokern.errors import KernelError
 from evokern.gate.bench import tolerances
 from evokern.gate.check import Call, Gate
-from evokern.kernel import Launch, Tensor
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evokern.declaration.kernel import Problem
 from evokern.gate.bench import Bench, Findings, Worst
-from evokern.kernel import Problem
 
 SPENT_LIMIT = 0.6
 """Largest root mean square of error over allowed error. Rounding to the nearest value uses at most 1/sqrt(3) of a

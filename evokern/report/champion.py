@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evokern.explain.worth import price
+from evokern.analysis.control_verdict import price
 from evokern.report.facts import Facts
 from evokern.report.plots import bars, microseconds, number
 from evokern.report.tables import TextTable, flattened

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evokern.analysis.genes.gene_report import GenesReport, report
+from evokern.analysis.genes.importance import Effort
+from evokern.analysis.stored import chip_of
+from evokern.declaration.space import Space, Value
 from evokern.errors import EvokernError, StudyError
-from evokern.explain.gene_report import GenesReport, report
-from evokern.explain.importance import Effort
-from evokern.explain.stored import chip_of
-from evokern.profiles import Profile
-from evokern.roofline import Limit
-from evokern.space import Space, Value
+from evokern.hardware.profiles import Profile
+from evokern.measurement.roofline import Limit
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, arms, control_table
-from evokern.trial import Outcome, Timing, Trial
+from evokern.study.trial import Outcome, Timing, Trial
 
 EFFORT = Effort(repeats=8, most=400)
 """What the model of the genes may cost: the page is made in seconds."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from evokern.explain.worth import verdict
+from evokern.analysis.control_verdict import verdict
 from evokern.report.facts import Facts, reasons
 from evokern.report.plots import Axis, Plot, bars, microseconds, span
 from evokern.report.tables import TextTable
 from evokern.store import bests
-from evokern.trial import Outcome, Trial
+from evokern.study.trial import Outcome, Trial
 
 SHOWN_ABOVE = 6.0
 """Times above this multiple of the least one are left out of the plots, whose other points would lie on one line."""

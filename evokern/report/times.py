@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import Any
 
+from evokern.measurement.statistics import median
 from evokern.report.facts import Facts
 from evokern.report.plots import Axis, Plot, microseconds, number, span
 from evokern.report.tables import TextTable
-from evokern.stats import median
-from evokern.trial import Timing
+from evokern.study.trial import Timing
 
 
 def roofline(facts: Facts) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evokern.errors import UsageError
 from evokern.store import interval_us
-from evokern.trial import Trial
+from evokern.study.trial import Trial
 
 if TYPE_CHECKING:
     import pandas

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from evokern.store import Reader, StudyRecord
+from evokern.study.trial import Outcome, Trial
 from evokern.templating import environment
-from evokern.trial import Outcome, Trial
 from evokern.wording import changed, counts, duration, microseconds, several
 
 FASTEST = 10

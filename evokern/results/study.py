@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas
 
     from evokern.store import Reader, StudyRecord
-    from evokern.trial import Trial
+    from evokern.study.trial import Trial
 
 Format = Literal["cu", "t4"]
 """What `StudyResults.export` writes."""

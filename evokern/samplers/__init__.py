@@ -13,8 +13,10 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from evokern.declaration.space import Space
 from evokern.errors import StudyError, nearest
-from evokern.samplers._base import (
+from evokern.samplers._prior import Prior
+from evokern.samplers.contract import (
     Explain,
     History,
     Sampler,
@@ -22,9 +24,7 @@ from evokern.samplers._base import (
     objective,
     trial_seed,
 )
-from evokern.samplers._prior import Prior
-from evokern.space import Space
-from evokern.study import SAMPLERS
+from evokern.study.settings import SAMPLERS
 
 WARM = ("evo",)
 """Samplers that can use a warm start."""
@@ -42,7 +42,7 @@ def make_sampler(
     """Build a sampler.
 
     Args:
-        name: one of `evokern.study.SAMPLERS`.
+        name: one of `evokern.study.settings.SAMPLERS`.
         space: genes with feasibility bound.
         options: the sampler's own keyword arguments, from the study's `[sampler]` table.
         seed: the study's seed.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from evokern.samplers._base import History
-from evokern.space import Config, Space
-from evokern.trial import Proposal
+from evokern.declaration.space import Config, Space
+from evokern.samplers.contract import History
+from evokern.study.trial import Proposal
 
 
 class GridSampler:

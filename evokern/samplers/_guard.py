@@ -11,8 +11,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from evokern.samplers._base import Explain, History
-from evokern.space import Config
+from evokern.declaration.space import Config
+from evokern.samplers.contract import Explain, History
 
 BLIND_DRAWS = 2_000
 """Uniform draws before the grid is walked."""

@@ -10,11 +10,11 @@ from typing import Any
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
-from evokern.samplers._base import Explain, History, trial_seed
+from evokern.declaration.space import Config
 from evokern.samplers._guard import FeasibilityGuard
+from evokern.samplers.contract import Explain, History, trial_seed
 from evokern.samplers.optuna_view import OptunaView
-from evokern.space import Config
-from evokern.trial import Proposal
+from evokern.study.trial import Proposal
 
 DRAWS: Mapping[str, int] = {"random": 2_000, "tpe": 24, "nsga2": 64, "gp": 2}
 """Sampler → draws before its proposal is mutated: fewer where a draw is dear or comes out alike."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from evokern.declaration.space import Config, Space, Value
 from evokern.errors import StudyError
-from evokern.space import Config, Space, Value
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from evokern.samplers._base import History, TrialResult
-from evokern.space import Config, Space
-from evokern.trial import Outcome, Proposal
+from evokern.declaration.space import Config, Space
+from evokern.samplers.contract import History, TrialResult
+from evokern.study.trial import Outcome, Proposal
 
 
 def distributions(space: Space) -> dict[str, CategoricalDistribution]:

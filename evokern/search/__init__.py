@@ -4,9 +4,9 @@
 or resume the study, run the loop (`_loop`), fold the store in.
 """
 
-from evokern.search._results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
 from evokern.search._session import resume_study, search_study
-from evokern.search._wanted import SessionRequest
+from evokern.search.request import SessionRequest
+from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
 
 __all__ = [
     "ArmProgress",

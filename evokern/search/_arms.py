@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult, trial_seed
-from evokern.trial import Outcome, Proposal, Trial
+from evokern.study.trial import Outcome, Proposal, Trial
 
 
 def arm_window(window: int, arms: int) -> int:

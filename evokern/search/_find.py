@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from evokern.declaration.feasibility import feasible_space
 from evokern.device import Device
-from evokern.device._open import open_device
-from evokern.device.table import Table, TableDevice
-from evokern.discovery import find_kernel_folder, find_study, kernel_of
+from evokern.device.opening import open_device
+from evokern.device.recorded.table import Table, TableDevice
 from evokern.errors import DeviceError, KernelError, SpaceError, StudyError
-from evokern.feasibility import feasible_space
-from evokern.profiles import limits_for
-from evokern.search._identity import SearchTarget, problems_of
-from evokern.search._wanted import SessionRequest
+from evokern.hardware.profiles import limits_for
+from evokern.search.identity import SearchTarget, problems_of
+from evokern.search.request import SessionRequest
 from evokern.store import database_of, open_recording
-from evokern.study import Study
+from evokern.study.discovery import find_kernel_folder, find_study, kernel_of
+from evokern.study.settings import Study
 
 
 def find(study: str | Path | Study, request: SessionRequest) -> SearchTarget:

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from evokern.declaration.space import Config
 from evokern.device import Task
-from evokern.device.simulated import SimulatedDevice
-from evokern.profiles import Profile
+from evokern.device.sim.simulated import SimulatedDevice
+from evokern.hardware.profiles import Profile
 from evokern.samplers import History, make_sampler, objective
-from evokern.search._identity import SearchTarget
-from evokern.search._loop import Limits, Loop, NullRecorder
-from evokern.space import Config
-from evokern.trial import Outcome, Trial
+from evokern.search.identity import SearchTarget
+from evokern.search.loop import Limits, Loop, NullRecorder
+from evokern.study.trial import Outcome, Trial
 
 WINDOW = 32
 """Candidates in flight, on any machine, so that a warm start does not depend on it: work for sixteen cores."""

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from evokern.device import StartReport
-from evokern.search._identity import SearchTarget
-from evokern.search._loop import Loop
-from evokern.search._results import ArmProgress, EndReason, OnProgress, Progress
+from evokern.search.identity import SearchTarget
+from evokern.search.loop import Loop
+from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress
 from evokern.store import StudyRecord, fastest_baseline
-from evokern.trial import Trial
+from evokern.study.trial import Trial
 
 
 class ProgressReporter:

@@ -8,24 +8,24 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from evokern.declaration.space import Config
 from evokern.device import Device, Task
-from evokern.device._base import Rated
-from evokern.device.table import TableDevice
+from evokern.device.contract import Rated
+from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, make_sampler
 from evokern.search._arms import arm_window, control_seed
-from evokern.search._diagnose import run_diagnosed
-from evokern.search._identity import SearchTarget, agree
-from evokern.search._loop import Limits, Loop
 from evokern.search._report import ProgressReporter
-from evokern.search._results import EndReason, OnProgress, SearchResult
 from evokern.search._stop import Stop, stoppable
-from evokern.search._wanted import SessionRequest
 from evokern.search._warm import offered, warm_start
-from evokern.space import Config
+from evokern.search.diagnosis import run_diagnosed
+from evokern.search.identity import SearchTarget, agree
+from evokern.search.loop import Limits, Loop
+from evokern.search.request import SessionRequest
+from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, open_readonly
-from evokern.study import check_control
-from evokern.trial import Proposal, Trial
+from evokern.study.settings import check_control
+from evokern.study.trial import Proposal, Trial
 
 TRIALS_A_WINDOW = 16
 """Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an

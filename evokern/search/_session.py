@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evokern.search._results import OnProgress, SearchResult
-from evokern.search._wanted import SessionRequest
+from evokern.search.request import SessionRequest
+from evokern.search.results import OnProgress, SearchResult
 
 if TYPE_CHECKING:
-    from evokern.study import Study
+    from evokern.study.settings import Study
 
 
 def search_study(
@@ -63,7 +63,7 @@ def resume_study(
     Raises:
         UsageError: as `search_study`.
     """
-    from evokern.search._identity import study_of
+    from evokern.search.identity import study_of
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:

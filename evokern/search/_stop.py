@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from evokern.search._loop import Loop
+from evokern.search.loop import Loop
 
 
 @dataclass

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evokern.device.table import Table
+from evokern.declaration.space import Config, Space
+from evokern.device.recorded.table import Table
 from evokern.errors import StudyError
 from evokern.samplers import WARM, Prior, objective
-from evokern.search._identity import SearchTarget
 from evokern.search._model_search import search_model
-from evokern.space import Config, Space
+from evokern.search.identity import SearchTarget
 from evokern.store import Store, StudyRecord, open_recording
 
 SIMULATED = "sim"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from evokern.errors import SourceError, UsageError
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.syntax import Variable
 from evokern.simt.arrays import Array
-from evokern.simt.memory import Buffer, Memory
+from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
-from evokern.simt.program import Program
-from evokern.simt.syntax import Variable
 
 
 def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generic[Any]]) -> Array:
@@ -41,7 +41,7 @@ def pack_arguments(module: Module, entry: str, args: Sequence[Buffer | np.generi
     return packed
 
 
-def place_data(program: Program, module: Module, memory: Memory, launches: int) -> dict[str, Array]:
+def place_data(program: PtxProgram, module: Module, memory: Memory, launches: int) -> dict[str, Array]:
     """Allocate the module's global and constant variables, once per launch, and return their addresses."""
     addresses: dict[str, Array] = {}
     fresh: list[tuple[Variable, int]] = []
@@ -71,7 +71,7 @@ def place_data(program: Program, module: Module, memory: Memory, launches: int) 
     return addresses
 
 
-def place_hidden(program: Program, memory: Memory, params: Array) -> dict[str, Array]:
+def place_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:
     """Allocate what is reached without a name: the parameter block, the workspace of grid-wide barriers."""
     hidden: dict[str, Array] = {}
     if program.param_address:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from evokern.ptx.lines import NOWHERE, Spot
+from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
-from evokern.simt.findings import Collector
-from evokern.simt.lines import NOWHERE, Spot
-from evokern.simt.program import Program
 from evokern.simt.registers import RegisterFile
+from evokern.simt.sanitizer.findings import Collector
 from evokern.simt.settings import Geometry, Options
 
 
@@ -42,7 +42,9 @@ class Batch:
         printed: launch → (lane, text) of device printf, in order.
     """
 
-    def __init__(self, program: Program, geometry: Geometry, options: Options, collectors: Sequence[Collector]) -> None:
+    def __init__(
+        self, program: PtxProgram, geometry: Geometry, options: Options, collectors: Sequence[Collector]
+    ) -> None:
         """Lay the lanes out.
 
         Args:

@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from evokern.ptx.segments import Routine
+from evokern.ptx.syntax import TYPE_BYTES, Immediate, Operand, Register, Sink, Symbol
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import DTYPES, SIGNED, Action, Active, Array
 from evokern.simt.registers import immediate_bits
-from evokern.simt.segments import Routine
 from evokern.simt.state import MachineState
-from evokern.simt.syntax import TYPE_BYTES, Immediate, Operand, Register, Sink, Symbol
-from evokern.simt.unsupported import Unsupported
 
 
 class Binder:

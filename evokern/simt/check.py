@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.errors import SourceError
+from evokern.ptx.program import PtxProgram
 from evokern.simt.machine import Machine
-from evokern.simt.memory import Memory
-from evokern.simt.program import Program
+from evokern.simt.memory.buffers import Memory
 from evokern.simt.settings import Geometry, Options
 
 
-def check(program: Program) -> None:
+def check(program: PtxProgram) -> None:
     """Bind every instruction of a program once, to a machine of one warp.
 
     Raises:

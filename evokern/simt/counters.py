@@ -107,7 +107,7 @@ class Counters:
     unique_store_sectors: dict[int, Array]
     """The same for stores."""
     record: tuple[BatchRecord, ...]
-    """What ran when, batch after batch; `evokern.simt.timeline` walks it."""
+    """What ran when, batch after batch; `evokern.simt.time_model.timeline` walks it."""
 
     @property
     def total_warp_instructions(self) -> int:

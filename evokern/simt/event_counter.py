@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evokern.ptx.instruction_set import pipe_of
+from evokern.ptx.matrix_shapes import matrix_name, operations_of
+from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.counters import SECTOR, BatchRecord, Counters
-from evokern.simt.instruction_set import pipe_of
-from evokern.simt.matrix_shapes import matrix_name, operations_of
-from evokern.simt.program import Program
 from evokern.simt.settings import Bound
 
 _PENDING = 1 << 20
@@ -29,7 +29,7 @@ _PATTERNS = 512
 class Tally:
     """What the batches of a launch add up in."""
 
-    program: Program
+    program: PtxProgram
     """Whose instructions are counted."""
     arrays: dict[str, Array] = field(init=False)
     """Name of a field of `Counters` → counts."""

@@ -1,4 +1,4 @@
-"""Binding several instructions of a kind to run as one (`evokern.simt.fusion` forms the groups).
+"""Binding several instructions of a kind to run as one (`evokern.ptx.instruction_groups` forms the groups).
 
 The rows of their registers are gathered, the work is done once on rows that are as many times longer, and the results
 are scattered. That spreads the fixed cost of NumPy calls, which at a few hundred lanes is most of the cost.
@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from evokern.ptx.segments import Routine, Segment, row_class
+from evokern.ptx.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
 from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
 from evokern.simt.binder import Binder
 from evokern.simt.operations.matrix_ops import bind_products
 from evokern.simt.operations.memory_ops import access_type
 from evokern.simt.operations.table import binding_of
-from evokern.simt.segments import Routine, Segment, row_class
-from evokern.simt.shadow import NUMBER
+from evokern.simt.sanitizer.shared_shadow import NUMBER
 from evokern.simt.state import MachineState
-from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
 
 GROUP_ELEMENTS = 32768
 """Most lanes times instructions of a group: beyond, its rows leave the caches."""

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from evokern.errors import UsageError
+from evokern.ptx.program import PtxProgram
 from evokern.simt.arguments import pack_arguments, place_data, place_hidden
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Stopped
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
-from evokern.simt.findings import Collector, Finding
-from evokern.simt.global_shadow import GlobalShadow
 from evokern.simt.machine import Machine
-from evokern.simt.memory import Buffer, Memory
+from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
-from evokern.simt.program import Program
+from evokern.simt.sanitizer.findings import Collector, Finding
+from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
@@ -149,7 +149,7 @@ class _Run:
     options: Options
     source: str | None
     enough: Callable[[Counters], bool] | None = None
-    program: Program = field(init=False)
+    program: PtxProgram = field(init=False)
     width: int = field(init=False)
 
     def __post_init__(self) -> None:

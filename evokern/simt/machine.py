@@ -11,31 +11,31 @@ from functools import partial
 
 import numpy as np
 
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.segments import Routine, Segment
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array
-from evokern.simt.asynccopy import AsyncCopies
-from evokern.simt.barriers import Barriers
 from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
-from evokern.simt.endless import Endless
 from evokern.simt.event_counter import EventCounter, Tally
-from evokern.simt.findings import Collector
-from evokern.simt.gates import Gates
-from evokern.simt.global_shadow import GlobalShadow
-from evokern.simt.globals import GlobalSpace
 from evokern.simt.group_binding import GROUP_ELEMENTS, bind_group
-from evokern.simt.memory import Memory
-from evokern.simt.objects import BarrierObjects
+from evokern.simt.memory.buffers import Memory
+from evokern.simt.memory.global_space import GlobalSpace
+from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.operations.control import bind_control
 from evokern.simt.operations.table import binding_of
-from evokern.simt.program import Program
-from evokern.simt.proxies import ProxyFences
+from evokern.simt.reconvergence import Gates
+from evokern.simt.sanitizer.async_copies import AsyncCopies
+from evokern.simt.sanitizer.barriers import Barriers
+from evokern.simt.sanitizer.findings import Collector
+from evokern.simt.sanitizer.global_shadow import GlobalShadow
+from evokern.simt.sanitizer.hang import Endless
+from evokern.simt.sanitizer.mbarriers import BarrierObjects
+from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
-from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
-from evokern.simt.segments import Routine, Segment
 from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.state import MachineState
-from evokern.simt.unsupported import Unsupported
 from evokern.simt.warpgroup import WarpgroupProducts
 
 LEAST_WARPS = 32
@@ -53,7 +53,7 @@ class Machine:
 
     def __init__(
         self,
-        program: Program,
+        program: PtxProgram,
         memory: Memory,
         geometry: Geometry,
         params: Array,

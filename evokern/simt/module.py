@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evokern.errors import SourceError, nearest
+from evokern.ptx.lowering import lower
+from evokern.ptx.parser import Parser
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.syntax import Entry, Function, Param
 from evokern.simt.check import check
-from evokern.simt.lowering import lower
 from evokern.simt.operations import lookup
-from evokern.simt.parser import Parser
-from evokern.simt.program import Program
-from evokern.simt.syntax import Entry, Function, Param
 
 
 class Module:
@@ -29,7 +29,7 @@ class Module:
         self.functions = parser.functions
         self.variables = parser.variables
         self.lines = parser.lines
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, PtxProgram] = {}
         self._checked: set[str] = set()
         self.entries: dict[str, Entry] = {}
         for function in self.functions.values():
@@ -53,7 +53,7 @@ class Module:
             directives["minnctapersm"][0] if "minnctapersm" in directives else None, _three(directives.get("reqntid")),
         )  # fmt: skip
 
-    def program(self, entry: str, function: Function | None = None) -> Program:
+    def program(self, entry: str, function: Function | None = None) -> PtxProgram:
         """Return the executable form of an entry.
 
         Raises:

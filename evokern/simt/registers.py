@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from evokern.ptx.segments import row_class
+from evokern.ptx.syntax import Immediate
 from evokern.simt.arrays import DTYPES, Array
-from evokern.simt.segments import row_class
-from evokern.simt.syntax import Immediate
 
 
 class RegisterFile:

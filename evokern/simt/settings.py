@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
-from evokern.simt.segments import Segment
 
 End = Callable[[Active], int]
 """Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
+from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.schedule import Schedule
-from evokern.simt.scratchpad import SharedSpace
 
 _WIDE = frozenset({"%clock64", "%globaltimer", "%gridid"})
 _CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.simt.arrays import Array
-from evokern.simt.asynccopy import AsyncCopies
-from evokern.simt.barriers import Barriers
 from evokern.simt.batch import Batch
 from evokern.simt.event_counter import EventCounter
-from evokern.simt.globals import GlobalSpace
-from evokern.simt.memory import Memory
-from evokern.simt.objects import BarrierObjects
-from evokern.simt.proxies import ProxyFences
+from evokern.simt.memory.buffers import Memory
+from evokern.simt.memory.global_space import GlobalSpace
+from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
+from evokern.simt.sanitizer.async_copies import AsyncCopies
+from evokern.simt.sanitizer.barriers import Barriers
+from evokern.simt.sanitizer.mbarriers import BarrierObjects
+from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.schedule import CallStack, Schedule
-from evokern.simt.scratchpad import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.specials import Specials
 from evokern.simt.warpgroup import WarpgroupProducts
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.in_flight import RegistersInFlight
 from evokern.simt.matrix.descriptors import PIECE
 from evokern.simt.matrix.wgmma import WARPS
-from evokern.simt.proxies import ProxyFences
-from evokern.simt.scratchpad import SharedSpace
+from evokern.simt.memory.shared_memory import SharedSpace
+from evokern.simt.sanitizer.proxy_fences import ProxyFences
+from evokern.simt.sanitizer.wgmma_hazards import RegistersInFlight
 
 
 @dataclass(slots=True, eq=False)

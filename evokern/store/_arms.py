@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from evokern.store._records import StudyRecord
-from evokern.trial import Outcome, Trial
+from evokern.store.records import StudyRecord
+from evokern.study.trial import Outcome, Trial
 
 
 @dataclass(frozen=True)

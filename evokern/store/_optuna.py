@@ -16,10 +16,10 @@ from optuna.distributions import distribution_to_json
 from optuna.trial import TrialState
 from sqlite_utils import Database
 
+from evokern.declaration.space import Config, Space
 from evokern.errors import InternalError, StoreError
 from evokern.samplers import TrialResult
 from evokern.samplers.optuna_view import constraint_attrs, distributions, state_of
-from evokern.space import Config, Space
 from evokern.store._files import TIMEOUT_S
 
 SCHEMA = (12, "v3.2.0.a")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.store._addition import addition, now
-from evokern.store._records import Row, StudyRecord, dumps
+from evokern.store.records import Row, StudyRecord, dumps
 
 
 @dataclass(frozen=True)

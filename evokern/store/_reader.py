@@ -12,16 +12,16 @@ from typing import Any
 
 from sqlite_utils import Database
 
-from evokern.device._base import BaselineResult
+from evokern.device.contract import BaselineResult
 from evokern.errors import StoreError, StudyError, nearest
-from evokern.roofline import Limit, Rates, limit_of
+from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import connect_readonly, explained
 from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
-from evokern.store._records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
 from evokern.store._schema import refuse_newer
-from evokern.trial import Outcome, Trial
+from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
+from evokern.study.trial import Outcome, Trial
 
 
 def open_readonly(path: str | Path) -> Reader:

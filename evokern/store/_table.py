@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evokern.device.recorded import chip_of_model, first_hand, kernel_recorded, read_recording
-from evokern.device.table import Table
+from evokern.declaration.space import Config
+from evokern.device.recorded.recording import chip_of_model, first_hand, kernel_recorded, read_recording
+from evokern.device.recorded.table import Table
 from evokern.errors import StudyError
-from evokern.space import Config
 from evokern.store._reader import Reader, open_readonly
-from evokern.store._records import StudyRecord
-from evokern.trial import Evaluation, Outcome
+from evokern.store.records import StudyRecord
+from evokern.study.trial import Evaluation, Outcome
 
 _MAGIC = b"SQLite format 3\x00"
 
@@ -34,7 +34,7 @@ def open_recording(source: str) -> Table:
     """Return what a user names as a recording, as a table.
 
     Args:
-        source: a file that `evokern.device.recorded` reads, or a study of a database, `runs.db:study`.
+        source: a file that `evokern.device.recorded.recording` reads, or a study of a database, `runs.db:study`.
 
     Raises:
         UsageError: it cannot be read.

@@ -17,10 +17,10 @@ import numpy as np
 from nearest import predict_in_numpy
 from recorded import Recorded, load
 
-from evokern.replay import Settings
-from evokern.replay._repeat import Curve, one_repeat
-from evokern.space import Config
-from evokern.trial import Trial
+from evokern.declaration.space import Config
+from evokern.sampler_benchmark import Settings
+from evokern.sampler_benchmark.repeat import Curve, one_repeat
+from evokern.study.trial import Trial
 
 KERNEL_TUNER = "kernel_tuner:"
 """What names of Kernel Tuner's strategies begin with."""

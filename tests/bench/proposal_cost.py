@@ -19,13 +19,13 @@ from dataclasses import dataclass
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-from evokern.discovery import find_study, kernel_of  # noqa: E402
-from evokern.feasibility import check, feasible_space  # noqa: E402
-from evokern.profiles import chip  # noqa: E402
+from evokern.declaration.feasibility import check, feasible_space  # noqa: E402
+from evokern.declaration.space import Config, Mutation, Parameter, Space  # noqa: E402
+from evokern.hardware.profiles import chip  # noqa: E402
 from evokern.samplers import Explain, History, Sampler, make_sampler  # noqa: E402
-from evokern.samplers._base import TrialResult  # noqa: E402
-from evokern.space import Config, Mutation, Parameter, Space  # noqa: E402
-from evokern.trial import Outcome  # noqa: E402
+from evokern.samplers.contract import TrialResult  # noqa: E402
+from evokern.study.discovery import find_study, kernel_of  # noqa: E402
+from evokern.study.trial import Outcome  # noqa: E402
 
 WINDOW = 8
 """Trials in flight, and how many proposals a cost is averaged over at least."""

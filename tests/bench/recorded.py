@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evokern.device.recorded import read_recording, value_of
-from evokern.device.table import Table
-from evokern.space import Config
+from evokern.declaration.space import Config
+from evokern.device.recorded.recording import read_recording, value_of
+from evokern.device.recorded.table import Table
 
 TIMES = {
     "compilation": "compile_time",

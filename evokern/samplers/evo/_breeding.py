@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.samplers.evo._features import Floats
-from evokern.samplers.evo._genome import Genome, Keys, Rows
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
+from evokern.samplers.evo.genome import Genome, Keys, Rows
 
 BRED: Final = OPERATORS[:4]
 """Operators that share the candidates: neighbour, mutation, crossover, immigrant."""

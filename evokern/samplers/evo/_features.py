@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers.evo._genome import Genome, Rows
-from evokern.space import Gene
+from evokern.declaration.space import Gene
+from evokern.samplers.evo.genome import Genome, Rows
 
 Floats = npt.NDArray[np.float64]
 

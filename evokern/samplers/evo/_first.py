@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.samplers.evo._features import Floats
-from evokern.samplers.evo._genome import Genome, Rows
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
+from evokern.samplers.evo.genome import Genome, Rows
 
 LEAST = 6
 """Trials of a first generation in a space without outer genes."""

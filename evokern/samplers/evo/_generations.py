@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers.evo import _excursions
+from evokern.samplers.evo import _niche_restarts as _excursions
 from evokern.samplers.evo._breeding import Candidates, breed, elites_of, grafts, joined, labelled, screened
 from evokern.samplers.evo._features import Features, Floats
-from evokern.samplers.evo._genome import Keys, Rows
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
 from evokern.samplers.evo._surrogate import LARGE, SMALL, Ensemble, fit, representative
-from evokern.samplers.evo._twins import InertGenes
 from evokern.samplers.evo._validity import Validity
+from evokern.samplers.evo.genome import Keys, Rows
+from evokern.samplers.evo.inert_genes import InertGenes
 
 CANDIDATES = (1_200, 400)
 """Candidates of a generation in a young study, and from trial `LATE` on: a proposal must stay cheap."""

@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers._base import History, TrialResult
+from evokern.samplers.contract import History, TrialResult
 from evokern.samplers.evo._features import Floats
-from evokern.samplers.evo._genome import Genome, Keys, Rows
-from evokern.trial import Proposal
+from evokern.samplers.evo.genome import Genome, Keys, Rows
+from evokern.study.trial import Proposal
 
 OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover")
 """What makes a proposal: change of one gene, of a few, a mix of two elites, a draw from the whole space; or, in the

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers._base import Explain
-from evokern.samplers.evo._genome import Genome, Keys, Rows
+from evokern.samplers.contract import Explain
+from evokern.samplers.evo.genome import Genome, Keys, Rows
 
 LISTED = 20_000
 """Longest list of feasible rows whose every row is a candidate."""

@@ -15,18 +15,19 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from evokern.declaration.space import Space
 from evokern.errors import InternalError
-from evokern.samplers._base import Explain, History, trial_seed
 from evokern.samplers._prior import Prior
-from evokern.samplers.evo import _excursions, _first
+from evokern.samplers.contract import Explain, History, trial_seed
+from evokern.samplers.evo import _first
+from evokern.samplers.evo import _niche_restarts as _excursions
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
-from evokern.samplers.evo._genome import Genome, Rows
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
-from evokern.space import Space
-from evokern.trial import Proposal
+from evokern.samplers.evo.genome import Genome, Rows
+from evokern.study.trial import Proposal
 
 LEAST_TIMES = 3
 """Times that must be known before the model speaks."""

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr, ndtr
 
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import LOG_WEIGHT, LOG_WEIGHT_BARE, Process, fit_weights
-from evokern.samplers.evo._genome import Rows
+from evokern.samplers.evo.genome import Rows
 
 SCATTER = 0.7
 """Standard deviation of the members' log weights around the fit."""

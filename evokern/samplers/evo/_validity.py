@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.samplers.evo._features import Floats
-from evokern.samplers.evo._genome import Genome, Rows
 from evokern.samplers.evo._observations import Observations
+from evokern.samplers.evo.genome import Genome, Rows
 
 CAUTION = 1.5
 """Trials that the overall failure rate is worth in a cell."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from evokern.ptx.syntax import Immediate, Instruction, Operand, Register
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import RAW, Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.globals import Site
-from evokern.simt.memory import SHARED_WINDOW
+from evokern.simt.memory.buffers import SHARED_WINDOW
+from evokern.simt.memory.global_space import Site
 from evokern.simt.operations.memory_ops import address_rows
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import Immediate, Instruction, Operand, Register
-from evokern.simt.unsupported import Unsupported
 
 
 @operation("cp", "9.7.9.25", pipe="load_store", kind="effect", results=0)

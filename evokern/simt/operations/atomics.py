@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from evokern.ptx.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.binder import Binder
@@ -19,8 +21,6 @@ from evokern.simt.operations.memory_ops import access_type, address_rows, space_
 from evokern.simt.operations.spaces import AccessRules, AtomicAccess, GlobalAccess, SharedAccess, reach
 from evokern.simt.operations.spaces import Update as Change
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
-from evokern.simt.unsupported import Unsupported
 
 Update = Callable[..., Array]
 """(old, b[, c]) → new."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from evokern.ptx.syntax import Address, Instruction, Operand, Sink
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Array
 from evokern.simt.binder import Binder
-from evokern.simt.memory import SHARED_WINDOW
+from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.operations.memory_ops import address_rows, space_of
 from evokern.simt.operations.spaces import widened
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import Address, Instruction, Operand, Sink
-from evokern.simt.unsupported import Unsupported
 
 _ONE = np.ones(1, np.int64)
 

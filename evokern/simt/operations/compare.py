@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from evokern.ptx.instruction_set import FAMILY
+from evokern.ptx.syntax import TYPE_BYTES, Instruction, Operand, Pair, Register
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import SIGNED, Action, Array
 from evokern.simt.binder import Binder
-from evokern.simt.instruction_set import FAMILY
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import TYPE_BYTES, Instruction, Operand, Pair, Register
-from evokern.simt.unsupported import Unsupported
 
 _ORDERED: dict[str, Any] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,

@@ -6,16 +6,16 @@ from functools import partial
 
 import numpy as np
 
+from evokern.ptx.segments import Routine, Segment
+from evokern.ptx.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.intrinsics import bind_intrinsic
+from evokern.simt.operations.intrinsics import bind_intrinsic
 from evokern.simt.operations.table import operation
 from evokern.simt.schedule import MAX_DEPTH
-from evokern.simt.segments import Routine, Segment
 from evokern.simt.settings import End
 from evokern.simt.state import MachineState
-from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
-from evokern.simt.unsupported import Unsupported
 
 
 @operation(

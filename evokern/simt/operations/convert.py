@@ -6,14 +6,14 @@ from functools import partial
 
 import numpy as np
 
+from evokern.ptx.syntax import TYPE_BYTES, Instruction, Register, Symbol, Vector
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
 from evokern.simt.binder import Binder
-from evokern.simt.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS
+from evokern.simt.memory.buffers import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import TYPE_BYTES, Instruction, Register, Symbol, Vector
-from evokern.simt.unsupported import Unsupported
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi")
 _FORMATS = (

@@ -6,13 +6,13 @@ from functools import partial
 
 import numpy as np
 
+from evokern.ptx.syntax import Instruction
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import Action
 from evokern.simt.binder import Binder
 from evokern.simt.operations.integer import assign, kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import Instruction
-from evokern.simt.unsupported import Unsupported
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 _PLAIN = {"add": np.add, "sub": np.subtract, "mul": np.multiply}

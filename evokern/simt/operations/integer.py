@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from evokern.ptx.instruction_set import data_type
+from evokern.ptx.syntax import TYPE_BYTES, Immediate, Instruction
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import DTYPES, Action, Array
 from evokern.simt.binder import Binder
-from evokern.simt.instruction_set import data_type
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import TYPE_BYTES, Immediate, Instruction
-from evokern.simt.unsupported import Unsupported
 
 
 def kind_of(instruction: Instruction) -> str:

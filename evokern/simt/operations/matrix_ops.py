@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 
 from evokern.errors import InternalError
+from evokern.ptx.matrix_shapes import shape_of
+from evokern.ptx.syntax import Immediate, Instruction, Operand, Vector
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
 from evokern.simt.matrix import bind_mma, bind_wmma, matrix_move, wmma_elements
-from evokern.simt.matrix_shapes import shape_of
-from evokern.simt.memory import SHARED_WINDOW
+from evokern.simt.memory.buffers import SHARED_WINDOW
 from evokern.simt.operations.memory_access import element_access
 from evokern.simt.operations.memory_ops import address_rows, space_of
 from evokern.simt.operations.spaces import SharedAccess, widened
 from evokern.simt.operations.table import operation
 from evokern.simt.operations.wmma_travel import count_moves, moves
-from evokern.simt.syntax import Immediate, Instruction, Operand, Vector
-from evokern.simt.unsupported import Unsupported
 
 _KINDS = ("f16", "bf16", "tf32", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2", "s4", "u4", "b1")
 _FACTOR = {"f16": 2, "bf16": 2, "s8": 1, "u8": 1, "tf32": 4, "f64": 8, "f32": 4, "s32": 4}

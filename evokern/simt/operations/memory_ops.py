@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.globals import Site
+from evokern.simt.memory.global_space import Site
 from evokern.simt.operations.spaces import AccessRules, reach, space_accesses, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
-from evokern.simt.unsupported import Unsupported
 
 _SPACES = ("global", "shared", "local", "const", "param")
 _TYPES = frozenset(TYPE_BYTES)

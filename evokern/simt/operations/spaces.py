@@ -15,8 +15,8 @@ import numpy as np
 
 from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.globals import Site
-from evokern.simt.memory import WINDOW_BITS
+from evokern.simt.memory.buffers import WINDOW_BITS
+from evokern.simt.memory.global_space import Site
 from evokern.simt.state import MachineState
 
 _Kind = TypeVar("_Kind")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from evokern.ptx.instruction_set import FAMILY, Operation, data_type
+from evokern.ptx.syntax import Instruction
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action
 from evokern.simt.binder import Binder
-from evokern.simt.instruction_set import FAMILY, Operation, data_type
-from evokern.simt.syntax import Instruction
-from evokern.simt.unsupported import Unsupported
 
 Bind = Callable[[Instruction, Binder], Action]
 """Takes rows from the binder and returns the bound work of one instruction."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from evokern.ptx.syntax import Instruction
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Array
 from evokern.simt.binder import Binder
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import Instruction
-from evokern.simt.unsupported import Unsupported
 
 _FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "vadd": lambda x, y: x + y,

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from evokern.ptx.syntax import TYPE_BYTES, Instruction, Pair, Register
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Array, ballot
 from evokern.simt.binder import Binder
 from evokern.simt.operations.integer import kind_of
 from evokern.simt.operations.table import operation
-from evokern.simt.syntax import TYPE_BYTES, Instruction, Pair, Register
-from evokern.simt.unsupported import Unsupported
 
 
 @operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", gate=True)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.errors import InternalError
+from evokern.ptx.matrix_shapes import shape_of
+from evokern.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
+from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.binder import Binder
 from evokern.simt.matrix.descriptors import BASE_OFFSET, PIECE, STEP, pieces_of
 from evokern.simt.matrix.wgmma import ROWS, WARP_ROWS, WARPS, WarpgroupProduct, bind_wgmma
-from evokern.simt.matrix_shapes import shape_of
+from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.operations.matrix_ops import items_of, slot_of
 from evokern.simt.operations.table import operation
-from evokern.simt.scratchpad import SharedSpace
-from evokern.simt.syntax import Immediate, Instruction, Operand, Register, Vector
-from evokern.simt.unsupported import Unsupported
 
 TARGET = "sm_90a"
 """The one architecture that has these instructions."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.simt.arrays import Active, Array
-from evokern.simt.memory import SHARED_WINDOW, WINDOW_BITS
+from evokern.simt.memory.buffers import SHARED_WINDOW, WINDOW_BITS
 from evokern.simt.state import MachineState
 
 WIDEST = 16

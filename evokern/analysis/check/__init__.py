@@ -1,0 +1,1 @@
+"""Whether a kernel folder and a study are sound."""

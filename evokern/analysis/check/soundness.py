@@ -1,0 +1,240 @@
+"""Is a kernel folder sound? Everything that can be known without a GPU, each check with what it found.
+
+The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
+reference. A check that raises is a check that failed; the next ones run all the same, and where the same line of the
+kernel stops them too, it is not told again.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
+from evokern.analysis.check.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
+from evokern.analysis.check.source_checks import entries, gene_macros, static_asserts
+from evokern.declaration.feasibility import check as check_feasible
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.render import macros, render
+from evokern.errors import EvokernError, KernelError
+from evokern.hardware.profiles import CHIPS, Profile
+
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
+"""What the default candidate is compiled for: the three generations that evokern knows chips of."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found."""
+
+    check: str
+    """Name of the check."""
+    ok: bool | None
+    """Whether it holds; None when it could not be tried here."""
+    detail: str
+    """What was found, or what is wrong and what to do."""
+
+
+def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
+    """Yield the findings of every check, as they are made.
+
+    Args:
+        kernel: a loaded kernel.
+    """
+    from evokern.cuda_source import read
+
+    try:
+        problems = known_problems(kernel)
+        folder = Folder(kernel, problems, read(kernel.source_path))
+    except EvokernError as error:
+        yield CheckResult("problems", False, str(error))
+        return
+    if not problems:
+        yield CheckResult(
+            "problems", False, "no problem is known: list some in the workload's small_problems, or in a study"
+        )
+        return
+    yield CheckResult("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
+    told: dict[str, str] = {}
+    for name, check in _CHECKS.items():
+        try:
+            yield from _named(name, check(folder))
+        except Exception as error:
+            place = _place(error, kernel.folder)
+            if not (place or isinstance(error, EvokernError)):
+                raise  # no doing of the kernel's
+            defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
+            if defect in told:
+                yield CheckResult(name, None, f"stopped by the error under {told[defect]!r}")
+            else:
+                told[defect] = name
+                yield CheckResult(name, False, _sentence(error, place))
+
+
+def _named(name: str, results: Results) -> Iterator[CheckResult]:
+    for ok, detail in results:
+        yield CheckResult(name, ok, detail)
+
+
+def _place(error: BaseException, folder: Path) -> str:
+    """Return file and line of the kernel's own code that raised, empty where none did."""
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(folder.resolve())]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def _sentence(error: Exception, place: str) -> str:
+    text = str(error) if isinstance(error, EvokernError) else f"{type(error).__name__}: {error}"
+    return text if place in text else f"{text} ({place})"
+
+
+def _text(problem: Problem) -> str:
+    return ",".join(f"{name}={value}" for name, value in problem.items())
+
+
+def _functions(folder: Folder) -> Results:
+    """Constraints, launches, tensors and macros raise for no configuration of a sample, on no chip and no problem."""
+    kernel, rng = folder.kernel, random.Random(0)
+    drawn = kernel.space.grid() if kernel.space.size <= SAMPLE else (kernel.space.draw(rng) for _ in range(SAMPLE))
+    sample = list(dict.fromkeys((kernel.space.default(), *drawn)))
+    feasible: dict[str, int] = dict.fromkeys(CHIPS, 0)
+    for name, chip in CHIPS.items():
+        for config in sample:
+            feasible[name] += check_feasible(kernel, config, folder.problems[:1], chip) is None
+    for problem in folder.problems:
+        for config in sample[:50]:
+            if check_feasible(kernel, config, [problem], CHIPS["h200"]) is None:
+                kernel.workload.tensors(problem, config)
+                macros(kernel, config, problem)
+    shares = ", ".join(f"{name} {100 * count / len(sample):.0f} %" for name, count in feasible.items())
+    yield any(feasible.values()), f"of {len(sample)} candidates these are feasible: {shares}"
+
+
+def _default_feasible(folder: Folder) -> Results:
+    """The default candidate is feasible somewhere, and says which problems and chips it cannot do."""
+    default = folder.kernel.space.default()
+    anywhere = False
+    notes: dict[str, list[Problem]] = {}
+    for problem in folder.problems:
+        # A small problem may be a waste for the default candidate: it is only asked whether it can run there.
+        tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem in folder.small)
+        verdicts = {name: tried(chip) for name, chip in CHIPS.items()}
+        fits = [name for name, violation in verdicts.items() if violation is None]
+        anywhere = anywhere or bool(fits)
+        if len(fits) == len(verdicts):
+            continue
+        chip, why = next((name, violation) for name, violation in verdicts.items() if violation is not None)
+        where = f"only on {', '.join(fits)}" if fits else "on no chip"
+        notes.setdefault(f"feasible {where}; {chip}: {why}", []).append(problem)
+    if anywhere:
+        everywhere = len(folder.problems) - sum(map(len, notes.values()))
+        yield True, f"feasible at {everywhere} of {len(folder.problems)} problems on every chip"
+    for note, problems in notes.items():
+        yield None if anywhere else False, f"{' and '.join(map(_text, problems))}: {note}"
+
+
+def _chip_for(architecture: str) -> Profile:
+    return next(chip for chip in CHIPS.values() if chip.architecture == architecture)
+
+
+def _compiles(folder: Folder) -> Results:
+    """The default candidate compiles for every architecture on which it is feasible."""
+    failures: dict[tuple[bool | None, str], list[str]] = {}
+    for architecture in ARCHITECTURES:
+        target, ok, detail = _compiled(folder, architecture)
+        if ok:
+            yield ok, f"{target}: {detail}"
+        else:
+            failures.setdefault((ok, detail), []).append(target)
+    for (ok, detail), targets in failures.items():
+        yield ok, f"{', '.join(targets)}: {detail}"
+
+
+def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
+    """Return the compiler's target, whether the default candidate compiles for it, and what was found."""
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import CompileFailure
+
+    kernel, default = folder.kernel, folder.kernel.space.default()
+    chip = _chip_for(architecture)
+    possible = [p for p in folder.problems if check_feasible(kernel, default, [p], chip) is None]
+    if not possible:
+        return architecture, None, "not tried, the default candidate is not feasible there"
+    program = render(kernel, default, possible[0])
+    target = architecture + program.architecture_suffix
+    built = compile_program(program.source, program.name, program.headers, program.options, program.entries, target)
+    if isinstance(built, CompileFailure):
+        return target, False, built.message
+    uses = (f"{entry} {use.registers} registers{_spills(use.spill_bytes)}" for entry, use in built.uses.items())
+    return target, True, ", ".join(uses)
+
+
+def _spills(spilled: int) -> str:
+    return f" and {spilled} bytes spilled" if spilled else ""
+
+
+def _workload(folder: Folder) -> Results:
+    """Every output has a tolerance, and FLOPs and bytes are positive numbers."""
+    kernel, problem = folder.kernel, folder.problems[0]
+    tensors = workload_tensors(kernel, problem)
+    outputs = {name for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
+    tolerated = set(kernel.workload.tolerance)
+    if not outputs:
+        yield False, "no tensor has the role output: nothing could be checked"
+    elif outputs != tolerated:
+        yield False, f"tolerance names {sorted(tolerated)}, the outputs are {sorted(outputs)}"
+    else:
+        flops, moved = kernel.workload.flops(problem), kernel.workload.bytes(problem)
+        good = flops >= 0 and moved > 0
+        yield good, f"{flops:.3g} FLOP and {moved:.3g} bytes at {_text(problem)}"
+
+
+def _python_reference(folder: Folder) -> Results:
+    """The Python reference returns every output in the declared shape, in float64, without NaN."""
+    if not folder.small:
+        yield False, "the workload lists no small_problems, so its reference cannot be tried"
+        return
+    for problem in folder.small:
+        python_reference(folder.kernel, problem, workload_tensors(folder.kernel, problem))
+    yield True, f"right shapes and float64 at {len(folder.small)} small problems"
+
+
+def _cpp_reference(folder: Folder) -> Results:
+    """`reference.h` computes what the Python reference computes."""
+    from evokern.doctor import host_compiler
+
+    compiler = host_compiler()
+    if not (folder.kernel.folder / "reference.h").is_file():
+        yield False, f"{folder.kernel.folder} has no reference.h, which the exported program checks itself against"
+        return
+    if compiler is None or not folder.small:
+        yield None, "not tried: it takes a C++ compiler (g++ or clang++ on PATH) and a small problem"
+        return
+    worst = 0.0
+    for problem in folder.small:
+        tensors = workload_tensors(folder.kernel, problem)
+        try:
+            expected = python_reference(folder.kernel, problem, tensors)
+        except KernelError:
+            yield None, "not tried: the Python reference fails"
+            return
+        worst = max(worst, compare_with_cpp(folder.kernel, problem, tensors, expected, compiler))
+    agree = "agrees with" if worst <= AGREEMENT else "differs from"
+    yield worst <= AGREEMENT, f"reference.h {agree} the Python reference: largest relative difference {worst:.1e}"
+
+
+_CHECKS: dict[str, Callable[[Folder], Results]] = {
+    "workload": _workload,
+    "constraints": _functions,
+    "entry points": entries,
+    "macros": gene_macros,
+    "static asserts": static_asserts,
+    "default candidate": _default_feasible,
+    "compiler": _compiles,
+    "reference": _python_reference,
+    "reference.h": _cpp_reference,
+}

@@ -1,0 +1,131 @@
+"""Does the source say what the declaration says: entry points, macros, static asserts?"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from evokern.analysis.check.folder import SAMPLE, Folder, Results
+from evokern.declaration.feasibility import check as check_feasible
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.render import choice_macro, macros, read_source
+from evokern.declaration.space import Config
+from evokern.hardware.profiles import CHIPS
+
+
+def entries(folder: Folder) -> Results:
+    """Every launch names an entry of the source and gives it the arguments that it takes, outputs to be written."""
+    kernel = folder.kernel
+    seen = []
+    rng = random.Random(0)
+    configs = [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]
+    chip = CHIPS["h200"]
+    for config, problem in ((c, p) for c in configs for p in folder.problems[:1]):
+        if config != configs[0] and check_feasible(kernel, config, [problem], chip) is not None:
+            continue
+        tensors = kernel.workload.tensors(problem, config)
+        unwritten: dict[str, str] = {}
+        written = set()
+        for launch in launches_of(kernel, config, problem):
+            entry = folder.source.entry(launch.entry).entry
+            if len(entry.parameters) != len(launch.args):
+                given = ", ".join(a if isinstance(a, str) else f"{a.dtype} {a.value}" for a in launch.args)
+                yield (
+                    False,
+                    f"{entry.signature} takes {len(entry.parameters)} arguments, the launch gives {len(launch.args)}: "
+                    f"{given}",
+                )
+                return
+            for parameter, argument in zip(entry.parameters, launch.args, strict=True):
+                if isinstance(argument, str) and argument not in tensors:
+                    yield False, f"{launch.entry}: argument {argument!r} is no tensor; there are {', '.join(tensors)}"
+                    return
+                if parameter.pointer != isinstance(argument, str):
+                    want, got = ("a tensor", argument) if parameter.pointer else ("a Scalar", argument)
+                    yield (
+                        False,
+                        f"{launch.entry}: {parameter.type} {parameter.name} needs {want}, the launch gives {got}",
+                    )
+                    return
+                if isinstance(argument, str) and tensors[argument].role in ("output", "inout"):
+                    if parameter.const:
+                        unwritten[argument] = f"{launch.entry}: {parameter.type} {parameter.name}"
+                    else:
+                        written.add(argument)
+            if entry.qualified not in seen:
+                seen.append(entry.qualified)
+        for name in unwritten.keys() - written:
+            yield False, f"{unwritten[name]} gets the {tensors[name].role} {name!r}, which it cannot write"
+            return
+    yield True, ", ".join(seen)
+
+
+def gene_macros(folder: Folder) -> Results:
+    """Every gene and problem macro is used in the source, and its absence is an `#error`."""
+    kernel = folder.kernel
+    source, headers = read_source(kernel)
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", "\n".join([source, *headers.values()]), flags=re.DOTALL)
+    conditions = re.compile(r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b.*$", re.MULTILINE)
+    words = set(re.findall(r"[A-Za-z_]\w*", conditions.sub(" ", text))) | _tested(conditions.findall(text))
+    required = {macro.name for macro in folder.source.macros if macro.kind == "required"}
+    constants = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
+    names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in constants]
+    unused = [name for name in names if name not in words]
+    elsewhere = {name for name in unused if _changes_the_launch(folder, name)}
+    unused = [name for name in unused if name not in elsewhere]
+    lenient = [name for name in names if name not in required | elsewhere]
+    wrong = []
+    if unused:
+        wrong.append(f"{kernel.source} never uses {', '.join(unused)}: changing it would change nothing")
+    if lenient:
+        wrong.append(f"no #error in {kernel.source} when {', '.join(lenient)} is not defined: a silent default may win")
+    if wrong:
+        yield False, "; ".join(wrong)
+    else:
+        through = f"; {', '.join(sorted(elsewhere))} act through the launch alone" if elsewhere else ""
+        yield True, f"{len(names) - len(elsewhere)} macros are used, and each one's absence is an #error{through}"
+
+
+def _changes_the_launch(folder: Folder, name: str) -> bool:
+    """Whether a gene that the source does not name acts otherwise: on a launch, or on another macro."""
+    kernel, problem, rng = folder.kernel, folder.problems[0], random.Random(0)
+    if name not in {gene.name for gene in kernel.genes}:
+        return False
+    gene = kernel.space.gene(name)
+
+    def seen(config: Config) -> tuple[object, ...]:
+        return launches_of(kernel, config, problem), dict(kernel.macros(config, problem))
+
+    for config in [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]:
+        if kernel.space.active(gene, config):
+            variants = {value: kernel.space.canonical({**config, name: value}) for value in gene.values}
+            if any(seen(variant) != seen(config) for variant in variants.values()):
+                return True
+    return False
+
+
+def _tested(conditions: Sequence[str]) -> set[str]:
+    """Words whose *value* a condition uses; `defined(NAME)` alone is no use."""
+    return {word for line in conditions if "defined" not in line for word in re.findall(r"[A-Za-z_]\w*", line)[1:]}
+
+
+def static_asserts(folder: Folder) -> Results:
+    """Static asserts whose message starts with a name have a constraint of that name."""
+    source, headers = read_source(folder.kernel)
+    text = "\n".join([source, *headers.values()])
+    asserted = set(re.findall(r'static_assert\s*\([^;]*?"(\w+):', text))
+    declared = {constraint.name for constraint in folder.kernel.constraints}
+    missing = sorted(asserted - declared)
+    if missing:
+        yield (
+            False,
+            f"static_assert {', '.join(missing)} has no constraint of that name: candidates would fail to compile",
+        )
+        return
+    conditions = " ".join(re.findall(r"static_assert\s*\(([^;]*?)\)\s*;", text))
+    both = len(declared & (asserted | set(re.findall(r"\w+", conditions))))
+    yield (
+        True,
+        f"{both} of {len(declared)} constraints are static_asserts too" if declared else "no constraints declared",
+    )

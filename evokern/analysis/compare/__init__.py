@@ -1,0 +1,1 @@
+"""Whether a kernel became slower."""

@@ -1,0 +1,100 @@
+"""Two exported programs, run in turn on this machine: the fairest comparison there is, where it can be had."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from evokern.errors import UsageError
+from evokern.measurement.playoff import Playoff, Rules, play
+
+RULES = Rules(samples=1)
+"""A run of a program is one round: it makes its own context, buffers and inputs, and tells its samples' median."""
+BUILD_S, RUN_S = 300, 120
+
+_TOLD = re.compile(r"^time: ([\d.]+) us", re.MULTILINE)
+
+Run = Callable[[Path], float]
+"""Runs a program and returns its time in µs."""
+
+
+def why_not(device: str) -> str | None:
+    """Return why programs for a chip cannot be paired here, or None when they can.
+
+    Args:
+        device: model of the chip.
+    """
+    from evokern.hardware.driver import probe
+
+    if device.startswith("sim:"):
+        return "their times are predicted"
+    models = [gpu.model for gpu in probe().gpus]
+    if device not in models:
+        return f"this machine has no {device}"
+    if shutil.which("nvcc") is None:
+        return "nvcc, which builds exported programs, is not on the PATH"
+    return None
+
+
+def pair(sources: Sequence[Path], *, level: float = 0.01) -> Playoff:
+    """Build exported programs and run them in turn.
+
+    Args:
+        sources: the programs.
+        level: probability that equals are called different.
+
+    Raises:
+        UsageError: one does not build, or does not pass its own check.
+    """
+    with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
+        binaries = [build(source, Path(scratch) / f"side{n}") for n, source in enumerate(sources)]
+        return pair_programs(binaries, run, replace(RULES, level=level))
+
+
+def pair_programs(binaries: Sequence[Path], run: Run, rules: Rules = RULES) -> Playoff:
+    """Run programs in turn until the playoff is decided; each round begins with another one."""
+    turn = 0
+
+    def measure(alive: Sequence[int], samples: int) -> list[list[float]]:
+        nonlocal turn
+        turn += 1
+        order = list(alive) if turn % 2 else list(alive)[::-1]
+        times = {index: [run(binaries[index]) for _ in range(samples)] for index in order}
+        return [times[index] for index in alive]
+
+    return play(measure, len(binaries), rules)
+
+
+def build(source: Path, binary: Path) -> Path:
+    """Build an exported program with the command that its first comment names.
+
+    Raises:
+        UsageError: nvcc refuses it.
+    """
+    text = source.read_text(encoding="utf-8")
+    line = next((part[2:].split() for part in text.splitlines()[:40] if part.startswith("//") and "nvcc " in part), [])
+    options = [word for word in line[1:] if word.startswith("-") and word != "-o"]
+    done = subprocess.run(["nvcc", *options, str(source), "-o", str(binary)], capture_output=True, text=True,
+                          timeout=BUILD_S, check=False)  # fmt: skip
+    if done.returncode:
+        raise UsageError(f"nvcc does not build {source}: {(done.stderr or done.stdout).strip()[-800:]}")
+    return binary
+
+
+def run(binary: Path) -> float:
+    """Run a program at its own problem and return the time that it tells, µs.
+
+    Raises:
+        UsageError: it fails its own check, or tells no time.
+    """
+    done = subprocess.run([str(binary)], capture_output=True, text=True, timeout=RUN_S, check=False)
+    told = _TOLD.search(done.stdout)
+    if done.returncode or told is None:
+        last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        raise UsageError(f"{binary.name} ended with {done.returncode}: {' / '.join(last)}")
+    return float(told[1])

@@ -1,0 +1,126 @@
+"""Failures that follow a pattern: pairs of values at which nothing works, although each value works elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from evokern.declaration.space import Space, Value
+from evokern.study.trial import Evaluation, Outcome, Trial
+
+WORKED = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
+"""Outcomes of a candidate that ran and was right."""
+CHANCE = 0.01
+"""Probability below which failures in a row are no accident, over all pairs that are looked at."""
+LEAST_FAILURES = 5
+"""Failures below which nothing is said."""
+
+_ENDED: Mapping[Outcome, str] = {
+    Outcome.WRONG: "gave wrong answers",
+    Outcome.CRASHED: "crashed",
+    Outcome.HUNG: "hung",
+    Outcome.OVER_RESOURCES: "needed too much",
+    Outcome.COMPILE_ERROR: "did not compile",
+}
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Trials that share two values and all failed."""
+
+    values: tuple[tuple[str, Value], ...]
+    """Gene and value of both."""
+    count: int
+    """Trials with these values; none of them worked."""
+    outcome: Outcome
+    """How most of them ended."""
+    reason: str
+    """Why most of those failed."""
+    reason_count: int
+    """Trials that failed for that reason."""
+
+    @property
+    def text(self) -> str:
+        """The finding in a sentence, with its numbers."""
+        values = " with ".join(f"{name}={value}" for name, value in self.values)
+        how = f"{self.reason_count} of {self.count} {_ENDED.get(self.outcome, self.outcome.value)}"
+        return f"{values} never works: {how}, {self.reason}"
+
+
+def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[Failing]:
+    """Return pairs of values at which nothing worked, although each value worked elsewhere; the surest first.
+
+    A pair is told when so many failures in a row would be an accident with less than 1 % probability at the share of
+    failures among all trials, corrected for the number of pairs (Bonferroni).
+
+    Args:
+        space: the genes.
+        trials: every trial.
+        barred: genes of which single values explain failures already.
+        most: how many to return.
+    """
+    tried = [t for t in trials if t.outcome is not Outcome.INFEASIBLE]
+    works = {item for t in tried if t.outcome in WORKED for item in t.config.items()}
+    # A failure that a single value explains says nothing of pairs.
+    tried = [
+        t for t in tried if not any((name, value) not in works for name, value in t.config.items() if name in barred)
+    ]
+    rate = (sum(t.outcome not in WORKED for t in tried) + 1) / (len(tried) + 2)
+    failed = Counter(item for t in tried if t.outcome not in WORKED for item in t.config.items())
+    genes = [gene for gene in space.genes if len(gene.values) > 1]
+    groups: dict[tuple[tuple[str, Value], ...], list[Trial]] = {}
+    for trial in tried:
+        active = [gene.name for gene in genes if space.active(gene, trial.config)]
+        items = [(name, trial.config[name]) for name in active]
+        frequent = [item for item in items if item in works and failed[item] >= LEAST_FAILURES]
+        for pair in combinations(frequent, 2):
+            groups.setdefault(pair, []).append(trial)
+    limit = CHANCE / max(len(groups), 1)
+    found = [_failing(pair, group) for pair, group in groups.items() if _all_fail(group, rate, limit)]
+    told: list[Failing] = []
+    members_told: list[set[int]] = []
+    for failing in sorted(found, key=lambda failing: -failing.count):
+        members = {trial.number for trial in groups[failing.values]}
+        # A pair that only repeats a larger one, on the same trials, tells nothing new.
+        if all(len(members - other) > len(members) / 2 for other in members_told):
+            told.append(failing)
+            members_told.append(members)
+    return told[:most]
+
+
+def pattern(evaluation: Evaluation) -> str:
+    """Return why a candidate failed, without the numbers, indices and addresses that differ between candidates."""
+    evidence = evaluation.evidence
+    finding = evidence.get("finding")
+    if isinstance(finding, dict) and finding.get("kind"):
+        line = finding.get("line")
+        return str(finding["kind"]).replace("_", " ") + (f" at line {line}" if line else "")
+    if evidence.get("diagnosis"):
+        return str(evidence["diagnosis"]).split("(")[0].strip()
+    match evaluation.outcome:
+        case Outcome.CRASHED:
+            return str(evidence["error"]).removeprefix("CUDA_ERROR_").replace("_", " ").lower()
+        case Outcome.WRONG:
+            output, inputs = evidence.get("output"), evidence.get("input_set")
+            where = f" of {output}" if output else ""
+            return f"{evidence['check']}{where}" + (f", {inputs} inputs" if inputs else "")
+        case Outcome.OVER_RESOURCES:
+            return str(evidence["constraint"])
+        case Outcome.HUNG:
+            return "never ended"
+        case _:
+            return re.sub(r"^\S*?\((\d+)\)", r"line \1", evaluation.reason)
+
+
+def _all_fail(members: Sequence[Trial], rate: float, limit: float) -> bool:
+    if len(members) < LEAST_FAILURES or any(trial.outcome in WORKED for trial in members):
+        return False
+    return rate ** len(members) < limit
+
+
+def _failing(values: tuple[tuple[str, Value], ...], members: Sequence[Trial]) -> Failing:
+    (outcome, reason), count = Counter((t.outcome, pattern(t.evaluation)) for t in members).most_common(1)[0]
+    return Failing(values, len(members), outcome, reason, count)

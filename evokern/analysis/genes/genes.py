@@ -1,0 +1,193 @@
+"""What a search learned of its genes: which change nothing, which values cannot work, which decide the time.
+
+Everything comes from recorded trials, mostly from *pairs*: two trials that differ in one gene only. The sampler uses
+the same evidence while it searches (`evokern.samplers.evo`); here it is put into words and intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from evokern.analysis.genes.failures import WORKED, pattern
+from evokern.declaration.space import Gene, Space, Value
+from evokern.samplers.evo.genome import Genome, Rows
+from evokern.samplers.evo.inert_genes import InertGenes, single_gene_pairs
+from evokern.study.trial import Outcome, Trial
+
+TIMED = frozenset({Outcome.MEASURED, Outcome.DUPLICATE})
+"""Outcomes with a time that can be compared."""
+FAILED = frozenset({Outcome.WRONG, Outcome.CRASHED, Outcome.HUNG, Outcome.OVER_RESOURCES, Outcome.COMPILE_ERROR})
+"""Outcomes that say a candidate cannot work."""
+NEGLIGIBLE = 0.01
+"""Relative change of the time below which a gene counts as dead: about the noise of a repeated measurement."""
+LEAST_PAIRS = 3
+"""Pairs from which an interval is made."""
+LEAST_FAILURES = 5
+"""Failures, and no success, from which a value counts as barred."""
+
+Kind = Literal["dead", "locked", "barred", "decisive"]
+
+
+@dataclass(frozen=True)
+class GeneFinding:
+    """One thing that was learned of a gene."""
+
+    gene: str
+    """The gene's name."""
+    kind: Kind
+    """`dead`: changes nothing. `locked`: one value works. `barred`: a value never works. `decisive`: moves the time."""
+    text: str
+    """The finding in a sentence, with its numbers."""
+    trials: int
+    """Trials or pairs of trials that it rests on."""
+    effect: float = 0.0
+    """Relative change of the time: 0.27 for 27 % slower than the gene's best value; 0 where it is none of time."""
+    interval: tuple[float, float] | None = None
+    """95 % interval of the effect."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[GeneFinding, ...]:
+    """Return what trials say of genes: dead ones, then locked and barred ones, then decisive ones by effect.
+
+    Args:
+        genes: the study's genes.
+        trials: its recorded trials; infeasible ones say nothing here.
+    """
+    genome = Genome(Space(tuple(genes)))
+    ran = [trial for trial in trials if trial.outcome in TIMED | FAILED]
+    judged = [trial for trial in trials if trial.outcome in FAILED or trial.outcome in WORKED]
+    rows = genome.rows(trial.config for trial in ran)
+    dead = list(_dead_in_code(genome, ran, rows))
+    silent = {finding.gene for finding in dead}
+    effects = [effect for effect in _effects(genome, ran, rows) if effect.gene not in silent]
+    dead += [effect for effect in effects if effect.kind == "dead"]
+    decisive = sorted((e for e in effects if e.kind == "decisive"), key=lambda e: -e.effect)
+    stuck = sorted(_locked_and_barred(genes, judged), key=lambda finding: finding.kind != "locked")
+    return (*dead, *stuck, *decisive)
+
+
+def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneFinding]:
+    codes: dict[str | None, int] = {None: -1}
+    prints = np.array(
+        [codes.setdefault(trial.evaluation.fingerprint, len(codes)) for trial in ran], dtype=np.int64
+    )  # fmt: skip
+    for inert in InertGenes(genome, rows, prints).genes:
+        gene, where = genome.genes[inert.gene], ""
+        if inert.beside is not None:
+            other = genome.genes[inert.beside[0]]
+            where = f" while {other.name}={other.values[inert.beside[1]]}"
+        text = f"{gene.name} changes no machine code{where}: equal in {inert.pairs} of {inert.pairs} pairs"
+        yield GeneFinding(gene.name, "dead", text, inert.pairs)
+
+
+def _effects(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[GeneFinding]:
+    timed = np.array([trial.outcome in TIMED and trial.value is not None for trial in ran], dtype=bool)
+    values = np.array([trial.value for trial, t in zip(ran, timed, strict=True) if t], dtype=float)
+    rows = rows[timed]
+    for index, gene in enumerate(genome.genes):
+        pairs = single_gene_pairs(genome, rows, index)
+        if len(pairs) < LEAST_PAIRS:
+            continue
+        found = _largest_effect(gene, rows[:, index], values, pairs)
+        if found is None:
+            spread = values[pairs[:, 1]] - values[pairs[:, 0]]
+            low, high = _interval(spread)
+            if max(abs(low), abs(high)) < NEGLIGIBLE:
+                text = f"{gene.name} changes no measurable time: {_percent(spread.mean())} [{_percent(low)}, "
+                text += f"{_percent(high)}] over {len(pairs)} pairs"
+                yield GeneFinding(gene.name, "dead", text, len(pairs), float(spread.mean()), (low, high))
+        else:
+            yield found
+
+
+def _largest_effect(
+    gene: Gene, column: npt.NDArray[np.int16], values: npt.NDArray[np.float64], pairs: npt.NDArray[np.intp]
+) -> GeneFinding | None:
+    """Return the largest slowdown between two values of a gene whose interval excludes the negligible."""
+    by_values: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for one, two in pairs.tolist():
+        a, b = sorted((one, two), key=lambda i: int(column[i]))
+        by_values[int(column[a]), int(column[b])].append(float(values[b] - values[a]))
+    best: GeneFinding | None = None
+    for (a, b), differences in sorted(by_values.items()):
+        if len(differences) < LEAST_PAIRS:
+            continue
+        spread = np.array(differences)
+        mean = float(spread.mean())
+        fast, slow = (a, b) if mean >= 0 else (b, a)
+        low, high = sorted(math.copysign(1.0, mean) * bound for bound in _interval(spread))
+        effect, bounds = math.expm1(abs(mean)), (math.expm1(low), math.expm1(high))
+        if bounds[0] <= NEGLIGIBLE or (best is not None and effect <= best.effect):
+            continue
+        text = (
+            f"{gene.name}: {gene.values[slow]} takes {_percent(abs(mean))} longer than {gene.values[fast]} "
+            f"[{_percent(low)}, {_percent(high)}] over {len(spread)} pairs that differ in it alone"
+        )
+        best = GeneFinding(gene.name, "decisive", text, len(spread), effect, bounds)
+    return best
+
+
+def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterator[GeneFinding]:
+    for gene in genes:
+        works: Counter[Value] = Counter()
+        fails: dict[Value, list[Trial]] = defaultdict(list)
+        for trial in judged:
+            value = trial.config[gene.name]
+            if trial.outcome in FAILED:
+                fails[value].append(trial)
+            else:
+                works[value] += 1
+        barred = [value for value in gene.values if len(fails[value]) >= LEAST_FAILURES and not works[value]]
+        if not barred:
+            continue
+        failures = [trial for value in barred for trial in fails[value]]
+        why = _commonest_reason(failures)
+        if len(works) == 1 and len(barred) + 1 >= sum(1 for value in gene.values if works[value] or fails[value]):
+            (value,) = works
+            text = f"{gene.name} works only at {value}: {len(failures)} of {len(failures)} others {why}"
+            yield GeneFinding(gene.name, "locked", text, len(failures))
+            continue
+        for value in barred:
+            count = len(fails[value])
+            text = f"{gene.name}={value} never works: {count} of {count} {_commonest_reason(fails[value])}"
+            yield GeneFinding(gene.name, "barred", text, count)
+
+
+_VERB: Mapping[Outcome, str] = {
+    Outcome.WRONG: "gave wrong answers",
+    Outcome.CRASHED: "crashed",
+    Outcome.HUNG: "hung",
+    Outcome.OVER_RESOURCES: "needed too much",
+    Outcome.COMPILE_ERROR: "did not compile",
+}
+
+
+def _commonest_reason(failures: Sequence[Trial]) -> str:
+    outcome, count = Counter(trial.outcome for trial in failures).most_common(1)[0]
+    reason, _ = Counter(pattern(t.evaluation) for t in failures if t.outcome is outcome).most_common(1)[0]
+    mostly = "" if count == len(failures) else "failed, mostly "
+    return f"{mostly}{_VERB[outcome]}, {reason}"
+
+
+def _interval(differences: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean by Student's t."""
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(differences) - 1)) * float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    mean = float(differences.mean())
+    return mean - half, mean + half
+
+
+def _percent(log_ratio: float) -> str:
+    return f"{100 * math.expm1(log_ratio):.1f} %"

@@ -1,0 +1,278 @@
+"""What bounds a candidate, by which numbers, and which of its genes could ease that.
+
+Two sources give the numbers: Nsight Compute's counters on a GPU, and the time model's terms on a simulated chip. The
+words for the answer are the same: a kernel is bound by the unit that is busiest, and where none is busy by latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evokern.analysis.profile.subject import ProfileSubject
+from evokern.declaration.space import Config, Space, Value
+from evokern.simt.time_model.prediction import CAUSES
+from evokern.study.trial import Outcome, Trial
+
+BUSY_PERCENT = 60.0
+"""Share of its peak from which a unit bounds a kernel; with no unit there it waits (Nsight Compute's rule
+`SOLBottleneck` draws the line between throughput and latency at the same place)."""
+MOST_SUGGESTIONS = 5
+"""Genes named at most."""
+
+ADVICE: Mapping[str, str] = {
+    "memory-bound": "move fewer bytes through L2 and DRAM: wider accesses, larger tiles, an order with more reuse",
+    "shared-memory-bound": "fewer wavefronts of shared memory: a layout without bank conflicts, operands in registers",
+    "latency-bound": "more work in flight: deeper pipelines, loads further ahead, more warps, a shorter chain",
+    "tensor-bound": "the tensor cores are the limit: a cheaper number format or instruction, or work left out",
+    "launch-bound": "the launch itself is the limit: fewer launches, or a grid that starts and ends faster",
+    "arithmetic-bound": "fewer instructions: cheaper functions, packed arithmetic, constants known to the compiler",
+}
+"""Bound → what eases it in general."""
+
+_WITHOUT = frozenset({"none", "off", "no", "scalar", "simt", "fma", "cuda_cores", "false"})
+"""What kernels call it when a product is made without tensor cores."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A gene that could ease what bounds a candidate."""
+
+    gene: str
+    """Its name."""
+    doc: str
+    """What it changes, in the kernel's own words."""
+    value: Value
+    """The candidate's value."""
+    untried: tuple[Value, ...]
+    """Other values that no trial had beside the candidate's other choices."""
+    tried: Mapping[Value, str]
+    """Other values that one had → what came of it, against the candidate."""
+
+    @property
+    def text(self) -> str:
+        """The suggestion in one line: what to try, what the candidate has, and what came of the values tried."""
+        now = f"now {self.value}: {self.doc}" if self.doc else f"now {self.value}"
+        came_of = "; ".join(f"{value} was {what}" for value, what in self.tried.items())
+        if not self.untried:
+            return f"{self.gene} ({now}) is tried out: {came_of}"
+        values = " or ".join(map(str, self.untried))
+        return f"{self.gene} = {values} ({now})" + (f"; {came_of}" if came_of else "")
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What bounds a candidate."""
+
+    bound: str
+    """`memory-bound`, `shared-memory-bound`, `latency-bound`, `tensor-bound`, `launch-bound`, `arithmetic-bound`, or
+    `unknown` where the counters do not tell."""
+    evidence: tuple[str, ...]
+    """The numbers it rests on, a sentence each."""
+    shares: Mapping[str, float]
+    """Bound → how much of its limit the candidate reaches there, percent, where it is known."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """Genes that could ease it, what was not tried first."""
+    undeclared: bool = False
+    """Whether the kernel says of none of its genes what it relieves."""
+
+    @property
+    def advice(self) -> str:
+        """What eases this bound in general; empty where it is not known."""
+        return ADVICE.get(self.bound, "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict as JSON values."""
+        return {
+            "bound": self.bound,
+            "evidence": list(self.evidence),
+            "shares_percent": dict(self.shares),
+            "advice": self.advice,
+            "try": [
+                {
+                    "gene": one.gene,
+                    "doc": one.doc,
+                    "value": one.value,
+                    "untried": list(one.untried),
+                    "tried": {str(value): what for value, what in one.tried.items()},
+                }
+                for one in self.suggestions
+            ],
+        }
+
+
+def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
+    """Return what bounds a candidate whose time a model splits into terms.
+
+    Args:
+        terms_us: resource → the time it alone would take, µs.
+        time_us: the predicted time, µs.
+    """
+    largest = sorted(terms_us, key=lambda name: -terms_us[name])[:3]
+    shares: dict[str, float] = {}
+    for name, spent in terms_us.items():
+        shares[CAUSES[name]] = max(shares.get(CAUSES[name], 0.0), 100 * spent / time_us)
+    told = tuple(f"{name} alone would take {terms_us[name]:.2f} of {time_us:.2f} µs" for name in largest)
+    return Bottleneck(CAUSES[largest[0]], told, shares)
+
+
+def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Bottleneck:
+    """Return what bounds a candidate that was counted on a GPU.
+
+    Args:
+        values: counters by the keys of `evokern.device.gpu.nsight.METRICS`, None where unknown.
+        launch_us: what starting and draining its launches takes on this chip, µs.
+        time_us: its time, µs; None where it is not known.
+    """
+    shares = {
+        "memory-bound": _most(values.get("dram_percent"), values.get("l2_percent")),
+        "shared-memory-bound": values.get("shared_percent"),
+        "tensor-bound": values.get("tensor_percent"),
+        "launch-bound": 100 * min(launch_us / time_us, 1.0) if time_us else None,
+        "arithmetic-bound": values.get("sm_percent"),
+    }
+    known = {name: share for name, share in shares.items() if share is not None}
+    if not set(known) - {"launch-bound"}:
+        return Bottleneck("unknown", ("no unit's counter could be read",), known)
+    # The tensor pipe and shared memory are part of what SM throughput counts: where they are as busy, they are meant.
+    order = sorted(known, key=lambda name: (-known[name], name == "arithmetic-bound"))
+    inner = [name for name in order if name != "arithmetic-bound" and known[name] >= 0.9 * known[order[0]]]
+    first = inner[0] if inner else order[0]
+    bound = first if known[first] >= BUSY_PERCENT else "latency-bound"
+    return Bottleneck(bound, tuple(_evidence(bound, first, values, known, launch_us, time_us)), known)
+
+
+def _most(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+_UNITS: Mapping[str, str] = {
+    "memory-bound": "memory",
+    "shared-memory-bound": "shared memory",
+    "tensor-bound": "the tensor pipe",
+    "launch-bound": "the launch",
+    "arithmetic-bound": "the SMs' instruction pipes",
+}
+
+
+def _evidence(
+    bound: str,
+    busiest: str,
+    values: Mapping[str, float | None],
+    shares: Mapping[str, float],
+    launch_us: float,
+    time_us: float | None,
+) -> list[str]:
+    """Return the numbers that speak for a bound, the weightiest first."""
+    get = values.get
+    if bound == "memory-bound":
+        return _known(("DRAM is at {:.0f} % of its peak", get("dram_percent")),
+                      ("L2 is at {:.0f} % of its peak", get("l2_percent")),
+                      ("{:.0f} % of L2's sectors were there already", get("l2_hit_percent")))  # fmt: skip
+    if bound == "shared-memory-bound":
+        return [*_known(("the pipe of shared memory is busy {:.0f} % of the time", get("shared_percent"))),
+                *_conflicts(values)]  # fmt: skip
+    if bound == "launch-bound":
+        took = time_us or 0.0
+        return [f"starting and draining the grid takes about {min(launch_us, took):.1f} of {took:.2f} µs"]
+    if bound == "tensor-bound":
+        return _known(("the tensor pipe is busy {:.0f} % of the time", get("tensor_percent")))
+    if bound == "arithmetic-bound":
+        return _known(("the SMs' instruction pipes are busy {:.0f} % of the time", get("sm_percent")),
+                      ("the tensor pipe {:.0f} %", get("tensor_percent")),
+                      ("{:.0f} % of the issue slots are used", get("issue_percent")))  # fmt: skip
+    told = [f"no unit is busy: {_UNITS[busiest]} comes first with {shares[busiest]:.0f} % of its peak"]
+    told += _known(("of {:.1f} cycles between two instructions of a warp", get("warp_cycles")))
+    told += [line for _, line in _stalls(values)]
+    return [*told, *_conflicts(values), *_known(("{:.0f} % of the warps an SM can hold are active",
+                                                 get("warps_percent")))]  # fmt: skip
+
+
+def _known(*pairs: tuple[str, float | None]) -> list[str]:
+    return [text.format(value) for text, value in pairs if value is not None]
+
+
+def _stalls(values: Mapping[str, float | None]) -> list[tuple[str, str]]:
+    """Return what warps wait for, the longest first: key of the counter and a sentence."""
+    causes = {
+        "long_scoreboard": "{:.1f} cycles wait for global or local memory (long scoreboard)",
+        "short_scoreboard": "{:.1f} cycles wait for shared memory or special functions (short scoreboard)",
+        "mio_throttle": "{:.1f} cycles wait for a place in the queue to shared memory (MIO)",
+        "barrier": "{:.1f} cycles wait at a barrier",
+    }
+    found = [(values[key] or 0.0, key, text) for key, text in causes.items() if values.get(key) is not None]
+    return [(key, text.format(cycles)) for cycles, key, text in sorted(found, reverse=True) if cycles >= 0.05]
+
+
+def _conflicts(values: Mapping[str, float | None]) -> list[str]:
+    loads, stores, all_ = (values.get(key) for key in ("load_conflicts", "store_conflicts", "shared_wavefronts"))
+    if loads is None or stores is None:
+        return []
+    if loads + stores == 0:
+        return ["no bank conflicts"]
+    of = f" of {all_:,.0f} wavefronts" if all_ else ""
+    return [f"bank conflicts cost {loads:,.0f} wavefronts of loads and {stores:,.0f} of stores{of}"]
+
+
+def suggested(
+    verdict: Bottleneck, subject: ProfileSubject, values: Mapping[str, float | None] | None = None
+) -> Bottleneck:
+    """Return a verdict with the candidate's genes that may relieve what bounds it, as its kernel declares them.
+
+    A candidate that waits is asked what for: waits for shared memory point to the genes of shared memory.
+
+    Args:
+        verdict: what bounds the candidate.
+        subject: the candidate, and what its study tried.
+        values: counters, where there are some.
+    """
+    config, record = subject.config, subject.record
+    causes = [verdict.bound.removesuffix("-bound")]
+    waits = [key for key, _ in _stalls(values or {})] if verdict.bound == "latency-bound" else []
+    if waits and waits[0] in ("short_scoreboard", "mio_throttle"):
+        causes.append("shared-memory")
+    relieves = {gene.name: gene.relieves for gene in subject.kernel.genes}  # a stored study keeps less of its genes
+    space = Space(record.genes if record else subject.kernel.genes)
+    beside = _beside(space, config, subject.history)
+    time_us = subject.trial.evaluation.time_us if subject.trial else None
+    found: list[tuple[int, Suggestion]] = []
+    for gene in space.genes:
+        weight = sum(relieves[gene.name].get(cause, 0) for cause in causes)
+        if not weight or not space.active(gene, config):
+            continue
+        tried = {value: beside[gene.name, value] for value in gene.values if (gene.name, value) in beside}
+        others = [value for value in gene.values if value != config[gene.name] and value not in tried]
+        # Values that could not run are not worth a word, nor those that leave the unit which bounds the candidate idle.
+        others = [value for value in others if not (verdict.bound == "tensor-bound" and _leaves_out(value))]
+        untried = tuple(v for v in others if subject.feasible(space.canonical({**config, gene.name: v})))
+        if untried or tried:
+            outcomes = {value: _came_of(trial, time_us) for value, trial in tried.items()}
+            found.append((weight, Suggestion(gene.name, gene.doc, config[gene.name], untried, outcomes)))
+    found.sort(key=lambda pair: (not pair[1].untried, -pair[0]))
+    suggestions = tuple(suggestion for _, suggestion in found[:MOST_SUGGESTIONS])
+    return replace(verdict, suggestions=suggestions, undeclared=not any(relieves.values()))
+
+
+def _leaves_out(value: Value) -> bool:
+    """Tell whether a value does the tensor cores' work without them, which takes longer however busy they are."""
+    return str(value).lower() in _WITHOUT
+
+
+def _beside(space: Space, config: Config, trials: Sequence[Trial]) -> dict[tuple[str, Value], Trial]:
+    """Return the trials that are the candidate with one gene changed: (gene, its other value) → trial."""
+    found: dict[tuple[str, Value], Trial] = {}
+    for trial in trials:
+        changed = [name for name in config if trial.config.get(name) != config[name]]
+        # Changing a gene may switch others on or off, which then differ as well.
+        for name in changed:
+            if name in trial.config and space.canonical({**config, name: trial.config[name]}) == trial.config:
+                found[name, trial.config[name]] = trial
+    return found
+
+
+def _came_of(trial: Trial, time_us: float | None) -> str:
+    took = trial.evaluation.time_us
+    if trial.outcome in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW) and took and time_us:
+        return f"{100 * (took / time_us - 1):+.1f} % (trial {trial.number})"
+    return f"{trial.outcome.value.replace('_', ' ')} (trial {trial.number})"

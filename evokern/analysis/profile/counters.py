@@ -1,0 +1,192 @@
+"""What a candidate does on a GPU, by the hardware's own counters: Nsight Compute around one call of it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evokern.analysis.profile.bound import Bottleneck, by_counters, suggested
+from evokern.analysis.profile.subject import ProfileSubject
+from evokern.declaration.kernel import Launch
+from evokern.device.gpu.jobs import WatchedCall
+from evokern.device.gpu.lock import GpuLock
+from evokern.device.gpu.nsight import METRICS, WatchSettings, find_ncu, watch
+from evokern.device.gpu.profile import LiveGpu
+from evokern.errors import DeviceError, UsageError
+from evokern.hardware.profiles import CHIPS
+from evokern.simt.time_model.latencies import latencies_of
+
+Values = Mapping[str, float | None]
+"""Counter, by the keys of `METRICS` → value; None where the GPU or this Nsight Compute does not have it."""
+
+
+@dataclass(frozen=True)
+class CountedLaunch:
+    """One launch of a candidate."""
+
+    entry: str
+    """The kernel."""
+    grid: tuple[int, int, int]
+    """Blocks along x, y, z."""
+    block: tuple[int, int, int]
+    """Threads along x, y, z."""
+    counters: Values
+    """What Nsight Compute counted."""
+
+
+@dataclass(frozen=True)
+class CountedCandidate:
+    """A candidate at a problem on a GPU."""
+
+    title: str
+    """Which candidate it is."""
+    kernel: str
+    """The kernel's name."""
+    config: Mapping[str, Any]
+    """Gene → value."""
+    problem: str
+    """The problem."""
+    device: str
+    """The GPU's model."""
+    time_us: float | None
+    """Time of a call as the search measured it, µs; None where it is no trial at its study's problem."""
+    duration_us: float | None
+    """Time of a call under Nsight Compute, launches together, µs."""
+    counters: Values
+    """Of the whole call: durations and counts added, everything else weighted by the launches' durations."""
+    launches: tuple[CountedLaunch, ...]
+    """The launches, in order."""
+    verdict: Bottleneck
+    """What bounds it, and what could ease that."""
+    command: str
+    """The command line that gave the counters."""
+    report: str | None = None
+    """Nsight Compute's report, where it was kept."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object that `--json` prints."""
+        return {**asdict(self), "source": "ncu", "predicted": False, "verdict": self.verdict.as_dict()}
+
+
+def missing_profiler() -> str | None:
+    """Return why there are no hardware counters on this machine, None where Nsight Compute is installed."""
+    if find_ncu():
+        return None
+    return (
+        "Nsight Compute (ncu) is not installed, so nothing was counted on the GPU: what follows is simulated; "
+        "it comes with the CUDA toolkit, or as nsight-compute from NVIDIA's package repository"
+    )
+
+
+def profile_counted(
+    subject: ProfileSubject, keep: Path | None = None, said: Callable[[str], None] = lambda text: None
+) -> CountedCandidate:
+    """Count one call of a candidate on its GPU.
+
+    Args:
+        subject: the candidate; its `gpu` is where it runs.
+        keep: where Nsight Compute's report shall stay.
+        said: called with each command line before it runs.
+
+    Raises:
+        UsageError: the candidate cannot run there, or the counters cannot be read; the message says what to do.
+    """
+    gpu, ncu = subject.gpu, find_ncu()
+    if gpu is None or ncu is None:
+        raise DeviceError("counters of the hardware need a GPU and Nsight Compute")
+    built = subject.built()
+    launches = built.build(subject.problem).launches
+    symbols = tuple(built.programs[0].lowered[launch.entry] for launch in launches)
+    how = WatchSettings(
+        symbols=symbols, when_told=True, flush=subject.study.timing.cache == "flush", keep=_report(keep)
+    )
+    # The same lock as a search's: counting beside one would disturb its times.
+    lock = GpuLock(gpu.uuid, f"cuda:{gpu.index} ({gpu.model})")
+    try:
+        with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
+            job = Path(scratch) / "job.pickle"
+            call = WatchedCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
+            job.write_bytes(pickle.dumps(call))
+            program = (sys.executable, "-m", "evokern.device.gpu.watched", str(job))
+            found = watch(ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, said)
+    except DeviceError as error:
+        raise _with_remedy(error, gpu) from error
+    finally:
+        lock.release()
+    if len(found.launches) != len(launches):
+        raise DeviceError(f"Nsight Compute saw {len(found.launches)} launches of {len(launches)}")
+    counted = tuple(_launch(launch, values) for launch, values in zip(launches, found.launches, strict=True))
+    return _candidate(subject, gpu, counted, shlex.join(found.command), how.keep)
+
+
+def _report(keep: Path | None) -> Path | None:
+    """Return where the report goes: with the ending that Nsight Compute gives it anyway.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if keep is None:
+        return None
+    if not keep.resolve().parent.is_dir():
+        raise UsageError(f"--keep {keep}: the folder {keep.resolve().parent} does not exist; create it")
+    path = keep if keep.suffix == ".ncu-rep" else keep.with_name(f"{keep.name}.ncu-rep")
+    return path.resolve()
+
+
+def _with_remedy(error: DeviceError, gpu: LiveGpu) -> DeviceError:
+    chip = gpu.profile.name if gpu.profile.name in CHIPS else "CHIP"
+    return DeviceError(f"{error}; --device sim:{chip} profiles on a simulated chip meanwhile")
+
+
+def _launch(launch: Launch, values: Values) -> CountedLaunch:
+    return CountedLaunch(launch.entry, launch.grid, launch.block, dict(values))
+
+
+def _candidate(
+    subject: ProfileSubject, gpu: LiveGpu, launches: Sequence[CountedLaunch], command: str, report: Path | None
+) -> CountedCandidate:
+    together = combined([launch.counters for launch in launches])
+    duration = together.get("duration_ns")
+    duration_us = None if duration is None else duration / 1000
+    time_us = _searched(subject, gpu)
+    launch_us = latencies_of(subject.chip).launch_us * len(launches)
+    verdict = by_counters(together, launch_us, time_us or duration_us)
+    return CountedCandidate(
+        subject.title, subject.kernel.name, dict(subject.config), str(subject.problem), gpu.model, time_us, duration_us,
+        together, tuple(launches), suggested(verdict, subject, together), command, str(report) if report else None,
+    )  # fmt: skip
+
+
+def _searched(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
+    """Return what the search measured for the candidate at this problem on this model, µs."""
+    record, trial = subject.record, subject.trial
+    if record is None or trial is None or record.device != gpu.model or str(subject.problem) not in record.problems:
+        return None
+    timings = trial.evaluation.timings
+    place = record.problems.index(str(subject.problem))
+    return timings[place].median_us if place < len(timings) else None
+
+
+def combined(launches: Sequence[Values]) -> dict[str, float | None]:
+    """Return the counters of launches that follow one another, as if they were one."""
+    if len(launches) == 1:
+        return dict(launches[0])
+    weights = [values.get("duration_ns") or 1.0 for values in launches]
+    found: dict[str, float | None] = {}
+    for metric in METRICS:
+        column = [values.get(metric.key) for values in launches]
+        known = [(value, weight) for value, weight in zip(column, weights, strict=True) if value is not None]
+        if len(known) < len(launches) or not known:
+            found[metric.key] = None
+        elif metric.unit in ("ns", ""):
+            found[metric.key] = sum(value for value, _ in known)
+        else:
+            found[metric.key] = sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
+    return found

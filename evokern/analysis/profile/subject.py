@@ -1,0 +1,216 @@
+"""What a command on one candidate is about: kernel, candidate, problem and chip, from the words a user gives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evokern.analysis.check.folder import known_problems
+from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
+from evokern.compile.build import Target, build
+from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.records import Built
+from evokern.declaration.feasibility import check
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Config
+from evokern.device.gpu.profile import LiveGpu, live_gpu
+from evokern.device.opening import TARGET
+from evokern.errors import DeviceError, KernelError, StudyError, UsageError
+from evokern.hardware.driver import probe
+from evokern.hardware.profiles import Profile, chip, limits_for
+from evokern.search.identity import problems_of, study_of
+from evokern.store import Reader, StudyRecord, open_readonly
+from evokern.study.discovery import find_kernel, find_study, kernel_folders, kernel_of, study_files
+from evokern.study.settings import Study
+from evokern.study.trial import Trial
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a user names a candidate."""
+
+    name: str | None = None
+    """A study's name or file, or a kernel's name or folder; None for the study searched last."""
+    db: Path = Path("evokern.db")
+    """Database with results; it need not exist where no trial of it is meant."""
+    trial: int | None = None
+    """A trial of the study; None for the champion."""
+    changes: Mapping[str, str] | None = None
+    """Genes of the default candidate that differ; None where none is named."""
+    problem: str | None = None
+    """A problem; None for the study's first."""
+    device: str | None = None
+    """`sim:CHIP` or `cuda:N`; None for the study's own GPU where it is here, else for its chip, simulated."""
+    trust: bool = False
+    """Whether the kernel's declaration may run wherever it lies."""
+
+
+@dataclass(frozen=True)
+class ProfileSubject:
+    """A candidate at a problem on a chip."""
+
+    title: str
+    """Which candidate it is, in a few words."""
+    kernel: Kernel
+    """The kernel."""
+    config: Config
+    """The candidate."""
+    problem: Problem
+    """The problem."""
+    chip: Profile
+    """The chip, under the study's limits."""
+    study: Study
+    """Settings of timing and simulation; for a kernel without a study the usual ones."""
+    gpu: LiveGpu | None = None
+    """The GPU that it is; None for a simulated chip."""
+    record: StudyRecord | None = None
+    """The study in the database, where the candidate is one of its trials or a change of one."""
+    trial: Trial | None = None
+    """The trial that the candidate is, where it is one."""
+    history: tuple[Trial, ...] = ()
+    """Every trial of that study."""
+    remarks: tuple[str, ...] = ()
+    """What was chosen for the user."""
+
+    def feasible(self, config: Config) -> bool:
+        """Tell whether a candidate could run here."""
+        return check(self.kernel, config, [self.problem], self.chip) is None
+
+    def built(self) -> Built:
+        """Compile the candidate for the chip.
+
+        Raises:
+            UsageError: it is not feasible there, or does not compile.
+        """
+        violation = check(self.kernel, self.config, [self.problem], self.chip)
+        if violation:
+            raise UsageError(f"{self.title} cannot run at {self.problem} on {self.chip.model}: {violation}")
+        folder = default_directory()
+        target = Target(self.chip, CompileCache(folder) if folder else None)
+        built = build(self.kernel, self.config, [self.problem], target)
+        if not isinstance(built, Built):
+            raise UsageError(f"{self.title} cannot be built for {self.chip.model}: {built.outcome}: {built.reason}")
+        return built
+
+
+@contextmanager
+def subject_of(words: Words) -> Iterator[ProfileSubject]:
+    """Find the candidate; the kernel's folder may be a copy that lives as long as the context.
+
+    Raises:
+        UsageError: there is no such study, kernel, trial, gene, problem or chip.
+    """
+    if words.trial is not None and words.changes:
+        raise UsageError("--trial and --set both name a candidate; leave one out")
+    with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
+        stored = _stored(words, Path(scratch))
+        yield stored or _declared(words)
+
+
+def _stored(words: Words, scratch: Path) -> ProfileSubject | None:
+    """Return a candidate of a study in the database; None where the words mean a study file or a kernel."""
+    if not words.db.is_file():
+        if words.name is None or words.trial is not None:
+            raise StudyError(
+                f"there is no database {words.db} to take {'a trial' if words.trial is not None else 'a study'} from; "
+                "say --db FILE, or name a study or kernel and no --trial, for example attention-s512"
+            )
+        return None
+    with open_readonly(words.db) as reader:
+        try:
+            record = reader.study(words.name)
+        except StudyError:
+            if words.trial is not None or words.name is None:
+                raise
+            return None
+        return _of_record(reader, record, words, scratch)
+
+
+def _of_record(reader: Reader, record: StudyRecord, words: Words, scratch: Path) -> ProfileSubject:
+    if record.device.startswith("replay:"):
+        raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
+    study, sessions, trial = study_of(record), reader.sessions(record), None
+    if words.changes:
+        kernel = kernel_of(study, trust=words.trust)
+        config, title = _changed(kernel, words), f"a candidate of {record.name}"
+    else:
+        found = chosen_trial(reader, record, words.trial)
+        kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=words.trust)
+        config, trial = found.trial.config, found.trial
+        title = f"trial {found.trial.number} of {record.name}"
+        title += " (the champion)" if words.trial is None else f" ({found.trial.evaluation.reason})"
+    device, remarks = words.device, []
+    if device is None and not record.device.startswith("sim:"):
+        here = [gpu.index for gpu in probe().gpus if gpu.model == record.device]
+        device = f"cuda:{here[0]}" if here else None
+        if not here:
+            remarks.append(f"the study ran on {record.device}, which is not here; what follows is simulated")
+    gpu, base = _device(device) if device else (None, chip_of(record.device, sessions))
+    problem = _problem(study, kernel, words)
+    return ProfileSubject(
+        title, kernel, config, problem, limits_for(base, study.limits), study, gpu, record, trial,
+        tuple(reader.trials(record)), tuple(remarks),
+    )  # fmt: skip
+
+
+def _declared(words: Words) -> ProfileSubject:
+    """Return a candidate of a study file, or of a kernel."""
+    name = words.name or ""
+    if name in study_files() or name.endswith(".toml"):
+        study = find_study(name)
+        kernel = kernel_of(study, trust=words.trust)
+        problem = _problem(study, kernel, words)
+        device, title = words.device or study.device, f"{study.name}"
+    else:
+        kernel = _kernel(name, words.trust)
+        known = (kernel.problem(words.problem),) if words.problem else known_problems(kernel)[:1]
+        if not known:
+            raise KernelError(f"no problem of {kernel.name} is known; name one with --problem")
+        problem, device, title = known[0], words.device or "auto", kernel.name
+        study = Study(kernel.name, kernel.name, (dict(problem),))
+    config = _changed(kernel, words)
+    title = f"{'a' if words.changes else 'the default'} candidate of {title}"
+    remarks = []
+    if device == "auto":
+        device = "cuda:0" if probe().gpus else f"sim:{TARGET}"
+        remarks.append(f"no --device was given: {device}")
+    gpu, base = _device(device)
+    return ProfileSubject(
+        title, kernel, config, problem, limits_for(base, study.limits), study, gpu, remarks=tuple(remarks)
+    )
+
+
+def _kernel(name: str, trust: bool) -> Kernel:
+    try:
+        return find_kernel(name, trust=trust)
+    except KernelError as error:
+        if "there is no kernel" not in str(error):
+            raise
+        known = ", ".join([*study_files(), *kernel_folders()])
+        raise StudyError(f"there is no study or kernel {name!r}; known: {known}") from None
+
+
+def _changed(kernel: Kernel, words: Words) -> Config:
+    return kernel.space.with_changes(kernel.space.default(), words.changes or {})
+
+
+def _problem(study: Study, kernel: Kernel, words: Words) -> Problem:
+    wanted = study if words.problem is None else replace(study, problems=(words.problem,))
+    return problems_of(wanted, kernel)[0]
+
+
+def _device(device: str) -> tuple[LiveGpu | None, Profile]:
+    """Return the GPU that is meant, None for a simulated chip, and what it can do."""
+    kind, _, name = device.strip().partition(":")
+    match kind.lower():
+        case "sim":
+            return None, chip(name or TARGET)
+        case "auto" | "cuda" if not name or name.isdecimal():
+            gpu = live_gpu(int(name or 0))
+            return gpu, gpu.profile
+    raise DeviceError(
+        f"device {device!r} has no counters; they come from a GPU, cuda:N, or from a simulated chip, for example sim:l4"
+    )

@@ -1,0 +1,1 @@
+"""A candidate or a CUDA file run on the CPU with every access checked."""

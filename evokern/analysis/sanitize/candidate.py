@@ -1,0 +1,226 @@
+"""Running a kernel on the simulated device to find its defects: what is reported, and how a launch is run.
+
+A kernel folder's candidate is run here; `sanitize_file` runs a kernel of a plain CUDA file. Nothing is compared with a
+reference: a kernel without findings may still compute the wrong numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from evokern import simt
+from evokern.compile.records import CompileFailure
+from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.kernel import Kernel, Launch, Problem
+from evokern.declaration.render import render
+from evokern.declaration.space import Config
+from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
+from evokern.errors import DeviceError, SourceError, UsageError, nearest
+from evokern.hardware.profiles import CHIPS, Profile
+from evokern.simt import Finding
+from evokern.simt.sanitizer.hang import REPEATS
+
+INSTRUCTION_LIMIT = 20_000_000
+"""Warp instructions of a launch after which it counts as endless, as in a study's `[simulation]`."""
+MOST_BLOCKS = 1 << 20
+"""Blocks of a launch; more would take hours here, and a smaller grid shows the same defects."""
+_CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
+
+
+def architecture(name: str) -> Profile:
+    """Return the chip whose limits stand for an architecture.
+
+    Args:
+        name: `sm_80`, `sm_86`, `sm_89`, `sm_90` or `sm_90a`.
+
+    Raises:
+        DeviceError: the simulator does not know it.
+    """
+    word = name.strip().lower()
+    if word in _CHIPS:
+        return CHIPS[_CHIPS[word]]
+    if word == "sm_86":  # consumer Ampere: an L4's limits but for resident blocks (CUDA Programming Guide)
+        return replace(CHIPS["l4"], model="a GPU of sm_86", compute_capability=(8, 6), blocks_per_sm=16)
+    known = (*_CHIPS, "sm_86")
+    raise DeviceError(
+        f"--arch {name!r} is no architecture that the simulator runs: {nearest(word, sorted(known))}; a kernel of an "
+        "older or newer one can be tried on the nearest"
+    )
+
+
+@dataclass(frozen=True)
+class SanitizedRun:
+    """One problem's launches, or the launch of a plain file."""
+
+    title: str
+    """What was run, in a line."""
+    findings: tuple[Finding, ...]
+    """What the sanitizer saw, in order."""
+    completed: bool
+    """Whether every thread ran to its end."""
+    printed: str = ""
+    """Device printf."""
+
+
+@dataclass(frozen=True)
+class SanitizeReport:
+    """What sanitizing a kernel gave."""
+
+    name: str
+    """The kernel."""
+    file: str
+    """Name of its source file."""
+    sources: Mapping[str, str]
+    """Texts of the user's files by header name as included, the source itself under the empty name."""
+    runs: tuple[SanitizedRun, ...]
+    """What was run."""
+    remarks: tuple[str, ...] = field(default=())
+    """What the user should know about how it was run."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all runs, one per kind and pair of lines, counts added up."""
+        groups: dict[tuple[object, ...], Finding] = {}
+        for finding in (finding for run in self.runs for finding in run.findings):
+            line = finding.line or finding.instruction
+            key = (finding.kind, finding.file, line, finding.other_file, finding.other_line)
+            known = groups.get(key)
+            groups[key] = replace(known, count=known.count + finding.count) if known else finding
+        return tuple(groups.values())
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found."""
+        return not any(run.findings for run in self.runs)
+
+    def text(self, file: str, line: int) -> str:
+        """Return a line of one of the user's files, stripped."""
+        lines = self.sources.get(file, "").splitlines()
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object that `--json` prints."""
+        return {"clean": self.clean, "findings": [finding.as_dict() for finding in self.findings]}
+
+
+def run_launch(
+    program: SimulatedProgram,
+    launch: Launch,
+    arguments: Arguments,
+    memory: simt.Memory,
+    limit: int,
+    blocks: Sequence[int] | None = None,
+) -> simt.LaunchResult:
+    """Run one launch with every check on.
+
+    Args:
+        program: the kernel's program.
+        launch: entry point, grid, block, dynamic shared memory and the names of its arguments.
+        arguments: what the names stand for.
+        memory: where the buffers live.
+        limit: warp instructions after which it counts as endless.
+        blocks: linear ids of the blocks to run; None for all.
+
+    Raises:
+        UsageError: the grid is larger than can be run here, or the arguments do not match.
+        SourceError: the kernel uses what the simulator does not execute.
+    """
+    if blocks is None:
+        refuse_huge(launch)
+    result = program.launch(launch, arguments, memory, instruction_limit=limit, blocks=blocks)
+    return replace(result, findings=tuple(_readable(finding, limit) for finding in result.findings))
+
+
+def refuse_huge(launch: Launch) -> None:
+    """Refuse a grid that cannot be run here.
+
+    Raises:
+        UsageError: it has more than `MOST_BLOCKS` blocks.
+    """
+    if launch.blocks > MOST_BLOCKS:
+        raise UsageError(
+            f"a grid of {launch.blocks:,} blocks is more than the simulator runs ({MOST_BLOCKS:,}): give a smaller "
+            "grid or smaller shapes, a defect shows there as well"
+        )
+
+
+def _readable(finding: Finding, limit: int) -> Finding:
+    """Return a finding with what a person has to know or would not call so."""
+    hint = finding.hint
+    if finding.kind == "instruction_limit" and REPEATS not in hint:
+        hint += f" (here: --limit, above {limit})"
+    return replace(finding, hint=hint)
+
+
+def sanitize_kernel(
+    kernel: Kernel,
+    config: Config,
+    problems: Sequence[Problem],
+    chip: Profile,
+    limit: int = INSTRUCTION_LIMIT,
+) -> SanitizeReport:
+    """Run a candidate's launches at each problem, on random inputs.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problems: what it is run at, whole.
+        chip: whose limits it must keep, and what it is compiled for.
+        limit: warp instructions after which a launch counts as endless.
+
+    Raises:
+        UsageError: the candidate cannot run there, does not compile, or uses what the simulator does not execute.
+    """
+    runs: list[SanitizedRun] = []
+    sources: Mapping[str, str] = {}
+    for problem in problems:
+        violation = check(kernel, config, [problem], chip, essential=True)
+        if violation:
+            raise UsageError(f"{kernel.name} cannot run at {problem} on {chip.model}: {violation}")
+        run, sources = _run(kernel, config, problem, chip, limit)
+        runs.append(run)
+    return SanitizeReport(kernel.name, kernel.source, sources, tuple(runs))
+
+
+def _run(
+    kernel: Kernel, config: Config, problem: Problem, chip: Profile, limit: int
+) -> tuple[SanitizedRun, dict[str, str]]:
+    # Both need torch, which a plain file does without.
+    from evokern.compile.build import tensors_of
+    from evokern.device.sim.arguments import draw_buffers
+
+    program = compile_simulated(render(kernel, config, problem), chip)
+    if isinstance(program, CompileFailure):
+        raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
+    memory = simt.Memory()
+    buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
+    launches = launches_of(kernel, config, problem)
+    results = []
+    for launch in launches:
+        results.append(run_launch(program, launch, buffers, memory, limit))
+        if results[-1].fatal is not None:
+            break  # a GPU would not have begun the next one
+        for name in launch.args:
+            if isinstance(name, str):
+                buffers[name].initialised = True  # what a launch wrote is there for the next one
+    title = f"{kernel.name} at {problem}: " + ", then ".join(described(launch) for launch in launches)
+    run = SanitizedRun(
+        title,
+        tuple(finding for result in results for finding in result.findings),
+        all(result.completed for result in results) and len(results) == len(launches),
+        "".join(result.printed for result in results),
+    )
+    return run, program.texts
+
+
+def described(launch: Launch) -> str:
+    """Return a launch's geometry in a few words."""
+    shared = f", {launch.shared_bytes} bytes of dynamic shared memory" if launch.shared_bytes else ""
+    return f"grid {_extent(launch.grid)}, block {_extent(launch.block)}{shared}"
+
+
+def _extent(extent: tuple[int, int, int]) -> str:
+    x, y, z = extent
+    return f"{x},{y},{z}" if z > 1 else f"{x},{y}" if y > 1 else str(x)

@@ -1,0 +1,202 @@
+"""Sanitizing a kernel of a plain CUDA file: read it as it is, compile its device code, launch it as the user says."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+from evokern import simt
+from evokern.analysis.sanitize.arguments import Argument, match, names, place
+from evokern.analysis.sanitize.candidate import (
+    INSTRUCTION_LIMIT,
+    SanitizedRun,
+    SanitizeReport,
+    described,
+    refuse_huge,
+    run_launch,
+)
+from evokern.compile.records import CompileFailure
+from evokern.cuda_source import CudaSource, EntryPoint, KernelFunction, read
+from evokern.declaration.kernel import Launch
+from evokern.declaration.render import Rendered
+from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.errors import SourceError, UsageError
+from evokern.hardware.profiles import Profile
+
+LONG_RUN = 1 << 21
+"""Threads of a launch from which on the user is told that it takes a while."""
+_LOGGER = logging.getLogger("evokern")
+_DEFINITION = re.compile(r"[A-Za-z_]\w*(\(.*\))?(=.*)?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class FileLaunch:
+    """How a kernel of a file is launched."""
+
+    path: Path
+    """The CUDA file."""
+    entry: str | None = None
+    """The kernel as a person calls it; None where the file has one."""
+    grid: tuple[int, int, int] | None = None
+    """Blocks along x, y, z; None for one thread per element of the largest buffer that may be written."""
+    block: tuple[int, int, int] | None = None
+    """Threads along x, y, z; compulsory, and the message without it tells what the kernel is bound to."""
+    shared_bytes: int = 0
+    """Dynamic shared memory of a block."""
+    arguments: tuple[Argument, ...] = ()
+    """One per parameter, in order."""
+    defines: tuple[str, ...] = ()
+    """Macros, `NAME` or `NAME=VALUE`."""
+    include_dirs: tuple[Path, ...] = ()
+    """Folders with the file's own headers, after the file's folder."""
+    limit: int = INSTRUCTION_LIMIT
+    """Warp instructions after which the launch counts as endless."""
+    seed: int = 0
+    """Seed of the random inputs."""
+    suffix: str = ""
+    """`a` to compile for what only the chip's own architecture has."""
+
+    def __post_init__(self) -> None:
+        for text in self.defines:
+            if not _DEFINITION.fullmatch(text):
+                raise UsageError(f"-D {text!r} is no macro; write -D NAME or -D NAME=VALUE")
+        for folder in self.include_dirs:
+            if not folder.is_dir():
+                raise UsageError(f"-I {folder} is no folder")
+
+
+def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
+    """Run one kernel of a CUDA file with every access checked.
+
+    Args:
+        wanted: which kernel, launched how.
+        chip: whose limits the launch must keep, and what it is compiled for.
+
+    Raises:
+        SourceError: the file or the kernel cannot be read, compiled or executed.
+        UsageError: the launch or its arguments do not fit the kernel or the chip.
+    """
+    source = read(wanted.path, wanted.include_dirs)
+    point = source.entry(wanted.entry)
+    program, symbol = _compiled(source, point, wanted, chip)
+    entry, compiled = point.entry, program.module.entries[symbol]
+    remarks = match(wanted.arguments, entry, compiled.params)
+    launch = _launch(wanted, entry, compiled, chip)
+    remarks += _remarks(wanted, source, entry, launch)
+    memory = simt.Memory()
+    labels = names(entry, compiled.params)
+    placed = place(wanted.arguments, labels, memory, wanted.seed)
+    launch = replace(launch, args=tuple(labels))
+    result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
+    run = SanitizedRun(
+        f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}{wanted.suffix}",
+        result.findings,
+        result.completed,
+        result.printed,
+    )
+    return SanitizeReport(entry.qualified, source.name, program.texts, (run,), tuple(remarks))
+
+
+def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: Profile) -> tuple[SimulatedProgram, str]:
+    """Return the device code's program, and the kernel's name in it."""
+    expressions = (point.expression,) if point.expression else ()
+    defines = tuple(f"-D{text}" for text in wanted.defines)
+    rendered = Rendered(source.device_text, source.name, source.headers, defines, expressions, wanted.suffix)
+    program = compile_simulated(rendered, chip)
+    if isinstance(program, CompileFailure):
+        _LOGGER.info("%s", program.log)
+        raise SourceError(f"{program.message}{_suspects(source, wanted)}")
+    symbol = program.symbols[point.expression] if point.expression else point.symbol or ""
+    if symbol not in program.module.entries:
+        raise SourceError(
+            f"{source.name}: kernel {point.entry.qualified} (line {point.entry.line}) is not in the compiled code; "
+            f"is it inside an #if that -D decides? compiled: {', '.join(program.module.entries) or 'none'}"
+        )
+    # Findings quote the file as its author has it, of which the device code is a part.
+    return replace(program, symbols={symbol: symbol}, source=source.text), symbol
+
+
+def _suspects(source: CudaSource, wanted: FileLaunch) -> str:
+    """Return what else may be behind a failed compile: headers not found, macros not given."""
+    hints = []
+    if source.missing_includes:
+        hints.append(f"not found: {_absent(source)}; say with -I where they are")
+    given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
+    lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
+    if lacking:
+        hints.append("the file wants " + " ".join(f"-D {name}=…" for name in lacking))
+    return f" ({'; '.join(hints)})" if hints else ""
+
+
+def _absent(source: CudaSource) -> str:
+    """Return the headers that were not found, with their lines."""
+    return ", ".join(f'"{include.name}" (line {include.line})' for include in source.missing_includes)
+
+
+def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chip: Profile) -> Launch:
+    """Return the launch, held against what the kernel and the chip allow.
+
+    Raises:
+        UsageError: the block is missing, or something is more than there can be.
+    """
+    if wanted.block is None:
+        bounds = compiled.reqntid or compiled.maxntid
+        threads = ",".join(map(str, bounds)).removesuffix(",1").removesuffix(",1") if bounds else "128"
+        known = "it is bound to" if bounds else "for example"
+        raise UsageError(f"--block is missing: how many threads has a block of {entry.qualified}? {known} {threads}")
+    grid = wanted.grid or (_blocks(wanted.arguments, wanted.block), 1, 1)
+    launch = Launch(compiled.name, grid, wanted.block, (), wanted.shared_bytes, compiled.static_shared)
+    for what, number, limit, who in _limits(launch, compiled, chip):
+        if number > limit:
+            raise UsageError(f"{entry.qualified}: {number} {what}, at most {limit} are possible ({who})")
+    refuse_huge(launch)
+    if compiled.reqntid and compiled.reqntid != launch.block:
+        raise UsageError(f"{entry.qualified} runs in blocks of {compiled.reqntid} only, not {launch.block}")
+    return launch
+
+
+def _limits(launch: Launch, compiled: simt.Entry, chip: Profile) -> Iterator[tuple[str, int, int, str]]:
+    """Yield what the launch needs, how much, how much there can be, and who says so."""
+    bound = prod(compiled.maxntid) if compiled.maxntid else chip.threads_per_block
+    yield "threads of a block", launch.threads, min(bound, chip.threads_per_block), "__launch_bounds__ or the chip"
+    for axis, extent, limit in zip("xyz", launch.block, chip.block_limit, strict=True):
+        yield f"threads along {axis}", extent, limit, "the chip"
+    for axis, extent, limit in zip("xyz", launch.grid, chip.grid_limit, strict=True):
+        yield f"blocks along {axis}", extent, limit, "the chip"
+    static = launch.static_shared_bytes
+    yield "bytes of static shared memory", static, chip.shared_bytes_static, "more must be dynamic"
+    total = static + launch.shared_bytes
+    yield "bytes of shared memory", total, chip.shared_bytes_per_block, f"{chip.model}; {static} are static"
+
+
+def _blocks(arguments: Sequence[Argument], block: tuple[int, int, int]) -> int:
+    largest = _largest(arguments)
+    return -(-largest.elements // (block[0] * block[1] * block[2])) if largest else 1
+
+
+def _largest(arguments: Sequence[Argument]) -> Argument | None:
+    """Return the largest buffer that may be written, which default grids cover."""
+    written = [argument for argument in arguments if argument.is_buffer and argument.role != "in"]
+    return max(written, key=lambda argument: argument.elements, default=None)
+
+
+def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, launch: Launch) -> list[str]:
+    """Return what the user should know about the launch."""
+    said = []
+    if source.missing_includes:
+        said.append(f"left out, because not found: {_absent(source)}; -I names their folder")
+    largest = _largest(wanted.arguments)
+    if wanted.grid is None:
+        why = f"one thread for each element of {largest.text}" if largest else "no output"
+        said.append(f"no --grid was given: {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
+    dynamic = [array.name for array in source.shared if array.dynamic and array.function == entry.name]
+    if dynamic and not wanted.shared_bytes:
+        said.append(f"{', '.join(dynamic)} is dynamic shared memory, and no --smem was given: it has 0 bytes")
+    threads = launch.blocks * launch.threads
+    if threads > LONG_RUN:
+        said.append(f"{threads:,} threads run on the CPU: smaller shapes show the same defects sooner")
+    return said

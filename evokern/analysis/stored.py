@@ -1,0 +1,106 @@
+"""A trial of a database as something that can be built again: which one, its kernel's code as it ran, its chip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from evokern.declaration.kernel import Kernel
+from evokern.errors import KernelError, StudyError
+from evokern.hardware.profiles import CHIPS, Profile, chip
+from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord
+from evokern.study.discovery import find_kernel, load_kernel
+
+
+def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> TrialRecord:
+    """Return a trial by number, or the champion.
+
+    Raises:
+        StudyError: there is no such trial, or no measured one.
+    """
+    if trial is not None:
+        return reader.trial(record, trial)
+    best = reader.best(record)
+    if best is None:
+        raise StudyError(
+            f"study {record.name} has no measured trial yet (`evokern show {record.name} --db {reader.path}` tells "
+            "what became of the others); name a trial with --trial"
+        )
+    return reader.trial(record, best.number)
+
+
+def stored_kernel(reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool) -> Kernel:
+    """Return the kernel as a trial ran it: its folder, or the copy that the database keeps.
+
+    Args:
+        reader: the open database.
+        record: the trial's study.
+        digest: SHA-256 over the kernel's files when the trial was proposed.
+        scratch: an empty folder that the copy may be written to, which lives as long as the kernel is used.
+        trust: run the copy's kernel.py where the folder is gone or changed.
+
+    Raises:
+        KernelError: the folder is not what the trial ran, and the copy is missing or not trusted.
+    """
+    wanted = str(record.settings.get("kernel", record.kernel))
+    path = record.settings.get("path")
+    try:
+        kernel = find_kernel(wanted, Path(path).parent if path else None, trust=trust)
+        if kernel.digest() == digest:
+            return kernel
+        why = f"the code of kernel {record.kernel} changed since that trial ran"
+    except KernelError as error:
+        why = str(error)
+    files = reader.source(digest)
+    if "kernel.py" not in files:
+        raise KernelError(f"{why}; the database keeps no copy of the code either")
+    if not trust:
+        raise KernelError(f"{why}; --trust runs the kernel.py that the database keeps a copy of")
+    return load_kernel(_write_copy(files, scratch, record.kernel))
+
+
+def _write_copy(files: Mapping[str, str], scratch: Path, kernel: str) -> Path:
+    """Write a kernel's files as the database keeps them; headers beside its folder go beside it. Returns the folder.
+
+    Raises:
+        KernelError: a file's name leads out of `scratch`.
+    """
+    root = Path(os.path.normpath(scratch))
+    folder = root / kernel
+    for name, text in files.items():
+        path = Path(os.path.normpath(folder / name))
+        if root not in path.parents:
+            raise KernelError(
+                f"the database keeps a copy of {name!r}, a file far from its kernel's folder: not written"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def chip_of(device: str, sessions: Sequence[SessionRecord]) -> Profile:
+    """Return the chip that a study's device is, or stands for.
+
+    Args:
+        device: the study's device: a model such as `NVIDIA H200`, or `sim:l4`.
+        sessions: the study's sessions, whose environment tells the compute capability of a chip not listed.
+
+    Raises:
+        StudyError: nothing is known of the chip.
+    """
+    kind, _, rest = device.partition(":")
+    if kind == "sim":
+        return chip(rest)
+    for profile in CHIPS.values():
+        if profile.model.lower() == device.lower():
+            return profile
+    for session in reversed(sessions):
+        capability = session.environment.get("compute_capability")
+        if capability:
+            numbers = [int(part) for part in str(capability).strip("[]() ").replace(",", ".").split(".")[:2]]
+            near = [p for p in CHIPS.values() if p.compute_capability <= (numbers[0], numbers[1])]
+            base = max(near, key=lambda p: p.compute_capability) if near else CHIPS["a100"]
+            return replace(base, model=device, compute_capability=(numbers[0], numbers[1]))
+    raise StudyError(f"the chip of {device!r} is not known: {', '.join(p.model for p in CHIPS.values())} are")

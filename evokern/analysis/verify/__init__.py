@@ -1,0 +1,1 @@
+"""Whether a champion is right and fast: gate, sanitizer, playoff, fuzzing."""

@@ -1,0 +1,258 @@
+"""Fuzzing a candidate: shapes, values, alignments and seeds that no search looked at, until the time is over.
+
+Every case runs on the simulated device, under the sanitizer and through the same gate as in a search. Shapes start from
+the kernel's own small problems and grow tails: each number moves a little, to the next odd one, to one more or less
+than a multiple of what the candidate's genes are made of. Buffers begin at odd multiples of 16 bytes, as views into
+larger tensors do. The first cases are the likely ones: a tail each, then everything at random.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from evokern.compile.build import tensors_of
+from evokern.compile.records import CompileFailure
+from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.render import render
+from evokern.declaration.small_problems import small_problem
+from evokern.declaration.space import Config
+from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.device.sim.runner import SimRunner, checked
+from evokern.errors import KernelError
+from evokern.gate import Gate, RunFailed, Verdict
+from evokern.hardware.profiles import Profile
+from evokern.study.settings import InputSet, Study
+from evokern.study.trial import Outcome
+
+ALIGNMENT = 16
+"""Bytes by whose multiples buffers may begin: the widest access there is."""
+MOST_ELEMENTS = 1 << 16
+"""Elements of all buffers of a case, so that one takes a second or less."""
+MOST_FLOPS = 5e7
+"""Operations of a case, likewise."""
+
+
+@dataclass(frozen=True)
+class FuzzCase:
+    """What one run is fed; printing it is enough to run it again."""
+
+    problem: Problem
+    """The shape."""
+    seed: int
+    """Seed of the inputs."""
+    inputs: tuple[InputSet, ...]
+    """Kinds of input, each a call of its own."""
+    lead: int
+    """Bytes by which each buffer begins past a multiple of the usual alignment."""
+
+    def __str__(self) -> str:
+        return f"{self.problem}, {'+'.join(self.inputs)} inputs of seed {self.seed}, buffers {self.lead} bytes off"
+
+
+@dataclass(frozen=True)
+class FuzzFailure:
+    """A case that failed."""
+
+    case: FuzzCase
+    """What it was fed."""
+    check: str
+    """Which check failed."""
+    message: str
+    """What was wrong."""
+
+
+@dataclass(frozen=True)
+class FuzzResult:
+    """What came of fuzzing."""
+
+    cases: int
+    """Cases run."""
+    problems: int
+    """Different shapes among them."""
+    seconds: float
+    """Time it took."""
+    failures: tuple[FuzzFailure, ...]
+    """Cases that failed, the first ones."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "cases": self.cases,
+            "problems": self.problems,
+            "seconds": round(self.seconds, 3),
+            "failures": [
+                {"problem": str(f.case.problem), "seed": f.case.seed, "inputs": list(f.case.inputs),
+                 "lead": f.case.lead, "check": f.check, "message": f.message}
+                for f in self.failures
+            ],
+        }  # fmt: skip
+
+
+class Checker:
+    """Runs one candidate's cases on the simulated device; programs are compiled once per set of macros."""
+
+    def __init__(self, kernel: Kernel, config: Config, study: Study, chip: Profile) -> None:
+        self._kernel, self._config, self._study, self._chip = kernel, config, study, chip
+        self.inputs = study.gate.input_sets
+        """Kinds of input that the study's gate draws."""
+        self._programs: dict[tuple[object, ...], SimulatedProgram] = {}
+
+    def check(self, case: FuzzCase) -> FuzzFailure | None:
+        """Run a case; None when it passes."""
+        kernel, config, problem = self._kernel, self._config, case.problem
+        try:
+            limit = self._study.simulation.instruction_limit
+            runner = SimRunner(self._compiled(problem), problem, limit, case.lead)
+            settings = replace(self._study.gate, input_sets=case.inputs, runs=1)
+            gate = Gate(kernel, problem, settings, torch.device("cpu"), case.seed)
+            verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
+        except RunFailed as failed:
+            what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
+            message = failed.evidence.get("diagnosis") or failed.evidence.get("message") or str(failed)
+            return FuzzFailure(case, str(what), str(message))
+        return None if verdict.passed else self._failure(case, verdict)
+
+    def _failure(self, case: FuzzCase, verdict: Verdict) -> FuzzFailure:
+        return FuzzFailure(case, str(verdict.evidence["check"]), str(verdict.evidence["message"]))
+
+    def _compiled(self, problem: Problem) -> SimulatedProgram:
+        rendered = render(self._kernel, self._config, problem)
+        key = (rendered.options, rendered.entries)
+        if key not in self._programs:
+            program = compile_simulated(rendered, self._chip)
+            if isinstance(program, CompileFailure):
+                evidence = {"check": "compile_error", "message": program.message, "log": program.log}
+                raise RunFailed(Outcome.COMPILE_ERROR, evidence)
+            self._programs[key] = program
+        return self._programs[key]
+
+
+def fuzz(
+    checker: Checker,
+    problems: Iterator[Problem],
+    seconds: float,
+    *,
+    seed: int,
+    stop_after: int = 3,
+    on_case: Callable[[FuzzCase, FuzzFailure | None], None] = lambda case, failure: None,
+) -> FuzzResult:
+    """Run cases until the time is over or enough have failed.
+
+    Args:
+        checker: runs a case.
+        problems: shapes, likely ones first, without end.
+        seconds: how long.
+        seed: of the choice of cases.
+        stop_after: failures after which to stop.
+        on_case: called after each case.
+    """
+    rng, began = random.Random(seed), time.monotonic()
+    failures: list[FuzzFailure] = []
+    seen: set[Problem] = set()
+    count = 0
+    for problem in problems:
+        if time.monotonic() - began >= seconds or len(failures) >= stop_after:
+            break
+        kinds = checker.inputs
+        if count % 4:
+            kinds = tuple(rng.sample(kinds, rng.randint(1, min(2, len(kinds)))))
+        lead = 0 if count == 0 else ALIGNMENT * rng.randrange(1, 16)
+        case = FuzzCase(problem, rng.getrandbits(48), kinds, lead)
+        failure = checker.check(case)
+        failures += [failure] if failure else []
+        seen.add(problem)
+        count += 1
+        on_case(case, failure)
+    return FuzzResult(count, len(seen), time.monotonic() - began, tuple(failures))
+
+
+def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profile, seed: int) -> Iterator[Problem]:
+    """Yield problems that a candidate can run: the small ones, each with a tail, then at random, without end.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        like: the study's problems, for fields that small problems leave open.
+        chip: limits to keep.
+        seed: of the choice.
+
+    Raises:
+        KernelError: the candidate can run no small problem at all.
+    """
+    rng = random.Random(seed)
+    base = list(
+        dict.fromkeys(small_problem(kernel, text, one) for one in like for text in kernel.workload.small_problems)
+    )
+    base = [problem for problem in base if _runs(kernel, config, problem, chip)]
+    base += [problem for problem in like if problem not in base and _runs(kernel, config, problem, chip)]
+    if not base:
+        raise KernelError(
+            f"kernel {kernel.name}: this candidate can run no small problem; add one to small_problems in kernel.py"
+        )
+    yield from base
+    steps = _steps(config)
+    for delta in (1, -1, 3):
+        for problem in base:
+            for name in _numbers(kernel):
+                changed = _changed(kernel, problem, {name: int(problem[name]) + delta})
+                if changed and _runs(kernel, config, changed, chip):
+                    yield changed
+    while True:
+        found = _random(kernel, config, rng.choice(base), chip, rng, steps)
+        yield found or rng.choice(base)
+
+
+def _random(
+    kernel: Kernel, config: Config, base: Problem, chip: Profile, rng: random.Random, steps: Sequence[int]
+) -> Problem | None:
+    for _ in range(200):
+        changes: dict[str, Any] = {}
+        for entry in kernel.fields:
+            if rng.random() < 0.4:
+                continue
+            if entry.choices:
+                changes[entry.name] = rng.choice(entry.choices)
+            else:
+                step, value = rng.choice(steps), int(base[entry.name])
+                around = step * rng.randint(1, 4) + rng.choice((-1, 0, 1, rng.randint(0, step)))
+                changes[entry.name] = rng.choice((around, value + rng.randint(-8, 8), rng.randint(1, 2 * value)))
+        changed = _changed(kernel, base, changes)
+        if changed and _runs(kernel, config, changed, chip):
+            return changed
+    return None
+
+
+def _numbers(kernel: Kernel) -> list[str]:
+    return [entry.name for entry in kernel.fields if not entry.choices]
+
+
+def _steps(config: Config) -> list[int]:
+    """Return numbers at whose multiples a candidate's tiles may end."""
+    return sorted({value for value in config.values() if isinstance(value, int) and 2 <= value <= 256} | {16})
+
+
+def _changed(kernel: Kernel, problem: Problem, changes: dict[str, Any]) -> Problem | None:
+    try:
+        return kernel.problem({**problem, **changes})
+    except KernelError:
+        return None
+
+
+def _runs(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
+    tensors = kernel.workload.tensors(problem, config).values()
+    small = sum(tensor.elements for tensor in tensors) <= MOST_ELEMENTS
+    if not small or kernel.workload.flops(problem) > MOST_FLOPS:
+        return False
+    return check(kernel, config, [problem], chip, essential=True) is None

@@ -1,0 +1,193 @@
+"""One trial for people and for scripts: what was tried, what came of it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from evokern.cli._output import Output
+from evokern.wording import duration, microseconds
+
+if TYPE_CHECKING:
+    from evokern.store import Reader, StudyRecord, TrialRecord
+
+_TOLD_BY_FINDING = ("diagnosis", "message")
+"""Evidence that says in a sentence what the finding below it says in full."""
+
+
+def show_trial(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord) -> None:
+    """Print everything that is known of one trial."""
+    from evokern.study.trial import Outcome
+
+    facts = _facts(reader, record, found)
+    if output.json:
+        output.emit(facts)
+        return
+    evaluation = found.trial.evaluation
+    drawn = " drawn by the control" if found.trial.control else ""
+    guessed = " predicted" if record.predicted and evaluation.outcome is Outcome.MEASURED else ""
+    came = f"{facts['outcome']}, {facts['reason']}{guessed}"
+    print(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {came}")
+    print("configuration (* differs from the default candidate)")
+    for gene in record.genes:
+        value = found.trial.config.get(gene.name)
+        print(f"  {'*' if value != gene.default else ' '} {gene.name:<24}{value}")
+    for problem, timing in zip(record.problems, evaluation.timings, strict=False):
+        low, high = timing.ci95_us
+        word = "predicted" if timing.predicted else f"{len(timing.samples_us)} samples"
+        clock = f", SM clock {timing.clock_mhz:.0f} MHz" if timing.clock_mhz else ""
+        heat = f", {timing.temperature_c:.0f} °C" if timing.temperature_c is not None else ""
+        limited = f", throttled: {timing.throttle}" if timing.throttle else ""
+        print(f"time at {problem}: {microseconds(timing.median_us)} µs", end="")
+        interval = "" if timing.predicted else f"95 % interval {microseconds(low)} to {microseconds(high)}, "
+        print(f" ({interval}{word}{clock}{heat}{limited})")
+    for used in evaluation.resources:
+        print(
+            f"launch: {used.registers} registers, {used.spill_bytes} bytes spilled, {used.static_shared_bytes} static "
+            f"and {used.dynamic_shared_bytes} dynamic bytes of shared memory, occupancy {100 * used.occupancy:.0f} %"
+        )
+    finding = facts["evidence"].get("finding")
+    if finding:
+        print("finding")
+        for line in finding_lines(finding, _named(reader, record, found)):
+            print(f"  {line}")
+    told = ("finding", *_TOLD_BY_FINDING) if finding else ()
+    _section("evidence", {key: value for key, value in facts["evidence"].items() if key not in told})
+    for line in gate_lines(facts["gate"]):
+        print(line)
+    for title in ("proposal", "rejections"):
+        _section(title, facts[title])
+    if facts["profile"]:
+        _section("profile", {key: facts["profile"][key] for key in ("source", "device", "problem", "created")})
+        _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
+    print(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
+    print(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
+
+
+def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str, Any]:
+    evaluation = found.trial.evaluation
+    baseline = reader.baseline(record)
+    speedup = baseline[1] / evaluation.time_us if baseline and evaluation.time_us else None
+    return {
+        "study": record.name,
+        "device": record.device,
+        "predicted": record.predicted,
+        "trial": found.trial.number,
+        "control": found.trial.control,
+        "outcome": evaluation.outcome.value,
+        "reason": evaluation.reason,
+        "time_us": evaluation.time_us,
+        "speedup": speedup,
+        "config": dict(found.trial.config),
+        "timings": [asdict(timing) for timing in evaluation.timings],
+        "resources": [asdict(used) for used in evaluation.resources],
+        "fingerprint": evaluation.fingerprint,
+        "evidence": dict(evaluation.evidence),
+        "gate": dict(evaluation.gate),
+        "proposal": dict(found.trial.proposal.info),
+        "rejections": dict(found.trial.proposal.rejections),
+        "profile": _profile(reader, record, found.trial.number),
+        "compile_s": evaluation.compile_s,
+        "device_s": evaluation.device_s,
+        "study_s": found.trial.seconds,
+        "kernel_digest": found.kernel_digest,
+    }
+
+
+def _profile(reader: Reader, record: StudyRecord, number: int) -> dict[str, Any] | None:
+    """Return the latest profile of a trial."""
+    known = reader.profiles(record, number)
+    if not known:
+        return None
+    last = known[-1]
+    about = {"source": last.source, "device": last.device, "problem": last.problem, "created": last.created}
+    return {**about, **last.result["verdict"], "counters": last.result.get("counters")}
+
+
+def _named(reader: Reader, record: StudyRecord, found: TrialRecord) -> str:
+    """Return the name of the kernel's source file, as far as the kept files tell."""
+    finding = found.trial.evaluation.evidence["finding"]
+    for name, text in reader.source(found.kernel_digest).items():
+        lines = text.splitlines()
+        text_there = lines[finding["line"] - 1].strip() if 0 < finding["line"] <= len(lines) else None
+        if name.endswith(".cu") and text_there == finding["source"]:
+            return name
+    return f"{record.kernel}'s source"
+
+
+def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:
+    """Yield a finding of the sanitizer for people.
+
+    Args:
+        finding: as `sanitize --json` prints it.
+        file: name of the kernel's source file, for places that are in no header.
+    """
+    kind = finding["kind"].replace("_", " ")
+    yield f"{kind} at {_place(finding.get('file') or file, finding['line'])}"
+    if finding["source"]:
+        yield f"    {finding['source']}"
+    block, thread = (",".join(map(str, finding[key])) for key in ("block", "thread"))
+    yield f"first in      block {block}, thread {thread}"
+    if finding["allocation"]:
+        yield f"memory        {finding['allocation']}, byte {finding['offset']:,} (address {finding['address']:#x})"
+    if finding["other_line"]:
+        yield f"other party   {_place(finding.get('other_file') or file, finding['other_line'])}"
+    for name, line in finding.get("called_from", ()):
+        yield f"called from   {_place(name or file, line)}"
+    yield f"instruction   {finding['instruction']}"
+    yield f"occurrences   {finding['count']:,}"
+    yield f"usual cause   {finding['hint']}"
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file}:{line}" if line else f"a line of {file} that the compiler does not name"
+
+
+def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the gate measured, problem by problem.
+
+    Args:
+        gate: problem → report, as `evokern.gate.verdict` makes it.
+    """
+    for problem, report in gate.items():
+        if not (isinstance(report, Mapping) and {"worst", "checks"} <= set(report)):
+            yield f"gate: {problem}: {_text(report)}"
+            continue
+        worst, checks = report["worst"], report["checks"]
+        runs = f"{report['runs']} run{'s' if report['runs'] != 1 else ''}"
+        yield f"gate at {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
+        yield f"  relative error {_text(report['relative_error'])}, {_text(report['tolerance_spent'])} of the tolerance"
+        at = ", ".join(map(str, worst["index"]))
+        yield (
+            f"  worst element {worst['output']}[{at}]: {_text(worst['got'])}, expected {_text(worst['expected'])} "
+            f"within {_text(worst['allowed'])} ({worst['input_set']} inputs), {worst['bad']:,} elements wrong"
+        )
+        yield f"  checks: {_text({name.replace('_', ' '): value for name, value in checks.items()})}"
+
+
+def _text(value: object) -> str:
+    """Return a value of the evidence for people: numbers with four digits, tables and lists in a line."""
+    match value:
+        case float():
+            return f"{value:.4g}"
+        case Mapping():
+            return ", ".join(f"{name} ({_text(v)})" if isinstance(v, Mapping) else f"{name} {_text(v)}"
+                             for name, v in value.items())  # fmt: skip
+        case str():
+            return value
+        case Sequence():
+            return ", ".join(_text(one) for one in value)
+        case _:
+            return str(value)
+
+
+def _section(title: str, facts: Mapping[str, Any]) -> None:
+    if not facts:
+        return
+    print(title)
+    for name, value in facts.items():
+        lines = _text(value).strip().splitlines() or [""]
+        print(f"  {name}: {lines[0]}")
+        for line in lines[1:]:
+            print(f"    {line}")

@@ -1,0 +1,84 @@
+"""`evokern ablate [STUDY]`: what each choice of the champion is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StudyArgument, TrialOption, TrustOption
+from evokern.cli._output import Output
+from evokern.cli._text import table
+from evokern.errors import UsageError
+
+
+@command(
+    "ablate",
+    examples="""
+    evokern ablate
+    evokern ablate attention-s512 --markdown ablation.md
+    evokern ablate --trial 42 --no-path --json
+    """,
+)
+def ablate(
+    output: Output,
+    study: StudyArgument = None,
+    trial: TrialOption = None,
+    path: Annotated[
+        bool, typer.Option("--path/--no-path", help="Look for the greedy path from the default to the champion too.")
+    ] = True,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.")
+    ] = None,
+    device: DeviceOption = None,
+    trust: TrustOption = False,
+    db: DbOption = DEFAULT_DB,
+) -> None:
+    """Take the champion's choices back to the default, one at a time, and find the greedy path to it.
+
+    On a GPU each row is measured in turn with the champion, with an interval; on a simulated device times are predicted
+    and the path, about half the square of the changed genes in candidates, takes minutes: --no-path leaves it out.
+    """
+    from evokern.analysis.candidates import device_for, subject
+    from evokern.analysis.genes.ablate import Row, cells, choices, nothing
+    from evokern.analysis.genes.ablate import ablate as take_apart
+    from evokern.analysis.genes.ablate import markdown as as_markdown
+    from evokern.store import add_proof, open_readonly
+
+    with open_readonly(db) as reader, subject(reader, study, trial, elites=1, trust=trust) as chosen:
+        record = chosen.record
+        opened = device_for(record, device)
+        if not choices(chosen):
+            opened.close()
+            if output.json:
+                output.emit({"study": record.name, "trial": chosen.trial.number, "alone": [], "path": [],
+                             "note": nothing(chosen)})  # fmt: skip
+            output.say(nothing(chosen))
+            return
+        found = take_apart(chosen, opened, path=path, on_step=output.remark)
+    if found.device == record.device:
+        add_proof(db, record, "ablate", found.trial, found.as_dict())
+    if markdown is not None:
+        try:
+            markdown.write_text(as_markdown(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {markdown}: {error.strerror}") from error
+    if output.json:
+        output.emit(found.as_dict())
+        return
+    unit = "predicted µs" if found.predicted else "µs"
+    header = (unit, "of champion", "95 % interval", "GB/s", "occupancy", "speedup", "change")
+
+    def told(rows: list[tuple[Row, str]]) -> None:
+        texts = [cells(row, unnamed) for row, unnamed in rows]
+        for line in table(header, [(*text[1:], text[0]) for text in texts]):
+            output.say(line)
+
+    output.say(f"trial {found.trial} of {found.study} on {found.device}, each choice back at the default alone")
+    told([(found.champion, "the champion"), *((row, "") for row in found.alone)])
+    if found.path:
+        output.say("")
+        output.say("from the default to the champion, a change at a time")
+        told([(row, "the default" if n == 0 else "all other choices together") for n, row in enumerate(found.path)])

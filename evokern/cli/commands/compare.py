@@ -1,0 +1,125 @@
+"""`evokern compare OLD NEW`: is the new one slower?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import TrustOption
+from evokern.cli._output import Output
+from evokern.cli._text import table
+from evokern.errors import UsageError
+from evokern.wording import microseconds
+
+if TYPE_CHECKING:
+    from evokern.analysis.compare.compare import Comparison
+
+_SIDE = "FILE.db, FILE.db:STUDY, or an exported FILE.cu."
+
+
+@command(
+    "compare",
+    examples="""
+    evokern compare main.db pull_request.db
+    evokern compare old.db:attention-s512 new.db:attention-s512 --markdown comment.md
+    evokern compare best_old.cu best_new.cu --json
+    """,
+)
+def compare(
+    output: Output,
+    old: Annotated[str, typer.Argument(metavar="OLD", help=f"What sets the standard: {_SIDE}")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help=f"What must not be slower: {_SIDE}")],
+    threshold: Annotated[
+        float, typer.Option("--threshold", metavar="SHARE", help="Slower by more than this share is too slow.")
+    ] = 0.03,
+    level: Annotated[float, typer.Option("--level", metavar="P", help="Probability of a false alarm.")] = 0.01,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Judge by stored samples even where both could run here, in turn.")
+    ] = False,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - for stdout.")
+    ] = None,
+    trust: TrustOption = False,
+) -> int:
+    """Compare the champions of two studies, or two exported programs, of one kernel on one chip.
+
+    Where this machine has that chip and nvcc both are run in turn; otherwise stored samples are compared. Exits with 1
+    when the new one is slower by more than the threshold and that is no accident.
+    """
+    from evokern.analysis.compare.compare import markdown as as_markdown
+
+    if not 0 < level < 1 or not 0 <= threshold < 1:
+        raise UsageError(f"--level {level} --threshold {threshold}: both are shares between 0 and 1; 0.03 is 3 %")
+    found = _found(output, old, new, threshold, level, stored, trust)
+    code = 1 if found.verdict == "slower" else 0
+    if markdown is not None and str(markdown) != "-":
+        try:
+            markdown.write_text(as_markdown(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {markdown}: {error.strerror}") from error
+    if output.json:
+        output.emit(found.as_dict())
+    elif markdown is not None and str(markdown) == "-":
+        print(as_markdown(found), end="")
+    else:
+        for line in _lines(found):
+            output.say(line)
+    return code
+
+
+def _found(output: Output, old: str, new: str, threshold: float, level: float, stored: bool, trust: bool) -> Comparison:
+    from evokern.analysis.compare.compare import comparable, compare, compare_paired
+    from evokern.analysis.compare.compared_runs import side_of
+    from evokern.analysis.compare.paired import pair, why_not
+
+    one, two = side_of(old), side_of(new)
+    comparable(one, two)
+    reason = "--stored was given" if stored else why_not(one.device)
+    if reason is None:
+        output.remark("running both in turn on this machine")
+        with TemporaryDirectory(prefix="evokern-") as scratch:
+            programs = [_program(text, Path(scratch) / f"{n}.cu", trust) for n, text in enumerate((old, new))]
+            return compare_paired(one, two, pair(programs, level=level), threshold=threshold)
+    output.remark(f"not run side by side: {reason}")
+    return compare(one, two, threshold=threshold, level=level)
+
+
+def _program(text: str, target: Path, trust: bool) -> Path:
+    """Return an exported program; a study's champion is exported into the target."""
+    from evokern.analysis.compare.compared_runs import split
+    from evokern.export import export_trial
+    from evokern.store import open_readonly
+
+    path, study = split(text)
+    if path.suffix == ".cu":
+        return path
+    with open_readonly(path) as reader:
+        target.write_text(export_trial(reader, study, None, trust=trust).text, encoding="utf-8")
+    return target
+
+
+def _lines(found: Comparison) -> list[str]:
+    from evokern.analysis.compare.compare import changes
+
+    unit = "predicted µs" if found.old.predicted else "µs"
+    rows = [
+        (
+            line.problem,
+            microseconds(line.old_us),
+            microseconds(line.new_us),
+            f"{line.ratio:.3f}",
+            f"{line.ratio_ci95[0]:.3f} to {line.ratio_ci95[1]:.3f}" if line.ratio_ci95 else "-",
+            line.verdict,
+        )
+        for line in found.lines
+    ]
+    lines = [f"{found.new.kernel} on {found.new.device}: {found.verdict} ({found.method})", ""]
+    lines += table(("problem", f"old {unit}", f"new {unit}", "new/old", "95 % interval", "verdict"), rows)
+    changed = changes(found.old, found.new)
+    if changed:
+        lines += ["", *table(("", "old", "new"), [(n, str(a or "-"), str(b or "-")) for n, (a, b) in changed.items()])]
+    return lines + [f"note: {remark}" for remark in found.remarks]

@@ -1,0 +1,93 @@
+"""`evokern list`: kernels, studies and devices that can be named here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evokern.cli._command import command
+from evokern.cli._output import Output
+
+
+@command(
+    "list",
+    examples="""
+    evokern list
+    evokern list --json
+    """,
+)
+def list_(output: Output) -> None:
+    """List the kernels, studies and devices that can be named here.
+
+    Kernels and studies are looked for in ./kernels and ./studies, then in the installed package. A study that cannot be
+    searched says why: its file, its kernel, or a problem, limit, gene or sampler option that cannot be. No code of a
+    kernel runs.
+    """
+    from evokern.hardware.driver import probe
+    from evokern.hardware.profiles import CHIPS
+    from evokern.study.discovery import kernel_folders, study_files
+
+    kernels, studies, driver = kernel_folders(), study_files(), probe()
+    summaries = {name: _summary(path) for name, path in studies.items()}
+    if output.json:
+        output.emit(
+            {
+                "kernels": [{"name": name, "path": str(path)} for name, path in kernels.items()],
+                "studies": [{"name": name, "path": str(path), **summaries[name]} for name, path in studies.items()],
+                "devices": [
+                    {
+                        "name": f"cuda:{gpu.index}",
+                        "model": gpu.model,
+                        "compute_capability": ".".join(map(str, gpu.compute_capability)),
+                    }
+                    for gpu in driver.gpus
+                ]
+                + [
+                    {
+                        "name": f"sim:{name}",
+                        "model": chip.model,
+                        "compute_capability": ".".join(map(str, chip.compute_capability)),
+                    }
+                    for name, chip in CHIPS.items()
+                ],
+            }
+        )
+        return
+    print("Kernels")
+    for name, path in kernels.items():
+        print(f"  {name:<24}{_short(path)}")
+    print("Studies" if studies else "Studies: none found in ./studies or the package")
+    for name, summary in summaries.items():
+        detail = summary.get("error") or f"{summary['kernel']} at {' and '.join(summary['problems'])}"
+        print(f"  {name:<24}{detail}")
+    print("Devices")
+    for gpu in driver.gpus:
+        print(f"  cuda:{gpu.index:<19}{gpu.model}, {gpu.memory_bytes / 2**30:.0f} GiB")
+    if not driver.gpus:
+        print(f"  {'cuda':<24}none: {driver.problem}")
+    for name, chip in CHIPS.items():
+        print(f"  {'sim:' + name:<24}{chip.model}, simulated: times are predicted")
+    print(f"  {'replay:FILE':<24}recorded answers")
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """Return what a study is about, and what is wrong with it: one broken study must not hide the others."""
+    from evokern.analysis.check.study_soundness import require_sound
+    from evokern.errors import StudyError
+    from evokern.study.file import read_study
+
+    summary: dict[str, Any] = {}
+    try:
+        study = read_study(path)
+        problems = [p if isinstance(p, str) else ",".join(f"{k}={v}" for k, v in p.items()) for p in study.problems]
+        summary = {"kernel": study.kernel, "problems": problems, "device": study.device}
+        require_sound(study)
+    except StudyError as error:
+        summary["error"] = str(error)
+    return summary
+
+
+def _short(path: Path) -> str:
+    """Return a path relative to the working directory where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,263 @@
+"""`evokern profile [STUDY|KERNEL]`: where a candidate's time goes, by the GPU's counters or line by line."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import DEFAULT_DB, DbOption, SetOption, TrialOption, TrustOption, parse_assignments
+from evokern.cli._output import LOGGER, Output
+from evokern.cli._text import table
+from evokern.errors import StoreError, UsageError
+from evokern.wording import microseconds, several
+
+if TYPE_CHECKING:
+    from evokern.analysis.profile.bound import Bottleneck
+    from evokern.analysis.profile.counters import CountedCandidate
+    from evokern.analysis.profile.lines import LineProfile
+    from evokern.analysis.profile.simulated import CandidateProfile, LaunchProfile
+    from evokern.analysis.profile.subject import ProfileSubject
+
+WORST_BOUND = 0.02
+"""Terms and lines below this share of the largest are left out of the text."""
+
+WIDTH = 120
+"""Columns of the text; what does not fit is wrapped, source lines are cut (`--json` has them whole)."""
+_CALLS_SHOWN = 3
+
+
+def _complete(incomplete: str) -> list[str]:
+    from evokern.study.discovery import kernel_folders, study_files
+
+    return [name for name in (*study_files(), *kernel_folders()) if name.startswith(incomplete)]
+
+
+@command(
+    "profile",
+    examples="""
+    evokern profile --trial 42
+    evokern profile attention-s512 --device cuda:0 --keep best.ncu-rep
+    evokern profile attention-s512 --device sim:l4 --set BLOCK_M=64
+    evokern profile attention --device sim:h200 --problem 2,8,512,64 --top 40 --json
+    """,
+)
+def profile(
+    output: Output,
+    study: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STUDY|KERNEL]",
+            help="A study's name or file, or a kernel. Default: the study searched last.",
+            autocompletion=_complete,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="cuda:N counts on a GPU; sim:l4, sim:h200, sim:h100, sim:a100, sim:rtx4090 simulate. "
+            "Default: the study's GPU where it is here, else its chip, simulated.",
+        ),
+    ] = None,
+    trial: TrialOption = None,
+    set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
+    problem: Annotated[
+        str | None, typer.Option("--problem", metavar="P", help="Problem to run. Default: the study's first.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Lines to show of a simulated profile.")] = 5,
+    all_: Annotated[bool, typer.Option("--all", help="Show every line of a simulated profile.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="FILE", help="Keep Nsight Compute's report, FILE.ncu-rep.")
+    ] = None,
+    trust: TrustOption = False,
+    db: DbOption = DEFAULT_DB,
+) -> None:
+    """Tell what bounds a candidate, by which numbers, and which of its genes to try next.
+
+    On a GPU Nsight Compute (ncu) counts one call. Where there is none, sampled blocks run on the CPU as the target
+    chip's compiler made them: counters per source line and a predicted time, nothing measured. A line's time is what
+    its instructions alone would take on the resource they load most; lines overlap. A trial's profile is kept with it.
+    """
+    from evokern.analysis.profile.counters import missing_profiler, profile_counted
+    from evokern.analysis.profile.simulated import profile_simulated
+    from evokern.analysis.profile.subject import Words, subject_of
+
+    words = Words(study, db, trial, parse_assignments(set_), problem, device, trust)
+    with subject_of(words) as subject:
+        notes = list(subject.remarks)
+        lacking = missing_profiler() if subject.gpu else None
+        if keep is not None and (subject.gpu is None or lacking):
+            raise UsageError(f"--keep {keep}: {lacking or 'a simulated chip leaves no report of Nsight Compute'}")
+        notes += [lacking] if lacking else []
+        for note in notes:
+            output.remark(note)
+        found: CountedCandidate | CandidateProfile
+        if subject.gpu is None or lacking:
+            found = profile_simulated(subject)
+            told = lines(found, None if all_ else top)
+        else:
+            found = profile_counted(subject, keep, LOGGER.info)
+            told = counted_lines(found)
+        notes += _kept(subject, db, found.as_dict())
+        for note in notes[len(subject.remarks) + bool(lacking) :]:
+            output.remark(note)
+    if output.json:
+        output.emit({**found.as_dict(), "notes": notes})
+        return
+    for line in told:
+        output.say(line)
+
+
+def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:
+    """Keep a trial's profile with it; returns what its user should know."""
+    from evokern.store import add_profile
+
+    if subject.record is None or subject.trial is None:
+        return []
+    try:
+        add_profile(db, subject.record, subject.trial.number, result)
+    except StoreError as error:
+        return [f"the profile is not kept with the trial: {error}"]
+    return []
+
+
+def counted_lines(found: CountedCandidate) -> Iterator[str]:
+    """Yield a GPU's counters for people."""
+    from evokern.device.gpu.nsight import METRICS
+
+    yield f"{found.title} at {found.problem} on {found.device}, counted by Nsight Compute"
+    searched = f"{microseconds(found.time_us)} µs as searched, " if found.time_us else ""
+    yield f"time {searched}{microseconds(found.duration_us)} µs under Nsight Compute"
+    yield from _verdict(found.verdict)
+    yield ""
+    several = len(found.launches) > 1
+    for launch in found.launches:
+        grid, block = ("×".join(map(str, extent)) for extent in (launch.grid, launch.block))
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        yield f"{launch.entry}: {blocks:,} blocks ({grid}) of {block} threads"
+    header = ("counter", "value", *(("the launches, in order",) if several else ("unit",)))
+    rows = []
+    for metric in METRICS:
+        parts = " ".join(_value(launch.counters[metric.key], metric.unit) for launch in found.launches)
+        rows.append((metric.label, _value(found.counters[metric.key], metric.unit), parts if several else metric.unit))
+    yield from table(header, rows)
+    if found.report:
+        yield f"report     {found.report}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:,.0f}" if unit in ("ns", "") else f"{value:.1f}"
+
+
+def _verdict(verdict: Bottleneck) -> Iterator[str]:
+    yield from _wrapped(f"{verdict.bound}: {'; '.join(verdict.evidence)}")
+    if verdict.advice:
+        yield from _wrapped(f"what helps: {verdict.advice}")
+    for index, suggestion in enumerate(verdict.suggestions):
+        yield from _wrapped(f"{'try next: ' if index == 0 else '          '} {suggestion.text}")
+    if verdict.advice and not verdict.suggestions:
+        how = f'say it in kernel.py, for example Parameter(…, relieves=("{verdict.bound.removesuffix("-bound")}",))'
+        none = "no gene of this kernel relieves that"
+        yield from _wrapped(f"this kernel's genes do not say what they relieve: {how}" if verdict.undeclared else none)
+
+
+def _wrapped(text: str, indent: int = 11) -> list[str]:
+    begin = text[: len(text) - len(text.lstrip())]
+    return textwrap.wrap(
+        text.lstrip(), WIDTH, initial_indent=begin, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def lines(found: CandidateProfile, top: int | None) -> Iterator[str]:
+    """Yield a profile's lines for people, of source lines the `top` most expensive or, with None, all."""
+    word = "predicted" if found.predicted else "measured"
+    yield f"{found.title} at {found.problem} on {found.device}"
+    yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}")
+    if found.fault:
+        yield f"its results are wrong: {found.fault}"
+    yield from _verdict(found.verdict)
+    for launch in found.launches:
+        yield ""
+        yield from _launch(found, launch, top)
+
+
+def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> Iterator[str]:
+    grid, block = ("×".join(map(str, extent)) for extent in (launch.grid, launch.block))
+    used, blocks = launch.resources, launch.grid[0] * launch.grid[1] * launch.grid[2]
+    yield f"{launch.entry}: {blocks:,} blocks ({grid}) of {block} threads"
+    if len(found.launches) > 1:
+        yield f"  time       {microseconds(launch.time_us)} µs: {_terms(launch.terms_us)}"
+    yield (
+        f"  resources  {used.registers} registers, {used.spill_bytes} bytes spilled, shared memory "
+        f"{used.static_shared_bytes:,} static and {used.dynamic_shared_bytes:,} dynamic bytes"
+    )
+    yield f"  occupancy  {100 * used.occupancy:.0f} %, {several(launch.blocks_per_sm, 'block')} on an SM"
+    waits = ", ".join(f"{cause.replace('_', ' ')} {clocks:,.0f}" for cause, clocks in launch.waits_clocks.items())
+    yield from _wrapped(f"  waits      {waits} clocks of a mean warp", 13)
+    sampled = len(launch.sampled_blocks)
+    yield f"  counted    {sampled} of {blocks:,} blocks" + (", scaled to all" if sampled < blocks else "")
+    header = ("µs", "on", "warp instr.", "divergent", "wavefronts", "ideal", "sectors", "ideal", "line")
+    least = WORST_BOUND * launch.lines[0].time_us if launch.lines and top is not None else 0.0
+    shown = [line for line in launch.lines if line.time_us >= least][:top]
+    rows = [
+        [
+            microseconds(line.time_us),
+            line.resource,
+            _count(line.warp_instructions),
+            _count(line.divergent),
+            _count(line.shared_wavefronts),
+            _count(line.ideal_wavefronts),
+            _count(line.global_sectors),
+            _count(line.ideal_sectors),
+            f"{line.file or found.file}:{line.line}  {line.source}" if line.line else "(no line)",
+        ]
+        for line in shown
+    ]
+    width = None if top is None else WIDTH
+    head, *body = table(header, rows)
+    yield head
+    for line, text in zip(shown, body, strict=True):
+        yield _cut(text, width)
+        yield from list(_calls(found, line, width))[: None if top is None else _CALLS_SHOWN]
+    rest = len(launch.lines) - len(shown)
+    if rest:
+        yield f"and {rest} lines that cost less (--all, --top N, --json)"
+
+
+def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Iterator[str]:
+    """Yield a line for each place that pays for an inline function's line, where there are several."""
+    if len(line.calls) < 2:
+        return
+    for share in line.calls:
+        (file, number), *outer = share.calls
+        chain = [f" < {name or found.file}:{at}" for name, at in outer]
+        head = f"      {microseconds(share.time_us)} µs, {_count(share.warp_instructions)} warp instr."
+        place = f"{head}  from {file or found.file}:{number}  "
+        if width is None:
+            yield place + share.source + "".join(chain)
+            continue
+        through = "".join(chain if len(chain) < 3 else [chain[0], " < …", chain[-1]])
+        yield _cut(place + share.source, max(width - len(through), len(place))) + through
+
+
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "-"
+
+
+def _terms(terms: Mapping[str, float]) -> str:
+    """Return the terms that matter, the largest first."""
+    most = max(terms.values())
+    shown = sorted(((us, name) for name, us in terms.items() if us >= WORST_BOUND * most), reverse=True)
+    return ", ".join(f"{name} {microseconds(us)}" for us, name in shown)

@@ -1,0 +1,208 @@
+"""`evokern sanitize KERNEL` and `evokern sanitize FILE.cu`: run a kernel with every access checked, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import SetOption, TrustOption, parse_assignments
+from evokern.cli._output import Output
+from evokern.errors import UsageError
+from evokern.wording import counts
+
+if TYPE_CHECKING:
+    from evokern.analysis.sanitize.candidate import SanitizeReport
+    from evokern.simt import Finding
+
+SOURCES = (".cu", ".cuh")
+"""A target that ends so is a plain file; anything else is a kernel folder."""
+
+
+def _complete_targets(incomplete: str) -> list[str]:
+    from evokern.study.discovery import kernel_folders
+
+    return [name for name in kernel_folders() if name.startswith(incomplete)]
+
+
+@command(
+    "sanitize",
+    examples="""
+    evokern sanitize attention --set BLOCK_M=64 --problem 1,2,128,64
+    evokern sanitize my.cu --entry my_kernel --block 128 --arg in:f32[1024] --arg out:f32[1024] --arg i32=1024
+    evokern sanitize my.cu --entry 'reduce<float, 256>' --grid 4,2 --block 256 --smem 4096 -D TILE=64 -I include --json
+    """,
+)
+def sanitize(
+    output: Output,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="KERNEL|FILE.cu",
+            help="A kernel's name or folder, or a CUDA file.",
+            autocompletion=_complete_targets,
+        ),
+    ],
+    set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
+    problem: Annotated[
+        str | None,
+        typer.Option("--problem", metavar="P", help="KERNEL: problem to run. Default: the kernel's small problems."),
+    ] = None,
+    entry: Annotated[
+        str | None, typer.Option("--entry", metavar="NAME", help="FILE: the kernel, where the file has several.")
+    ] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            "--grid", metavar="X,Y,Z", help="FILE: blocks. Default: a thread per element of the largest output."
+        ),
+    ] = None,
+    block: Annotated[str | None, typer.Option("--block", metavar="X,Y,Z", help="FILE: threads of a block.")] = None,
+    smem: Annotated[
+        int | None, typer.Option("--smem", metavar="BYTES", min=0, help="FILE: dynamic shared memory of a block.")
+    ] = None,
+    arg: Annotated[
+        list[str],
+        typer.Option(
+            "--arg",
+            metavar="ARG",
+            help="FILE: one per parameter, in order: in:f16[2,128,64] (random, read-only), out:f32[64] (to be "
+            "written), inout:…, zero:…, in:i32[64]=0..9 (a range), i32=128, f32=0.5, null.",
+        ),
+    ] = [],  # noqa: B006
+    define: Annotated[
+        list[str], typer.Option("--define", "-D", metavar="NAME=VALUE", help="FILE: a macro; may be repeated.")
+    ] = [],  # noqa: B006
+    include: Annotated[
+        list[Path], typer.Option("--include", "-I", metavar="DIR", help="FILE: folder with the file's own headers.")
+    ] = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="FILE: seed of the inputs.")] = None,
+    arch: Annotated[
+        str,
+        typer.Option("--arch", metavar="SM", help="Architecture to compile for: sm_80, sm_86, sm_89, sm_90, sm_90a."),
+    ] = "sm_89",
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Warp instructions after which a launch counts as endless."),
+    ] = None,
+    trust: TrustOption = False,
+) -> int:
+    """Run a kernel on the CPU with every memory access, barrier, shuffle and asynchronous copy checked.
+
+    Each finding names the kind, the source line, the block and thread, the address and the usual cause. Answers are
+    not compared with a reference. Exits with 1 when something was found, 0 when the run was clean.
+    """
+    from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, architecture, sanitize_kernel
+
+    chip = architecture(arch)
+    of_files = {
+        "--entry": entry, "--grid": grid, "--block": block, "--smem": smem, "--arg": arg, "-D": define, "-I": include,
+        "--seed": seed,
+    }  # fmt: skip
+    if Path(target).suffix in SOURCES:
+        _refuse("a CUDA file", {"--set": set_, "--problem": problem, "--trust": trust})
+        from evokern.analysis.sanitize.arguments import parse_argument
+        from evokern.analysis.sanitize.file import FileLaunch, sanitize_file
+
+        wanted = FileLaunch(
+            Path(target),
+            entry,
+            _extent("--grid", grid),
+            _extent("--block", block),
+            smem or 0,
+            tuple(parse_argument(text) for text in arg),
+            tuple(define),
+            tuple(include),
+            limit or INSTRUCTION_LIMIT,
+            seed or 0,
+            "a" if arch.strip().lower().endswith("a") else "",
+        )
+        report = sanitize_file(wanted, chip)
+    else:
+        _refuse("a kernel folder", of_files)
+        from evokern.analysis.sanitize.problems import small_or_given
+        from evokern.study.discovery import find_kernel
+
+        kernel = find_kernel(target, trust=trust)
+        config = kernel.space.with_changes(kernel.space.default(), parse_assignments(set_))
+        problems = small_or_given(kernel, config, problem, chip)
+        report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT)
+    if output.json:
+        output.emit(report.as_dict())
+    else:
+        for remark in report.remarks:
+            output.remark(remark)
+        for line in lines(report):
+            output.say(line)
+    return 0 if report.clean else 1
+
+
+def _refuse(what: str, options: Mapping[str, object]) -> None:
+    """Refuse options that say nothing about this kind of target."""
+    for name, value in options.items():
+        if value not in (None, [], False):
+            other = "a kernel folder" if what == "a CUDA file" else "a CUDA file"
+            raise UsageError(f"{name} is for {other}, and the target is {what}; leave it out")
+
+
+def _extent(option: str, text: str | None) -> tuple[int, int, int] | None:
+    """Return three extents from `4,2`.
+
+    Raises:
+        UsageError: they are no one to three whole numbers of at least 1.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.replace("x", ",").split(",")]
+    if len(parts) > 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"{option} {text!r} is no extent; write one to three whole numbers such as 4,2")
+    x, y, z = (*map(int, parts), 1, 1)[:3]
+    return x, y, z
+
+
+def lines(report: SanitizeReport) -> Iterator[str]:
+    """Yield a report's lines for people."""
+    for run in report.runs:
+        yield run.title
+        yield from (f"  printed: {line}" for line in run.printed.splitlines())
+        if not run.completed:
+            yield "  the run ended early; what comes after it was not checked"
+    for number, finding in enumerate(report.findings, 1):
+        yield ""
+        yield from _finding(report, number, finding)
+    yield ""
+    if report.clean:
+        yield "clean: nothing was found"
+    else:
+        kinds: dict[str, int] = {}
+        for finding in report.findings:
+            kinds[finding.kind.replace("_", " ")] = kinds.get(finding.kind.replace("_", " "), 0) + 1
+        total = len(report.findings)
+        yield f"{total} finding{'s' if total > 1 else ''}: {counts(kinds)}"
+
+
+def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[str]:
+    place = _place(report, finding.file, finding.line)
+    yield f"{number}. {finding.kind.replace('_', ' ')} at {place}"
+    if finding.source:
+        yield f"     {finding.source}"
+    block, thread = (",".join(map(str, at)) for at in (finding.block, finding.thread))
+    yield f"   first in      block {block}, thread {thread}"
+    if finding.allocation:
+        yield f"   memory        {finding.allocation}, byte {finding.offset:,} (address {finding.address:#x})"
+    if finding.other_line:
+        yield f"   other party   {_place(report, finding.other_file, finding.other_line)}"
+        text = report.text(finding.other_file, finding.other_line)
+        if text:
+            yield f"     {text}"
+    yield from (f"   called from   {_place(report, file, line)}" for file, line in finding.called_from)
+    yield f"   instruction   {finding.instruction}"
+    yield f"   occurrences   {finding.count:,}"
+    yield f"   usual cause   {finding.hint}"
+
+
+def _place(report: SanitizeReport, file: str, line: int) -> str:
+    return f"{file or report.file}:{line}" if line else f"a line of {report.file} that the compiler does not name"

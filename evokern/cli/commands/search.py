@@ -1,0 +1,255 @@
+"""`evokern search [STUDY]` and `evokern resume [STUDY]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evokern.cli._command import INTERRUPTED, command
+from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
+from evokern.cli._output import Output
+from evokern.cli.panel import Watcher
+from evokern.wording import counts, limit, microseconds, several
+
+if TYPE_CHECKING:
+    from evokern.search import SearchResult
+
+BudgetOption = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="TIME", help="Total time over all sessions: 2h, 1h30m, 90m, 45s."),
+]
+ExtendOption = Annotated[
+    str | None, typer.Option("--extend", metavar="TIME", help="Time to add to the study's budget.")
+]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--trials", metavar="N", min=1, help="Total of evaluated trials; infeasible and duplicate ones apart."
+    ),
+]
+PriceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--cost-per-hour", metavar="PRICE", min=0, help="Price of an hour of the device: show tells the cost."
+    ),
+]
+GoOnOption = Annotated[
+    bool, typer.Option("--go-on", help="Continue although the study's file or the kernel's code changed.")
+]
+
+
+def _complete_samplers(incomplete: str) -> list[str]:
+    from evokern.study.settings import SAMPLERS
+
+    return [name for name in SAMPLERS if name.startswith(incomplete)]
+
+
+def _complete_controls(incomplete: str) -> list[str]:
+    return [name for name in ("random", "none") if name.startswith(incomplete)]
+
+
+@command(
+    "search",
+    examples="""
+    evokern search
+    evokern search attention-s512 --budget 2h --seed 7 --db runs.db
+    evokern search --trials 200 --sampler tpe --device cuda:0
+    evokern search attention-s512 --control random
+    evokern search attention-s512 --warm-start runs.db:attention-s128
+    evokern search attention-s512 --fresh
+    """,
+)
+def search(
+    output: Output,
+    study: StudyArgument = None,
+    budget: BudgetOption = None,
+    extend: ExtendOption = None,
+    trials: TrialsOption = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            "--sampler",
+            metavar="NAME",
+            help="evo, tpe, nsga2, gp, random or grid. Default: what the study says.",
+            autocompletion=_complete_samplers,
+        ),
+    ] = None,
+    device: DeviceOption = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of the proposals.")] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window",
+            metavar="W",
+            help="Trials in flight: proposal n sees the results up to n - W; fixed per study. "
+            "Default: what keeps the device at work; with --trials at most a sixteenth of them, but 8.",
+        ),
+    ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            "--control",
+            metavar="random|none",
+            help="random: every second trial is drawn at random, so that you see whether the sampler earned its keep.",
+            autocompletion=_complete_controls,
+        ),
+    ] = None,
+    warm_start: Annotated[
+        str | None,
+        typer.Option(
+            "--warm-start",
+            metavar="DB:STUDY|sim",
+            help="Begin with what another study found, or with a search of this GPU, simulated (sim).",
+        ),
+    ] = None,
+    cost_per_hour: PriceOption = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew; an earlier study of this name becomes NAME.1.")
+    ] = False,
+    go_on: GoOnOption = False,
+    trust: TrustOption = False,
+    db: DbOption = DEFAULT_DB,
+) -> int:
+    """Search for the fastest right variant of a study's kernel, or go on where an earlier search stopped.
+
+    Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
+    machine, and give the same command again.
+    """
+    from evokern.api import DIAGNOSER
+    from evokern.search import SessionRequest, search_study
+
+    with Watcher(output) as watch:
+        request = SessionRequest(
+            device=device,
+            budget=budget,
+            extend=extend,
+            trials=trials,
+            sampler=sampler,
+            seed=seed,
+            window=window,
+            control=control,
+            warm_start=warm_start,
+            cost_per_hour=cost_per_hour,
+            fresh=fresh,
+            go_on=go_on,
+            trust=trust,
+        )
+        result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
+    return conclude(output, result, extended=extend is not None)
+
+
+@command(
+    "resume",
+    examples="""
+    evokern resume
+    evokern resume attention-s512 --extend 30m --db runs.db
+    """,
+)
+def resume(
+    output: Output,
+    study: StudyArgument = None,
+    budget: BudgetOption = None,
+    extend: ExtendOption = None,
+    trials: TrialsOption = None,
+    device: DeviceOption = None,
+    cost_per_hour: PriceOption = None,
+    go_on: GoOnOption = False,
+    trust: TrustOption = False,
+    db: DbOption = DEFAULT_DB,
+) -> int:
+    """Go on with a study from what the database keeps of it; without STUDY the one searched last.
+
+    Unlike `search` it needs no study file, and begins nothing new.
+    """
+    from evokern.api import DIAGNOSER
+    from evokern.search import SessionRequest, resume_study
+
+    with Watcher(output) as watch:
+        request = SessionRequest(
+            device=device,
+            budget=budget,
+            extend=extend,
+            trials=trials,
+            cost_per_hour=cost_per_hour,
+            go_on=go_on,
+            trust=trust,
+        )
+        result = resume_study(study, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
+    return conclude(output, result, extended=extend is not None)
+
+
+_ENDS = {
+    "budget": "the budget is used up (--extend 30m adds to it)",
+    "trials": "the trials are done (--trials N sets a larger total)",
+    "exhausted": "every candidate has been tried",
+    "interrupted": "interrupted; nothing is lost, the same command or `evokern resume {study} --db {db}` goes on",
+}
+
+
+def _counted(result: SearchResult) -> str:
+    """Return how many trials there were, those apart that `--trials` does not count."""
+    others = sum(result.summary["outcomes"][kind] for kind in ("duplicate", "infeasible"))
+    evaluated = result.summary["trials"] - others
+    return several(evaluated, "trial") + " evaluated" + (f" (and {others} duplicate or infeasible)" if others else "")
+
+
+def _reasons(result: SearchResult) -> list[str]:
+    """Return the commonest reasons of failure as lines."""
+    from evokern.report.facts import reasons
+    from evokern.store import open_readonly
+
+    with open_readonly(result.db) as reader:
+        found = reasons(reader.trials(reader.study(result.study)), most=3)
+    return [f"{count} {outcome.replace('_', ' ')}: {reason}" for outcome, reason, count in found]
+
+
+def conclude(output: Output, result: SearchResult, *, extended: bool = False) -> int:
+    """Say what the search ended with and return the exit code: 1 where every candidate failed.
+
+    Args:
+        output: where to say it.
+        result: what the search ended with.
+        extended: whether time was added to its budget.
+    """
+    from evokern.analysis.control_verdict import price, verdict
+
+    failed = result.summary["best"] is None and result.summary["trials"] > 0
+    code = INTERRUPTED if result.interrupted else int(failed)
+    if output.json:
+        output.emit({**result.summary, "end": result.end})
+        return code
+    baseline, best = result.summary["baseline"], result.summary["best"]
+    unit = "µs predicted" if result.summary["predicted"] else "µs"
+    end = _ENDS[result.end].format(study=result.study, db=result.db)
+    output.say(f"{result.study}: {_counted(result)}; {end}")
+    if extended and result.end == "trials":
+        output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
+    if best is None and not result.summary["trials"] and result.end == "budget":
+        output.say("what comes before the first candidate took all of it: the start, baselines, a warm start if any")
+        return code
+    if best is None:
+        output.say(f"no candidate was measured; `evokern show {result.study} --db {result.db}` tells more")
+        for line in _reasons(result):
+            output.say(line)
+        return code
+    output.say(f"outcomes: {counts(result.summary['outcomes'])}")
+    output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
+    if result.summary["limit"]:
+        output.say(limit(result.summary["limit"], unit))
+    if baseline is None:
+        output.say("no baseline was measured, so no speedup is known")
+    elif best["speedup"] > 1:
+        against = f"{baseline['name']} ({microseconds(baseline['time_us'])} {unit})"
+        output.say(f"{best['speedup']:.2f}× as fast as the best baseline, {against}")
+    else:
+        against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
+        output.say(f"nothing beat the baseline: {against}")
+    if result.summary["control"]:
+        output.say(f"control: {verdict(result.summary['control'], unit, microseconds)}")
+    if result.summary["cost"]:
+        output.say(f"cost: {price(result.summary['cost'])}")
+    output.say(
+        f"evokern show {result.study} --db {result.db}; evokern export {result.study} --db {result.db} -o best.cu"
+    )
+    return code

@@ -1,0 +1,70 @@
+"""`evokern selftest gate`: does this machine's gate catch every cheat, and let every honest kernel pass?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import complete_devices
+from evokern.cli._output import Output
+from evokern.errors import UsageError, nearest
+
+SUITES = ("gate",)
+
+
+@command(
+    "selftest",
+    examples="""
+    evokern selftest gate
+    evokern selftest gate --device sim:l4 --json
+    """,
+)
+def selftest(
+    output: Output,
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="What to test: gate.")],
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="auto (a GPU, else a simulated L4), cuda:N or sim:CHIP. Default: auto.",
+            autocompletion=complete_devices,
+        ),
+    ] = None,
+) -> int:
+    """Run kernels that cheat and kernels that are honest through the gate of a device.
+
+    Exits with 1 when a cheat passes, is caught by another check than the one meant for it, or an honest kernel is
+    turned away.
+    """
+    from evokern.device.opening import open_device
+    from evokern.exploits import selftest as run
+    from evokern.exploits.suite import CaseResult
+
+    if suite not in SUITES:
+        raise UsageError(f"there is no self-test {suite!r}: {nearest(suite, SUITES)}")
+    opened = open_device(device or "auto")
+    if opened.identity.startswith("replay:"):
+        raise UsageError(f"{opened.identity} replays answers and runs no kernel; name cuda:N or sim:CHIP")
+
+    def tell(one: CaseResult) -> None:
+        came = f"caught by {one.caught_by}" if one.caught_by else "passed"
+        output.remark(f"{'ok' if one.right else 'FAILED':<8}{one.case.name:<32}{came}")
+
+    result = run(opened, tell)
+    facts = result.as_dict()
+    if output.json:
+        output.emit(facts)
+        return 0 if result.passed else 1
+    for one in (*result.missed, *result.rejected):
+        meant = "must pass" if one.case.honest else f"meant for {' or '.join(one.case.checks(one.kind))}"
+        came = f"caught by {one.caught_by}" if one.caught_by else "passed"
+        output.say(f"FAILED  {one.case.name}: {came}, {meant} ({one.evaluation.reason})")
+    cheats, honest = facts["cheats"], facts["honest"]
+    output.say(
+        f"{result.device}: {cheats['caught']} of {cheats['total']} cheats caught, "
+        f"{honest['rejected']} of {honest['total']} honest kernels rejected"
+    )
+    return 0 if result.passed else 1

@@ -1,0 +1,209 @@
+"""`evokern show [STUDY]`: what a study found, or everything about one trial."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
+from evokern.cli._output import Output
+from evokern.cli._text import table
+from evokern.cli.commands._trial import show_trial
+from evokern.errors import UsageError
+from evokern.wording import changed, counts, duration, limit, microseconds, several
+
+if TYPE_CHECKING:
+    from evokern.store import Reader, StudyRecord
+    from evokern.study.trial import Trial
+
+FEW = 30
+"""Times below which silence about a gene says nothing of it."""
+
+
+@command(
+    "show",
+    examples="""
+    evokern show
+    evokern show attention-s512 --top 20 --db runs.db
+    evokern show --trial 42
+    evokern show --genes
+    evokern show --json
+    """,
+)
+def show(
+    output: Output,
+    study: StudyArgument = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="How many of the fastest trials to list.")] = 10,
+    trial: TrialOption = None,
+    genes: Annotated[
+        bool, typer.Option("--genes", help="Show what the search learned: decisive, locked and dead genes.")
+    ] = False,
+    db: DbOption = DEFAULT_DB,
+) -> None:
+    """Show what a study found: outcomes, rejections, baseline, the fastest trials, or everything about one trial.
+
+    Without STUDY the one searched last. Works on any machine, also while a search writes, and needs no kernel folder.
+    """
+    from evokern.store import open_readonly
+
+    with open_readonly(db) as reader:
+        record = reader.study(study)
+        if trial is not None and genes:
+            raise UsageError("--genes is about the whole study; leave --trial away")
+        if trial is not None:
+            show_trial(output, reader, record, reader.trial(record, trial))
+        elif genes:
+            _genes(output, reader, record)
+        elif output.json:
+            output.emit(reader.summary(record))
+        else:
+            for line in _overview(reader, record, top, db):
+                print(line)
+
+
+def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
+    from evokern.analysis.genes.gene_report import genes_report
+
+    found = genes_report(reader, record)
+    if output.json:
+        output.emit(found.as_dict())
+        return
+    kind = "predicted" if found.predicted else "measured"
+    known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
+    print(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{known}")
+    titles = (
+        ("decisive", "decisive genes"),
+        ("locked", "locked genes"),
+        ("barred", "barred values"),
+        ("dead", "dead genes"),
+    )
+    for key, title in titles:
+        for index, finding in enumerate(found.having(key)):  # type: ignore[arg-type]
+            if not index:
+                print(title)
+            share = found.share(finding.gene) if key == "decisive" else ""
+            print(f"  {finding.text}{'; ' if share else ''}{share}")
+    for index, failing in enumerate(found.combinations):
+        if not index:
+            print("barred combinations")
+        print(f"  {failing.text}")
+    if found.quiet and found.timed < FEW:
+        print(f"too few {kind} trials to tell what the other genes do: {found.timed} of about {FEW} that it takes")
+    elif found.quiet:
+        print(f"nothing stands out: {', '.join(found.quiet)}")
+    if found.single:
+        print(f"one value in this study: {', '.join(found.single)}")
+
+
+def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
+    from evokern.analysis.control_verdict import price, verdict
+
+    summary = reader.summary(record)
+    unit = "µs predicted" if record.predicted else "µs"
+    spent = duration(summary["elapsed_s"]) + (f" of {duration(record.budget_s)}" if record.budget_s else "")
+    lines = [
+        f"{record.name}: kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}",
+        f"{several(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
+        f"outcomes: {counts(summary['outcomes'])}",
+    ]
+    if summary["cost"]:
+        lines.append(f"cost: {price(summary['cost'])}")
+    if summary["rejections"]:
+        lines.append(f"proposals turned away before a compile: {counts(summary['rejections'])}")
+    baseline, best = summary["baseline"], summary["best"]
+    if baseline:
+        lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}")
+    else:
+        lines.append("baseline: none was measured, so no speedup is known")
+    if best is None:
+        lines.append("best: no trial has been measured yet")
+        return lines + _failures(reader, record, most=8)
+    interval = None if record.predicted else best["ci95_us"]
+    inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
+    times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
+    lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
+    if summary["limit"]:
+        lines.append(limit(summary["limit"], unit))
+    if best["speedup"] is not None and best["speedup"] <= 1:
+        lines.append("nothing beat the baseline")
+    if summary["control"]:
+        lines += [f"control: {verdict(summary['control'], unit, microseconds)}", "", *_arms(summary["control"], unit)]
+    lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
+    lines += _failures(reader, record, each=3)
+    lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
+    return lines
+
+
+def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
+    """Return a table of the commonest reasons of failure: the `most` of all, and of each outcome `each`."""
+    from evokern.report.facts import reasons
+
+    found, told = reasons(reader.trials(record), most=most), Counter[str]()
+    rows = []
+    for outcome, reason, count in found:
+        told[outcome] += 1
+        if each is None or told[outcome] <= each:
+            rows.append((str(count), outcome, reason))
+    return ["", "commonest reasons (numbers as #)", *table(("trials", "outcome", "reason"), rows)] if rows else []
+
+
+def _arms(control: dict[str, Any], unit: str) -> list[str]:
+    rows = []
+    for arm in control["arms"]:
+        after, matched = arm["best_after"], arm["matched_after"]
+        rows.append(
+            (
+                f"{arm['sampler']}{' (control)' if arm['control'] else ''}",
+                str(arm["trials"]),
+                str(arm["evaluated"]),
+                microseconds(arm["best_us"]),
+                _reached(after),
+                "with its own best" if matched and matched == after else _reached(matched),
+            )
+        )
+    return table(("arm", "trials", "evaluated", f"best {unit}", "reached its best", "reached the other's best"), rows)
+
+
+def _reached(reached: dict[str, Any] | None) -> str:
+    if reached is None:
+        return "never"
+    return f"after {reached['evaluated']} evaluated, {duration(reached['elapsed_s'])} (trial {reached['trial']})"
+
+
+def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float | None) -> list[str]:
+    from evokern.study.trial import Outcome
+
+    measured = [t for t in reader.trials(record) if t.outcome is Outcome.MEASURED]
+    measured.sort(key=lambda t: (t.evaluation.time_us or 0.0, t.number))
+    # A prediction has no interval, and without a baseline there is no speedup: a column of nothing is left out.
+    columns: list[tuple[str, Callable[[Trial], str]]] = [
+        ("trial", lambda t: f"{t.number}{' control' if t.control else ''}"),
+        ("predicted µs" if record.predicted else "µs", lambda t: microseconds(t.evaluation.time_us)),
+        *([] if record.predicted else [("95 % interval", _interval)]),
+        *(
+            [("speedup", lambda t: f"{(baseline_us or 0.0) / (t.evaluation.time_us or 1.0):.2f}×")]
+            if baseline_us
+            else []
+        ),
+        ("registers", lambda t: _most(r.registers for r in t.evaluation.resources)),
+        ("shared", lambda t: _most(r.static_shared_bytes + r.dynamic_shared_bytes for r in t.evaluation.resources)),
+        ("changed genes", lambda t: changed(t.config, record.genes)),
+    ]
+    return table([name for name, _ in columns], [[told(t) for _, told in columns] for t in measured[:top]])
+
+
+def _interval(trial: Trial) -> str:
+    from evokern.store import interval_us
+
+    interval = interval_us(trial.evaluation)
+    return f"{microseconds(interval[0])} to {microseconds(interval[1])}" if interval else "-"
+
+
+def _most(used: Iterable[int]) -> str:
+    most = max(used, default=None)
+    return "-" if most is None else str(most)

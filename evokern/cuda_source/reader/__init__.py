@@ -1,0 +1,1 @@
+"""CUDA files as people have them: kernels, launches, macros, host code."""

@@ -1,0 +1,167 @@
+"""A kernel found by the name that a person gives: plain, qualified, mangled, or a template with its arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from evokern.cuda_source.reader.records import EntryPoint, KernelFunction, LaunchSite
+from evokern.errors import SourceError, nearest
+
+_MANGLED_TYPES = {
+    "f": "float", "d": "double", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
+    "x": "long long", "y": "unsigned long long", "s": "short", "t": "unsigned short",
+    "a": "signed char", "h": "unsigned char", "c": "char", "b": "bool",
+}  # fmt: skip
+"""Builtin types by their letter: Itanium C++ ABI, section 5.1.5.2."""
+
+
+def find_entry(
+    wanted: str | None, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str
+) -> EntryPoint:
+    """Find a kernel; see `CudaSource.entry`."""
+    if not entries:
+        raise SourceError(f"{file} holds no __global__ function, so there is nothing to run")
+    if wanted is None:
+        names = sorted({entry.qualified for entry in entries})
+        if len(names) > 1:
+            raise SourceError(f"{file} holds {len(names)} kernels; say which with --entry: {', '.join(names)}")
+        wanted = names[0]
+    wanted = wanted.strip()
+    if wanted.startswith("_Z") and not any(entry.name == wanted for entry in entries):
+        return _by_symbol(wanted, entries, launches, file)
+    name, _, arguments = wanted.partition("<")
+    matches = _named(name.strip(), entries, file)
+    given = arguments.rstrip()[:-1].strip() if arguments.rstrip().endswith(">") else None
+    if arguments and given is None:
+        raise SourceError(f"{wanted!r} lacks its closing '>'")
+    entry = _only([e for e in matches if bool(e.template) == (given is not None)] or matches, wanted, file)
+    return _point(entry, given, launches, wanted)
+
+
+def _named(name: str, entries: Sequence[KernelFunction], file: str) -> list[KernelFunction]:
+    name = name.removeprefix("::")
+    matches = [e for e in entries if name in (e.qualified, e.name)] or [
+        e for e in entries if e.qualified.endswith(f"::{name}")
+    ]
+    if not matches:
+        known = nearest(name.rpartition("::")[2], dict.fromkeys(e.qualified for e in entries))
+        raise SourceError(f"{file} holds no kernel {name!r}: {known}")
+    exact = [e for e in matches if e.qualified == name]
+    return exact or matches
+
+
+def _only(matches: Sequence[KernelFunction], wanted: str, file: str) -> KernelFunction:
+    distinct = {entry.signature: entry for entry in matches}
+    if len(distinct) > 1:
+        listed = "; ".join(f"{e.signature} (line {e.line})" for e in distinct.values())
+        raise SourceError(
+            f"{wanted!r} means {len(distinct)} kernels in {file}; give the qualified or mangled name of one: {listed}"
+        )
+    return matches[0]
+
+
+def _point(entry: KernelFunction, given: str | None, launches: Sequence[LaunchSite], wanted: str) -> EntryPoint:
+    """Check template arguments against the kernel and form the name expression."""
+    if entry.obstacle:
+        raise SourceError(
+            f"kernel {entry.qualified} (line {entry.line}) cannot be compiled on its own: {entry.obstacle}"
+        )
+    if not entry.template:
+        if given is not None:
+            raise SourceError(
+                f"{wanted!r}: {entry.qualified} (line {entry.line}) is no template; leave the '<{given}>' out"
+            )
+        return EntryPoint(entry, entry.name, None) if entry.extern_c else EntryPoint(entry, None, entry.qualified)
+    if given is None:
+        if any(p.default is None and not p.type.endswith("...") for p in entry.template):
+            raise SourceError(_template_message(entry, launches))
+        given = ""
+    needed = sum(1 for p in entry.template if p.default is None and "..." not in p.type)
+    count = _count(given)
+    if count < needed or (count > len(entry.template) and not any("..." in p.type for p in entry.template)):
+        listed = ", ".join(f"{p.type} {p.name}".strip() for p in entry.template)
+        raise SourceError(
+            f"{wanted!r} gives {count} template arguments; {entry.qualified} (line {entry.line}) takes <{listed}>"
+        )
+    return EntryPoint(entry, None, f"{entry.qualified}<{given}>")
+
+
+def _template_message(entry: KernelFunction, launches: Sequence[LaunchSite]) -> str:
+    listed = ", ".join(" ".join(filter(None, (p.type, p.name))) for p in entry.template)
+    seen = [launch for launch in launches if launch.kernel == entry.name and _is_concrete(launch.template_arguments)]
+    if seen:
+        example = f"'{entry.qualified}<{seen[0].template_arguments}>' as on line {seen[0].line}"
+    else:
+        kinds = {"typename": "float", "class": "float", "bool": "true"}
+        example = f"'{entry.qualified}<{', '.join(kinds.get(p.type, '64') for p in entry.template)}>'"
+    return (
+        f"{entry.qualified} (line {entry.line}) is a template <{listed}>; give its arguments too, for example {example}"
+    )
+
+
+def _is_concrete(arguments: str) -> bool:
+    """Whether template arguments are numbers and builtin types, which mean the same outside their function."""
+    known = {"true", "false", "unsigned", "half", "__half", "__nv_bfloat16", "int8_t", *_MANGLED_TYPES.values()}
+    return bool(arguments) and all(word in known for word in re.findall(r"[^\W\d]\w*", arguments))
+
+
+def _count(arguments: str) -> int:
+    """Number of template arguments: commas outside brackets, plus one."""
+    depth = commas = 0
+    for character in arguments:
+        depth += character in "<([{"
+        depth -= character in ">)]}"
+        commas += character == "," and depth == 0
+    return commas + 1 if arguments.strip() else 0
+
+
+def _by_symbol(symbol: str, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str) -> EntryPoint:
+    """Find the kernel of a mangled name (Itanium C++ ABI, section 5.1: names, builtin types, integers)."""
+    nested = symbol.startswith("_ZN")
+    rest = symbol[3:] if nested else symbol[2:]
+    parts: list[str] = []
+    while match := re.match(r"L?(\d+)", rest):  # an L marks internal linkage
+        length = int(match.group(1))
+        parts.append(rest[match.end() : match.end() + length])
+        rest = rest[match.end() + length :]
+        if not nested:
+            break
+    parts = [part for part in parts if not part.startswith("_GLOBAL__N")]
+    if not parts:
+        raise SourceError(f"{symbol!r} is not a mangled name that can be read; give the kernel's plain name")
+    matches = _named("::".join(parts), entries, file)
+    if not rest.startswith("I"):
+        entry = matches[0]
+        if entry.template:
+            raise SourceError(_template_message(entry, launches))
+        _point(entry, None, launches, symbol)
+        return EntryPoint(entry, symbol, None)
+    arguments = _mangled_arguments(rest[1:])
+    entry = next((e for e in matches if e.template), matches[0])
+    if arguments is None:
+        raise SourceError(
+            f"the template arguments in {symbol!r} cannot be read; write them out: {_template_message(entry, launches)}"
+        )
+    return _point(entry, ", ".join(arguments), launches, symbol)
+
+
+def _mangled_arguments(rest: str) -> list[str] | None:
+    """Template arguments up to the closing ``E``: builtin types, named types, integers; None for anything else."""
+    found: list[str] = []
+    while rest and rest[0] != "E":
+        if match := re.match(r"L([a-z])(n?)(\d+)E", rest):
+            letter, sign, digits = match.groups()
+            value = f"{'-' if sign else ''}{digits}"
+            found.append({"b": "true" if digits == "1" else "false"}.get(letter, value))
+            rest = rest[match.end() :]
+        elif match := re.match(r"(\d+)", rest):
+            length = int(match.group(1))
+            found.append(rest[match.end() : match.end() + length])
+            rest = rest[match.end() + length :]
+        elif rest[0] in _MANGLED_TYPES:
+            found.append(_MANGLED_TYPES[rest[0]])
+            rest = rest[1:]
+        else:
+            return None
+    return found if rest else None

@@ -1,0 +1,204 @@
+"""What stands in one file: entries, shared arrays, constants, host functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from evokern.cuda_source.declarations import CppDeclaration
+from evokern.cuda_source.reader.host_code import HostCode
+from evokern.cuda_source.reader.records import (
+    Constant,
+    HostFunction,
+    KernelFunction,
+    Parameter,
+    SharedArray,
+    TemplateParameter,
+)
+from evokern.cuda_source.source_file import SourceFile
+
+_QUALIFIERS = re.compile(
+    r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct|register)\b|[*&]|\[\s*\]"
+)
+_QUALIFYING = frozenset(("const", "volatile", "__restrict__", "__restrict"))
+_INTEGER_TYPES = frozenset(
+    (
+        "int",
+        "unsigned",
+        "long",
+        "short",
+        "char",
+        "bool",
+        "size_t",
+        "int32_t",
+        "uint32_t",
+        "int64_t",
+        "uint64_t",
+        "auto",
+        "uint",
+    )
+)
+
+
+def entries(unit: SourceFile, host_code: HostCode) -> Iterator[KernelFunction]:
+    """Yield the ``__global__`` functions that a file defines."""
+    for leaf in _functions(unit.leaves):
+        if (
+            leaf.body is None
+            or not leaf.names
+            or not leaf.parameters
+            or "__global__" not in host_code.marks.get(id(leaf), ())
+        ):
+            continue
+        explicit = leaf.template is not None and leaf.template[1] == leaf.template[0] + 1  # template <> ... k<64>(...)
+        if explicit:
+            continue
+        first, last = leaf.parameters
+        yield KernelFunction(
+            name=leaf.names[0],
+            namespace=leaf.namespace,
+            parameters=tuple(
+                _parameter(unit, host_code, *part)
+                for part in unit.stream.split_commas(first + 1, last - 1)
+                if _is_real(unit, part)
+            ),
+            template=tuple(_template_parameters(unit, leaf)),
+            extern_c=leaf.extern_c or _brings_linkage(unit, leaf),
+            launch_bounds=_launch_bounds(unit, leaf),
+            line=unit.line(leaf.name_index),
+            file=unit.name,
+            obstacle=host_code.obstacles.get(id(leaf), ""),
+        )
+
+
+def _functions(leaves: tuple[CppDeclaration, ...]) -> Iterator[CppDeclaration]:
+    yield from (leaf for leaf in leaves if leaf.kind in ("function", "call"))
+
+
+def _is_real(unit: SourceFile, part: tuple[int, int]) -> bool:
+    return part[1] >= part[0] and unit.stream.source(*part) != "void"
+
+
+def _brings_linkage(unit: SourceFile, leaf: CppDeclaration) -> bool:
+    """Whether a macro before the name holds ``extern "C"``."""
+    values = {d.name: d.value for d in unit.definitions}
+    return any('extern "C"' in values.get(unit.stream.tokens[i].text, "") for i in leaf.head)
+
+
+def _parameter(unit: SourceFile, host_code: HostCode, first: int, last: int) -> Parameter:
+    tokens = unit.stream.tokens
+    default = next((i for i in range(first, last + 1) if tokens[i].text == "="), last + 1)
+    bounds = [i for i in range(first, default) if tokens[i].text == "["]
+    words = [i for i in range(first, bounds[0] if bounds else default) if tokens[i].kind == "word"]
+    named = len(words) > 1 and tokens[words[-1] - 1].text != "::" and tokens[words[-1]].text not in _INTEGER_TYPES
+    name_at = words[-1] if named and not _QUALIFIERS.fullmatch(tokens[words[-1]].text) else None
+    end = default - 1 if name_at is None else name_at - 1
+    written = unit.stream.source(first, end)
+    if name_at is not None and bounds:
+        written += " " + unit.stream.source(bounds[0], default - 1)
+    pointer = "*" in written or "[" in written
+    hidden = [
+        word for word in re.findall(r"\w+", written) if word in host_code.macros
+    ]  # const or __restrict__ by macro
+    meant = written + " " + " ".join(inner for word in hidden for inner in host_code.macros[word])
+    plain = " ".join(word for word in written.split() if word not in hidden or host_code.macros[word] - _QUALIFYING)
+    return Parameter(
+        type=written,
+        name=tokens[name_at].text if name_at is not None else "",
+        base=" ".join(_QUALIFIERS.sub(" ", re.sub(r"\[[^\]]*\]", " ", plain)).split()),
+        pointer=pointer,
+        const="const" in re.findall(r"\w+", written.split("*")[0]),
+        restrict=re.search(r"\b_*restrict_*\b", meant) is not None,
+    )
+
+
+def _template_parameters(unit: SourceFile, leaf: CppDeclaration) -> Iterator[TemplateParameter]:
+    if leaf.template is None:
+        return
+    tokens = unit.stream.tokens
+    for first, last in _split_template(unit, leaf.template[0] + 1, leaf.template[1] - 1):
+        equals = next((i for i in range(first, last + 1) if tokens[i].text == "="), last + 1)
+        named = tokens[equals - 1].kind == "word" and equals - 1 > first
+        end = equals - 2 if named else equals - 1
+        yield TemplateParameter(
+            type=unit.stream.source(first, end),
+            name=tokens[equals - 1].text if named else "",
+            default=unit.stream.source(equals + 1, last) if equals < last else None,
+        )
+
+
+def _split_template(unit: SourceFile, first: int, last: int) -> list[tuple[int, int]]:
+    return [part for part in unit.stream.split_commas(first, last) if part[1] >= part[0]]
+
+
+def _launch_bounds(unit: SourceFile, leaf: CppDeclaration) -> tuple[str, ...]:
+    for index in leaf.head:
+        if unit.stream.tokens[index].text == "__launch_bounds__":
+            return tuple(unit.stream.source(*part) for part in unit.arguments(index + 1))
+    return ()
+
+
+def shared_arrays(unit: SourceFile) -> Iterator[SharedArray]:
+    """Yield every ``__shared__`` declaration, inside functions too."""
+    tokens = unit.stream.tokens
+    for index, token in enumerate(tokens):
+        if token.text != "__shared__":
+            continue
+        first = index
+        while first > 0 and tokens[first - 1].text in ("extern", "static", "volatile", "const"):
+            first -= 1
+        last = index
+        while last + 1 < len(tokens) and tokens[last + 1].text not in (";", "}", "="):
+            last += 1
+            if tokens[last].text in ("(", "[", "{"):
+                last = unit.stream.partner[last]
+        owner = next(
+            (leaf for leaf in unit.leaves if leaf.first <= index <= leaf.last and leaf.kind != "variable"), None
+        )
+        dynamic = any(tokens[i].text == "extern" for i in range(first, index))
+        specifiers = ""
+        for begin, end in unit.stream.split_commas(index + 1, last):
+            bounds = [i for i in range(begin, end + 1) if tokens[i].text == "["]
+            stop = bounds[0] if bounds else end + 1
+            name_at = next((i for i in reversed(range(begin, stop)) if tokens[i].kind == "word"), begin)
+            specifiers = specifiers or _element_type(unit, index + 1, name_at - 1)
+            yield SharedArray(
+                name=tokens[name_at].text,
+                type=specifiers,
+                extents=tuple(unit.stream.source(b + 1, unit.stream.partner[b] - 1) for b in bounds),
+                dynamic=dynamic,
+                function=owner.names[0] if owner and owner.names else "",
+                line=unit.line(index),
+                file=unit.name,
+            )
+
+
+def _element_type(unit: SourceFile, first: int, last: int) -> str:
+    """The type's words; alignment and qualifiers left out."""
+    written = re.sub(r"(__align__|alignas|__attribute__)\s*\(+[^)]*\)+", " ", unit.stream.source(first, last))
+    return " ".join(re.sub(r"\b(volatile|const|extern|static)\b", " ", written).split())
+
+
+def constants(unit: SourceFile) -> Iterator[Constant]:
+    """Yield the integers that are fixed at file or namespace scope."""
+    tokens = unit.stream.tokens
+    for leaf in unit.leaves:
+        if leaf.kind != "variable" or leaf.template:
+            continue
+        head = {tokens[i].text for i in leaf.head}
+        if not head & {"constexpr", "const"} or not head & _INTEGER_TYPES or "*" in head or "[" in head:
+            continue
+        last = leaf.last - 1 if tokens[leaf.last].text == ";" else leaf.last
+        for first, end in unit.stream.split_commas(leaf.first, last):
+            equals = next((i for i in range(first, end + 1) if tokens[i].text == "="), None)
+            if equals is not None and equals < end and tokens[equals - 1].kind == "word":
+                yield Constant(
+                    tokens[equals - 1].text, unit.stream.source(equals + 1, end), unit.line(equals - 1), unit.name
+                )
+
+
+def host_functions(unit: SourceFile, host_code: HostCode) -> Iterator[HostFunction]:
+    """Yield the functions and binding blocks of a file that are set aside as host code."""
+    for leaf in host_code.dropped[unit.name]:
+        if leaf.body and leaf.kind in ("function", "call") and leaf.names and id(leaf) not in host_code.obstacles:
+            yield HostFunction(leaf.names[0], unit.line(leaf.first), unit.line(leaf.last))

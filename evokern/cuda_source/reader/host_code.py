@@ -1,0 +1,257 @@
+"""Host code set aside: what a device compiler cannot read is blanked, line by line, and the rest stays where it was.
+
+A declaration stays when it is marked for the device, or when device code mentions it, directly or through others.
+So launchers, ``main``, bindings and host globals go, and the plain ``constexpr`` helper, trait or alias that a
+kernel uses stays. An unmarked function that device code names is kept too (NVRTC's ``-default-device`` compiles
+it) unless its body is plainly a host's: it launches, allocates, or uses a host library.
+
+Preprocessor lines stay, even inside blanked functions, so that every ``#if`` keeps its ``#endif``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from evokern.cuda_source import preprocessor
+from evokern.cuda_source.declarations import CppDeclaration
+from evokern.cuda_source.lexer import directive_body
+from evokern.cuda_source.reader import headers_known
+from evokern.cuda_source.source_file import SourceFile
+
+_DEVICE_MARKS = frozenset({"__global__", "__device__", "__constant__", "__shared__", "__managed__"})
+_HOST_WORDS = frozenset({"try", "catch", "throw", "dynamic_cast", "typeid", "cout", "cerr", "endl", "getenv", "fopen"})
+
+
+@dataclass(frozen=True)
+class HostCode:
+    """What happens to each declaration of a set of files."""
+
+    dropped: Mapping[str, tuple[CppDeclaration, ...]]
+    """File name → the declarations that are blanked."""
+    obstacles: Mapping[int, str]
+    """``id`` of a dropped device declaration → why no device compiler can read it alone."""
+    marks: Mapping[int, frozenset[str]]
+    """``id`` of a declaration → its execution and memory space words."""
+    macros: Mapping[str, frozenset[str]]
+    """Macro → the words that it brings in."""
+
+
+class _Separation:
+    """Decides over all files of a program together: a header's helper may be used in another file only."""
+
+    def __init__(self, units: Iterable[SourceFile]) -> None:
+        self.units = list(units)
+        self.macros = preprocessor.macro_words(d for unit in self.units for d in unit.definitions)
+        self.pairs = [(unit, leaf) for unit in self.units for leaf in unit.leaves]
+
+    def words(self, unit: SourceFile, indices: Iterable[int]) -> set[str]:
+        """Identifiers among tokens, with what the file's macros bring in."""
+        found: set[str] = set()
+        for index in indices:
+            token = unit.stream.tokens[index]
+            if token.kind == "word":
+                found.add(token.text)
+                found |= self.macros.get(token.text, frozenset())
+            elif token.directive in ("define", "pragma"):  # unroll takes a constant's name
+                found |= preprocessor.words(directive_body(token.text))
+        return found
+
+    def marks(self, unit: SourceFile, declaration: CppDeclaration) -> frozenset[str]:
+        """Execution and memory space words of a declaration; of a class, its members' too."""
+        inside = declaration.kind == "variable"
+        indices = range(declaration.first, declaration.last + 1) if inside else declaration.head
+        own = self.words(unit, indices) & (_DEVICE_MARKS | {"__host__"})
+        return frozenset(own.union(*(self.marks(unit, member) for member in declaration.members)))
+
+    def host_reason(self, unit: SourceFile, declaration: CppDeclaration) -> str:
+        """Return what marks a declaration's text as a host's, or an empty string."""
+        tokens = unit.stream.tokens
+        for index in range(declaration.first, declaration.last + 1):
+            text = tokens[index].text
+            if text == "<<<":
+                return "a kernel launch"
+            if tokens[index].kind != "word":
+                continue
+            if library := self.host_library(unit, index):
+                return library
+            for word in (text, *self.macros.get(text, ())):
+                if word in _HOST_WORDS or (_is_runtime_call(word) and word not in headers_known.DEVICE_RUNTIME):
+                    return str(word)
+            after = tokens[index + 1 : index + 3]
+            if (
+                text == "std"
+                and len(after) == 2
+                and after[0].text == "::"
+                and after[1].text not in headers_known.DEVICE_STD
+            ):
+                return f"std::{after[1].text}"
+        return ""
+
+    def host_library(self, unit: SourceFile, index: int) -> str:
+        """Return the qualified name at a token when it belongs to a host-only library."""
+        tokens = unit.stream.tokens
+        if tokens[index].text not in headers_known.HOST_NAMESPACES or index + 2 >= len(tokens):
+            return ""
+        after_scope = tokens[index - 1].text == "::" and index > 1 and tokens[index - 2].kind == "word"
+        return (
+            f"{tokens[index].text}::{tokens[index + 2].text}"
+            if tokens[index + 1].text == "::" and not after_scope
+            else ""
+        )
+
+    def run(self) -> HostCode:
+        """Decide what stays: device code, and what it mentions."""
+        marks = {id(leaf): self.marks(unit, leaf) for unit, leaf in self.pairs}
+        obstacles = self._obstacles(marks)
+        mentions = {id(leaf): self.words(unit, range(leaf.first, leaf.last + 1)) for unit, leaf in self.pairs}
+        by_name: dict[str, list[tuple[SourceFile, CppDeclaration]]] = {}
+        for unit, leaf in self.pairs:
+            for name in leaf.names:
+                by_name.setdefault(name, []).append((unit, leaf))
+
+        kept: set[int] = set()
+        waiting = [leaf for _, leaf in self.pairs if marks[id(leaf)] & _DEVICE_MARKS and id(leaf) not in obstacles]
+        while waiting:
+            leaf = waiting.pop()
+            if id(leaf) in kept:
+                continue
+            kept.add(id(leaf))
+            for word in mentions[id(leaf)]:
+                waiting += [
+                    other for unit, other in by_name.get(word, ()) if self._may_stay(unit, other, marks, obstacles)
+                ]
+        lost = {name for name, places in by_name.items() if not any(id(leaf) in kept for _, leaf in places)}
+        own = {name for unit in self.units for name in _namespaces(unit.declarations)}
+        for unit, leaf in self.pairs:
+            if leaf.kind == "assertion" or self._is_own_macro(leaf):
+                fits = not mentions[id(leaf)] & lost and not self.host_reason(unit, leaf)
+            elif leaf.kind == "directive" or (leaf.kind == "alias" and "namespace" in self._head_words(unit, leaf)):
+                fits = self._names_device_namespace(unit, leaf, own)
+                own |= set(leaf.names) if fits and leaf.kind == "alias" else set()
+            else:
+                continue
+            if fits:
+                kept.add(id(leaf))
+        dropped = {unit.name: self._dropped(unit, unit.leaves, kept) for unit in self.units}
+        return HostCode(dropped, obstacles, marks, self.macros)
+
+    def _obstacles(self, marks: Mapping[int, frozenset[str]]) -> dict[int, str]:
+        found: dict[int, str] = {}
+        names: dict[str, str] = {}
+        for unit, leaf in self.pairs:
+            if marks[id(leaf)] & _DEVICE_MARKS and leaf.kind == "function":
+                for index in range(leaf.first, leaf.last + 1):
+                    if library := self.host_library(unit, index):
+                        found[id(leaf)] = (
+                            f"it uses {library}, which belongs to a host library; pass plain pointers and numbers"
+                        )
+                        names.update(dict.fromkeys(leaf.names, library))
+                        break
+        for _, leaf in self.pairs:  # an instantiation or prototype of such a function goes with it
+            if leaf.body is None and leaf.kind == "function" and names.keys() & set(leaf.names):
+                found.setdefault(id(leaf), f"it uses {names[leaf.names[0]]}")
+        return found
+
+    def _may_stay(
+        self, unit: SourceFile, leaf: CppDeclaration, marks: Mapping[int, frozenset[str]], obstacles: Mapping[int, str]
+    ) -> bool:
+        if id(leaf) in obstacles or leaf.names[:1] == ("main",):
+            return False
+        if leaf.kind in ("function", "variable", "call", "typedef", "alias", "using"):
+            host_only = "__host__" in marks[id(leaf)] and not marks[id(leaf)] & _DEVICE_MARKS
+            return not host_only and not self.host_reason(unit, leaf)
+        return True
+
+    def _is_own_macro(self, leaf: CppDeclaration) -> bool:
+        return leaf.kind == "call" and bool(leaf.names) and leaf.names[0] in self.macros
+
+    def _head_words(self, unit: SourceFile, leaf: CppDeclaration) -> list[str]:
+        tokens = unit.stream.tokens
+        return [tokens[i].text for i in range(leaf.first, leaf.last + 1) if tokens[i].kind == "word"]
+
+    def _names_device_namespace(self, unit: SourceFile, leaf: CppDeclaration, own: set[str]) -> bool:
+        """Whether ``using namespace N`` or ``namespace A = N`` names something that is still there."""
+        target = [word for word in self._head_words(unit, leaf) if word not in ("using", "namespace")]
+        target = target[1:] if leaf.kind == "alias" else target
+        return bool(target) and target[0] in own | {"std", "nvcuda", *headers_known.LIBRARIES}
+
+    def _dropped(
+        self, unit: SourceFile, leaves: Iterable[CppDeclaration], kept: set[int]
+    ) -> tuple[CppDeclaration, ...]:
+        """The declarations to blank: whole ones, and the host members of classes that stay."""
+        found: list[CppDeclaration] = []
+        for leaf in leaves:
+            if id(leaf) not in kept:
+                found.append(leaf)
+            elif leaf.kind == "class":
+                found += self._host_members(unit, leaf)
+        return tuple(found)
+
+    def _host_members(self, unit: SourceFile, declaration: CppDeclaration) -> list[CppDeclaration]:
+        found: list[CppDeclaration] = []
+        for member in declaration.members:
+            marks = self.marks(unit, member)
+            if member.kind == "class":
+                found += self._host_members(unit, member)
+            elif (
+                member.kind == "function"
+                and not marks & _DEVICE_MARKS
+                and ("__host__" in marks or self.host_reason(unit, member))
+            ):
+                found.append(member)
+        return found
+
+
+def _is_runtime_call(word: str) -> bool:
+    return (word.startswith("cuda") and word[4:5].isupper()) or (
+        word.startswith("cu") and word[2:3].isupper() and word[3:4].islower()
+    )
+
+
+def _namespaces(declarations: Iterable[CppDeclaration]) -> set[str]:
+    """First words of the namespaces that a file opens."""
+    found: set[str] = set()
+    for declaration in declarations:
+        if declaration.kind == "namespace":
+            found |= set(declaration.namespace.split("::"))
+        if declaration.kind in ("namespace", "linkage"):
+            found |= _namespaces(declaration.members)
+    return found
+
+
+def find_host_code(units: Iterable[SourceFile]) -> HostCode:
+    """Decide which declarations of a program's files a device compiler shall see."""
+    return _Separation(units).run()
+
+
+def blank(unit: SourceFile, dropped: Iterable[CppDeclaration], includes: Iterable[int]) -> str:
+    """Return a file's text with declarations and includes replaced by blank space.
+
+    Args:
+        unit: the file.
+        dropped: declarations to blank; preprocessor lines inside them stay, except pragmas.
+        includes: indices of the ``#include`` tokens to blank.
+
+    Returns:
+        Text with as many lines as before, every remaining character in its old place.
+    """
+    tokens = unit.stream.tokens
+    ranges: list[tuple[int, int]] = [(tokens[i].start, tokens[i].end) for i in includes]
+    for declaration in dropped:
+        begin = tokens[declaration.first].start
+        for index in range(declaration.first, declaration.last + 1):
+            if tokens[index].kind == "directive" and tokens[index].directive != "pragma":
+                ranges.append((begin, tokens[index].start))
+                begin = tokens[index].end
+        ranges.append((begin, tokens[declaration.last].end))
+    pieces: list[str] = []
+    position = 0
+    for begin, end in sorted(ranges):
+        if end > position:
+            begin = max(begin, position)
+            pieces.append(unit.text[position:begin])
+            pieces.append("".join("\n" if character == "\n" else " " for character in unit.text[begin:end]))
+            position = end
+    pieces.append(unit.text[position:])
+    return "\n".join("" if line.isspace() else line for line in "".join(pieces).split("\n"))

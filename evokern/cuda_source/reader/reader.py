@@ -1,0 +1,244 @@
+"""A CUDA file as people have it, read with the headers of its own that it includes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from evokern.cuda_source import preprocessor
+from evokern.cuda_source.reader import finders, headers_known, launches, macros
+from evokern.cuda_source.reader.entry_point import find_entry
+from evokern.cuda_source.reader.host_code import blank, find_host_code
+from evokern.cuda_source.reader.records import (
+    Constant,
+    EntryPoint,
+    HostFunction,
+    Include,
+    KernelFunction,
+    LaunchSite,
+    Macro,
+    SharedArray,
+)
+from evokern.cuda_source.source_file import SourceFile
+from evokern.errors import SourceError
+
+_PASSES = 8  # each pass only blanks, and a program's dropped declarations seldom uncover more than one further layer
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """A CUDA program's device side and what its host side tells."""
+
+    path: Path | None
+    """The file; None for text given directly."""
+    text: str
+    """The text as read, with ``\\n`` line ends."""
+    device_text: str
+    """The same lines with host code blanked: what NVRTC compiles, with ``-default-device``."""
+    headers: Mapping[str, str]
+    """The user's own headers, by the name in ``#include``, host code blanked: NVRTC's in-memory headers."""
+    entries: tuple[KernelFunction, ...]
+    """The ``__global__`` functions, headers' last."""
+    macros: tuple[Macro, ...]
+    """The macros, headers' last."""
+    constants: tuple[Constant, ...]
+    """The integer constants at file and namespace scope."""
+    shared: tuple[SharedArray, ...]
+    """The ``__shared__`` declarations."""
+    host_functions: tuple[HostFunction, ...]
+    """What was set aside of the file itself."""
+    launches: tuple[LaunchSite, ...]
+    """How the file launches its kernels."""
+    includes: tuple[Include, ...]
+    """Every ``#include`` and what became of it."""
+
+    @property
+    def name(self) -> str:
+        """The file's name for messages and for the compiler."""
+        return self.path.name if self.path else "source.cu"
+
+    @property
+    def missing_includes(self) -> tuple[Include, ...]:
+        """Quoted includes found nowhere: the first suspects when the device compiler misses a name."""
+        return tuple(include for include in self.includes if include.status == "missing")
+
+    def entry(self, wanted: str | None = None) -> EntryPoint:
+        """Find a kernel by what a person calls it.
+
+        Args:
+            wanted: a plain name, a qualified one, a mangled symbol, or a template's instantiation such as
+                ``k<512, 64>``; None where the file has one kernel only.
+
+        Returns:
+            The entry with the symbol, or with the name expression that NVRTC turns into one.
+
+        Raises:
+            SourceError: no such kernel, several of that name, a template without arguments, or a kernel that
+                needs a host library.
+        """
+        return find_entry(wanted, self.entries, self.launches, self.name)
+
+
+def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = ()) -> CudaSource:
+    """Read a CUDA file and find what is in it.
+
+    Args:
+        path_or_text: a path, or the text itself (a string with a line end or a brace).
+        include_dirs: directories searched for the file's own headers, after the file's directory.
+
+    Returns:
+        The program, host code set aside, line numbers kept.
+
+    Raises:
+        SourceError: there is no such file, or it cannot be read.
+    """
+    path, text = _load(path_or_text)
+    units, found = _with_headers(text, path, [Path(d) for d in include_dirs])
+    host_code = find_host_code(units.values())
+    device = _set_aside(units, found)
+    device_units = [SourceFile(name, device[name]) for name in units]
+    defined = frozenset(d.name for unit in device_units for d in unit.definitions)
+    named = frozenset(name for unit in device_units for leaf in unit.leaves for name in leaf.names)
+    return CudaSource(
+        path=path,
+        text=text,
+        device_text=device[""],
+        headers={name: content for name, content in device.items() if name},
+        entries=tuple(entry for unit in units.values() for entry in finders.entries(unit, host_code)),
+        macros=tuple(_unique(macro for unit in device_units for macro in macros.macros(unit, defined | named))),
+        constants=tuple(constant for unit in units.values() for constant in finders.constants(unit)),
+        shared=tuple(array for unit in units.values() for array in finders.shared_arrays(unit)),
+        host_functions=tuple(finders.host_functions(units[""], host_code)),
+        launches=tuple(launch for unit in units.values() for launch in launches.launches(unit)),
+        includes=found,
+    )
+
+
+def device_only(source: str) -> str:
+    """Set a text's host code aside.
+
+    Args:
+        source: CUDA C++ as people have it. Headers of the user's own count as missing here; use `read` to have them.
+
+    Returns:
+        The device code with every line where it was; applying it again changes nothing.
+    """
+    text = _normal(source)
+    unit = SourceFile("", text)
+    found = tuple(
+        Include(
+            d.name,
+            d.quoted,
+            "device" if headers_known.is_device_header(d.name) or d.quoted else "host",
+            unit.line(d.index),
+        )
+        for d in preprocessor.includes(unit.stream)
+    )
+    return _set_aside({"": unit}, found)[""]
+
+
+def _normal(text: str) -> str:
+    """Give every line one kind of end; a byte order mark goes."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _load(path_or_text: str | Path) -> tuple[Path | None, str]:
+    if isinstance(path_or_text, str) and any(mark in path_or_text for mark in "\n{;"):
+        return None, _normal(path_or_text)
+    path = Path(path_or_text)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise SourceError(f"no CUDA file at {path}: check the path") from None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from None
+    return path, _decode(content)
+
+
+def _decode(content: bytes) -> str:
+    """Decode a file; one that is not UTF-8 is read as Latin-1, in which every byte is a character."""
+    try:
+        return _normal(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        return _normal(content.decode("latin-1"))
+
+
+def _with_headers(
+    text: str, path: Path | None, include_dirs: list[Path]
+) -> tuple[dict[str, SourceFile], tuple[Include, ...]]:
+    """Read a file and, one after another, the headers of the user's that it includes.
+
+    Raises:
+        SourceError: one include name means two files.
+    """
+    units: dict[str, SourceFile] = {"": SourceFile("", text)}
+    places: dict[str, Path | None] = {"": path}
+    found: list[Include] = []
+    waiting = [""]
+    while waiting:
+        name = waiting.pop(0)
+        unit, place = units[name], places[name]
+        for directive in preprocessor.includes(unit.stream):
+            own = [place.parent] if place and directive.quoted else []
+            header = (
+                None
+                if headers_known.is_device_header(directive.name)
+                else _locate(directive.name, [*own, *include_dirs])
+            )
+            if header is None:
+                status = (
+                    "device"
+                    if headers_known.is_device_header(directive.name)
+                    else "missing"
+                    if directive.quoted
+                    else "host"
+                )
+            else:
+                status = "local"
+                if directive.name not in units:
+                    units[directive.name] = SourceFile(directive.name, _load(header)[1])
+                    places[directive.name] = header
+                    waiting.append(directive.name)
+                elif (known := places[directive.name]) and known.resolve() != header.resolve():
+                    raise SourceError(
+                        f'"{directive.name}" means {known} in one place and {header} in another '
+                        f"(line {unit.line(directive.index)} of {name or path}): rename one of the two headers"
+                    )
+            found.append(Include(directive.name, directive.quoted, status, unit.line(directive.index), name))
+    return units, tuple(found)
+
+
+def _locate(name: str, directories: list[Path]) -> Path | None:
+    return next((d / name for d in directories if (d / name).is_file()), None)
+
+
+def _set_aside(units: Mapping[str, SourceFile], found: Iterable[Include]) -> dict[str, str]:
+    """Blank until nothing changes: an instantiation may lose its function only in the pass before."""
+    gone = {(include.file, include.name) for include in found if include.status in ("host", "missing")}
+    texts = {name: unit.text for name, unit in units.items()}
+    current = dict(units)
+    for _ in range(_PASSES):
+        host_code = find_host_code(current.values())
+        texts = {
+            name: blank(
+                unit,
+                host_code.dropped[name],
+                [d.index for d in preprocessor.includes(unit.stream) if (name, d.name) in gone],
+            )
+            for name, unit in current.items()
+        }
+        if all(texts[name] == unit.text for name, unit in current.items()):
+            break
+        current = {name: SourceFile(name, content) for name, content in texts.items()}
+    return texts
+
+
+def _unique(found: Iterable[Macro]) -> list[Macro]:
+    """Keep each name once: a definition outweighs a demand, and that a bare use."""
+    weight = {"undefined": 0, "required": 1}
+    kept: dict[str, Macro] = {}
+    for macro in found:
+        if macro.name not in kept or weight.get(kept[macro.name].kind, 2) < weight.get(macro.kind, 2):
+            kept[macro.name] = macro
+    return list(kept.values())

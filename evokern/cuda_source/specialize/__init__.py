@@ -1,0 +1,1 @@
+"""A champion as readable text: the branches it takes, its constants in place."""

@@ -1,0 +1,183 @@
+"""Preprocessor conditionals resolved as the compiler took them, and the user's own headers put in place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from itertools import pairwise
+
+from evokern.cuda_source import preprocessor
+from evokern.cuda_source.lexer import TokenStream, directive_body
+from evokern.cuda_source.source_file import SourceFile
+from evokern.cuda_source.specialize.layout import Edit
+
+_ALWAYS_DEFINED = frozenset({"__CUDACC__"})  # nvcc and NVRTC both define it, in every pass
+
+
+def inline_headers(text: str, headers: Mapping[str, str]) -> str:
+    """Replace each ``#include`` of a given header by its text, once; later ones go.
+
+    A header that branches of ``#if`` include each for itself stands in each of them, behind a guard of its own.
+
+    Args:
+        text: the source.
+        headers: texts by the name in ``#include``.
+
+    Returns:
+        One text. Include guards and ``#pragma once`` of the headers are taken off.
+    """
+    repeated: set[str] = set()
+    while True:
+        places: dict[str, list[_Branches]] = {}
+        inlined = _inlined(text, headers, (), places, repeated)
+        more = {name for name, branches in places.items() if len(branches) > 1} - repeated
+        if not more:
+            return inlined
+        repeated |= more
+
+
+_Branches = tuple[tuple[str, int, int], ...]
+"""The branches of conditionals that an include stands in, outermost first: file, token of ``#if``, which branch."""
+
+
+def _inlined(
+    text: str,
+    headers: Mapping[str, str],
+    outer: _Branches,
+    places: dict[str, list[_Branches]],
+    repeated: Set[str],
+    file: str = "",
+) -> str:
+    """Put headers in place, and note in ``places`` in which branches each one stands."""
+    stream = TokenStream(text)
+    includes = {directive.index: directive.name for directive in preprocessor.includes(stream)}
+    inner: list[tuple[str, int, int]] = []
+    pieces: list[str] = []
+    position = 0
+    for index, token in enumerate(stream.tokens):
+        if token.directive in ("if", "ifdef", "ifndef"):
+            inner.append((file, index, 0))
+        elif token.directive in ("elif", "else") and inner:
+            inner[-1] = (file, inner[-1][1], inner[-1][2] + 1)
+        elif token.directive == "endif" and inner:
+            inner.pop()
+        name = includes.get(index)
+        if name is None or name not in headers:
+            continue
+        pieces.append(text[position : token.start])
+        position = token.end
+        here = (*outer, *inner)
+        stands = places.setdefault(name, [])
+        if any(here[: len(branches)] == branches for branches in stands):
+            continue
+        stands.append(here)
+        body = _inlined(_unguarded(headers[name]), headers, here, places, repeated, name).strip("\n")
+        if name in repeated:
+            guard = "INCLUDED_" + re.sub(r"\W+", "_", name).strip("_").upper()
+            body = f"#ifndef {guard}\n#define {guard}\n{body}\n#endif"
+        pieces.append(f"// ---- {name}\n{body}")
+    return "".join(pieces) + text[position:]
+
+
+def _unguarded(text: str) -> str:
+    """A header's text without ``#pragma once`` or the guard around all of it."""
+    stream = TokenStream(text)
+    tokens = stream.tokens
+    once = [t for t in tokens if t.directive == "pragma" and directive_body(t.text) == "once"]
+    spans = [(t.start, t.end) for t in once]
+    if len(tokens) > 2 and tokens[-1].directive == "endif" and tokens[1].directive == "define":
+        name = preprocessor.guard_name(tokens[0].directive, directive_body(tokens[0].text))
+        if name and directive_body(tokens[1].text) == name:
+            spans += [(t.start, t.end) for t in (tokens[0], tokens[1], tokens[-1])]
+    for start, end in sorted(spans, reverse=True):
+        text = text[:start] + text[end:].removeprefix("\n")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """One ``#if`` … ``#endif`` outside all others, or directly in a branch of another."""
+
+    branches: tuple[int, ...]
+    """Indices of ``#if``, ``#elif`` and ``#else``."""
+    end: int
+    """Index of ``#endif``."""
+    inner: tuple[tuple[Conditional, ...], ...]
+    """The conditionals in each branch."""
+
+
+def conditionals(unit: SourceFile) -> tuple[Conditional, ...]:
+    """Return the outermost conditionals of a text, in order; one without an end is left out with all it holds."""
+    found: list[Conditional] = []
+    opened: list[tuple[list[int], list[list[Conditional]]]] = []
+    for index, token in enumerate(unit.stream.tokens):
+        name = token.directive
+        if name in ("if", "ifdef", "ifndef"):
+            opened.append(([index], [[]]))
+        elif name in ("elif", "else") and opened:
+            opened[-1][0].append(index)
+            opened[-1][1].append([])
+        elif name == "endif" and opened:
+            branches, inner = opened.pop()
+            whole = Conditional(tuple(branches), index, tuple(tuple(part) for part in inner))
+            (opened[-1][1][-1] if opened else found).append(whole)
+    return tuple(found)
+
+
+def branch_lines(outermost: tuple[Conditional, ...]) -> list[int]:
+    """Return the indices of all lines that begin a branch."""
+    found: list[int] = []
+    for conditional in outermost:
+        found += conditional.branches
+        for inner in conditional.inner:
+            found += branch_lines(inner)
+    return found
+
+
+def conditional_edits(unit: SourceFile, outermost: tuple[Conditional, ...], taken: frozenset[int]) -> Iterator[Edit]:
+    """Yield the edits that leave the branches that were compiled, without their lines.
+
+    A condition that names a macro of the compiler's own (a leading underscore, or the prefix CUDA) may hold for one
+    compiler and not for another: it stays, and so does what follows it up to ``#endif``.
+
+    Args:
+        unit: the text.
+        outermost: its conditionals.
+        taken: indices of the lines whose branches were compiled.
+    """
+    brought = preprocessor.macro_words(unit.definitions)
+    for conditional in outermost:
+        yield from _edits(unit, conditional, taken, brought)
+
+
+def _edits(
+    unit: SourceFile, conditional: Conditional, taken: frozenset[int], brought: Mapping[str, frozenset[str]]
+) -> Iterator[Edit]:
+    tokens, text = unit.stream.tokens, unit.text
+    borders = (*conditional.branches, conditional.end)
+    for number, (index, following) in enumerate(pairwise(borders)):
+        if _depends_on_compiler(tokens[index].text, brought):
+            if number:  # the first line that stays opens the conditional
+                start = tokens[index].start
+                yield Edit(start, tokens[index].end, tokens[index].text.replace("elif", "if", 1))
+            return
+        start, behind = tokens[index].start, tokens[following].start
+        if index in taken:
+            yield Edit(start, _next_line(text, tokens[index].end), "")
+            for inner in conditional.inner[number]:
+                yield from _edits(unit, inner, taken, brought)
+            yield Edit(behind, _next_line(text, tokens[conditional.end].end), "")
+            return
+        yield Edit(start, behind, "")
+    yield Edit(tokens[conditional.end].start, _next_line(text, tokens[conditional.end].end), "")
+
+
+def _next_line(text: str, offset: int) -> int:
+    return offset + (text[offset : offset + 1] == "\n")
+
+
+def _depends_on_compiler(line: str, brought: Mapping[str, frozenset[str]]) -> bool:
+    words = set(preprocessor.words(directive_body(line)))
+    words |= {word for name in words for word in brought.get(name, ())}
+    return any(word.startswith(("_", "CUDA")) for word in words - _ALWAYS_DEFINED)

@@ -1,0 +1,150 @@
+"""What there is to ask the compiler about a text: expressions that may be constants, and choose between two codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from evokern.cuda_source.source_file import SourceFile
+from evokern.cuda_source.specialize.constant_names import ConstantNames, constant_names, declarations_within
+from evokern.cuda_source.specialize.statements import declarators, statement_end, statement_starts
+
+_CHOOSING = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||", "?", "!"))
+
+CERTAIN = frozenset(("condition", "assertion"))
+"""Kinds of questions about what the language asks a constant of, whatever the names in it mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An expression whose value, or whose truth, decides what stays of the text."""
+
+    kind: str
+    """``condition`` of an ``if constexpr``, ``assertion``, ``value`` (to be written out where it is known) or
+    ``choice`` (what stands before a ``?``)."""
+    first: int
+    """Index of the expression's first token."""
+    last: int
+    """Index of its last token."""
+    sides: tuple[tuple[int, int], ...] = ()
+    """Of a choice: first and last token of what stands before and behind the ``:``."""
+
+
+def questions(unit: SourceFile, macros: Mapping[str, str]) -> list[Question]:
+    """Return what to ask about a text.
+
+    Those are the conditions of ``if constexpr`` and ``static_assert``; initialisers of constexpr variables and array
+    bounds that compare or choose; calls of the text's constexpr functions and members of its constexpr variables; and
+    the conditions of ``A ? b : c`` where that is a whole initialiser or a whole returned expression. Where the language
+    does not ask for a constant, only what names nothing but constants is asked for. Sums and products of names are
+    not: written as they are, they tell where a number comes from.
+
+    Args:
+        unit: the text.
+        macros: values of the macros that come from outside.
+    """
+    return list(_Finder(unit, constant_names(unit, macros)).run())
+
+
+class _Finder:
+    def __init__(self, unit: SourceFile, names: ConstantNames) -> None:
+        self.unit = unit
+        self.stream = unit.stream
+        self.tokens = unit.stream.tokens
+        self.partner = unit.stream.partner
+        self.names = names
+        self.heads = {leaf.name_index for leaf in declarations_within(unit) if leaf.kind == "function"}
+
+    def run(self) -> Iterator[Question]:
+        starts = statement_starts(self.stream)
+        index = 0
+        while index < len(self.tokens):
+            text = self.tokens[index].text
+            if text in ("static_assert", "_Static_assert") and (parts := self.unit.arguments(index + 1)):
+                yield Question("assertion", *parts[0])
+                index = self.partner[index + 1]
+            elif text == "if" and self._text(index + 1) == "constexpr" and self._text(index + 2) == "(":
+                yield from self._condition(index + 2)
+            elif text == "return":
+                yield from self._choice(index + 1, statement_end(self.stream, index + 1))
+            elif text == "[" and self._chooses(index + 1, self.partner[index] - 1, frozenset("?")):
+                yield from self._value(index + 1, self.partner[index] - 1)
+                yield from self._choice(index + 1, self.partner[index] - 1)
+            elif self.tokens[index].kind == "word":
+                if index in starts:
+                    yield from self._initialisers(index)
+                yield from self._named(index)
+            index += 1
+
+    def _text(self, index: int) -> str:
+        return self.tokens[index].text if index < len(self.tokens) else ""
+
+    def _condition(self, opener: int) -> Iterator[Question]:
+        first, last = opener + 1, self.partner[opener] - 1
+        first = max([first, *(i + 1 for i in range(first, last) if self.tokens[i].text == ";")])
+        if self._repeatable(first, last):
+            yield Question("condition", first, last)
+
+    def _initialisers(self, start: int) -> Iterator[Question]:
+        """What the initialisers of the variables that a statement declares are asked."""
+        for name, first, last in declarators(self.stream, start, statement_end(self.stream, start)):
+            if first > last or self.tokens[first].text == "{":
+                continue
+            constant = "constexpr" in {token.text for token in self.tokens[start:name]}
+            if constant and self._repeatable(first, last) and self._chooses(first, last, _CHOOSING):
+                yield Question("value", first, last)
+            yield from self._choice(first, last)
+
+    def _choice(self, first: int, last: int) -> Iterator[Question]:
+        """The condition of a ``?`` that an expression consists of, and of those that its sides consist of."""
+        query = first
+        while query <= last and self.tokens[query].text != "?":
+            query = self.partner.get(query, query) + 1
+        colon = self._colon(query + 1, last)
+        if colon is not None and self._certain(first, query - 1) and self._repeatable(first, last):
+            sides = ((query + 1, colon - 1), (colon + 1, last))
+            yield Question("choice", first, query - 1, sides)
+            for side in sides:
+                yield from self._choice(*side)
+
+    def _colon(self, index: int, last: int) -> int | None:
+        """Index of the ``:`` that belongs to a ``?`` before ``index``."""
+        depth = 0
+        while index <= last:
+            text = self.tokens[index].text
+            if text == ":" and depth == 0:
+                return index
+            depth += {"?": 1, ":": -1}.get(text, 0)
+            index = self.partner.get(index, index) + 1
+        return None
+
+    def _named(self, index: int) -> Iterator[Question]:
+        """``function(...)`` and ``variable.member``."""
+        text, following = self.tokens[index].text, self._text(index + 1)
+        if index in self.heads or (index and self.tokens[index - 1].text in (".", "->", "::")):
+            return
+        if text in self.names.functions and following == "(":
+            yield from self._value(index, self.partner[index + 1])
+        elif text in self.names.values and following == "." and self._text(index + 3) not in ("(", ".", "["):
+            yield from self._value(index, index + 2)
+
+    def _value(self, first: int, last: int) -> Iterator[Question]:
+        if self._certain(first, last):
+            yield Question("value", first, last)
+
+    def _chooses(self, first: int, last: int, operators: frozenset[str]) -> bool:
+        return any(token.text in operators for token in self.tokens[first : last + 1])
+
+    def _certain(self, first: int, last: int) -> bool:
+        """Whether an expression names constants alone."""
+        for index in range(first, last + 1):
+            if self.tokens[index].kind == "word" and (index == first or self.tokens[index - 1].text != "."):
+                known = self.names.functions if self._text(index + 1) == "(" else self.names.values
+                if self.tokens[index].text not in known:
+                    return False
+        return self._repeatable(first, last)
+
+    def _repeatable(self, first: int, last: int) -> bool:
+        """Whether tokens can be written twice: no lambda, no preprocessor line, nothing cut off."""
+        inside = self.tokens[first : last + 1]
+        return bool(inside) and not any(t.kind == "directive" or t.text in ("{", "}", ";") for t in inside)

@@ -1,0 +1,110 @@
+"""What nothing refers to any more, taken out: device helpers, constants, types, macros."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from evokern.cuda_source import preprocessor
+from evokern.cuda_source.declarations import CppDeclaration
+from evokern.cuda_source.lexer import directive_body
+from evokern.cuda_source.source_file import SourceFile
+from evokern.cuda_source.specialize.layout import Layout, apply
+
+_STORED = frozenset(("__constant__", "__device__", "__managed__", "__shared__"))
+_DROPPABLE = frozenset(("function", "class", "enum", "variable", "alias", "typedef", "using"))
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+def drop_unreferenced(text: str, entries: Iterable[str] = ()) -> str:
+    """Take out the declarations that no kernel reaches, and the macros that nothing names.
+
+    A declaration stays when any text that stays names it, so a coincidence of names keeps too much, never too little.
+    Variables in device memory stay: a host may write to them.
+
+    Args:
+        text: the source.
+        entries: the kernels that are launched, by name; every ``__global__`` function when empty.
+
+    Returns:
+        The shorter source.
+    """
+    wanted = frozenset(entries)
+    while (shorter := _drop_macros(_drop_declarations(text, wanted))) != text:
+        text = shorter
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _drop_declarations(text: str, entries: frozenset[str]) -> str:
+    unit = SourceFile("", text)
+    macros = preprocessor.macro_words(unit.definitions)
+    mentions = {id(leaf): _words(unit, leaf, macros) for leaf in unit.leaves}
+    by_name: dict[str, list[CppDeclaration]] = {}
+    for leaf in unit.leaves:
+        for name in leaf.names:
+            by_name.setdefault(name, []).append(leaf)
+    conditions = {
+        word for t in unit.stream.tokens if t.kind == "directive" for word in _condition_words(t.directive, t.text)
+    }
+    waiting = [leaf for leaf in unit.leaves if _is_root(unit, leaf, entries) or set(leaf.names) & conditions]
+    kept: set[int] = set()
+    while waiting:
+        leaf = waiting.pop()
+        if id(leaf) in kept:
+            continue
+        kept.add(id(leaf))
+        for word in mentions[id(leaf)]:
+            waiting += by_name.get(word, ())
+    layout = Layout(unit)
+    return apply(text, [layout.removal(leaf.first, leaf.last) for leaf in unit.leaves if id(leaf) not in kept])
+
+
+def _words(unit: SourceFile, leaf: CppDeclaration, macros: dict[str, frozenset[str]]) -> set[str]:
+    found: set[str] = set()
+    for index in range(leaf.first, leaf.last + 1):
+        token = unit.stream.tokens[index]
+        if token.kind == "word":
+            found |= {token.text} | macros.get(token.text, frozenset())
+        elif token.kind == "directive":
+            found |= preprocessor.words(directive_body(token.text))
+    return found
+
+
+def _condition_words(directive: str, text: str) -> frozenset[str]:
+    return preprocessor.words(directive_body(text)) if directive in ("if", "elif", "pragma") else frozenset()
+
+
+def _is_root(unit: SourceFile, leaf: CppDeclaration, entries: frozenset[str]) -> bool:
+    head = {unit.stream.tokens[i].text for i in leaf.head}
+    expanded = head | {word for d in unit.definitions if d.name in head for word in preprocessor.words(d.value)}
+    if leaf.kind not in _DROPPABLE or "operator" in leaf.names:
+        return True
+    if leaf.kind == "function" and "__global__" in expanded:
+        return not entries or any(_means(entry, name) for entry in entries for name in leaf.names)
+    return leaf.kind == "variable" and bool(expanded & _STORED)
+
+
+def _means(entry: str, name: str) -> bool:
+    """Tell whether an entry (plain, qualified, mangled, with template arguments) may be a kernel declared by a name."""
+    if entry.startswith("_Z"):
+        return f"{len(name)}{name}" in entry  # Itanium C++ ABI, section 5.1.2: a source name behind its length
+    return entry.partition("<")[0].rpartition("::")[2].strip() == name
+
+
+def _drop_macros(text: str) -> str:
+    """Take out definitions whose names stand nowhere else."""
+    unit = SourceFile("", text)
+    used: set[str] = {token.text for token in unit.stream.tokens if token.kind == "word"}
+    for token in unit.stream.tokens:
+        if token.kind == "directive" and token.directive not in ("define", "undef"):
+            used |= preprocessor.words(directive_body(token.text))
+    bodies = preprocessor.macro_words(unit.definitions)
+    used |= {word for name in used for word in bodies.get(name, ())}
+    layout = Layout(unit)
+    gone = [d.index for d in unit.definitions if d.name not in used]
+    gone += [
+        index
+        for index, token in enumerate(unit.stream.tokens)
+        if token.directive == "undef" and not set(_WORD.findall(token.text)[1:2]) & used
+    ]
+    return apply(text, [layout.removal(index, index) for index in gone])

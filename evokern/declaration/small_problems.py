@@ -1,0 +1,64 @@
+"""On which problems a simulated device runs the gate: the kernel's small ones that this candidate can run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evokern.declaration.feasibility import check
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Config
+from evokern.errors import KernelError
+from evokern.hardware.profiles import Profile
+
+MOST = 2
+"""Small problems of one candidate: one with tails and one without, in about a second."""
+
+MOST_ELEMENTS = 1 << 18
+"""A study's own problem with more elements than this takes minutes to run whole."""
+
+
+def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
+    """Return a small problem; where every part names its field (`B=1,S=72`) the rest is as in the study's problem.
+
+    Raises:
+        KernelError: the text is no problem of this kernel.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if all("=" in part for part in parts):
+        changes = {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
+        known = {name.lower(): name for name in like}
+        for name in changes:
+            if name.lower() not in known:
+                raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r}, which is no field")
+        return kernel.problem({**like, **{known[name.lower()]: value for name, value in changes.items()}})
+    return kernel.problem(text)
+
+
+def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:
+    """Return the problems that a candidate's gate runs on: small ones that it can run, or the study's own if small.
+
+    Empty when there is none: the candidate cannot be checked here.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problems: the study's problems.
+        chip: limits to keep.
+    """
+    chosen: list[Problem] = []
+    for problem in problems:
+        mine: list[Problem] = []
+        for text in kernel.workload.small_problems:
+            small = small_problem(kernel, text, problem)
+            if small not in chosen and check(kernel, config, [small], chip, essential=True) is None:
+                mine.append(small)
+            if len(mine) == MOST:
+                break
+        chosen += mine
+    if chosen or max(_elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:
+        return tuple(chosen)
+    return tuple(problems)
+
+
+def _elements(kernel: Kernel, config: Config, problem: Problem) -> int:
+    return sum(tensor.elements for tensor in kernel.workload.tensors(problem, config).values())

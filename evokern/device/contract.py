@@ -1,0 +1,134 @@
+"""The contract of every device: evaluate these candidates of this task, in any order, and survive whatever they do.
+
+A device is live (a GPU), simulated (the kernel's PTX on the CPU) or recorded (a table of answers). The search engine
+talks to all of them through `Device` alone: it submits a request per trial and polls for answers. What a candidate does
+never raises here; it becomes an `Evaluation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Config
+from evokern.hardware.profiles import Profile
+from evokern.measurement.roofline import Rates
+from evokern.study.settings import Study
+from evokern.study.trial import Evaluation, Timing
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the candidates are candidates of."""
+
+    kernel: Kernel
+    """The loaded kernel; worker processes load it again from `kernel.folder`."""
+    problems: tuple[Problem, ...]
+    """The study's problems, in order."""
+    study: Study
+    """Gate, timing and simulation settings."""
+    known: Mapping[str, tuple[int, Evaluation]] = field(default_factory=dict)
+    """Fingerprint → (trial number, evaluation) of what this study has evaluated before."""
+
+
+@dataclass(frozen=True)
+class BaselineResult:
+    """What a baseline took, measured exactly as candidates are."""
+
+    name: str
+    """The baseline's name."""
+    timings: tuple[Timing, ...] = ()
+    """One per problem; empty when it could not run."""
+    error: str = ""
+    """Why it could not run or was wrong, empty when it was fine."""
+
+
+@dataclass(frozen=True)
+class StartReport:
+    """What a device found when it opened."""
+
+    baselines: tuple[BaselineResult, ...] = ()
+    """Every baseline that was tried."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Driver, compiler, clocks, library versions: kept with the study's session."""
+    notes: tuple[str, ...] = ()
+    """What the user should know: a foreign load on the GPU, a missing profiler."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One candidate to evaluate."""
+
+    number: int
+    """Trial number."""
+    config: Config
+    """A canonical, feasible configuration."""
+    elite_us: float | None = None
+    """Time to race against, in µs; None runs to the stopping rule."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a request."""
+
+    number: int
+    """Trial number."""
+    evaluation: Evaluation
+    """Outcome and evidence."""
+
+
+class Device(Protocol):
+    """Evaluates candidates; one search at a time."""
+
+    @property
+    def identity(self) -> str:
+        """Model that a study is bound to: `NVIDIA H200`, `sim:l4`, `replay:convolution-a100`."""
+
+    @property
+    def predicted(self) -> bool:
+        """Whether times are predicted, not measured."""
+
+    @property
+    def profile(self) -> Profile:
+        """The chip's limits and peak rates."""
+
+    @property
+    def window(self) -> int:
+        """Default number of trials in flight for a new study."""
+
+    @property
+    def diagnoses(self) -> bool:
+        """Whether a crash or a hang says so little here that the simulated device is asked for its cause."""
+
+    def start(self, task: Task) -> StartReport:
+        """Open workers, prove the gate's power, measure the baselines.
+
+        Raises:
+            UsageError: the device, the compiler or the workload cannot work as asked.
+        """
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate; returns at once."""
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+
+    def busy_s(self) -> float:
+        """Return the seconds since `start` in which a candidate, its gate or its timing held the device."""
+
+    def close(self) -> None:
+        """Stop every worker; safe to call twice."""
+
+
+@runtime_checkable
+class Rated(Protocol):
+    """A started device that knows, or measures, how fast it copies and multiplies."""
+
+    def rates(self) -> Rates:
+        """Return its rates; nothing can be submitted after.
+
+        Raises:
+            EvokernError: they cannot be measured.
+        """

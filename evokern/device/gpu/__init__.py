@@ -1,0 +1,1 @@
+"""A live GPU: compiled candidates launched, judged and timed in worker processes."""

@@ -1,0 +1,257 @@
+"""Loading and launching a candidate through the driver API (cuda-bindings), and waiting for it with a limit.
+
+Everything runs on torch's current stream, so that torch's own operations and the candidate's launches keep their order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from evokern.compile.records import Built, Program
+from evokern.declaration.kernel import L2Window, Launch, Scalar
+from evokern.gate.check import Call, RunFailed
+from evokern.study.trial import Outcome
+
+_CTYPES: Mapping[str, Any] = {
+    "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
+    "f32": ctypes.c_float, "f64": ctypes.c_double,
+}  # fmt: skip
+_SPIN_S = 0.002
+
+
+def check(answer: tuple[Any, ...]) -> Any:
+    """Return what a driver call returned beside its error code.
+
+    Raises:
+        RunFailed: the call failed; the evidence names the CUDA error.
+    """
+    error, *values = answer
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RunFailed(Outcome.CRASHED, {"error": error_name(error)})
+    return values[0] if len(values) == 1 else values
+
+
+def error_name(error: Any) -> str:
+    """Return a CUDA error's name, for example `CUDA_ERROR_MISALIGNED_ADDRESS`."""
+    _, name = driver.cuGetErrorName(error)
+    return name.decode() if name else str(error)
+
+
+def context_error() -> str | None:
+    """Return the error that makes this process's context unusable, or None while it is fine."""
+    (error,) = driver.cuCtxSynchronize()
+    return None if error == driver.CUresult.CUDA_SUCCESS else error_name(error)
+
+
+class Candidate:
+    """A built candidate, loaded."""
+
+    def __init__(self, built: Built) -> None:
+        """Load every program.
+
+        Raises:
+            RunFailed: the driver refuses the machine code.
+        """
+        self.built = built
+        self._modules = [_load(program) for program in built.programs]
+        self._functions: dict[tuple[int, str], Any] = {}
+        self._shared_limits: dict[tuple[int, str], int] = {}
+        self._wants_window = any(launch.l2_window for build in built.builds for launch in build.launches)
+        if self._wants_window:
+            _set_persisting_l2(enabled=True)
+
+    def unload(self) -> None:
+        """Free the modules; the context must be healthy."""
+        if self._wants_window:
+            _set_persisting_l2(enabled=False)
+        for module in self._modules:
+            driver.cuModuleUnload(module)
+
+    def prepare(self, program: int, call: Call) -> PreparedCall:
+        """Return a call with its arguments laid out, ready to be enqueued any number of times.
+
+        Raises:
+            RunFailed: a launch asks for more than the GPU has.
+        """
+        launches = [self._launch(program, launch, call.arguments) for launch in call.launches]
+        return PreparedCall(launches, [call.arguments[name] for name in call.zeroed])
+
+    def _launch(self, program: int, launch: Launch, arguments: Mapping[str, torch.Tensor]) -> _PreparedLaunch:
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+        config.sharedMemBytes = launch.shared_bytes
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        attributes = _attributes(launch, arguments)
+        config.attrs = attributes
+        config.numAttrs = len(attributes)
+        values = [_value(argument, arguments) for argument in launch.args]
+        pointers = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
+        return _PreparedLaunch(config, self._function(program, launch), values, pointers)
+
+    def _function(self, program: int, launch: Launch) -> Any:
+        key = (program, launch.entry)
+        if key not in self._functions:
+            symbol = self.built.programs[program].lowered[launch.entry]
+            self._functions[key] = check(driver.cuModuleGetFunction(self._modules[program], symbol.encode()))
+        function = self._functions[key]
+        # Problems may share a module, and calls prepared earlier are launched again: the limit only ever grows.
+        if launch.shared_bytes > self._shared_limits.get(key, 0):
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(driver.cuFuncSetAttribute(function, attribute, launch.shared_bytes))
+            self._shared_limits[key] = launch.shared_bytes
+        if launch.cluster and _product(launch.cluster) > 8:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            check(driver.cuFuncSetAttribute(function, attribute, 1))
+        return function
+
+
+class _PreparedLaunch:
+    def __init__(self, config: Any, function: Any, values: list[Any], pointers: Any) -> None:
+        self._config = config
+        self._function = function
+        self._values = values
+        self._pointers = pointers
+        self._address = ctypes.addressof(pointers)
+
+    def enqueue(self) -> None:
+        (error,) = driver.cuLaunchKernelEx(self._config, self._function, self._address, 0)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RunFailed(Outcome.CRASHED, {"error": error_name(error)})
+
+
+class PreparedCall:
+    """One launch sequence with its buffers bound."""
+
+    def __init__(self, launches: Sequence[_PreparedLaunch], zeroed: Sequence[torch.Tensor]) -> None:
+        self._launches = launches
+        self._zeroed = zeroed
+
+    def enqueue(self) -> None:
+        """Put the whole sequence on the current stream (or into the graph being captured).
+
+        Raises:
+            RunFailed: the driver refuses a launch.
+        """
+        for tensor in self._zeroed:
+            tensor.zero_()
+        for launch in self._launches:
+            launch.enqueue()
+
+
+class GpuRunner:
+    """The gate's runner on the GPU."""
+
+    def __init__(self, candidate: Candidate, program: int, hang_s: float) -> None:
+        """Make a runner.
+
+        Args:
+            candidate: what to run.
+            program: which of its programs.
+            hang_s: seconds after which one launch sequence counts as hung.
+        """
+        self._candidate = candidate
+        self._program = program
+        self._hang_s = hang_s
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Run the first call alone, so that most failures show at once, then all others.
+
+        Raises:
+            RunFailed: a launch failed or did not end.
+        """
+        for batch in (calls[:1], calls[1:]):
+            for call in batch:
+                self._candidate.prepare(self._program, call).enqueue()
+            finish(self._hang_s * max(len(batch), 1), self._hang_s)
+
+
+def finish(limit_s: float, hang_s: float | None = None) -> None:
+    """Wait until everything on the current stream is done.
+
+    Args:
+        limit_s: longest wait.
+        hang_s: limit that the record of a hung candidate names; None for `limit_s`.
+
+    Raises:
+        RunFailed: a kernel crashed, or the limit passed.
+    """
+    event = new_event()
+    event.record()
+    handle = driver.CUevent(event.cuda_event)
+    began = time.perf_counter()
+    while True:
+        (error,) = driver.cuEventQuery(handle)
+        if error == driver.CUresult.CUDA_SUCCESS:
+            return
+        if error != driver.CUresult.CUDA_ERROR_NOT_READY:
+            raise RunFailed(Outcome.CRASHED, {"error": error_name(error)})
+        waited = time.perf_counter() - began
+        if waited > limit_s:
+            raise RunFailed(Outcome.HUNG, {"limit_s": limit_s if hang_s is None else hang_s})
+        if waited > _SPIN_S:
+            time.sleep(0.0002)
+
+
+def new_event(timing: bool = False) -> torch.cuda.Event:
+    """Return an event."""
+    return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]
+
+
+def _load(program: Program) -> Any:
+    return check(driver.cuModuleLoadData(program.cubin))
+
+
+def _value(argument: str | Scalar, arguments: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(argument, Scalar):
+        return _CTYPES[argument.dtype](argument.value)
+    return ctypes.c_void_p(arguments[argument].data_ptr())
+
+
+def _attributes(launch: Launch, arguments: Mapping[str, torch.Tensor]) -> list[Any]:
+    attributes: list[Any] = []
+    if launch.cluster:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = launch.cluster
+        attributes.append(attribute)
+    if launch.l2_window:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+        _fill_window(attribute.value.accessPolicyWindow, launch.l2_window, arguments[launch.l2_window.tensor])
+        attributes.append(attribute)
+    return attributes
+
+
+def _fill_window(window: Any, wish: L2Window, tensor: torch.Tensor) -> None:
+    largest = _attribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)
+    window.base_ptr = tensor.data_ptr()
+    window.num_bytes = min(tensor.numel() * tensor.element_size(), largest)
+    window.hitRatio = wish.hit_ratio
+    window.hitProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_PERSISTING
+    window.missProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_STREAMING
+
+
+def _set_persisting_l2(enabled: bool) -> None:
+    """Set aside as much L2 as the GPU allows for persisting lines, or none: a window has no effect without.
+
+    `cuCtxResetPersistingL2Cache` is never called: after the seventh call every launch of its context took 0.17 µs more
+    (an empty kernel 0.75 instead of 0.58; H200, driver 580, 2026-11-22).
+    """
+    size = _attribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE) if enabled else 0
+    driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, size)
+
+
+def _attribute(which: Any) -> int:
+    device = check(driver.cuCtxGetDevice())
+    return int(check(driver.cuDeviceGetAttribute(which, device)))
+
+
+def _product(extents: tuple[int, int, int]) -> int:
+    return extents[0] * extents[1] * extents[2]

@@ -1,0 +1,92 @@
+"""What a live device asks its worker, and Nsight Compute's program: records that travel between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evokern.compile.records import Built
+from evokern.declaration.kernel import Problem
+from evokern.declaration.space import Config
+from evokern.study.discovery import WorkerContext
+from evokern.study.settings import GateSettings, TimingSettings
+
+
+@dataclass(frozen=True)
+class GpuSettings:
+    """What every job of a study shares."""
+
+    context: WorkerContext
+    """The kernel, the study's problems, and the GPU with the peak rates below which no time can be true."""
+    gate: GateSettings
+    """How candidates are checked."""
+    timing: TimingSettings
+    """How they are timed."""
+    device_index: int
+    """The GPU's number for the driver."""
+    turn: Path
+    """File whose lock says which worker uses the GPU: a spare warms up while no candidate is being timed."""
+    warm_config: Config
+    """Candidate whose buffers a worker prepares while it starts."""
+
+
+@dataclass(frozen=True)
+class Prove:
+    """Prove the gate's power and measure the baselines."""
+
+
+@dataclass(frozen=True)
+class MeasureRates:
+    """Measure how fast the GPU copies and multiplies."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Check and time one candidate."""
+
+    config: Config
+    """Its configuration."""
+    built: Built
+    """Its programs and launches."""
+    elite_us: float | None
+    """Time to race against, µs."""
+
+
+@dataclass(frozen=True)
+class WatchedCall:
+    """One call of a candidate for Nsight Compute to watch."""
+
+    folder: Path
+    """The kernel's folder."""
+    problem: Problem
+    """The problem."""
+    config: Config
+    """The candidate."""
+    built: Built
+    """Its programs and launches."""
+    device_index: int
+    """The GPU's number for the driver."""
+    limit_s: float = 120.0
+    """Seconds after which a call counts as hung; every launch is replayed some dozen times."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A candidate of a playoff."""
+
+    config: Config
+    """Its configuration; for a baseline the one whose buffers it uses."""
+    built: Built | None
+    """Its programs; None for a baseline."""
+    baseline: str = ""
+    """Name of a baseline."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Measure these candidates in turn."""
+
+    entrants: tuple[Entrant, ...]
+    """Who takes part."""
+    samples: int
+    """Samples of each."""

@@ -1,0 +1,294 @@
+"""A GPU as a device: a compile pool ahead of it, one isolated worker on it, a warm spare beside that one."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from evokern.compile.cache import default_directory
+from evokern.compile.headers import cuda_major
+from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.compile.records import Built
+from evokern.declaration.space import Config
+from evokern.device._first import first_candidate, require_built
+from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_alone
+from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
+from evokern.device.gpu.jobs import Entrant, Evaluate, GpuSettings, MeasureRates, Prove, Round
+from evokern.device.gpu.kept_rates import keep_rates, kept_rates
+from evokern.device.gpu.lock import GpuLock
+from evokern.device.gpu.nvml import Monitor
+from evokern.device.gpu.profile import LiveGpu, live_gpu
+from evokern.errors import DeviceError
+from evokern.hardware.driver import driver_version
+from evokern.hardware.profiles import Profile, limits_for
+from evokern.measurement.roofline import Rates
+from evokern.study.discovery import WorkerContext
+from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
+
+_LOGGER = logging.getLogger("evokern")
+_GPU_PRELOAD = ("torch", "cuda.bindings.driver", "evokern.device.gpu.worker")
+_START_DEADLINE_S = 600.0
+_RATES_DEADLINE_S = 5.0
+"""Seconds for what takes a tenth of one."""
+_RATES_PATIENCE_S = 5.0
+"""Seconds that a candidate may take to end which the end of a search left on the GPU."""
+_FOREIGN_PERIOD_S = 5.0
+_BUSY_PERCENT = 15
+_COMPILES_AHEAD = 3
+"""Trials in flight for each compile worker: the slowest compiles take about three times the mean (of 60 candidates of
+`attention`, 2026-11-21), and while one of them runs, no trial more than a window after it can be proposed."""
+_EXECUTED_AHEAD = 3
+"""Compiled candidates that the GPU's worker holds, the one it works on included: it never waits for this process."""
+_SPARES = 2
+"""Spare GPU workers: two, since the one that takes over must be replaced while the next candidate may crash too."""
+
+
+class LiveDevice:
+    """One GPU of this machine."""
+
+    def __init__(self, gpu: LiveGpu) -> None:
+        """Make a device for a GPU; `start` opens its workers."""
+        self._gpu = gpu
+        _require_packages(gpu)
+        # Importing torch takes seconds; it begins while the kernel folder is still being read. Compile workers need it
+        # too where `kernel.py` imports it.
+        self._servers = [ForkServer(_GPU_PRELOAD), ForkServer((*PRELOAD, "torch"))]
+        self._monitor = Monitor(gpu.pci_bus_id)
+        self._lock: GpuLock | None = None
+        self._pools: list[WorkerPool] = []
+        self._pipeline: Pipeline | None = None
+        self._foreign: list[int] = []
+        self._suspects: list[int] = []
+        self._foreign_asked = 0.0
+
+    @property
+    def identity(self) -> str:
+        """The GPU's model."""
+        return self._gpu.model
+
+    @property
+    def predicted(self) -> bool:
+        """Times come from a clock."""
+        return False
+
+    @property
+    def profile(self) -> Profile:
+        """The GPU's limits and peak rates."""
+        return self._gpu.profile
+
+    @property
+    def window(self) -> int:
+        """Default number of trials in flight for a new study: what keeps this machine's cores and the GPU at work."""
+        return _COMPILES_AHEAD * _compile_workers() + 2 * _EXECUTED_AHEAD
+
+    @property
+    def diagnoses(self) -> bool:
+        """A GPU names an error, and neither line nor access."""
+        return True
+
+    def start(self, task: Task) -> StartReport:
+        """Open compile pool and GPU worker side by side, prove the gate's power, measure the baselines.
+
+        Raises:
+            UsageError: GPU, compiler, kernel folder or workload cannot work as asked.
+        """
+        self._lock = lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
+        profile = limits_for(self._gpu.profile, task.study.limits)
+        first = first_candidate(task, profile)
+        notes = self._foreign_load()
+        compilers, executors = self._open_pools(task, profile, first, lock.turn)
+        built = run_alone(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
+        require_built(task, built)
+        _LOGGER.info("the default candidate is compiled")
+        executors.wait_ready()
+        _LOGGER.info("the GPU's worker is ready")
+        baselines: tuple[BaselineResult, ...] = run_alone(executors, Prove(), _START_DEADLINE_S, "start of the study")
+        _LOGGER.info("the gate's power is proved, the baselines are measured")
+        executors.keep_spares(_SPARES)
+        hang_s = task.study.timing.hang_s
+        self._pipeline = Pipeline(
+            compilers,
+            executors,
+            job=_job,
+            # The worker reports a hang itself; it is killed only when it is stuck inside the driver.
+            deadline_s=30.0 + 10.0 * hang_s,
+            known=task.known,
+            hang_s=hang_s,
+        )
+        self._pipeline.begin()
+        environment: dict[str, Any] = {
+            "gpu": self._gpu.model,
+            "uuid": self._gpu.uuid,
+            "driver": driver_version(),
+            "driver_cuda": self._gpu.driver,
+            **(compilers.greeting or {}),
+            **(executors.greeting or {}),
+        }
+        rates = kept_rates(self._gpu.uuid, driver_version() or self._gpu.driver)
+        if rates is not None:
+            environment["rates"] = asdict(rates)
+        if self._monitor.problem:
+            notes.append(self._monitor.problem)
+        return StartReport(baselines, environment, tuple(notes))
+
+    def _open_pools(self, task: Task, profile: Profile, first: Config, turn: Path) -> tuple[WorkerPool, WorkerPool]:
+        size = min(_compile_workers(), task.study.window or self.window)
+        context = WorkerContext(task.kernel.folder, task.problems, profile)
+        settings = CompileSettings(context, default_directory())
+        gpu_settings = GpuSettings(
+            context=replace(context, profile=self._gpu.profile),
+            gate=task.study.gate,
+            timing=task.study.timing,
+            device_index=self._gpu.index,
+            turn=turn,
+            warm_config=first,
+        )
+        spec = WorkerSpec("evokern.device.gpu.worker:GpuWorker", gpu_settings)
+        executors = WorkerPool(self._servers[0], spec, size=1, depth=_EXECUTED_AHEAD)
+        self._pools.append(executors)
+        compilers = WorkerPool(self._servers[1], compile_spec(settings), size=size)
+        self._pools.append(compilers)
+        return compilers, executors
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate; returns at once."""
+        self._running().submit(request)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        answers = self._running().poll(timeout_s)
+        if time.monotonic() - self._foreign_asked > _FOREIGN_PERIOD_S:
+            self._foreign_asked = time.monotonic()
+            seen = self._monitor.foreign(self._pools[0].processes)
+            # A worker of ours that is starting or ending can look foreign once.
+            self._foreign = [pid for pid in seen if pid in self._suspects]
+            self._suspects = seen
+        if not self._foreign:
+            return answers
+        return [_beside(answer, self._foreign) for answer in answers]
+
+    def busy_s(self) -> float:
+        """Return the seconds since `start` in which a candidate, its gate or its timing held the GPU."""
+        return self._pipeline.busy_s() if self._pipeline else 0.0
+
+    def rounds(
+        self, task: Task, candidates: Sequence[Config | str]
+    ) -> Callable[[Sequence[int], int], Sequence[Sequence[float]]]:
+        """Return what plays a round of a playoff between candidates; nothing can be submitted after.
+
+        Args:
+            task: what the device was started with.
+            candidates: configurations, and names of baselines.
+
+        Raises:
+            DeviceError: a candidate does not compile any more.
+        """
+        self._running().close()
+        self._pipeline = None
+        executors, compilers = self._pools
+        first = first_candidate(task, limits_for(self._gpu.profile, task.study.limits))
+        entrants = []
+        for candidate in candidates:
+            if isinstance(candidate, str):
+                entrants.append(Entrant(first, None, candidate))
+                continue
+            built = run_alone(compilers, candidate, COMPILE_DEADLINE_S, "compile of an elite")
+            if not isinstance(built, Built):
+                raise DeviceError(f"an elite does not compile any more: {built.reason}")
+            entrants.append(Entrant(candidate, built))
+
+        def play(alive: Sequence[int], samples: int) -> Sequence[Sequence[float]]:
+            job = Round(tuple(entrants[index] for index in alive), samples)
+            taken: Sequence[Sequence[float]] = run_alone(executors, job, _START_DEADLINE_S, "a round of the playoff")
+            return taken
+
+        return play
+
+    def rates(self) -> Rates:
+        """Return how fast the GPU copies and multiplies, measured once for each GPU and driver.
+
+        Nothing can be submitted after.
+
+        Raises:
+            EvokernError: it cannot be measured.
+        """
+        driver = driver_version() or self._gpu.driver
+        known = kept_rates(self._gpu.uuid, driver)
+        if known is None:
+            self._running().close()
+            what = "copy and matrix product"
+            known = run_alone(self._pools[0], MeasureRates(), _RATES_DEADLINE_S, what, _RATES_PATIENCE_S)
+            keep_rates(self._gpu.uuid, driver, known)
+        return known
+
+    def close(self) -> None:
+        """Stop every worker; safe to call twice."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+        for pool in self._pools:
+            pool.close()
+        for server in self._servers:
+            server.close()
+        self._pools.clear()
+        self._servers.clear()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            raise DeviceError(f"{self._gpu.model} was not started")
+        return self._pipeline
+
+    def _foreign_load(self) -> list[str]:
+        notes = []
+        others = self._monitor.foreign(())
+        if others:
+            listed = ", ".join(map(str, others))
+            notes.append(f"other processes compute on {self._gpu.model} ({listed}): times may be disturbed")
+        busy = self._monitor.utilisation()
+        if not others and busy is not None and busy >= _BUSY_PERCENT:
+            notes.append(f"{self._gpu.model} is {busy} % busy with something else: times may be disturbed")
+        return notes
+
+
+def open_live(name: str) -> LiveDevice:
+    """Return the GPU that `auto`, `cuda` or `cuda:N` means.
+
+    Raises:
+        DeviceError: there is no such GPU.
+    """
+    _, _, number = name.partition(":")
+    if number and not number.isdecimal():
+        raise DeviceError(f"device {name!r}: write cuda:N with N the GPU's number, for example cuda:0")
+    return LiveDevice(live_gpu(int(number or 0)))
+
+
+def _compile_workers() -> int:
+    # The GPU's worker and this process keep about one core at work, and go before compiles where they need two.
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+def _job(work: CompiledRequest) -> Evaluate:
+    return Evaluate(work.request.config, work.built.machine_code(), work.request.elite_us)
+
+
+def _beside(answer: Answer, foreign: Sequence[int]) -> Answer:
+    evidence = {**answer.evaluation.evidence, "foreign_load": list(foreign)}
+    return replace(answer, evaluation=replace(answer.evaluation, evidence=evidence))
+
+
+def _require_packages(gpu: LiveGpu) -> None:
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+        extra = f"cuda{min(int(gpu.driver.split('.')[0]), 13)}"
+        raise DeviceError(f"cuda-bindings is not installed, which launches candidates: pip install 'evokern[{extra}]'")
+    if int(gpu.driver.split(".")[0]) < cuda_major():
+        raise DeviceError(
+            f"the driver supports CUDA {gpu.driver}, but the CuPy that is installed is for CUDA {cuda_major()}: "
+            f"pip install 'evokern[cuda12]', or update the driver"
+        )

@@ -1,0 +1,109 @@
+"""One round of a playoff on the GPU: everything loaded anew, new inputs, samples of all candidates in turn.
+
+Candidates with the same tensors work on the same buffers: where a buffer lies in memory can change a time by more than
+what a playoff decides about (two loads of one program on buffers of their own were told apart on an H200).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evokern.declaration.kernel import Problem, Tensor
+from evokern.device.gpu.cuda import Candidate
+from evokern.device.gpu.graph_clock import GraphClock
+from evokern.device.gpu.jobs import Entrant, Round
+from evokern.device.gpu.timed_runs import TimedRuns
+from evokern.errors import DeviceError
+from evokern.gate.bench import Bench
+from evokern.gate.check import RunFailed
+from evokern.gate.verdict import judge
+from evokern.measurement.statistics import geometric_mean
+
+
+@dataclass(frozen=True)
+class _Course:
+    """One candidate at one problem, ready to be timed."""
+
+    clock: GraphClock
+    bench: Bench
+    problem: Problem
+    name: str
+
+
+def play_round(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
+    """Load, warm up and sample every candidate in turn.
+
+    Returns:
+        Samples of each entrant in µs a call, over several problems their geometric mean; samples at one position were
+        taken one after the other.
+
+    Raises:
+        DeviceError: a candidate's timed runs left wrong results, or it crashed or hung.
+    """
+    try:
+        return _play(runs, job)
+    except RunFailed as failed:
+        raise DeviceError(f"a candidate failed in the playoff: {failed.outcome.value}, {failed.evidence}") from failed
+
+
+def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
+    loaded = [Candidate(one.built) if one.built else None for one in job.entrants]
+    benches: list[tuple[Problem, dict[str, Tensor], Bench]] = []
+    rows = []
+    for entrant, candidate in zip(job.entrants, loaded, strict=True):
+        row = []
+        for problem in runs.problems:
+            bench = _bench(runs, entrant, problem, benches)
+            calls = runs.sequence(bench, entrant.config, problem, entrant.built, candidate, entrant.baseline)
+            clock = runs.clock(calls)
+            row.append(_Course(clock, bench, problem, entrant.baseline or "a candidate"))
+        rows.append(row)
+    taken: list[list[float]] = [[] for _ in rows]
+    for turn in range(job.samples):
+        order = range(len(rows)) if turn % 2 == 0 else range(len(rows) - 1, -1, -1)
+        for index in order:
+            taken[index].append(geometric_mean([_one(course.clock) for course in rows[index]]))
+    for entrant, row in zip(job.entrants, rows, strict=True):
+        if not entrant.baseline:
+            _require_right(row)
+    for candidate in loaded:
+        if candidate is not None:
+            candidate.unload()
+    return tuple(tuple(samples) for samples in taken)
+
+
+def _bench(
+    runs: TimedRuns, entrant: Entrant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
+) -> Bench:
+    """Return the buffers that others with the same tensors use too, or new ones."""
+    tensors, _ = runs.workload(entrant.config, problem)
+    if not any(tensor.role == "inout" for tensor in tensors.values()):
+        for of, same, bench in benches:
+            if (of, same) == (problem, tensors):
+                return bench
+    bench = runs.bench(tensors, problem, fresh=True)
+    bench.poison()
+    benches.append((problem, tensors, bench))
+    return bench
+
+
+def _one(clock: GraphClock) -> float:
+    while True:
+        samples = clock.take(1)
+        if samples:
+            return samples[0]
+
+
+def _require_right(row: Sequence[_Course]) -> None:
+    """Run each timed graph once more, on poisoned outputs, and check what it leaves."""
+    for course in row:
+        if any(tensor.role == "inout" for tensor in course.bench.tensors.values()):
+            continue  # timed calls worked on their own results, which cannot be compared
+        course.bench.poison()
+        course.clock.replay()
+        verdict = judge(
+            course.bench, course.bench.verify(), deterministic=False, problem=course.problem, when="in the playoff"
+        )
+        if not verdict.passed:
+            raise DeviceError(f"{course.name} was wrong in the playoff: {verdict.evidence['message']}")

@@ -1,0 +1,91 @@
+"""What is timed on the GPU: a candidate's or a baseline's calls on buffers of their own, and a clock over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from evokern.compile.build import tensors_of
+from evokern.compile.records import Built
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor
+from evokern.declaration.space import Config
+from evokern.device.gpu.baselines import runs_as
+from evokern.device.gpu.cuda import Candidate
+from evokern.device.gpu.graph_clock import GraphClock
+from evokern.device.gpu.nvml import Monitor
+from evokern.gate import Gate
+from evokern.gate.bench import Bench
+from evokern.gate.check import calls
+from evokern.study.settings import InputSet, TimingSettings
+
+
+class TimedRuns:
+    """Prepares timed runs of one kernel at the problems of a study."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        gates: Mapping[Problem, Gate],
+        timing: TimingSettings,
+        monitor: Monitor,
+        device: torch.device,
+    ) -> None:
+        """Take what every timed run shares.
+
+        Args:
+            kernel: the kernel.
+            gates: the study's problems, and the gate of each, which makes its buffers.
+            timing: how calls are timed.
+            monitor: reads clocks and throttle reasons beside the samples.
+            device: the GPU.
+        """
+        self._kernel = kernel
+        self._gates = gates
+        self._timing = timing
+        self._monitor = monitor
+        self._flush: torch.Tensor | None = None
+        if timing.cache == "flush":
+            size = torch.cuda.get_device_properties(device).L2_cache_size
+            self._flush = torch.empty(2 * size, dtype=torch.uint8, device=device)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The study's problems."""
+        return tuple(self._gates)
+
+    def workload(self, config: Config, problem: Problem) -> tuple[dict[str, Tensor], tuple[Launch, ...]]:
+        """Return what a candidate's buffers at a problem must hold, and its launches."""
+        return tensors_of(self._kernel, config, problem), launches_of(self._kernel, config, problem)
+
+    def bench(self, tensors: dict[str, Tensor], problem: Problem, *, fresh: bool = False) -> Bench:
+        """Return buffers for timed runs at a problem, with inputs in them.
+
+        Args:
+            tensors: what they must hold.
+            problem: the problem.
+            fresh: make new ones, with new inputs; otherwise those of an earlier call may be taken.
+        """
+        sets = self._timing.rotate_sets if self._timing.cache == "rotate" else 1
+        kinds: list[InputSet] = ["normal"] * sets
+        bench = self._gates[problem].bench(tensors, kinds, runs=1, fresh=fresh)
+        if not bench.refreshes:
+            bench.refresh()
+        return bench
+
+    def clock(self, sequence: Sequence[Callable[[], None]]) -> GraphClock:
+        """Return a clock over a sequence of calls."""
+        return GraphClock(sequence, self._timing, self._monitor, self._flush, self._timing.hang_s)
+
+    def sequence(
+        self, bench: Bench, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None,
+        baseline: str,
+    ) -> list[Callable[[], None]]:  # fmt: skip
+        """Return a candidate's or baseline's calls on buffers, one per input set."""
+        prepared = calls(bench, self.workload(config, problem)[1])
+        if built is None or candidate is None:
+            chosen = next(b for b in self._kernel.workload.baselines if b.name == baseline)
+            return [runs_as(chosen, problem, call.arguments) for call in prepared]
+        program = built.build(problem).program
+        return [candidate.prepare(program, call).enqueue for call in prepared]

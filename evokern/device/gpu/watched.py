@@ -1,0 +1,78 @@
+"""The program that Nsight Compute watches: one candidate, launched warm once between the profiler's start and stop.
+
+    python -m evokern.device.gpu.watched JOB
+
+JOB is a file with a pickled `WatchedCall`. Buffers and inputs are made as the gate makes them, and the launches are
+those that the search times; nothing is checked or timed here.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import torch
+from cuda.bindings import driver
+
+from evokern.compile.build import tensors_of
+from evokern.device.gpu.cuda import Candidate, check, finish
+from evokern.device.gpu.jobs import WatchedCall
+from evokern.device.gpu.nsight import MARK
+from evokern.errors import EvokernError
+from evokern.gate import Gate
+from evokern.gate.check import RunFailed, calls
+from evokern.study.discovery import load_kernel
+from evokern.study.settings import GateSettings
+
+_WARM_CALLS = 2
+
+
+def main() -> None:
+    """Run the job named on the command line; a failure is told in one line, and ends with exit code 1."""
+    job: WatchedCall = pickle.loads(Path(sys.argv[1]).read_bytes())
+    try:
+        launch(job)
+    except RunFailed as failed:
+        sys.exit(_told(f"{failed.outcome.value}, {failed.evidence.get('error') or dict(failed.evidence)}"))
+    except (EvokernError, RuntimeError) as error:
+        # torch raises a RuntimeError where memory is full, and where a launch broke the context.
+        sys.exit(_told(str(error).splitlines()[0]))
+
+
+def launch(job: WatchedCall) -> None:
+    """Launch a candidate until it is warm, then once while the profiler watches.
+
+    Raises:
+        RunFailed: a launch failed.
+        EvokernError: the kernel folder is unsound.
+    """
+    torch.cuda.set_device(job.device_index)
+    device = torch.device("cuda", job.device_index)
+    torch.empty(1, device=device)
+    kernel = load_kernel(job.folder)
+    build = job.built.build(job.problem)
+    gate = Gate(kernel, job.problem, GateSettings(), device)
+    bench = gate.bench(tensors_of(kernel, job.config, job.problem), ["normal"], runs=1)
+    bench.refresh()
+    bench.poison()
+    candidate = Candidate(job.built)
+    prepared = [candidate.prepare(build.program, call) for call in calls(bench, build.launches)]
+    for _ in range(_WARM_CALLS):
+        for call in prepared:
+            call.enqueue()
+    finish(job.limit_s)
+    check(driver.cuProfilerStart())
+    for call in prepared:
+        call.enqueue()
+    finish(job.limit_s)
+    check(driver.cuProfilerStop())
+
+
+def _told(text: str) -> int:
+    print(f"{MARK}{text}", flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    main()

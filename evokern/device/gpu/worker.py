@@ -1,0 +1,300 @@
+"""The process that owns a GPU: checks and times candidates one by one, ends with one that breaks its context."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from evokern.declaration.kernel import Problem
+from evokern.declaration.space import Config
+from evokern.device.contract import BaselineResult
+from evokern.device.gpu.baselines import BaselineRunner, runs_as
+from evokern.device.gpu.cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
+from evokern.device.gpu.graph_clock import GraphClock
+from evokern.device.gpu.jobs import Evaluate, GpuSettings, MeasureRates, Prove, Round
+from evokern.device.gpu.nvml import Monitor
+from evokern.device.gpu.rates import measure_rates
+from evokern.device.gpu.rounds import play_round
+from evokern.device.gpu.timed_runs import TimedRuns
+from evokern.errors import DeviceError, EvokernError
+from evokern.gate import Gate, Verdict, prove_power
+from evokern.gate.bench import Bench
+from evokern.gate.check import Repetition, RunFailed, calls, repeated
+from evokern.gate.verdict import judge
+from evokern.measurement.roofline import Rates, Work, below, boosted, floor, peak_rates, recorded, work
+from evokern.measurement.timing import Measurement, measure
+from evokern.study.trial import Evaluation, Outcome, Timing
+from evokern.workers.process import Retire
+
+
+class GpuWorker:
+    """Answers `Prove`, `Evaluate`, `Round` and `MeasureRates` jobs."""
+
+    def __init__(self, settings: GpuSettings) -> None:
+        """Make the context, the gates and their buffers; load what the first candidate will need.
+
+        Raises:
+            KernelError: the kernel folder or its reference is unsound.
+        """
+        self._settings = settings
+        self._turn = settings.turn.open("rb")
+        self._next_waits: Callable[[], bool] = lambda: True
+        device, self._monitor = self._context()
+        self._kernel = settings.context.kernel()
+        self._gates = {
+            problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.context.problems
+        }
+        self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device)
+        with self._my_turn():
+            self._warm()
+        self.greeting = {
+            "torch": torch.__version__,
+            "gpu": settings.context.profile.model,
+            "clock_mhz": self._monitor.read().clock_mhz,
+            "monitor": self._monitor.problem,
+        }
+
+    def _context(self) -> tuple[torch.device, Monitor]:
+        """Make this process's CUDA context and its stream."""
+        torch.cuda.set_device(self._settings.device_index)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        device = torch.device("cuda", self._settings.device_index)
+        torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        torch.empty(1, device=device)
+        address = check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice())))
+        return device, Monitor(address.decode().strip("\0"))
+
+    def listen(self, next_waits: Callable[[], bool]) -> None:
+        """Take the function that tells whether the next candidate waits: while none does, one is sampled on."""
+        self._next_waits = next_waits
+
+    def handle(
+        self, job: Prove | Evaluate | Round | MeasureRates
+    ) -> Evaluation | tuple[BaselineResult, ...] | tuple[tuple[float, ...], ...] | Rates:
+        """Do one job while holding the GPU."""
+        with self._my_turn():
+            if isinstance(job, Prove):
+                return self._prove()
+            if isinstance(job, Round):
+                return play_round(self._runs, job)
+            if isinstance(job, MeasureRates):
+                return _rates()
+            began = time.perf_counter()
+            evaluation, healthy = self._evaluate(job)
+            evaluation = replace(evaluation, device_s=time.perf_counter() - began)
+            doubtful = healthy and evaluation.outcome is Outcome.WRONG and not self._sane(job)
+        if doubtful or not healthy:
+            raise Retire(evaluation, busy=evaluation.outcome is Outcome.HUNG, again=doubtful)
+        return evaluation
+
+    def _sane(self, job: Evaluate) -> bool:
+        try:
+            return all(gate.sane(self._runs.workload(job.config, p)[0]) for p, gate in self._gates.items())
+        except (EvokernError, RuntimeError):
+            # The right answer cannot even be checked any more.
+            return False
+
+    @contextlib.contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def _warm(self) -> None:
+        """Go once through gate and timing with a stand-in, so that no candidate pays for loading torch's kernels."""
+        for problem, gate in self._gates.items():
+            tensors, launches = self._runs.workload(self._settings.warm_config, problem)
+            gate.check(_Nothing(), launches, tensors)
+            bench = self._runs.bench(tensors, problem)
+            bench.poison()
+            clock = self._runs.clock([lambda b=bench: b.poison() for _ in range(bench.sets)])  # type: ignore[misc]
+            clock.take(self._settings.timing.min_samples)
+            bench.verify()
+
+    # ---- candidates
+
+    def _evaluate(self, job: Evaluate) -> tuple[Evaluation, bool]:
+        """Return the evaluation, and whether the context can be used further."""
+        candidate: Candidate | None = None
+        try:
+            candidate = Candidate(job.built)
+            evaluation = self._checked_and_timed(job, candidate)
+        except RunFailed as failure:
+            if failure.outcome is Outcome.HUNG:
+                return Evaluation(Outcome.HUNG, evidence=failure.evidence), False
+            evaluation = Evaluation(failure.outcome, evidence=failure.evidence)
+        except torch.OutOfMemoryError as error:
+            evidence = {"error": "CUDA_ERROR_OUT_OF_MEMORY", "message": str(error).split("\n")[0]}
+            return Evaluation(Outcome.CRASHED, evidence=evidence), False
+        except EvokernError:
+            if context_error() is None:
+                raise
+            evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
+        except RuntimeError:
+            # An asynchronous CUDA error can surface in whichever torch operation comes next.
+            if context_error() is None:
+                raise
+            evaluation = Evaluation(Outcome.CRASHED, evidence={"error": context_error()})
+        broken = context_error()
+        if broken is not None:
+            if evaluation.outcome is not Outcome.CRASHED:
+                evaluation = Evaluation(Outcome.CRASHED, evidence={"error": broken})
+            return evaluation, False
+        if candidate is not None:
+            candidate.unload()
+        return evaluation, True
+
+    def _checked_and_timed(self, job: Evaluate, candidate: Candidate) -> Evaluation:
+        reports: dict[str, Any] = {}
+        for problem, gate in self._gates.items():
+            verdict = self._check(job, candidate, problem, gate)
+            reports[str(problem)] = dict(verdict.report)
+            if not verdict.passed:
+                return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=reports)
+        benches, clocks, resets = [], [], []
+        for problem in self._gates:
+            tensors, launches = self._runs.workload(job.config, problem)
+            bench = self._runs.bench(tensors, problem)
+            bench.poison()
+            program = job.built.build(problem).program
+            prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
+            clocks.append(self._runs.clock([call.enqueue for call in prepared]))
+            benches.append(bench)
+            resets.append(prepared)
+        measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
+        timings = self._timings(measurement, clocks)
+        tasks = [self._work(job.config, problem) for problem in self._gates]
+        chip = boosted(self._settings.context.profile, [timing.clock_mhz for timing in timings])
+        floors = [floor(task, peak_rates(chip), chip) for task in tasks]
+        for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
+            verdict = self._check_timed(bench, clock, prepared, problem)
+            if not verdict.passed:
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
+        for problem, timing, limit in zip(self._gates, timings, floors, strict=True):
+            impossible = below(timing.median_us, limit)
+            if impossible:
+                fault = {"check": "floor", "message": impossible, "problem": str(problem)}
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
+        evidence = recorded(tasks, floors)
+        if measurement.lost:
+            evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
+            return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
+        return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
+
+    def _work(self, config: Config, problem: Problem) -> Work:
+        tensors, _ = self._runs.workload(config, problem)
+        return work(self._kernel, problem, tensors, self._settings.timing, self._settings.context.profile)
+
+    def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
+        tensors, launches = self._runs.workload(job.config, problem)
+        program = job.built.build(problem).program
+        runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
+        return gate.borne_out(gate.check(runner, launches, tensors), runner, launches, tensors)
+
+    def _check_timed(
+        self, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+    ) -> Verdict:
+        """Check what the timed runs left, then repeat them: the graph that was timed first, then single calls."""
+        in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
+        if in_place:
+            # The timed calls worked on their own results; one call from the start is what can be compared.
+            bench.poison()
+            self._once(prepared)
+        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when="in the timed runs")
+        if not verdict.passed:
+            verdict = replace(verdict, evidence={**verdict.evidence, "check": "timed_runs"})
+        else:
+            verdict = repeated(bench, lambda again: self._again(clock, prepared, again), problem=problem)
+        if not verdict.passed:
+            # What it may have done to its inputs must not be held against the next candidate.
+            bench.refresh()
+        return verdict
+
+    def _again(self, clock: GraphClock, prepared: Sequence[PreparedCall], again: Repetition) -> None:
+        if again.poisoned:
+            self._once(prepared)
+        else:
+            clock.replay()
+
+    def _once(self, prepared: Sequence[PreparedCall]) -> None:
+        for call in prepared:
+            call.enqueue()
+        finish(self._settings.timing.hang_s * len(prepared), self._settings.timing.hang_s)
+
+    def _timings(self, measurement: Measurement, clocks: Sequence[GraphClock]) -> tuple[Timing, ...]:
+        timings = []
+        for series, clock in zip(measurement.series, clocks, strict=True):
+            seen = [state.clock_mhz for state in clock.states if state.clock_mhz is not None]
+            reasons = sorted({state.throttle for state in clock.states if state.throttle})
+            timings.append(
+                Timing(
+                    series.median_us,
+                    series.ci95_us,
+                    series.samples_us,
+                    clock_mhz=sum(seen) / len(seen) if seen else None,
+                    throttle="; ".join(reasons),
+                    temperature_c=clock.states[-1].temperature_c,
+                )
+            )
+        return tuple(timings)
+
+    # ---- start of a study
+
+    def _prove(self) -> tuple[BaselineResult, ...]:
+        for problem, gate in self._gates.items():
+            tensors, launches = self._runs.workload(self._settings.warm_config, problem)
+            prove_power(gate, launches, tensors)
+        return tuple(self._baseline(index) for index in range(len(self._kernel.workload.baselines)))
+
+    def _baseline(self, index: int) -> BaselineResult:
+        baseline = self._kernel.workload.baselines[index]
+        try:
+            timings: list[Timing] = []
+            for problem, gate in self._gates.items():
+                tensors, launches = self._runs.workload(self._settings.warm_config, problem)
+                runner = BaselineRunner(baseline, problem, self._settings.timing.hang_s)
+                settings = replace(self._settings.gate, runs=1)
+                checked = gate.bench(tensors, settings.input_sets, runs=1)
+                checked.refresh()
+                checked.poison()
+                runner.run(calls(checked, launches))
+                verdict = judge(checked, checked.verify(), deterministic=False, problem=problem)
+                if not verdict.passed:
+                    return BaselineResult(baseline.name, error=f"wrong: {verdict.evidence['message']}")
+                bench = self._runs.bench(tensors, problem)
+                sequence = [runs_as(baseline, problem, call.arguments) for call in calls(bench, launches)]
+                clock = self._runs.clock(sequence)
+                measurement = measure([clock], self._settings.timing)
+                timings += self._timings(measurement, [clock])
+            return BaselineResult(baseline.name, tuple(timings))
+        except RunFailed as failure:
+            return BaselineResult(baseline.name, error=str(failure))
+        except Exception as error:
+            # A backend that does not support this problem says so with an exception of any class.
+            broken = context_error()
+            if broken is not None:
+                raise
+            return BaselineResult(baseline.name, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def _rates() -> Rates:
+    try:
+        return measure_rates()
+    except RunFailed as failed:
+        raise DeviceError(f"the GPU's own rates cannot be measured: {failed.evidence}") from failed
+    except torch.OutOfMemoryError as error:
+        raise DeviceError("the GPU's own rates cannot be measured: its memory is full") from error
+
+
+class _Nothing:
+    def run(self, calls: Sequence[object]) -> None:
+        return

@@ -1,0 +1,1 @@
+"""A recorded space: answers from a table of an earlier search or of another tuner."""

@@ -1,0 +1,269 @@
+"""Recordings of other tools as a `Table`: Kernel Tuner's cache files and T4 files, beside our own.
+
+| format | known by | times |
+|---|---|---|
+| `evokern-table/1` | `format` | µs |
+| Kernel Tuner cache | `tune_params` and `cache` | ms |
+| T4 (odgaard/TuningSchema) | `results` | measurements carry their unit, the rest `metadata.timeunit` |
+
+A configuration that a file does not have, or has as a violated constraint, is not feasible: it costs nothing. What
+failed to compile, to run or to be right is a failure that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from evokern.declaration.space import Config, Gene, Value
+from evokern.device.recorded.table import FORMAT, Table, load_recording, measured, table_of
+from evokern.errors import DeviceError, EvokernError, nearest
+from evokern.hardware.profiles import CHIPS, Profile
+from evokern.study.trial import Evaluation, Outcome
+
+FORMATS = (FORMAT, "Kernel Tuner cache (tune_params, cache)", "T4 (results)")
+"""What `read_recording` reads."""
+NOT_A_TIME = 1e20
+"""Kernel Tuner's number for a configuration that failed, in caches older than its named failures."""
+SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3, "us": 1e-6, "µs": 1e-6,
+           "microseconds": 1e-6, "ns": 1e-9, "nanoseconds": 1e-9}  # fmt: skip
+"""Unit of a time in a T4 file → seconds."""
+
+
+def read_recording(path: str | Path) -> Table:
+    """Read a recording of any format that is known, plain or gzip.
+
+    Raises:
+        DeviceError: the file is missing, truncated, of an unknown format, names genes or values that it does not
+            declare, or has no configuration that ran.
+    """
+    path = Path(path)
+    content = load_recording(path)
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    readers: tuple[tuple[tuple[str, ...], Callable[[str, Mapping[str, Any]], Table]], ...] = (
+        (("format",), lambda _, content: table_of(content)),
+        (("tune_params", "cache"), _from_kernel_tuner),
+        (("results",), _from_t4),
+    )
+    for keys, reader in readers:
+        if isinstance(content, dict) and all(key in content for key in keys):
+            try:
+                found = reader(name, content)
+            except EvokernError as error:
+                raise DeviceError(f"recording {path}: {error}") from error
+            except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+                raise DeviceError(f"recording {path} is malformed: {type(error).__name__}: {error}") from error
+            if found.optimum_us is None:
+                raise DeviceError(f"recording {path} has no valid configuration: none of them ran to a time")
+            return found
+    found_keys = ", ".join(list(content)[:6]) if isinstance(content, dict) else type(content).__name__
+    raise DeviceError(f"recording {path} is of an unknown format (it has {found_keys}); known: {'; '.join(FORMATS)}")
+
+
+@dataclass
+class Rows:
+    """Configurations of a recording as they are read."""
+
+    names: tuple[str, ...]
+    """Names of the genes."""
+    answers: dict[Config, Evaluation] = field(default_factory=dict)
+    """Configuration → what became of it; the first record of a configuration counts."""
+    seconds: dict[Config, float] = field(default_factory=dict)
+    """Configuration → seconds that its evaluation took."""
+
+    def add(self, where: str, values: Mapping[str, Any], answer: Evaluation) -> None:
+        """Take up a record.
+
+        Raises:
+            DeviceError: it lacks a gene.
+        """
+        missing = [name for name in self.names if name not in values]
+        if missing:
+            raise DeviceError(f"{where} lacks the gene {missing[0]!r}")
+        config = Config({name: value_of(values[name]) for name in self.names})
+        if config not in self.answers:
+            self.answers[config] = answer
+            self.seconds[config] = answer.compile_s + answer.device_s
+
+    def genes(self, declared: Mapping[str, Sequence[Any]]) -> tuple[Gene, ...]:
+        """Return the genes: declared values that were recorded, the middle one as default (nothing better is known).
+
+        Raises:
+            DeviceError: a record has a value that is not declared.
+        """
+        found = []
+        for name in self.names:
+            used = {config[name] for config in self.answers}
+            values = [value_of(value) for value in declared[name]]
+            for value in used:
+                if value not in values:
+                    raise DeviceError(f"gene {name} is {value!r} somewhere; {nearest(str(value), map(str, values))}")
+            kept = tuple(value for value in dict.fromkeys(values) if value in used)
+            if not kept:
+                raise DeviceError("no configuration is feasible, so there is nothing to search")
+            numbers = all(isinstance(value, int) for value in kept)
+            found.append(Gene(name, kept, kept[len(kept) // 2], layer="parameter" if numbers else "mutation"))
+        return tuple(found)
+
+
+def value_of(given: Any) -> Value:
+    """Return a gene's value as this package has them: whole numbers and text."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, int | float) and float(given).is_integer():
+        return int(given)
+    return str(given)
+
+
+def chip_of_model(model: str) -> Profile:
+    """Return the chip of a recorded model's name.
+
+    A model that is not listed gets the limits of the listed chip with the most similar name: a recording is searched
+    as it stands, and its limits decide nothing.
+    """
+    kind, _, rest = model.partition(":")
+    if kind == "sim" and rest in CHIPS:
+        return CHIPS[rest]
+    words = set(model.lower().replace("-", " ").split()) - {"nvidia", "geforce"}
+    alike = max(CHIPS.values(), key=lambda chip: len(words & set(chip.model.lower().replace("-", " ").split())))
+    return alike if alike.model == model else replace(alike, name=model or "unknown", model=model or "unknown")
+
+
+def kernel_recorded(kernel: str, device: str) -> str:
+    """Return the kernel that a study of ours tells about; empty where it was itself played from a recording."""
+    return "" if device.startswith("replay:") else kernel
+
+
+def first_hand(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
+    evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
+    known = evaluation.outcome is Outcome.DUPLICATE
+    return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence)
+
+
+def _from_kernel_tuner(name: str, content: Mapping[str, Any]) -> Table:
+    declared = content["tune_params"]
+    names = tuple(content.get("tune_params_keys") or declared)
+    for gene in names:
+        if gene not in declared:
+            raise DeviceError(f"tune_params_keys names the unknown gene {gene!r}: {nearest(gene, declared)}")
+    rows = Rows(names)
+    for key, record in content["cache"].items():
+        answer = _kernel_tuner_answer(record)
+        if answer is not None:
+            rows.add(f"configuration {key}", record, answer)
+    chip = chip_of_model(str(content.get("device_name") or ""))
+    return Table(name, rows.genes(declared), rows.answers, chip, None, rows.seconds)
+
+
+def _kernel_tuner_answer(record: Mapping[str, Any]) -> Evaluation | None:
+    """Return what became of a cached configuration; None where it violates a constraint."""
+    compile_s = _seconds(record.get("compile_time"), 1e-3)
+    device_s = _seconds(record.get("benchmark_time"), 1e-3) + _seconds(record.get("verification_time"), 1e-3)
+    time_ms = record["time"]
+    if isinstance(time_ms, int | float) and math.isfinite(time_ms) and 0 < time_ms < NOT_A_TIME:
+        samples = [1000.0 * sample for sample in record.get("times") or ()]
+        answer = measured(1000.0 * time_ms, samples_us=samples)
+    elif time_ms == "InvalidConfig":
+        return None
+    else:
+        said = time_ms if isinstance(time_ms, str) else "RuntimeFailedConfig"
+        outcome = Outcome.COMPILE_ERROR if said.startswith("Compilation") else Outcome.CRASHED
+        answer = Evaluation(outcome, evidence={"log" if outcome is Outcome.COMPILE_ERROR else "error": said})
+    return replace(answer, compile_s=compile_s, device_s=device_s)
+
+
+def _seconds(value: Any, unit: float) -> float:
+    """Return a recorded duration in seconds; 0 where none was recorded."""
+    known = isinstance(value, int | float) and math.isfinite(value) and value > 0
+    return float(value) * unit if known else 0.0
+
+
+_INVALID: Mapping[str, tuple[Outcome, Mapping[str, Any]]] = {
+    "timeout": (Outcome.HUNG, {"limit_s": 0.0, "message": "timeout"}),
+    "compile": (Outcome.COMPILE_ERROR, {"log": "compile"}),
+    "runtime": (Outcome.CRASHED, {"error": "runtime"}),
+    "correctness": (Outcome.WRONG, {"check": "correctness"}),
+}
+"""T4's `invalidity` → outcome and evidence."""
+
+
+def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
+    results, metadata = content["results"], content.get("metadata") or {}
+    if not isinstance(results, list) or not results:
+        raise DeviceError("results is empty, so there is nothing to search")
+    own = metadata.get("evokern") or {}
+    timeunit = str(metadata.get("timeunit", "seconds")).lower()
+    if timeunit not in SECONDS:
+        raise DeviceError(f"metadata.timeunit is {timeunit!r}: {nearest(timeunit, SECONDS)}")
+    names = tuple(gene["name"] for gene in own["genes"]) if own else tuple(results[0]["configuration"])
+    rows = Rows(names)
+    for index, result in enumerate(results):
+        where = f"result {index}"
+        unknown = [gene for gene in result["configuration"] if gene not in names]
+        if unknown:
+            raise DeviceError(f"{where} has the unknown gene {unknown[0]!r}: {nearest(unknown[0], names)}")
+        answer = _t4_answer(where, result, SECONDS[timeunit])
+        if answer is not None:
+            rows.add(where, result["configuration"], answer)
+    used = {gene: dict.fromkeys(value_of(r["configuration"][gene]) for r in results) for gene in names}
+    genes = _own_genes(own) if own else rows.genes({gene: _in_order(list(values)) for gene, values in used.items()})
+    chip = chip_of_model(str(own.get("device", "")))
+    baseline_us, predicted = own.get("baseline_us"), bool(own.get("predicted"))
+    kernel = kernel_recorded(str(own.get("kernel", "")), str(own.get("device", "")))
+    return Table(own.get("study") or name, genes, rows.answers, chip, baseline_us, rows.seconds, predicted, kernel)
+
+
+def _own_genes(own: Mapping[str, Any]) -> tuple[Gene, ...]:
+    """Return the genes that an export of ours declares: T4 itself has no place for them."""
+    found = []
+    for g in own["genes"]:
+        when = {name: tuple(values) for name, values in g["when"].items()}
+        found.append(Gene(g["name"], tuple(g["values"]), g["default"], g["doc"], when, {}, g["layer"]))
+    return tuple(found)
+
+
+def _in_order(values: list[Value]) -> list[Value]:
+    return sorted(values, key=lambda value: (0, value, "") if isinstance(value, int) else (1, 0, value))
+
+
+def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluation | None:
+    times = result.get("times") or {}
+    compile_s = _seconds(times.get("compilation", times.get("compilation_time")), unit_s)
+    device_s = _seconds(times.get("benchmark"), unit_s) + _seconds(times.get("validation"), unit_s)
+    measurements = {m["name"]: m for m in result.get("measurements") or ()}
+    invalidity = result["invalidity"]
+    if invalidity == "constraints":
+        return None
+    said = result.get("evokern")
+    if said:
+        time_us = _t4_time_us(where, measurements, times, unit_s) or None if invalidity == "correct" else None
+        timings = measured(time_us).timings if time_us else ()
+        evidence = said.get("evidence") or {}
+        fingerprint, outcome = said.get("fingerprint"), Outcome(said["outcome"])
+        answer = first_hand(Evaluation(outcome, time_us, timings, fingerprint=fingerprint, evidence=evidence))
+    elif invalidity == "correct":
+        answer = measured(_t4_time_us(where, measurements, times, unit_s))
+    elif invalidity in _INVALID:
+        outcome, evidence = _INVALID[invalidity]
+        answer = Evaluation(outcome, evidence=evidence)
+    else:
+        raise DeviceError(f"{where}: invalidity is {invalidity!r}: {nearest(str(invalidity), (*_INVALID, 'correct'))}")
+    return replace(answer, compile_s=compile_s, device_s=device_s)
+
+
+def _t4_time_us(where: str, measurements: Mapping[str, Any], times: Mapping[str, Any], unit_s: float) -> float:
+    """Return the time of a result in µs: its measurement `time`, or the mean of its run times."""
+    entry = measurements.get("time")
+    if entry is not None and isinstance(entry["value"], int | float):
+        unit = str(entry.get("unit") or "ms").lower()
+        if unit not in SECONDS:
+            raise DeviceError(f"{where}: the unit of its time is {unit!r}: {nearest(unit, SECONDS)}")
+        return 1e6 * SECONDS[unit] * float(entry["value"])
+    runs = times.get("runtimes") or ()
+    if not runs:
+        raise DeviceError(f"{where} is correct and has neither a measurement 'time' nor runtimes")
+    return 1e6 * unit_s * sum(map(float, runs)) / len(runs)

@@ -1,0 +1,335 @@
+"""The recorded device: answers come from a table, so that a search needs neither a GPU nor a compiler.
+
+A `Table` is a space with an answer for each configuration. The small ones that test the engine are JSON (`table_of`);
+recordings of other tools become the same `Table` in `evokern.device.recorded.recording`. Worker threads and random
+delays stand in for a real device's disorder; the answers do not depend on them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import queue
+import random
+import threading
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from evokern.declaration.feasibility import Violation
+from evokern.declaration.kernel import Kernel, Problem, ProblemField, Workload
+from evokern.declaration.space import Config, Gene, Space
+from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
+from evokern.errors import DeviceError
+from evokern.hardware.profiles import Profile, chip
+from evokern.study.trial import Evaluation, Outcome, Timing
+
+FORMAT = "evokern-table/1"
+"""First key of a table file of ours."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A recorded space: what became of each of its configurations."""
+
+    name: str
+    """Name of the recording, for example `convolution-a100`."""
+    genes: tuple[Gene, ...]
+    """The genes, in the order of the configurations."""
+    answers: Mapping[Config, Evaluation]
+    """Configuration → what became of it; an `infeasible` one names its constraint."""
+    profile: Profile
+    """The chip that was recorded."""
+    baseline_us: float | None = None
+    """Time of what the user would run instead, in µs."""
+    seconds: Mapping[Config, float] = field(default_factory=dict)
+    """Configuration → seconds that its compile, check and benchmark took when it was recorded, where that is known."""
+
+    predicted: bool = False
+    """Whether the recorded times are predictions of a simulated device."""
+    recorded_kernel: str = ""
+    """Name of the kernel that was recorded; empty where the recording does not say."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "genes", tuple(self.genes))
+        if not any(answer.outcome is not Outcome.INFEASIBLE for answer in self.answers.values()):
+            raise DeviceError(f"recording {self.name} has no configuration that could run")
+
+    def space(self) -> Space:
+        """Return the genes with feasibility bound to the recording.
+
+        Where the recording names infeasible configurations the space has them too; otherwise it is the list of the
+        recorded ones.
+        """
+        answers = self.answers
+        if any(answer.outcome is Outcome.INFEASIBLE for answer in answers.values()):
+            runs = frozenset(config for config, a in answers.items() if a.outcome is not Outcome.INFEASIBLE)
+            return Space(self.genes, feasible=runs.__contains__)
+        return Space(self.genes, table=tuple(answers))
+
+    @property
+    def optimum_us(self) -> float | None:
+        """Least recorded time, in µs; None where nothing ran."""
+        ran = (a.time_us for a in self.answers.values() if a.outcome is Outcome.MEASURED and a.time_us is not None)
+        return min(ran, default=None)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is known how long evaluations took, so that a simulated clock can tell the time."""
+        return any(self.seconds.values())
+
+    def violation(self, config: Config) -> Violation | None:
+        """Return why a configuration could not run, or None where it could."""
+        answer = self.answers.get(config)
+        if answer is None:
+            return Violation("recorded", 1, 0, f"recording {self.name} does not have this configuration")
+        if answer.outcome is not Outcome.INFEASIBLE:
+            return None
+        e = answer.evidence
+        return Violation(e["constraint"], e["needed"], e["available"], e["reason"])
+
+    def kernel(self) -> Kernel:
+        """Return a kernel that declares the recording's genes; it has no source and cannot be launched."""
+
+        def nothing(*_: Any) -> Any:
+            raise DeviceError(f"recording {self.name} has no source; only its recorded answers can be searched")
+
+        workload = Workload(nothing, nothing, {}, lambda problem: 0.0, lambda problem: 0.0)
+        shape = ProblemField("recorded", choices=(self.name,), default=self.name)
+        return Kernel(self.name, self.genes, (shape,), nothing, workload)
+
+    def digest(self) -> str:
+        """Return a SHA-256 over genes and answers: a study remembers it."""
+        state = hashlib.sha256()
+        for gene in self.genes:
+            state.update(repr((gene.name, gene.values, gene.default, gene.layer)).encode())
+        for config, answer in self.answers.items():
+            state.update(f"{config.key}{answer.outcome}{answer.time_us}".encode())
+        return state.hexdigest()
+
+
+RECORDINGS = "a Kernel Tuner cache or T4 file (.json, .json.gz), or a database and its study, runs.db:STUDY"
+"""What may be named as a recording."""
+
+
+def load_recording(path: str | Path) -> Any:
+    """Return the JSON of a recording, plain or gzip.
+
+    Raises:
+        DeviceError: the file is missing, truncated, or no JSON.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except FileNotFoundError as error:
+        database, colon, _ = str(path).rpartition(":")
+        nor = f", nor a database {database}" if colon else ""
+        raise DeviceError(f"there is no recording {path}{nor}; name {RECORDINGS}") from error
+    except OSError as error:
+        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}; name {RECORDINGS}") from error
+    except (EOFError, ValueError, zlib.error) as error:
+        raise DeviceError(f"recording {path} is truncated or no JSON: {error}") from error
+
+
+def table_of(table: Mapping[str, Any]) -> Table:
+    """Return the table that the JSON of a table file of ours holds.
+
+    It is one object: `format`, `name`, `chip`, `baseline_us`, `genes` (name, values, default, layer, when),
+    `constraints` (name → reason), and `rows`: one list per configuration with the index of each gene's value, the
+    outcome, and for `measured` time in µs and fingerprint, for `infeasible` constraint, needed and available, else the
+    evidence's text.
+
+    Raises:
+        DeviceError: it is of another version of the format.
+    """
+    if table["format"] != FORMAT:
+        raise DeviceError(f"it is of the unknown format {table['format']!r}; known: {FORMAT}")
+    genes = tuple(
+        Gene(g["name"], tuple(g["values"]), g["default"], "", g.get("when", {}), {}, g.get("layer", "parameter"))
+        for g in table["genes"]
+    )
+    answers = {}
+    for row in table["rows"]:
+        chosen = {gene.name: gene.values[index] for gene, index in zip(genes, row[: len(genes)], strict=True)}
+        answers[Config(chosen)] = _answer(row[len(genes) :], table["constraints"])
+    return Table(table["name"], genes, answers, chip(table["chip"]), table.get("baseline_us"))
+
+
+def _answer(row: Sequence[Any], constraints: Mapping[str, str]) -> Evaluation:
+    outcome = Outcome(row[0])
+    match outcome:
+        case Outcome.MEASURED:
+            return measured(float(row[1]), row[2])
+        case Outcome.INFEASIBLE | Outcome.OVER_RESOURCES:
+            evidence = {"constraint": row[1], "needed": row[2], "available": row[3], "reason": constraints[row[1]]}
+        case Outcome.HUNG:
+            evidence = {"limit_s": row[1]}
+        case Outcome.WRONG:
+            evidence = {"check": row[1]}
+        case Outcome.COMPILE_ERROR:
+            evidence = {"log": row[1]}
+        case _:
+            evidence = {"error": row[1]}
+    return Evaluation(outcome, evidence=evidence)
+
+
+def measured(time_us: float, fingerprint: str | None = None, samples_us: Sequence[float] = ()) -> Evaluation:
+    """Return a measured answer; without samples its interval is the recorded time alone."""
+    samples = tuple(samples_us) or (time_us,)
+    timing = Timing(time_us, (time_us, time_us), samples)
+    return Evaluation(Outcome.MEASURED, time_us, (timing,), fingerprint=fingerprint)
+
+
+class TableDevice:
+    """Answers from a table, through worker threads."""
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        workers: int = 1,
+        delay_s: float = 0.0,
+        delay_seed: int = 0,
+        window: int = 8,
+        race: bool = False,
+    ) -> None:
+        """Make a device.
+
+        Args:
+            table: the recording.
+            workers: answers looked up at once.
+            delay_s: mean of the random delay before each answer, seconds.
+            delay_seed: seed of the delays.
+            window: default number of trials in flight of a new study.
+            race: stop candidates that are clearly slower than the elite, as a live device does, although the whole
+                answer is known.
+        """
+        self.table = table
+        self._window = window
+        self._workers = workers
+        self._delay_s = delay_s
+        self._delays = random.Random(delay_seed)
+        self._requests: queue.SimpleQueue[tuple[Request, Evaluation, float] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._claimed: dict[str, tuple[int, Evaluation]] = {}
+        self._races = race
+        self._race = 0.0
+        self._busy = 0.0
+        self._simulated_s = 0.0
+        self._costs: dict[int, float] = {}
+        self._closing = False
+
+    @property
+    def identity(self) -> str:
+        """`replay:` and the recording's name."""
+        return f"replay:{self.table.name}"
+
+    @property
+    def predicted(self) -> bool:
+        """Whether the recorded times are predictions."""
+        return self.table.predicted
+
+    @property
+    def profile(self) -> Profile:
+        """The chip that was recorded."""
+        return self.table.profile
+
+    @property
+    def window(self) -> int:
+        """Default number of trials in flight for a new study."""
+        return self._window
+
+    @property
+    def diagnoses(self) -> bool:
+        """There is no kernel to look at."""
+        return False
+
+    def start(self, task: Task) -> StartReport:
+        """Start the worker threads."""
+        self._claimed = dict(task.known)
+        self._race = task.study.timing.race if self._races else 0.0
+        for index in range(self._workers):
+            thread = threading.Thread(target=self._work, name=f"table-{index}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        base = self.table.baseline_us
+        timing = () if base is None else (Timing(base, (base, base), (base,)),)
+        baselines = (BaselineResult("recorded baseline", timing),) if timing else ()
+        return StartReport(baselines, {"recording": self.table.name, "answers": len(self.table.answers)})
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate; returns at once."""
+        # Duplicates and races are decided here, in the order of the requests, so that threads cannot change them.
+        answer = self._told_twice(request, self._raced(request, self._recorded(request.config)))
+        self._costs[request.number] = self.table.seconds.get(request.config, 0.0)
+        delay = self._delays.expovariate(1 / self._delay_s) if self._delay_s else 0.0
+        self._requests.put((request, answer, delay))
+
+    def _recorded(self, config: Config) -> Evaluation:
+        answer = self.table.answers.get(config)
+        if answer is None:
+            raise DeviceError(f"recording {self.table.name} does not have {dict(config)}")
+        return answer
+
+    def _raced(self, request: Request, answer: Evaluation) -> Evaluation:
+        if not self._race or request.elite_us is None or answer.time_us is None:
+            return answer
+        if answer.time_us <= self._race * request.elite_us:
+            return answer
+        return replace(answer, outcome=Outcome.SLOW, evidence={"elite_us": request.elite_us})
+
+    def _told_twice(self, request: Request, answer: Evaluation) -> Evaluation:
+        if answer.fingerprint is None:
+            return answer
+        first, known = self._claimed.setdefault(answer.fingerprint, (request.number, answer))
+        if first == request.number:
+            return answer
+        evidence = {**known.evidence, "duplicate_of": first}
+        if known.outcome is Outcome.MEASURED:
+            return replace(known, outcome=Outcome.DUPLICATE, evidence=evidence)
+        return replace(known, evidence=evidence)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        ready: list[Answer] = []
+        try:
+            ready.append(self._answers.get(timeout=timeout_s) if timeout_s > 0 else self._answers.get_nowait())
+            while True:
+                ready.append(self._answers.get_nowait())
+        except queue.Empty:
+            self._simulated_s += sum(self._costs.pop(answer.number) for answer in ready)
+            return ready
+
+    def clock(self) -> float:
+        """Return the seconds that what was answered so far took when it was recorded: one candidate at a time."""
+        return self._simulated_s
+
+    def busy_s(self) -> float:
+        """Return the seconds of delay served so far, over all workers."""
+        return self._busy / max(self._workers, 1)
+
+    def close(self) -> None:
+        """Stop the threads; safe to call twice."""
+        self._closing = True
+        for _ in self._threads:
+            self._requests.put(None)
+        self._threads.clear()
+
+    def _work(self) -> None:
+        while (work := self._requests.get()) is not None and not self._closing:
+            request, answer, delay = work
+            if delay:
+                time.sleep(delay)
+                self._busy += delay
+            self._answers.put(Answer(request.number, answer))
+
+
+def problem_of(table: Table) -> Problem:
+    """Return the one problem of a recording's kernel."""
+    return Problem({"recorded": table.name})

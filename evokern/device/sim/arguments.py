@@ -1,0 +1,78 @@
+"""Buffers on the PTX machine: drawn for a problem, or copied from those of the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from evokern import simt
+from evokern.declaration.kernel import Tensor
+from evokern.gate import Call
+from evokern.gate.data import draw, torch_dtype
+from evokern.study.settings import InputSet
+
+POISON = 0xFF
+"""Byte that memory holds which nobody wrote; NaN in every floating-point type."""
+
+
+def drawn(
+    tensors: Mapping[str, Tensor], kind: InputSet = "normal", seed: int = 0
+) -> Iterator[tuple[str, Tensor, torch.Tensor]]:
+    """Yield each buffer of a problem: its name, its declaration and its contents, zeros where it is no input.
+
+    Args:
+        tensors: the buffers.
+        kind: kind of inputs.
+        seed: of the inputs.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in tensors.items():
+        data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
+        if tensor.role in ("input", "inout"):
+            draw(tensor, kind, data, generator)
+        yield name, tensor, data
+
+
+def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str, simt.Buffer]:
+    """Draw a problem's buffers: inputs as the gate's normal set has them, the rest as memory nobody wrote."""
+    buffers: dict[str, simt.Buffer] = {}
+    for name, tensor, data in drawn(tensors):
+        raw: Any = data.view(-1).view(torch.uint8).numpy()
+        known = tensor.role in ("input", "inout") or (tensor.role == "workspace" and tensor.initial == "zero")
+        if not known:
+            raw.fill(POISON)
+        buffers[name] = memory.allocate(name, raw, writable=tensor.role != "input", initialised=known)
+    return buffers
+
+
+def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buffer]:
+    """Copy a call's buffers into the machine's memory; inputs are read-only, poison counts as never written.
+
+    Args:
+        call: the buffers.
+        memory: the machine's memory.
+        lead: bytes from a multiple of the usual alignment to the start of each.
+    """
+    buffers: dict[str, simt.Buffer] = {}
+    for name, tensor in call.arguments.items():
+        data: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        zeroed, role = name in call.zeroed, call.roles[name]
+        buffers[name] = memory.allocate(
+            name,
+            np.zeros_like(data) if zeroed else data,
+            writable=role != "input",
+            initialised=zeroed or role in ("input", "inout"),
+            lead=lead,
+        )
+    return buffers
+
+
+def refill(call: Call, buffers: Mapping[str, simt.Buffer]) -> None:
+    """Copy a call's buffers into the machine's memory where they already are: the next run at the same addresses."""
+    for name, tensor in call.arguments.items():
+        data: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        buffers[name].write(np.zeros_like(data) if name in call.zeroed else data)
+        buffers[name].initialised = name in call.zeroed or call.roles[name] in ("input", "inout")

@@ -1,0 +1,84 @@
+"""Source lines of what ends a candidate's launch: it is compiled once more with line information, and run again.
+
+Candidates are compiled without line information, since their machine code tells which are equal. One that fails is
+run again with its lines named. Once per pattern: a kind of failure with the values of the outer genes, which run the
+same code choices; candidates that share it are given the line found first, and their evidence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from evokern.compile.build import compile_to_ptx
+from evokern.compile.records import Built, CompileFailure
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.render import render
+from evokern.declaration.space import Config, Value
+from evokern.device.sim.predict import described
+from evokern.errors import UsageError
+from evokern.gate import RunFailed
+from evokern.hardware.profiles import Profile
+
+SAME_PATTERN = "the first candidate with these outer genes that failed so; this one was not run again"
+"""Evidence `line_from` of a candidate that was given another one's line."""
+
+Result = TypeVar("Result")
+_Place = Mapping[str, Any]
+_PLACE = ("line", "source", "file", "called_from")
+_Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
+
+
+class Lines:
+    """Names the lines of failures of one kernel on one chip."""
+
+    def __init__(self, kernel: Kernel, chip: Profile) -> None:
+        self._kernel, self._chip = kernel, chip
+        self._known: dict[_Pattern, _Place] = {}
+
+    def run(self, config: Config, built: Built, problem: Problem, work: Callable[[Built], Result]) -> Result:
+        """Run a candidate, and where it fails at a place without a line find the line.
+
+        Args:
+            config: its configuration.
+            built: its programs.
+            problem: the one of its problems that is run.
+            work: what is run, with whichever programs.
+
+        Raises:
+            RunFailed: it failed; the evidence names the line where there is one.
+        """
+        try:
+            return work(built)
+        except RunFailed as failed:
+            finding = failed.evidence.get("finding")
+            if finding is None or finding["line"]:
+                raise
+            outer = tuple((g.name, config.get(g.name)) for g in self._kernel.genes if g.layer == "mutation")
+            pattern = finding["kind"], outer
+            if pattern not in self._known:
+                again = self._again(config, built, problem, work)
+                same = again is not None and again.evidence["finding"]["kind"] == finding["kind"]
+                found = again.evidence["finding"] if again is not None and same else {}
+                self._known[pattern] = {key: found[key] for key in _PLACE if key in found}
+                raise again if again is not None and found else failed from None
+            place = self._known[pattern]
+            if not place.get("line"):
+                raise
+            named = {**failed.evidence, "finding": {**finding, **place}, "line_from": SAME_PATTERN}
+            raise RunFailed(failed.outcome, described(named)) from None
+
+    def _again(
+        self, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]
+    ) -> RunFailed | None:
+        """Run it with its lines named; returns how it failed, None where it did not or cannot be compiled so."""
+        program = compile_to_ptx(render(self._kernel, config, problem), self._chip)
+        if isinstance(program, CompileFailure):
+            return None
+        try:
+            work(built.with_ptx(problem, program))
+        except RunFailed as failed:
+            return failed if failed.evidence.get("finding") else None
+        except UsageError:  # an instruction that a compile for the chip itself does not have
+            return None
+        return None

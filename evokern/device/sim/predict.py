@@ -1,0 +1,201 @@
+"""Predicted time of a candidate: counters and latencies from sampled blocks of the study's own problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evokern import simt
+from evokern.compile.build import tensors_of
+from evokern.compile.occupancy import blocks_per_sm
+from evokern.compile.records import Built, EntryUse
+from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
+from evokern.declaration.space import Config
+from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
+from evokern.device.sim.stage import ProblemBuffers, judges_blocks
+from evokern.errors import InternalError
+from evokern.gate import RunFailed
+from evokern.hardware.profiles import Profile
+from evokern.simt.counters import Counters
+from evokern.simt.time_model import placement as spread
+from evokern.simt.time_model import prediction as timemodel
+from evokern.simt.time_model.latencies import latencies_of
+from evokern.simt.time_model.pipes import demands, holds
+from evokern.simt.time_model.timeline import Timeline
+from evokern.study.settings import SimulationSettings, TimingSettings
+from evokern.study.trial import Outcome
+
+MODEL_MARGIN = 2.0
+"""Added to the racing factor: a predicted time is a bound only within the model's error, so racing leaves more room."""
+
+_CRASHES = frozenset({"out_of_bounds", "misaligned", "trap", "assert"})
+_ENDLESS = frozenset({"deadlock", "instruction_limit"})
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What is known of a candidate at one problem."""
+
+    total: timemodel.Prediction
+    """Predicted time of the whole call."""
+    launches: tuple[timemodel.Prediction, ...]
+    """Prediction of each launch."""
+    counters: tuple[Counters, ...]
+    """Counters of each launch's sampled blocks."""
+    waits: tuple[Mapping[str, float], ...]
+    """Mean clocks that a warp of each launch waited, by cause."""
+    sampled: str | None = None
+    """What is wrong with the results of the blocks that were run; None where they are right or cannot be judged."""
+
+
+class Predictor:
+    """Predicts candidates of one kernel on one chip; keeps the buffers of the last problem."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        chip: Profile,
+        timing: TimingSettings,
+        simulation: SimulationSettings,
+        tolerance: Mapping[str, Tolerance],
+    ) -> None:
+        self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
+        self._timing, self._simulation = timing, simulation
+        self._programs = BuiltPrograms(kernel, chip)
+        self._stage: ProblemBuffers | None = None
+
+    def program(self, built: Built, problem: Problem) -> SimulatedProgram:
+        """Return the program of a candidate at a problem; the last one is kept."""
+        return self._programs.parsed(built.program(problem))
+
+    def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
+        """Predict a candidate at a problem.
+
+        Args:
+            config: its configuration.
+            built: its programs.
+            problem: one of the problems it was built for.
+            limit_us: time beyond which it does not matter how slow it is.
+
+        Raises:
+            RunFailed: it crashed, does not end, or is slower than the limit.
+        """
+        launches, uses = built.build(problem).launches, built.program(problem).uses
+        stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
+        program = self.program(built, problem)
+        judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
+        if judged:
+            stage.poison()
+        parts = [self._launch(stage, program, uses[launch.entry], launch, limit_us) for launch in launches]
+        predictions = tuple(part[0] for part in parts)
+        fault = stage.fault(self._kernel, self._tolerance) if judged else None
+        return Predicted(
+            timemodel.total(predictions), predictions, tuple(p[1] for p in parts), tuple(p[2] for p in parts), fault
+        )
+
+    def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
+        if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
+            self._stage = None  # the old buffers go before the new ones come
+            self._stage = ProblemBuffers(problem, tensors)
+        return self._stage
+
+    def _launch(
+        self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, limit_us: float | None
+    ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float]]:
+        chip, blocks = self._chip, timemodel.sample_blocks(launch.blocks, self._simulation.blocks)
+        limit = self._instruction_limit(launch, len(blocks), limit_us)
+        working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
+
+        resident = max(blocks_per_sm(use, launch, chip), 1)
+
+        def facts(counters: Counters, ends: Sequence[float], pipe_wait: float = 0.0) -> timemodel.LaunchFacts:
+            return timemodel.LaunchFacts(
+                blocks=launch.blocks,
+                resident=resident,
+                counters=counters,
+                block_clocks=sum(ends) / len(ends),
+                longest_clocks=max(ends),
+                pipe_wait_clocks=pipe_wait,
+                working_set_bytes=working_set,
+                unique_bytes=self._kernel.workload.bytes(stage.problem),
+                spill_bytes=use.spill_bytes,
+            )
+
+        def too_slow(counters: Counters) -> bool:
+            """Tell whether what was counted so far takes too long by itself; every term grows with the counters."""
+            return limit_us is not None and timemodel.predict(facts(counters, (0.0,)), chip).time_us > limit_us
+
+        def run(chosen: tuple[int, ...], most: int, enough: Callable[[Counters], bool] | None) -> Counters:
+            result = program.launch(
+                launch, stage.buffers, stage.memory,
+                instruction_limit=most, blocks=chosen, sanitize=False, count=True, enough=enough,
+            )  # fmt: skip
+            if result.ended and limit_us is not None:
+                raise _slow(f"part of what a block does takes longer than {limit_us:.3g} µs")
+            if result.fatal is not None:
+                if result.hung and limit_us is not None and most < self._simulation.instruction_limit:
+                    raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
+                raise failure(result.fatal, most, stage.problem)
+            if result.counters is None:
+                raise InternalError("the simulator returned no counters")
+            return result.counters
+
+        counters = run(blocks, limit, None if limit_us is None else too_slow)
+        latencies = latencies_of(chip)
+        in_l2 = working_set <= timemodel.DRAM_REACH * chip.l2_bytes
+        entry = program.entry(launch)
+        timeline = Timeline(
+            entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
+            holds(entry, counters, chip),
+            demands(entry, counters, chip, timemodel.crowd(launch.blocks, resident, chip)),
+        )  # fmt: skip
+        walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
+        waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
+        found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
+        runs = spread.block_runs(entry, counters)
+        if not spread.are_equal(runs):
+            # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
+            chosen = spread.line_blocks(launch.grid)
+            with stage.undisturbed():
+                more = run(chosen, limit * len(chosen), None)
+            along = spread.block_runs(entry, more)
+            if spread.explains(launch.grid, along, blocks, runs):
+                ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
+                found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))
+        return timemodel.predict(found, chip), counters, waits
+
+    def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
+        """Return how many warp instructions may run: issuing alone must not take longer than the limit."""
+        if limit_us is None:
+            return self._simulation.instruction_limit
+        warps = -(-launch.threads // 32)
+        share = -(-launch.blocks // self._chip.sms)
+        of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
+        # Free instructions of PTX count here though not in the model: twice the room keeps the bound safe.
+        return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
+
+
+def _slow(message: str) -> RunFailed:
+    return RunFailed(Outcome.SLOW, {"message": message})
+
+
+def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
+    """Turn a finding of the sanitizer into an outcome with its evidence."""
+    evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": str(problem)}
+    if finding.kind in _CRASHES:
+        return RunFailed(Outcome.CRASHED, described({"error": finding.kind, **evidence}))
+    if finding.kind in _ENDLESS:
+        return RunFailed(Outcome.HUNG, described({"limit_s": 0.0, "limit_instructions": limit, **evidence}))
+    return RunFailed(Outcome.WRONG, described({"check": f"sanitizer:{finding.kind}", **evidence}))
+
+
+def described(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return evidence that holds a finding with the finding in a sentence: a crash's diagnosis, or the message."""
+    finding = evidence["finding"]
+    file = f" of {finding['file']}" if finding.get("file") else ""
+    place = f"line {finding['line']}{file}" if finding["line"] else f"`{finding['instruction']}`"
+    where = place + (f": {finding['source']}" if finding["source"] else "")
+    told = f"{finding['kind'].replace('_', ' ')} at {where} ({finding['hint']})"
+    return {**evidence, "diagnosis" if "error" in evidence else "message": told}

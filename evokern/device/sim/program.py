@@ -1,0 +1,174 @@
+"""A candidate's program on the PTX machine: rendered, compiled for a chip with its lines named, parsed, launched.
+
+Everything that runs a kernel without a GPU runs it through here: the gate of a simulated device, predicted times,
+sampled blocks, `sanitize`, `diagnose`, `fuzz`, `profile`. Buffers come from elsewhere, since they need torch
+(`evokern.device.sim.arguments`) or a user's words (`evokern.analysis.sanitize.arguments`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from evokern import simt
+from evokern.compile.build import compile_to_ptx
+from evokern.compile.records import CompileFailure, Program
+from evokern.declaration.kernel import Kernel, Launch, Scalar
+from evokern.declaration.render import Rendered, read_source
+from evokern.hardware.profiles import Profile
+from evokern.ptx.program import PtxProgram
+
+Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
+"""What a launch is given, by the names in its `args`; a `Scalar` among them stands for itself."""
+
+_NUMPY: Mapping[str, Any] = {
+    "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64, "f32": np.float32, "f64": np.float64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SimulatedProgram:
+    """A compiled translation unit that the PTX machine can launch."""
+
+    module: simt.Module
+    """The parsed PTX."""
+    symbols: Mapping[str, str]
+    """Entry point as a `Launch` names it → its name in the PTX."""
+    source: str
+    """Text of the source file, which findings quote."""
+    headers: Mapping[str, str]
+    """Texts of the user's own headers, by the name an `#include` uses."""
+    architecture: str
+    """The chip that runs it, for example `sm_89`; PTX made for a later one is refused."""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The user's files by header name as included, the source itself under the empty name."""
+        return {"": self.source, **self.headers}
+
+    def entry(self, launch: Launch) -> PtxProgram:
+        """Return the instructions of the entry point that a launch starts."""
+        return self.module.program(self.symbols[launch.entry])
+
+    def launch(
+        self,
+        launch: Launch,
+        arguments: Arguments,
+        memory: simt.Memory,
+        *,
+        instruction_limit: int,
+        blocks: Sequence[int] | None = None,
+        sanitize: bool = True,
+        count: bool = False,
+        enough: Callable[[simt.Counters], bool] | None = None,
+    ) -> simt.LaunchResult:
+        """Run one launch.
+
+        Args:
+            launch: entry point, grid, block, dynamic shared memory and the names of its arguments.
+            arguments: what the names stand for.
+            memory: where the buffers live.
+            instruction_limit: warp instructions of a batch of blocks after which it counts as endless.
+            blocks: linear ids of the blocks to run; None for all.
+            sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment always are.
+            count: count wavefronts, sectors and instructions.
+            enough: asked now and then with what was counted so far; True ends the launch.
+
+        Raises:
+            SourceError: the entry uses what the machine does not execute.
+            UsageError: the arguments do not match the entry, or the shape is impossible.
+        """
+        return simt.launch(
+            self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
+            memory=memory, dynamic_shared=launch.shared_bytes, source=self.source, architecture=self.architecture,
+            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=count, enough=enough,
+        )  # fmt: skip
+
+    def launch_many(
+        self,
+        launch: Launch,
+        arguments: Sequence[Arguments],
+        memory: simt.Memory,
+        *,
+        instruction_limit: int,
+        blocks: Sequence[int] | None = None,
+        sanitize: bool = True,
+    ) -> list[simt.LaunchResult]:
+        """Run a launch once for each set of arguments, side by side; nothing is counted.
+
+        Args:
+            launch: as for `launch`.
+            arguments: one set per run.
+            memory: where all their buffers live.
+            instruction_limit: as for `launch`.
+            blocks: as for `launch`.
+            sanitize: as for `launch`.
+
+        Returns:
+            One result per set.
+
+        Raises:
+            SourceError: the entry uses what the machine does not execute.
+            UsageError: the arguments do not match the entry, or the shape is impossible.
+        """
+        return simt.launch_many(
+            self.module, self.symbols[launch.entry], launch.grid, launch.block,
+            [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
+            source=self.source, architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks,
+            sanitize=sanitize, count=False,
+        )  # fmt: skip
+
+
+def compile_simulated(rendered: Rendered, chip: Profile) -> SimulatedProgram | CompileFailure:
+    """Compile a rendered program for a chip, with line information, and parse it.
+
+    Returns:
+        The program, or why the compiler refused it.
+
+    Raises:
+        DeviceError: the compiler cannot be loaded.
+        SourceError: the PTX holds what the machine does not know.
+    """
+    program = compile_to_ptx(rendered, chip)
+    if isinstance(program, CompileFailure):
+        return program
+    return _parsed(program, rendered.source, rendered.name, rendered.headers, chip)
+
+
+class BuiltPrograms:
+    """Parses programs of one kernel that are built already, for one chip; the last one is kept."""
+
+    def __init__(self, kernel: Kernel, chip: Profile) -> None:
+        self._kernel, self._chip = kernel, chip
+        self._source, self._headers = read_source(kernel)
+        self._last: tuple[str, SimulatedProgram] | None = None
+
+    def parsed(self, program: Program) -> SimulatedProgram:
+        """Return a program that can be launched.
+
+        Raises:
+            SourceError: its PTX holds what the machine does not know.
+        """
+        if self._last is None or self._last[0] != program.ptx:
+            made = _parsed(program, self._source, self._kernel.source, self._headers, self._chip)
+            self._last = program.ptx, made
+        return self._last[1]
+
+
+def _parsed(program: Program, source: str, name: str, headers: Mapping[str, str], chip: Profile) -> SimulatedProgram:
+    module = simt.parse(program.ptx, source_name=name, headers=headers)
+    return SimulatedProgram(module, program.lowered, source, headers, chip.architecture)
+
+
+def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:
+    """Return a launch's arguments in the entry's order."""
+    return [arguments[item] if isinstance(item, str) else _number(item) for item in launch.args]
+
+
+def _number(value: Scalar) -> np.generic[Any]:
+    """Return a by-value argument as a NumPy scalar of its C type."""
+    made: np.generic[Any] = _NUMPY[value.dtype](value.value)
+    return made

@@ -1,0 +1,90 @@
+"""A glance at a candidate's answers: some of its blocks, on inputs that are hard on rounding.
+
+What fails on a GPU fails mostly by rounding, on large magnitudes or rows of equal values. So some blocks of the study's
+own problem, whose program is at hand, are run on such inputs and judged by the gate's own tolerance and margin.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from evokern import simt
+from evokern.compile.build import tensors_of
+from evokern.compile.records import Built
+from evokern.declaration.kernel import Kernel, Problem, Tolerance
+from evokern.declaration.space import Config
+from evokern.device.sim.predict import Predictor, failure
+from evokern.device.sim.stage import ProblemBuffers, judges_blocks
+from evokern.device.sim.tail_risk import margins
+from evokern.gate.tail_risk import fault
+from evokern.study.settings import InputSet, SimulationSettings
+
+BLOCKS = 8
+"""Blocks that are judged: some thousand elements, where the gate sees all."""
+MOST_BYTES = 1 << 28
+"""Buffers that are kept, so that several problems are not drawn anew for each candidate."""
+
+
+class Glance:
+    """Judges candidates of one kernel by some of their blocks."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        simulation: SimulationSettings,
+        tolerance: Mapping[str, Tolerance],
+        kinds: tuple[InputSet, ...],
+    ) -> None:
+        self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
+        # What the time is predicted from are blocks on normal inputs, which are judged there.
+        self._kinds = tuple(kind for kind in kinds if kind != "normal")
+        self._stages: dict[tuple[Any, ...], dict[InputSet, ProblemBuffers]] = {}
+
+    def judges(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> bool:
+        """Tell whether blocks of a candidate can be judged by themselves."""
+        tensors, program = tensors_of(self._kernel, config, problem), predictor.program(built, problem)
+        return judges_blocks(self._kernel, problem, tensors, program, built.build(problem).launches)
+
+    def fault(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> Mapping[str, Any] | None:
+        """Return the evidence against a candidate whose blocks can be judged, None where they are right.
+
+        Raises:
+            RunFailed: a block crashed, or did not end.
+        """
+        launch = built.build(problem).launches[0]
+        stages = self._staged(config, problem)
+        if not stages:
+            return None
+        memory = next(iter(stages.values())).memory
+        for stage in stages.values():
+            stage.poison()
+        limit = self._simulation.instruction_limit
+        chosen = sorted(random.Random(0).sample(range(launch.blocks), min(launch.blocks, BLOCKS)))
+        results = predictor.program(built, problem).launch_many(
+            launch, [stage.buffers for stage in stages.values()], memory,
+            instruction_limit=limit, blocks=chosen, sanitize=False,
+        )  # fmt: skip
+        for result in results:
+            if result.fatal is not None:
+                raise failure(result.fatal, limit, problem)
+        for kind, stage in stages.items():
+            for name, (found, of) in margins(self._kernel, stage, kind, self._tolerance).items():
+                if found is not None and found.lucky:
+                    return fault(found, name, kind, of) | {"problem": str(problem)}
+                if found is None and (message := stage.fault(self._kernel, self._tolerance)):  # too few to judge by
+                    wrong = f"{message} ({kind} inputs)"
+                    return {"check": "tolerance", "input_set": kind, "message": wrong, "problem": str(problem)}
+        return None
+
+    def _staged(self, config: Config, problem: Problem) -> dict[InputSet, ProblemBuffers]:
+        """Return the buffers of a problem for each kind of inputs, side by side in one memory."""
+        tensors = tensors_of(self._kernel, config, problem)
+        key = (problem, tuple(tensors.items()))
+        if key not in self._stages:
+            if sum(stage.bytes for stages in self._stages.values() for stage in stages.values()) > MOST_BYTES:
+                self._stages.clear()
+            memory = simt.Memory()
+            self._stages[key] = {kind: ProblemBuffers(problem, tensors, kind, memory=memory) for kind in self._kinds}
+        return self._stages[key]

@@ -1,0 +1,147 @@
+"""The simulated device: the real compiler for the target chip, the kernel's real PTX on the CPU, a predicted time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from evokern.compile.cache import default_directory
+from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
+from evokern.declaration.space import Config
+from evokern.device._first import first_candidate, require_built
+from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_alone
+from evokern.device.contract import Answer, Request, StartReport, Task
+from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
+from evokern.errors import InternalError
+from evokern.hardware.profiles import Profile, chip, limits_for
+from evokern.study.discovery import WorkerContext
+from evokern.study.trial import Evaluation
+from evokern.workers.fork_server import ForkServer
+from evokern.workers.pool import WorkerPool, WorkerSpec
+
+WINDOW = 8
+"""Trials in flight of a new study: enough for a few cores, and the sampler sees results soon."""
+DEADLINE_S = 120.0
+"""Seconds after which a simulation that does not answer is given up (the instruction limit ends it long before)."""
+MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.spot_check")
+"""Modules that the fork server imports once for all workers."""
+
+
+class SimulatedDevice:
+    """Searches as on a GPU, without one."""
+
+    predicted = True
+    """Times come from a model."""
+    window = WINDOW
+    """Default trials in flight."""
+    diagnoses = False
+    """Every failure comes with its finding already."""
+
+    def __init__(self, name: str | Profile, cores: int | None = None, hasty: bool = False) -> None:
+        """Make a device.
+
+        Args:
+            name: a chip's short name, or the chip itself.
+            cores: worker processes; None takes the machine's cores.
+            hasty: only an order of candidates is wanted.
+
+        Raises:
+            DeviceError: there is no such chip.
+        """
+        self._profile = chip(name) if isinstance(name, str) else name
+        self._cores = cores or len(os.sched_getaffinity(0))
+        self._hasty = hasty
+        # Importing torch takes seconds; it begins while the kernel folder is still being read.
+        self._servers = [ForkServer((*PRELOAD, *MODULES))]
+        self._pools: list[WorkerPool] = []
+        self._pipeline: Pipeline | None = None
+        self._first_us: float | None = None
+
+    @property
+    def identity(self) -> str:
+        """Model that a study is bound to."""
+        return f"sim:{self._profile.name}"
+
+    @property
+    def profile(self) -> Profile:
+        """The chip's limits and peak rates."""
+        return self._profile
+
+    def start(self, task: Task) -> StartReport:
+        """Open workers and prove the gate's power on the default candidate's small problems.
+
+        Raises:
+            UsageError: the workload, the kernel folder or the compiler cannot work as asked.
+        """
+        profile = limits_for(self._profile, task.study.limits)
+        context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
+        compiling = CompileSettings(context, default_directory(), niceness=0)
+        first = first_candidate(task, profile)
+        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first)
+        (server,) = self._servers
+        compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
+        worker = "evokern.device.sim.spot_check:LookWorker" if self._hasty else "evokern.device.sim.worker:SimWorker"
+        spec = WorkerSpec(worker, simulating)
+        executors = WorkerPool(server, spec, size=self._cores)
+        self._pools += [compilers, executors]
+        if not self._hasty:  # what is not checked needs no proof
+            run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
+        self._first_us = _default_time(task, compilers, executors, first)
+        self._pipeline = Pipeline(
+            compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
+        )  # fmt: skip
+        self._pipeline.begin()
+        environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.greeting or {})}
+        notes = (
+            f"no GPU is used: times are predicted for {profile.model}, from its data sheet and this kernel's PTX",
+            "baselines run on a GPU only, so there is no speedup to report",
+        )
+        return StartReport(environment=environment, notes=notes)
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate; returns at once."""
+        self._running().submit(request)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return the answers that are ready, waiting at most `timeout_s` for the first."""
+        return self._running().poll(timeout_s)
+
+    def busy_s(self) -> float:
+        """Return the seconds in which candidates were simulated, per worker."""
+        return self._pipeline.busy_s() / self._cores if self._pipeline else 0.0
+
+    def close(self) -> None:
+        """Stop every worker; safe to call twice."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+        for pool in self._pools:
+            pool.close()
+        for server in self._servers:
+            server.close()
+        self._pools, self._servers = [], []
+
+    def _job(self, work: CompiledRequest) -> Simulate:
+        # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
+        known = min((time for time in (work.request.elite_us, self._first_us) if time is not None), default=None)
+        return Simulate(work.request.config, work.built, known)
+
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            raise InternalError("the simulated device was not started")
+        return self._pipeline
+
+
+def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, default: Config) -> float | None:
+    """Return the predicted time of the default candidate; None when it fails, or there is no racing against it.
+
+    Raises:
+        KernelError: it does not compile.
+    """
+    answer = run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+    built = require_built(task, answer)
+    if not task.study.timing.race:
+        return None
+    job = Simulate(default, built, None)
+    evaluation = run_alone(executors, job, DEADLINE_S, "simulating the default candidate")
+    return evaluation.time_us if isinstance(evaluation, Evaluation) else None

@@ -1,0 +1,118 @@
+"""Buffers of one of the study's own problems on the PTX machine, and what sampled blocks wrote into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from evokern import simt
+from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
+from evokern.device.sim.arguments import POISON, drawn
+from evokern.device.sim.program import SimulatedProgram
+from evokern.gate.data import torch_dtype
+from evokern.study.settings import InputSet
+
+MOST_FLOPS_CHECKED = 5e9
+"""Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
+MOST_ELEMENTS_CHECKED = 1 << 22
+"""Elements of the outputs, which are searched for what was written."""
+
+
+class ProblemBuffers:
+    """Buffers of one problem, kept from one candidate to the next."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        tensors: Mapping[str, Tensor],
+        kind: InputSet = "normal",
+        seed: int = 0,
+        memory: simt.Memory | None = None,
+    ) -> None:
+        """Allocate, and draw the inputs.
+
+        Args:
+            problem: the problem.
+            tensors: its buffers.
+            kind: kind of inputs.
+            seed: of the inputs.
+            memory: where the buffers live; None for a memory of its own.
+        """
+        self.key = (problem, tuple(tensors.items()))
+        self.problem = problem
+        self.tensors = dict(tensors)
+        self._inputs: dict[str, torch.Tensor] = {}
+        self._reference: Mapping[str, torch.Tensor] | None = None
+        self.memory = memory or simt.Memory()
+        self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
+        self.buffers: dict[str, simt.Buffer] = {}
+        for name, tensor, data in drawn(tensors, kind, seed):
+            if tensor.role in ("input", "inout"):
+                self._inputs[name] = data
+            raw: Any = data.view(-1).view(torch.uint8).numpy()
+            self.buffers[name] = self.memory.allocate(name, np.asarray(raw))
+
+    def poison(self) -> None:
+        """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
+        for name, tensor in self.tensors.items():
+            if tensor.role == "output":
+                self.buffers[name].write(np.full(tensor.bytes, POISON, np.uint8))
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Give every buffer its contents back afterwards: what runs inside is counted, not judged."""
+        before = self.memory.arena.copy()
+        try:
+            yield
+        finally:
+            self.memory.arena[:] = before
+
+    def results(self, kernel: Kernel) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Yield each output: its name, its elements, the reference, and which elements were written."""
+        if self._reference is None:
+            wide = {name: data.to(torch.float64) for name, data in self._inputs.items()}
+            self._reference = kernel.workload.reference(self.problem, wide)
+        for name, reference in self._reference.items():
+            tensor = self.tensors[name]
+            raw = self.buffers[name].read().reshape(tensor.elements, -1)
+            written = torch.from_numpy((raw != POISON).any(1)).view(tensor.shape)
+            got = torch.from_numpy(raw.reshape(-1)).view(torch_dtype(tensor.dtype)).to(torch.float64)
+            yield name, got.view(tensor.shape), reference, written
+
+    def fault(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> str | None:
+        """Say what is wrong with the elements that the sampled blocks wrote, None where nothing is.
+
+        Blocks that are counted but leave their work out would make a candidate look fast: on small problems, where it
+        is checked in full, it may behave differently.
+        """
+        written_at_all = False
+        for name, everything, reference, written in self.results(kernel):
+            written_at_all |= bool(written.any())
+            got, expected = everything[written], reference[written]
+            tolerance = tolerances[name]
+            wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
+            if wrong.any():
+                first = int(wrong.nonzero()[0, 0])
+                return (
+                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} that sampled blocks wrote are wrong, the "
+                    f"first is {float(got[first]):.6g} instead of {float(expected[first]):.6g}"
+                )
+        return None if written_at_all else "the sampled blocks wrote no element of any output"
+
+
+def judges_blocks(
+    kernel: Kernel,
+    problem: Problem,
+    tensors: Mapping[str, Tensor],
+    program: SimulatedProgram,
+    launches: tuple[Launch, ...],
+) -> bool:
+    """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
+    alone = len(launches) == 1 and all(t.role in ("input", "output") for t in tensors.values())
+    keeps = any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
+    small = sum(t.elements for t in tensors.values() if t.role == "output") <= MOST_ELEMENTS_CHECKED
+    return alone and not keeps and small and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED

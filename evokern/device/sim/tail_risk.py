@@ -1,0 +1,113 @@
+"""Whether a candidate that is right on small problems would be so on the study's own, which has many more elements.
+
+Errors that come near the tolerance on a few hundred rows may pass it on a few thousand: there a GPU, which checks the
+whole problem, finds what a small one does not show. Some blocks of the problem itself are run on the kind of inputs in
+question, and the gate's own rule (`evokern.gate.tail_risk`) says what they mean for all of it. More blocks follow until
+the answer is sure, or has cost enough.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from evokern.compile.build import tensors_of
+from evokern.compile.records import Built
+from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
+from evokern.declaration.space import Config
+from evokern.device.sim.predict import failure
+from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
+from evokern.device.sim.stage import ProblemBuffers, judges_blocks
+from evokern.gate.bench import independent, over
+from evokern.gate.tail_risk import Margin, doubtful, fault, margin
+from evokern.hardware.profiles import Profile
+from evokern.study.settings import InputSet, SimulationSettings
+
+BLOCKS_AT_ONCE = 8
+"""Blocks run before the question is asked again."""
+MOST_BLOCKS = 48
+"""Blocks after which the estimate is taken as it is: some seconds."""
+
+
+class MarginProbe:
+    """Asks about candidates of one kernel on one chip."""
+
+    def __init__(
+        self, kernel: Kernel, chip: Profile, simulation: SimulationSettings, tolerance: Mapping[str, Tolerance]
+    ) -> None:
+        self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
+        self._programs = BuiltPrograms(kernel, chip)
+
+    def fault(
+        self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
+    ) -> dict[str, Any] | None:
+        """Return the evidence against a candidate, None where its errors keep clear or its blocks cannot be judged.
+
+        Args:
+            config: its configuration.
+            built: its programs.
+            problem: one of the problems it was built for.
+            seen: its errors on small problems, by kind of inputs and output.
+
+        Raises:
+            RunFailed: a block crashed, or did not end.
+        """
+        tensors = tensors_of(self._kernel, config, problem)
+        asked = dict.fromkeys(
+            kind for (kind, name), errors in seen.items() if doubtful(errors, _units(tensors[name], kind))
+        )
+        if not asked:
+            return None
+        program, launches = self._programs.parsed(built.program(problem)), built.build(problem).launches
+        if not judges_blocks(self._kernel, problem, tensors, program, launches):
+            return None
+        # Equal rows have the fewest units, so that a small problem says least about them: they decide most often.
+        for kind in sorted(asked, key=lambda kind: kind != "equal_rows"):
+            found = self._sampled(problem, tensors, kind, program, launches[0])
+            for name, one in found.items():
+                if one is not None and one.lucky:
+                    return fault(one, name, kind, _units(tensors[name], kind)) | {"problem": str(problem)}
+        return None
+
+    def _sampled(
+        self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet, program: SimulatedProgram, launch: Launch
+    ) -> dict[str, Margin | None]:
+        """Return what sampled blocks say of each output, after as many as it takes to be sure."""
+        seed = random.SystemRandom().getrandbits(62)
+        stage = ProblemBuffers(problem, tensors, kind, seed)
+        stage.poison()
+        order = random.Random(seed).sample(range(launch.blocks), min(launch.blocks, MOST_BLOCKS))
+        limit = self._simulation.instruction_limit
+        found: dict[str, Margin | None] = {}
+        for start in range(0, len(order), BLOCKS_AT_ONCE):
+            blocks = sorted(order[start : start + BLOCKS_AT_ONCE])
+            result = program.launch(
+                launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
+            )
+            if result.fatal is not None:
+                raise failure(result.fatal, limit, problem)
+            found = {name: one for name, (one, _) in margins(self._kernel, stage, kind, self._tolerance).items()}
+            if all(one is not None and one.decided for one in found.values()):
+                break
+        return found
+
+
+def margins(
+    kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
+) -> dict[str, tuple[Margin | None, int]]:
+    """Return what the blocks that were run say of each output, and how many independent errors the output has."""
+    found: dict[str, tuple[Margin | None, int]] = {}
+    for name, got, reference, written in stage.results(kernel):
+        allowed = tolerance[name]
+        errors = over(got, reference, allowed.atol + allowed.rtol * reference.abs())
+        units = independent(torch.where(written, errors, -1.0), kind)
+        found[name] = margin(units[units >= 0], units.numel()), units.numel()
+    return found
+
+
+def _units(tensor: Tensor, kind: InputSet) -> int:
+    """Return how many independent errors an output has (`evokern.gate.bench.independent`)."""
+    return tensor.elements // (tensor.shape[-1] if kind == "equal_rows" and len(tensor.shape) > 1 else 1)

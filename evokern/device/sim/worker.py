@@ -1,0 +1,183 @@
+"""What a worker of the simulated device does: the gate on small problems, counters on the study's own, predicted time.
+
+The same gate as on a GPU judges the outputs; every access is checked besides. Small problems are those that the
+kernel declares, as far as the candidate can run them; counters come from sampled blocks of the study's own problems,
+since a small problem says nothing about waves, residency or caches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from evokern.compile.build import tensors_of
+from evokern.compile.records import Built, CompileFailure
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.kernel import Problem
+from evokern.declaration.render import Rendered, render
+from evokern.declaration.small_problems import gate_problems
+from evokern.declaration.space import Config
+from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
+from evokern.device.sim.lines import Lines
+from evokern.device.sim.overall import predict_all
+from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
+from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.device.sim.runner import SimRunner, checked
+from evokern.device.sim.tail_risk import MarginProbe
+from evokern.errors import KernelError
+from evokern.gate import Gate, RunFailed, Verdict, prove_power
+from evokern.gate.bench import tolerances
+from evokern.measurement.roofline import recorded
+from evokern.study.settings import InputSet
+from evokern.study.trial import Evaluation, Outcome
+
+
+class SimWorker:
+    """Answers `Simulate` with an `Evaluation`."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        torch.set_num_threads(1)
+        self._settings = settings
+        self._kernel, chip = settings.context.kernel(), settings.context.profile
+        self._gates: dict[Problem, Gate] = {}
+        self._last: tuple[Rendered, SimulatedProgram] | None = None
+        tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
+        self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
+        self._lines = Lines(self._kernel, chip)
+        self._probe = MarginProbe(self._kernel, chip, settings.simulation, tolerance)
+        self.greeting: dict[str, Any] = {}
+
+    def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
+        """Do one job."""
+        began = time.perf_counter()
+        if isinstance(job, ProvePower):
+            self._prove()
+            return None
+        try:
+            evaluation = self._evaluate(job)
+        except RunFailed as failed:
+            evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
+        return replace(evaluation, device_s=time.perf_counter() - began)
+
+    def _prove(self) -> None:
+        kernel, config = self._kernel, self._settings.default
+        problems = self._gate_problems(config)
+        if not problems:
+            raise KernelError(
+                f"kernel {kernel.name}: its default candidate can run none of the small problems that a simulated gate "
+                f"needs ({', '.join(kernel.workload.small_problems) or 'none is declared'}); add one to kernel.py's "
+                "small_problems"
+            )
+        for problem in problems:
+            prove_power(self._gate(problem), launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
+
+    def _gate_problems(self, config: Config) -> tuple[Problem, ...]:
+        return gate_problems(self._kernel, config, self._settings.context.problems, self._settings.context.profile)
+
+    def _gate(self, problem: Problem) -> Gate:
+        # A simulated run is the same every time; what a second run would show on a GPU, the race checks show here.
+        settings = replace(self._settings.gate, runs=1)
+        return self._gates.setdefault(problem, Gate(self._kernel, problem, settings, torch.device("cpu")))
+
+    def _evaluate(self, job: Simulate) -> Evaluation:
+        """Predict first: a candidate that is far slower than the elite needs no proof that it is right as well."""
+        problems = self._gate_problems(job.config)
+        if not problems:
+            evidence = {"constraint": "small_problem", "needed": 1, "available": 0, "unit": "problems"}
+            reason = "the kernel declares no small problem that this candidate can run, so it cannot be checked here"
+            return Evaluation(Outcome.INFEASIBLE, evidence={**evidence, "reason": reason})
+        race = self._settings.timing.race
+        limit_us = job.elite_us * (race + MODEL_MARGIN) if job.elite_us and race else None
+
+        def predict(problem: Problem, most_us: float | None) -> Predicted:
+            return self._predict(job, problem, most_us)
+
+        try:
+            overall = predict_all(self._kernel, self._settings, job.config, limit_us, predict)
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.SLOW:
+                raise
+            evidence = {**failed.evidence, "elite_us": job.elite_us, "limit_us": limit_us}
+            raise RunFailed(Outcome.SLOW, evidence) from failed
+        time_us = overall.time_us
+        if limit_us is not None and time_us >= limit_us:
+            evidence = {"elite_us": job.elite_us, "predicted_us": time_us, "limit_us": limit_us}
+            return Evaluation(Outcome.SLOW, time_us, evidence=evidence)
+        against, reports = self.gate(job.config, job.built, problems)
+        if against is not None:
+            return Evaluation(Outcome.WRONG, evidence=against, gate=reports)
+        impossible = overall.impossible()
+        if impossible is not None:
+            return Evaluation(Outcome.WRONG, evidence=impossible, gate=reports)
+        first = overall.predictions[0].total
+        evidence = {
+            "terms_us": {name: round(value, 4) for name, value in first.terms_us.items()},
+            "bound": first.cause,
+            **recorded(overall.tasks, overall.floors),
+        }
+        return Evaluation(Outcome.MEASURED, time_us, overall.timings, evidence=evidence, gate=reports)
+
+    def gate(
+        self, config: Config, built: Built, problems: Sequence[Problem]
+    ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+        """Check a candidate on small problems, and where its errors come near the tolerance on the study's own.
+
+        Returns:
+            The evidence against it, None where there is none, and the report of each problem.
+
+        Raises:
+            RunFailed: it crashed, hung, does not compile, or the sanitizer found a defect.
+        """
+        reports: dict[str, Any] = {}
+        seen: dict[tuple[InputSet, str], torch.Tensor] = {}
+        for problem in problems:
+            verdict = self._check(config, problem)
+            reports[str(problem)] = dict(verdict.report)
+            if not verdict.passed:
+                return verdict.evidence, reports
+            for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():
+                seen[key] = torch.cat([seen[key], errors]) if key in seen else errors
+        for problem in self._settings.context.problems:
+            fault = self._margin_fault(config, built, problem, seen)
+            if fault is not None:
+                return fault, reports
+        return None, reports
+
+    def _predict(self, job: Simulate, problem: Problem, limit_us: float | None) -> Predicted:
+        def predict(built: Built) -> Predicted:
+            return self._predictor.predict(job.config, built, problem, limit_us)
+
+        return self._lines.run(job.config, job.built, problem, predict)
+
+    def _margin_fault(
+        self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
+    ) -> Mapping[str, Any] | None:
+        def probe(built: Built) -> Mapping[str, Any] | None:
+            return self._probe.fault(config, built, problem, seen)
+
+        return self._lines.run(config, built, problem, probe)
+
+    def _check(self, config: Config, problem: Problem) -> Verdict:
+        kernel, gate = self._kernel, self._gate(problem)
+        rendered = render(kernel, config, problem)
+        if self._last is None or self._last[0] != rendered:  # often the same program serves all small problems
+            self._last = rendered, self._compiled(rendered, problem)
+        runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
+        launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
+        return checked(gate, runner, launches, tensors)
+
+    def _compiled(self, rendered: Rendered, problem: Problem) -> SimulatedProgram:
+        """Return the program with its lines named.
+
+        Raises:
+            RunFailed: it does not compile at this problem.
+        """
+        program = compile_simulated(rendered, self._settings.context.profile)
+        if isinstance(program, CompileFailure):
+            evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
+            raise RunFailed(Outcome.COMPILE_ERROR, evidence)
+        return program

@@ -1,0 +1,1 @@
+"""Chips, their limits and peak rates, and the driver of this machine."""

@@ -1,0 +1,222 @@
+"""Speed of light: the least time in which a chip could possibly do a workload.
+
+Two bounds: the operations at the fastest pipe's rate, and the bytes at the bandwidth of the memory that must deliver
+them. They are computed at two kinds of rate. *Peak* rates come from data sheets (`profiles.Profile`), and no program
+can exceed them; the floor at peak rates is generous on purpose, since a time below it is not a win but proof of a
+fault: the fastest number format the inputs allow, every SM at its highest clock, as much of the working set in L2 as
+fits. *Measured* rates are what a copy and a matrix product reach on the GPU at hand: how near to them a kernel comes
+tells how much is left to gain. A time may pass that limit, and proves nothing by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evokern.declaration.kernel import Kernel, Problem, Tensor
+from evokern.hardware.profiles import Profile
+from evokern.measurement.statistics import geometric_mean
+from evokern.study.settings import TimingSettings
+
+L2_BYTES_PER_CLOCK = 64.0
+"""Bytes a clock that one SM can take from L2 at most: the width of its port (`Profile.sources`, "64-byte port")."""
+EIGHT_BIT_GAIN = 2.0
+"""Rate of 8-bit tensor instructions over 16-bit ones (white papers of Ampere, Ada and Hopper)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call must do at least."""
+
+    flops: float
+    """Operations, as the workload declares them."""
+    bytes: float
+    """Fewest bytes through device memory, as the workload declares them."""
+    dram_bytes: float
+    """Those of them that L2 cannot have kept from the call before."""
+    gain: float = 1.0
+    """Rate of the tensor cores on the narrowest inputs over that on 16-bit ones."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a chip computes and moves."""
+
+    matrix_flops_per_s: float
+    """16-bit matrix operations a second."""
+    dram_bytes_per_s: float
+    """Bytes a second through device memory, reads and writes together."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of one call, and what sets it."""
+
+    time_us: float
+    """µs."""
+    bound: str
+    """`operations`, `dram` or `l2`."""
+    parts_us: Mapping[str, float]
+    """Each bound alone, µs."""
+
+    def share(self, time_us: float) -> float:
+        """Return how much of the limit a time reaches: 1 is the speed of light."""
+        return self.time_us / time_us
+
+
+def work(
+    kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile
+) -> Work:
+    """Return what one call must do at least.
+
+    Args:
+        kernel: whose workload says operations and bytes.
+        problem: at which problem.
+        tensors: the workload's buffers.
+        timing: how calls are timed: what L2 can still hold from the call before.
+        chip: whose L2.
+    """
+    moved = kernel.workload.bytes(problem)
+    narrow = any(tensor.dtype in ("e4m3", "e5m2", "i8", "u8") for tensor in tensors.values())
+    return Work(
+        kernel.workload.flops(problem),
+        moved,
+        _from_dram(moved, tensors, timing, chip),
+        EIGHT_BIT_GAIN if narrow else 1.0,
+    )
+
+
+def boosted(chip: Profile, clocks_mhz: Sequence[float | None]) -> Profile:
+    """Return a chip at the highest clock it was seen at: some cards boost beyond the clock of their data sheet."""
+    highest = max((clock for clock in clocks_mhz if clock is not None), default=0.0)
+    return replace(chip, clock_mhz=highest) if highest > chip.clock_mhz else chip
+
+
+def peak_rates(chip: Profile) -> Rates:
+    """Return the rates that no program can exceed on a chip."""
+    rate = max(chip.tensor_peak_flops_per_clock, chip.fp32_flops_per_clock)
+    return Rates(rate * chip.sms * chip.clock_mhz * 1e6, chip.dram_bytes_per_s)
+
+
+def floor(task: Work, rates: Rates, chip: Profile) -> Floor:
+    """Return the least time of one call.
+
+    Args:
+        task: what it must do.
+        rates: how fast, at peak or as measured.
+        chip: whose L2 ports deliver what stays on the chip.
+    """
+    parts = {
+        "operations": task.flops / (rates.matrix_flops_per_s * task.gain) * 1e6,
+        "l2": task.bytes / (L2_BYTES_PER_CLOCK * chip.sms * chip.clock_mhz),
+        "dram": task.dram_bytes / rates.dram_bytes_per_s * 1e6,
+    }
+    bound = max(parts, key=lambda name: parts[name])
+    return Floor(parts[bound], bound, parts)
+
+
+def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
+    """Return what a trial's evidence keeps of its work and its floors at peak rates, one entry for each problem."""
+    return {
+        "floor_us": [limit.time_us for limit in floors],
+        "floor_bound": floors[0].bound,
+        "floor_l2_us": [limit.parts_us["l2"] for limit in floors],
+        "flops": [task.flops for task in tasks],
+        "flops_gain": [task.gain for task in tasks],
+        "bytes": [task.bytes for task in tasks],
+        "dram_bytes": [task.dram_bytes for task in tasks],
+    }
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How near a time is to the limit of its chip."""
+
+    time_us: float
+    """The limit: over several problems the geometric mean, µs."""
+    share: float
+    """The limit over the time: 1 is the speed of light."""
+    bound: str
+    """What sets it: `operations`, `dram` or `l2`; over several problems what takes longest in all."""
+    rates: Rates | None
+    """Rates measured on the GPU; None where the limit is that of the peak rates."""
+
+    @property
+    def setter(self) -> str:
+        """What sets it, in words: for example `compute at the data sheet's peak rates`."""
+        resource = {"operations": "compute", "dram": "memory (DRAM)", "l2": "memory (L2)"}[self.bound]
+        if self.rates is None:
+            return f"{resource} at the data sheet's peak rates"
+        matrix, copied = self.rates.matrix_flops_per_s / 1e12, self.rates.dram_bytes_per_s / 1e12
+        return f"{resource} at the rates measured on this GPU ({matrix:.0f} TFLOP/s fp16, {copied:.2f} TB/s)"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object that `show --json` prints."""
+        rates = self.rates
+        return {
+            "time_us": self.time_us,
+            "share": self.share,
+            "bound": "compute" if self.bound == "operations" else "memory",
+            "resource": self.bound,
+            "setter": self.setter,
+            "measured": rates is not None,
+            "matrix_flops_per_s": rates.matrix_flops_per_s if rates else None,
+            "copy_bytes_per_s": rates.dram_bytes_per_s if rates else None,
+        }
+
+
+def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -> Limit | None:
+    """Return how near a recorded trial is to the limit of its chip.
+
+    Args:
+        evidence: the trial's.
+        time_us: its time, µs.
+        rates: as measured on its GPU; None takes the floor at peak rates that stands in the evidence.
+
+    Returns:
+        None where the evidence tells nothing of the work, or that there is none.
+    """
+    peak = [float(one) for one in evidence.get("floor_us", ())]
+    if not peak or min(peak) <= 0:
+        return None
+    if rates is None or "dram_bytes" not in evidence:
+        # Trials of earlier versions do not tell how much had to come from DRAM.
+        mean = geometric_mean(peak)
+        return Limit(mean, mean / time_us, str(evidence["floor_bound"]), None)
+    columns = zip(
+        *(evidence[name] for name in ("flops", "flops_gain", "dram_bytes", "floor_l2_us")),
+        strict=True,
+    )
+    parts = [
+        {
+            "operations": flops / (rates.matrix_flops_per_s * gain) * 1e6,
+            "l2": l2_us,
+            "dram": dram_bytes / rates.dram_bytes_per_s * 1e6,
+        }
+        for flops, gain, dram_bytes, l2_us in columns
+    ]
+    mean = geometric_mean([max(part.values()) for part in parts])
+    bound = max(parts[0], key=lambda name: sum(part[name] for part in parts))
+    return Limit(mean, mean / time_us, bound, rates)
+
+
+def _from_dram(moved: float, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile) -> float:
+    """Return the bytes of a call that L2 cannot have kept, at least."""
+    written = sum(tensor.bytes for tensor in tensors.values() if tensor.role == "output")
+    if timing.cache == "flush":
+        # What the flush left in L2 is its own; what the call writes may stay there.
+        return max(moved - written, 0.0)
+    total = moved * timing.rotate_sets
+    return max(total - chip.l2_bytes, 0.0) / timing.rotate_sets
+
+
+def below(time_us: float, limit: Floor) -> str | None:
+    """Return why a time cannot be true, or None where it can."""
+    if not math.isfinite(time_us) or time_us >= limit.time_us:
+        return None
+    return (
+        f"{time_us:.4g} µs is less than the {limit.time_us:.4g} µs that the {limit.bound} of this workload take at the "
+        "chip's peak rate: work was left out, or the workload's flops and bytes are too high"
+    )

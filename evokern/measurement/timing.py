@@ -1,0 +1,144 @@
+"""How many samples a candidate gets: until its median is known well enough, or until it has lost the race.
+
+What a sample is, is the device's affair (`Clock`). On several problems a candidate races with the geometric mean of its
+lower bounds, so that every problem gets a first round of samples before any gets a second.
+
+Compiling a candidate often takes longer than timing one. While none waits for the device, the one at hand is sampled
+on: its time becomes better known at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evokern.measurement.statistics import (
+    enough_for_interval,
+    geometric_mean,
+    median,
+    median_interval,
+    median_lower_bound,
+)
+from evokern.study.settings import TimingSettings
+
+RACE_SAMPLES = 5
+"""Fewest samples that give a lower bound of the median at 95 %."""
+_MORE_SAMPLES = 4
+
+
+class Clock(Protocol):
+    """Times one candidate on one problem."""
+
+    def take(self, count: int) -> Sequence[float]:
+        """Take so many samples, µs a call; fewer where the device disturbed some (throttling), never none forever."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The samples of one problem."""
+
+    samples_us: tuple[float, ...]
+    """Every sample, in the order taken."""
+
+    @property
+    def median_us(self) -> float:
+        """Their median."""
+        return median(self.samples_us)
+
+    @property
+    def ci95_us(self) -> tuple[float, float]:
+        """The 95 % interval of the median."""
+        return median_interval(self.samples_us)
+
+    def settled(self, settings: TimingSettings) -> bool:
+        """Whether the stopping rule is met: enough samples and an interval narrow enough, or the most samples."""
+        count = len(self.samples_us)
+        if count >= settings.max_samples:
+            return True
+        if count < settings.min_samples or not enough_for_interval(count):
+            return False
+        low, high = self.ci95_us
+        return high - low <= settings.ci_width * self.median_us
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What timing a candidate gave."""
+
+    series: tuple[Series, ...]
+    """One per problem."""
+    lost: bool
+    """Whether racing stopped it."""
+
+    @property
+    def time_us(self) -> float:
+        """The objective: the geometric mean of the medians."""
+        return geometric_mean([one.median_us for one in self.series])
+
+
+def measure(
+    clocks: Sequence[Clock],
+    settings: TimingSettings,
+    elite_us: float | None = None,
+    idle: Callable[[], bool] = lambda: False,
+) -> Measurement:
+    """Time a candidate on every problem.
+
+    Args:
+        clocks: one per problem.
+        settings: stopping rule and racing margin.
+        elite_us: objective to race against; None to run to the stopping rule.
+        idle: whether nothing else waits for the device. Once the candidate is known well enough, or lost, it is sampled
+            on for as long, up to the most samples; that it lost stays so.
+    """
+    samples, lost = _decided(clocks, settings, elite_us)
+    while min(map(len, samples)) < settings.max_samples and idle():
+        fewest = min(range(len(samples)), key=lambda index: len(samples[index]))
+        wanted = min(_MORE_SAMPLES, settings.max_samples - len(samples[fewest]))
+        samples[fewest] += _at_least(clocks[fewest], wanted)
+    return Measurement(tuple(Series(tuple(taken)) for taken in samples), lost)
+
+
+def _decided(
+    clocks: Sequence[Clock], settings: TimingSettings, elite_us: float | None
+) -> tuple[list[list[float]], bool]:
+    """Sample until the stopping rule is met or the race is lost; return the samples, and whether it was."""
+    racing = elite_us is not None and settings.race > 0
+    first = RACE_SAMPLES if racing else settings.min_samples
+    samples = [list(_at_least(clock, min(first, settings.max_samples))) for clock in clocks]
+    while True:
+        series = tuple(Series(tuple(taken)) for taken in samples)
+        if racing and elite_us is not None and _lost(series, settings.race * elite_us):
+            return samples, True
+        open_ones = [index for index, one in enumerate(series) if not one.settled(settings)]
+        if not open_ones:
+            return samples, False
+        for index in open_ones:
+            count = len(samples[index])
+            wanted = settings.min_samples - count if count < settings.min_samples else _MORE_SAMPLES
+            samples[index] += _at_least(clocks[index], min(wanted, settings.max_samples - count))
+
+
+def _at_least(clock: Clock, count: int) -> list[float]:
+    taken: list[float] = []
+    while len(taken) < count:
+        taken += clock.take(count - len(taken))
+    return taken
+
+
+def _lost(series: Sequence[Series], limit_us: float) -> bool:
+    bounds = [median_lower_bound(one.samples_us) for one in series]
+    known = [bound for bound in bounds if bound is not None]
+    return len(known) == len(bounds) and geometric_mean(known) > limit_us
+
+
+def calls_per_sample(call_us: float, sample_us: float, sets: int) -> int:
+    """Return how many calls one sample holds: about `sample_us` long, and a multiple of the input sets.
+
+    Args:
+        call_us: rough time of a call, µs.
+        sample_us: aimed length of a sample, µs.
+        sets: input sets that the calls walk through.
+    """
+    return sets * max(1, round(sample_us / (max(call_us, 0.1) * sets)))

@@ -1,0 +1,35 @@
+"""How finely memory has to be watched: the smallest width of any access that may meet another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evokern.ptx.instruction_set import Operation
+from evokern.ptx.syntax import Instruction
+
+_ELSEWHERE = ("local", "param", "const")
+
+
+def shared_grain(instructions: Sequence[Instruction], operations: Sequence[Operation]) -> int:
+    """Return the smallest width, at most 4 bytes, of any access that can reach shared memory."""
+    grain = 4
+    for instruction, operation in zip(instructions, operations, strict=True):
+        if operation.pipe == "load_store" and not instruction.has("global", *_ELSEWHERE):
+            grain = min(grain, _narrowest(instruction))
+    return grain
+
+
+def global_grain(instructions: Sequence[Instruction]) -> int:
+    """Return the smallest width, at most 4 bytes, of any access that may meet a store in global memory."""
+    grain = 4
+    for instruction in instructions:
+        named = instruction.opcode in ("st", "ld", "atom", "red") and not instruction.has("shared", *_ELSEWHERE)
+        if named or instruction.opcode == "wmma":
+            grain = min(grain, _narrowest(instruction))
+    return grain
+
+
+def _narrowest(instruction: Instruction) -> int:
+    if instruction.has("b8", "u8", "s8"):
+        return 1
+    return 2 if instruction.has("b16", "u16", "s16", "f16", "bf16") else 4

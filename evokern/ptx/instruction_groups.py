@@ -1,0 +1,227 @@
+"""Which instructions of a segment run as one, and in what order all of them run.
+
+Unrolled loops give runs of equal instructions on different registers: 64 multiply-adds, 32 matrix products, 16 loads
+from one base address. Where they do not depend on each other, the machine gathers their registers, does the work once
+on rows that are as many times longer, and scatters the results (`evokern.simt.group_binding`). An instruction may be
+delayed past others that neither touch its registers nor, for loads, write memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from evokern.ptx.instruction_set import Operation
+from evokern.ptx.segments import Routine, row_class
+from evokern.ptx.syntax import Address, Immediate, Instruction, Register, Vector
+from evokern.ptx.touches import Touch
+
+_COSTLY = frozenset(
+    {
+        "fma",
+        "div",
+        "rcp",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "lg2",
+        "ex2",
+        "tanh",
+        "cvt",
+        "prmt",
+        "lop3",
+        "bfe",
+        "bfi",
+        "bfind",
+        "popc",
+        "clz",
+        "brev",
+        "shf",
+        "dp4a",
+        "dp2a",
+        "rem",
+        "sad",
+        "mul24",
+        "mad24",
+        "set",
+    }
+)
+IssueOrder = list[int | tuple[int, ...]]
+"""Positions within a segment, in the order of execution; a tuple runs as one."""
+
+
+def worthwhile(instruction: Instruction, operation: Operation) -> bool:
+    """Say whether an instruction costs enough for gathering its registers to pay."""
+    if instruction.guard is not None or instruction.has("cc"):
+        return False
+    if operation.kind == "effect":
+        if instruction.opcode == "mma":
+            return True
+        return (
+            instruction.opcode == "ld"
+            and "shared" in instruction.modifiers
+            and not instruction.has("volatile", "relaxed", "acquire")
+        )
+    if operation.kind != "lanes":
+        return False
+    if instruction.opcode == "cvt":
+        return not all(word[0] in "us" for word in instruction.modifiers if word[-1].isdigit())
+    if instruction.opcode in _COSTLY:
+        return True
+    if operation.family in ("half", "float") and instruction.opcode in ("min", "max", "add", "sub", "mul"):
+        return (
+            operation.family == "half"
+            or instruction.opcode in ("min", "max")
+            or instruction.has("ftz", "sat", "rz", "rm", "rp")
+        )
+    return instruction.opcode == "mul" and instruction.has("hi")
+
+
+def kind_of_operands(instruction: Instruction, routine: Routine) -> tuple[object, ...] | None:
+    """Return what must agree for instructions to run as one, None when an operand does not allow it."""
+    parts: list[object] = []
+    if instruction.opcode == "ld":
+        address = instruction.operands[1]
+        if (
+            not isinstance(address, Address)
+            or not isinstance(address.base, Register)
+            or routine.type_of(address.base.name) is None
+        ):
+            return None
+        targets = instruction.operands[0]
+        names = targets.items if isinstance(targets, Vector) else (targets,)
+        classes = {row_class(routine.type_of(item.name) or "pred") for item in names if isinstance(item, Register)}
+        if len(classes) != 1 or "pred" in classes or not all(isinstance(item, Register) for item in names):
+            return None
+        return (row_class(routine.type_of(address.base.name) or "pred"), *classes)
+    if instruction.opcode == "mma":
+        return ()
+    for operand in instruction.operands:
+        if isinstance(operand, Immediate):
+            parts.append(operand)
+        elif isinstance(operand, Register) and routine.type_of(operand.name) is not None and not operand.negated:
+            parts.append(row_class(routine.type_of(operand.name) or "pred"))
+        else:
+            return None
+    return tuple(parts)
+
+
+_LOADS = frozenset({"ld", "ldu", "ldmatrix"})
+
+
+def orders_memory(instruction: Instruction, operation: Operation) -> str:
+    """Return the part of an instruction in the order of memory: ``load``, ``sync`` (nothing passes it) or none."""
+    if instruction.has("volatile", "relaxed", "acquire"):
+        return "sync"
+    if instruction.opcode in _LOADS:
+        return "load"
+    if operation.kind == "effect" and instruction.opcode not in ("mma", "movmatrix", "activemask"):
+        return "sync"
+    clock = (instruction.opcode == "mov" and "%clock" in instruction.text) or "%globaltimer" in instruction.text
+    return "sync" if clock else ""
+
+
+def plan(
+    routine: Routine, instructions: Sequence[Instruction], operations: Sequence[Operation], touches: Sequence[Touch]
+) -> IssueOrder:
+    """Return the order in which to run a segment's instructions, with groups formed.
+
+    What is cheap runs as soon as it can; of what is costly, the largest set of equal instructions that are ready runs
+    next.
+
+    Args:
+        routine: the function.
+        instructions: those of one segment, without a control instruction at its end.
+        operations: what the instruction set says about each of them.
+        touches: registers read and written by each of them.
+    """
+    size = len(instructions)
+    keys: list[object] = []
+    for instruction, operation in zip(instructions, operations, strict=True):
+        shape = kind_of_operands(instruction, routine) if worthwhile(instruction, operation) else None
+        keys.append(None if shape is None else (instruction.name, shape))
+    if sum(key is not None for key in keys) < 2:
+        return list(range(size))
+    followers, open_ = _dependencies(instructions, operations, touches)
+    singles = [position for position in range(size) if not open_[position] and keys[position] is None]
+    groups: dict[object, list[int]] = {}
+    for position in range(size):
+        if not open_[position] and keys[position] is not None:
+            groups.setdefault(keys[position], []).append(position)
+    order: IssueOrder = []
+
+    def finish(position: int) -> None:
+        for follower in followers[position]:
+            open_[follower] -= 1
+            if not open_[follower]:
+                if keys[follower] is None:
+                    heapq.heappush(singles, follower)
+                else:
+                    groups.setdefault(keys[follower], []).append(follower)
+
+    while singles or groups:
+        if singles:
+            position = heapq.heappop(singles)
+            order.append(position)
+            finish(position)
+            continue
+        key = max(groups, key=lambda item: (len(groups[item]), -groups[item][0]))
+        members = sorted(groups.pop(key))
+        order.append(tuple(members) if len(members) > 1 else members[0])
+        for position in members:
+            finish(position)
+    return order
+
+
+def _dependencies(
+    instructions: Sequence[Instruction], operations: Sequence[Operation], touches: Sequence[Touch]
+) -> tuple[list[list[int]], list[int]]:
+    """Return who follows each instruction, and how many each one waits for."""
+    followers: list[list[int]] = [[] for _ in instructions]
+    waits = [0] * len(instructions)
+    written: dict[object, int] = {}
+    read: dict[object, list[int]] = {}
+    synced = -1
+    loads: list[int] = []
+    for position, (instruction, operation) in enumerate(zip(instructions, operations, strict=True)):
+        reads, writes = touches[position]
+        before = {written[name] for name in reads if name in written}
+        for name in writes:
+            if name in written:
+                before.add(written[name])
+            before.update(read.get(name, ()))
+        part = orders_memory(instruction, operation)
+        if part:
+            if synced >= 0:
+                before.add(synced)
+            if part == "sync":
+                before.update(loads)
+                loads, synced = [], position
+            else:
+                loads.append(position)
+        before.discard(position)
+        for name in reads:
+            read.setdefault(name, []).append(position)
+        for name in writes:
+            written[name] = position
+            read[name] = []
+        waits[position] = len(before)
+        for item in before:
+            followers[item].append(position)
+    return followers, waits
+
+
+def split(order: IssueOrder, most: int) -> IssueOrder:
+    """Cut groups down to at most so many instructions."""
+    result: IssueOrder = []
+    for item in order:
+        if isinstance(item, int):
+            result.append(item)
+        elif most < 2:
+            result.extend(item)
+        else:
+            for start in range(0, len(item), most):
+                part = item[start : start + most]
+                result.append(part if len(part) > 1 else part[0])
+    return result

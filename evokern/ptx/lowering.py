@@ -1,0 +1,223 @@
+"""From a module to a program for one entry: reachable functions, segments, rows of registers, layout of memory.
+
+A segment is a run of instructions that the same lanes execute together without interruption. A new one begins at every
+label, after every branch, call, exit and barrier, and before the first warp-synchronous instruction, where lanes that
+arrive early have to wait for the rest of their warp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from evokern.errors import SourceError
+from evokern.ptx.granularity import global_grain, shared_grain
+from evokern.ptx.instruction_set import Operation
+from evokern.ptx.layout import LaneAreas, data_variables, shared_layout, used_symbols
+from evokern.ptx.lines import LineTable
+from evokern.ptx.operands import symbols_of
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.register_rows import RegisterRows
+from evokern.ptx.segments import Routine, Segment, is_warp_barrier, member_mask_key
+from evokern.ptx.syntax import Function, Instruction, Symbol, Variable
+from evokern.ptx.unsupported import Unsupported, refusal
+
+INTRINSICS = frozenset({"vprintf", "__assertfail", "__assert_fail", "malloc", "free"})
+"""Functions that the CUDA runtime provides; the machine has its own for the first three."""
+Lookup = Callable[[Instruction], Operation]
+"""Returns what the instruction set says about an instruction; raises Unsupported where the machine has no such one."""
+
+
+def lower(
+    functions: Mapping[str, Function],
+    variables: Mapping[str, Variable],
+    lines: LineTable,
+    entry: str,
+    target: str,
+    lookup: Lookup,
+) -> PtxProgram:
+    """Return the executable form of an entry.
+
+    Args:
+        functions: functions of the module, by name.
+        variables: its variables outside functions, by name.
+        lines: its line table.
+        entry: the kernel.
+        target: architecture the PTX was made for.
+        lookup: the machine's table of operations.
+
+    Raises:
+        SourceError: the entry reaches what the machine does not execute.
+    """
+    call_graph = _CallGraph(functions, variables, lines)
+    call_graph.reach(functions[entry])
+    call_graph.reach_through_data()
+    call_graph.refuse_recursion(functions[entry], (entry,))
+    routines = call_graph.routines
+    code = _Code(lines, lookup)
+    for routine in routines:
+        code.add(routine)
+    rows, areas = RegisterRows(code.segments, code.instructions, code.operations), LaneAreas()
+    for routine in routines:
+        rows.allocate(routine)
+        areas.place(routine)
+    used = used_symbols(code.instructions)
+    shared, static_shared = shared_layout(variables, routines, used)
+    formal = {item.name for item in functions[entry].params}
+    return PtxProgram(
+        entry=functions[entry],
+        target=target,
+        lines=lines,
+        routines=routines,
+        routine_of=call_graph.routine_of,
+        segments=code.segments,
+        instructions=code.instructions,
+        operations=code.operations,
+        owners=code.owners,
+        label_segment=code.label_segment,
+        orders=[rows.orders[segment.index] for segment in code.segments],
+        constant_rows=rows.constants(),
+        rows=rows.rows,
+        param_bytes=areas.param_bytes,
+        local_bytes=areas.local_bytes,
+        shared=shared,
+        static_shared=static_shared,
+        data_symbols=data_variables(variables, used),
+        param_address=any(
+            isinstance(operand, Symbol) and operand.name in formal
+            for item in code.instructions
+            for operand in item.operands
+        ),
+        grid_wide=any("%envreg" in item.text for item in code.instructions),
+        shared_grain=shared_grain(code.instructions, code.operations),
+        global_grain=global_grain(code.instructions),
+        orders_blocks=any(
+            (item.opcode in ("membar", "fence") and not item.has("proxy"))
+            or item.has("release", "acquire", "acq_rel", "sc")
+            for item in code.instructions
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _CallGraph:
+    """The functions that an entry reaches."""
+
+    functions: Mapping[str, Function]
+    variables: Mapping[str, Variable]
+    lines: LineTable
+    routines: list[Routine] = field(default_factory=list)
+    routine_of: dict[str, Routine] = field(default_factory=dict)
+
+    def reach(self, function: Function) -> None:
+        """Add a function and all that it names."""
+        if function.name in self.routine_of:
+            return
+        routine = Routine(function, len(self.routines))
+        self.routines.append(routine)
+        self.routine_of[function.name] = routine
+        for instruction in function.instructions:
+            for operand in instruction.operands:
+                for name in symbols_of(operand):
+                    target = self.functions.get(name)
+                    if target is None or name in function.labels:
+                        continue
+                    if target.has_body:
+                        self.reach(target)
+                    elif name not in INTRINSICS and instruction.opcode == "call":
+                        reason = f"call of {name}, which has no body in this module"
+                        raise refusal(self.lines, instruction, reason)
+
+    def reach_through_data(self) -> None:
+        """Follow tables of function pointers."""
+        known = -1
+        while known != len(self.routines):
+            known = len(self.routines)
+            names = used_symbols([item for routine in self.routines for item in routine.function.instructions])
+            for variable in data_variables(self.variables, names):
+                for _, symbol, _, _ in variable.pointers:
+                    target = self.functions.get(symbol)
+                    if target is not None and target.has_body:
+                        self.reach(target)
+
+    def refuse_recursion(self, function: Function, path: tuple[str, ...]) -> None:
+        """Refuse calls that come back to a function of the path."""
+        for instruction in function.instructions:
+            if instruction.opcode == "call":
+                for operand in instruction.operands:
+                    for name in symbols_of(operand):
+                        if name in path:
+                            raise refusal(self.lines, instruction, f"recursive call of {name}")
+                        if name in self.routine_of:
+                            self.refuse_recursion(self.functions[name], (*path, name))
+
+
+@dataclass(slots=True)
+class _Code:
+    """The instructions of all functions, cut into segments."""
+
+    lines: LineTable
+    lookup: Lookup
+    segments: list[Segment] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    owners: list[Routine] = field(default_factory=list)
+    label_segment: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def add(self, routine: Routine) -> None:
+        """Add the segments of a function."""
+        function = routine.function
+        operations = self._looked_up(function)
+        leaders = _leaders(function, operations)
+        starts = sorted(position for position in leaders if position < len(function.instructions))
+        routine.first_segment = len(self.segments)
+        segment_at: dict[int, int] = {}
+        for start, stop in zip(starts, [*starts[1:], len(function.instructions)], strict=True):
+            segment_at[start] = len(self.segments)
+            self.segments.append(
+                Segment(
+                    len(self.segments),
+                    routine,
+                    start,
+                    stop,
+                    leaders[start],
+                    operations[stop - 1].kind == "control",
+                    len(self.instructions),
+                )
+            )
+            self.instructions.extend(function.instructions[start:stop])
+            self.operations.extend(operations[start:stop])
+            self.owners.extend([routine] * (stop - start))
+        for label, position in function.labels.items():
+            if position < len(function.instructions):
+                self.label_segment[routine.number, label] = segment_at[position]
+
+    def _looked_up(self, function: Function) -> list[Operation]:
+        operations: list[Operation] = []
+        for instruction in function.instructions:
+            try:
+                operations.append(self.lookup(instruction))
+            except Unsupported as verdict:
+                raise refusal(self.lines, instruction, str(verdict)) from None
+        if not function.instructions or operations[-1].kind != "control":
+            raise SourceError(f"function {function.name} runs past its last instruction: end it with ret or exit")
+        return operations
+
+
+def _leaders(function: Function, operations: list[Operation]) -> dict[int, bool]:
+    """Return the positions at which segments begin, and whether lanes meet there."""
+    leaders = {0: False}
+    for position in function.labels.values():
+        leaders[position] = False
+    met: set[object] = set()
+    for position, (instruction, operation) in enumerate(zip(function.instructions, operations, strict=True)):
+        if position in leaders:
+            met = set()
+        if operation.gate or is_warp_barrier(instruction):
+            key = member_mask_key(instruction)
+            if key not in met:
+                leaders[position] = True
+                met = {key}
+        if operation.kind == "control":
+            leaders.setdefault(position + 1, False)
+    return leaders

@@ -1,0 +1,34 @@
+"""Shapes, types and work of matrix instructions, as their modifiers say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from evokern.ptx.syntax import Instruction
+from evokern.ptx.unsupported import Unsupported
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
+
+
+def shape_of(i: Instruction) -> tuple[int, int, int]:
+    """Return M, N, K of a matrix instruction."""
+    for word in i.modifiers:
+        match = _SHAPE.match(word)
+        if match is not None:
+            return int(match[1]), int(match[2]), int(match[3])
+    raise Unsupported(f"{i.name} without a shape")
+
+
+_NO_TYPE = frozenset({"sync", "aligned", "row", "col", "mma", "mma_async", "satfinite"})
+
+
+def matrix_name(words: Sequence[str]) -> str:
+    """Return shape and types of a matrix instruction, given the words behind its opcode: what counters call it."""
+    return ".".join(word for word in words if word not in _NO_TYPE)
+
+
+def operations_of(i: Instruction) -> float:
+    """Return the operations that one warp does in a matrix product: of a warpgroup's, a quarter."""
+    m, n, k = shape_of(i)
+    return 2.0 * m * n * k / (4 if i.opcode == "wgmma" else 1)

@@ -1,0 +1,79 @@
+"""Everything about one kernel that does not depend on a launch; `evokern.ptx.lowering` makes it from a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evokern.errors import SourceError
+from evokern.ptx.instruction_groups import IssueOrder, split
+from evokern.ptx.instruction_set import Operation
+from evokern.ptx.lines import LineTable
+from evokern.ptx.segments import Routine, Segment
+from evokern.ptx.syntax import Function, Immediate, Instruction, Variable
+from evokern.ptx.touches import Touch, touch_of
+from evokern.ptx.unsupported import refusal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PtxProgram:
+    """One kernel with the functions that it can reach: instructions, segments, register rows and layout of memory."""
+
+    entry: Function
+    """The kernel."""
+    target: str
+    """Architecture the PTX was made for, for example ``sm_89``."""
+    lines: LineTable
+    """Source lines of the module."""
+    routines: Sequence[Routine]
+    """Functions, the kernel first."""
+    routine_of: Mapping[str, Routine]
+    """The same by name."""
+    segments: Sequence[Segment]
+    """Segments of all functions, in the order of the code."""
+    instructions: Sequence[Instruction]
+    """Instructions of all segments, one after the other: their numbers are places in here."""
+    operations: Sequence[Operation]
+    """What the instruction set says about each of them."""
+    owners: Sequence[Routine]
+    """The function that each of them belongs to."""
+    label_segment: Mapping[tuple[int, str], int]
+    """(number of the function, label) → segment that begins there."""
+    orders: Sequence[IssueOrder]
+    """Order of each segment's instructions, with groups that may run as one."""
+    rows: Mapping[str, int]
+    """Register class → rows of the register file."""
+    constant_rows: Mapping[tuple[str, Immediate], int]
+    """(register class, literal) → row that holds a literal of a matrix instruction."""
+    param_bytes: int
+    """Bytes that a lane needs for the parameters of calls."""
+    local_bytes: int
+    """Bytes of a lane's local memory."""
+    shared: Mapping[str, tuple[int, int]]
+    """Shared variable → (offset, size); size 0 where the launch gives it."""
+    static_shared: int
+    """Bytes of shared memory declared with a size."""
+    data_symbols: Sequence[Variable]
+    """Global and constant variables that the program can reach, by name or through an initialiser."""
+    param_address: bool
+    """Whether the address of one of the kernel's parameters is taken."""
+    grid_wide: bool
+    """Whether blocks of the whole grid wait for one another."""
+    shared_grain: int
+    """Smallest width of an access that can reach shared memory, at most 4 bytes."""
+    global_grain: int
+    """Smallest width of an access that may meet a store in global memory, at most 4 bytes."""
+    orders_blocks: bool
+    """Whether a fence, a release or an acquisition orders blocks."""
+
+    def plan(self, segment: Segment, most: int) -> IssueOrder:
+        """Return the order of a segment's instructions with groups of at most so many that run as one."""
+        return split(self.orders[segment.index], most)
+
+    def touch(self, number: int) -> Touch:
+        """Return the registers that an instruction reads and writes; the carry flag counts as one."""
+        return touch_of(self.instructions[number], self.operations[number])
+
+    def refuse(self, instruction: Instruction, reason: str) -> SourceError:
+        """Return the error for an instruction that the machine does not execute."""
+        return refusal(self.lines, instruction, reason)

@@ -1,0 +1,121 @@
+"""Which row of the register file holds each register: those that live within one segment share rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evokern.errors import SourceError
+from evokern.ptx.instruction_groups import IssueOrder, plan
+from evokern.ptx.instruction_set import Operation
+from evokern.ptx.segments import Routine, Segment, row_class
+from evokern.ptx.syntax import Immediate, Instruction, Vector
+from evokern.ptx.touches import awaited, registers_touched, touch_of
+from evokern.ptx.unsupported import Unsupported
+
+
+class RegisterRows:
+    """The rows of one program, given out function by function.
+
+    Attributes:
+        rows: register class → rows given out.
+        orders: segment → order of its instructions, on which the lifetimes within it depend.
+    """
+
+    def __init__(
+        self, segments: Sequence[Segment], instructions: Sequence[Instruction], operations: Sequence[Operation]
+    ) -> None:
+        self.rows: dict[str, int] = {}
+        self.orders: dict[int, IssueOrder] = {}
+        self._segments, self._instructions, self._operations = segments, instructions, operations
+
+    def allocate(self, routine: Routine) -> None:
+        """Give every register of a function a row."""
+        order, lasting = self._lasting(routine)
+        for name in order:
+            declared = routine.function.register_type(name)
+            if declared is None:
+                if name[0] == "%":
+                    continue
+                raise SourceError(f"function {routine.function.name}: register {name} was not declared")
+            if name in lasting:
+                kind = _class_of(routine, declared)
+                routine.slots[name] = (kind, self._fresh(kind), declared)
+        free: dict[str, list[int]] = {}
+        for segment in self._segments:
+            if segment.routine is routine:
+                self._share_rows(routine, segment, lasting, free)
+
+    def constants(self) -> dict[tuple[str, Immediate], int]:
+        """Give literals among the registers of matrix instructions rows of their own."""
+        rows: dict[tuple[str, Immediate], int] = {}
+        for instruction in self._instructions:
+            if instruction.opcode in ("mma", "wmma", "wgmma"):
+                kind = "64" if instruction.has("f64") else "32"
+                for operand in instruction.operands:
+                    for item in operand.items if isinstance(operand, Vector) else ():
+                        if isinstance(item, Immediate) and (kind, item) not in rows:
+                            rows[kind, item] = self._fresh(kind)
+        return rows
+
+    def _fresh(self, kind: str) -> int:
+        row = self.rows.setdefault(kind, 0)
+        self.rows[kind] += 1
+        return row
+
+    def _lasting(self, routine: Routine) -> tuple[list[str], set[str]]:
+        """Return a function's registers in the order of their first use, and those that outlive a segment."""
+        first: dict[str, int] = {}
+        lasting: set[str] = set()
+        for segment in self._segments:
+            if segment.routine is not routine:
+                continue
+            for number in range(segment.base, segment.base + segment.stop - segment.start):
+                reads, writes = registers_touched(self._instructions[number], self._operations[number])
+                lasting.update(name for name in reads if name not in first)
+                for name in (*reads, *writes):
+                    if first.setdefault(name, segment.index) != segment.index:
+                        lasting.add(name)
+        return list(first), lasting
+
+    def _share_rows(self, routine: Routine, segment: Segment, lasting: set[str], free: dict[str, list[int]]) -> None:
+        """Give registers that live within a segment rows, in the order of its plan, freed after the last use."""
+        numbers = slice(segment.base, segment.base + segment.stop - segment.start)
+        instructions, operations = self._instructions[numbers], self._operations[numbers]
+        touches = [touch_of(*pair) for pair in zip(instructions, operations, strict=True)]
+        touches = awaited(routine.function, instructions, touches)
+        size = len(instructions) - segment.control
+        order = self.orders[segment.index] = plan(routine, instructions[:size], operations[:size], touches[:size])
+        steps = [item if isinstance(item, tuple) else (item,) for item in order]
+        if segment.control:
+            steps.append((size,))
+        born: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for step, members in enumerate(steps):
+            for member in members:
+                for name in sorted(str(item) for item in touches[member][0] | touches[member][1]):
+                    if name not in lasting and name != "carry" and routine.type_of(name) is not None:
+                        born.setdefault(name, step)
+                        last[name] = step
+        dying: dict[int, list[str]] = {}
+        for name, step in last.items():
+            dying.setdefault(step, []).append(name)
+        arriving: dict[int, list[str]] = {}
+        for name, step in born.items():
+            arriving.setdefault(step, []).append(name)
+        for step in range(len(steps)):
+            for name in arriving.get(step, ()):
+                declared = routine.type_of(name) or "b32"
+                kind = _class_of(routine, declared)
+                pool = free.setdefault(kind, [])
+                routine.slots[name] = (kind, pool.pop() if pool else self._fresh(kind), declared)
+                routine.local_names.add(name)
+            for name in dying.get(step, ()):
+                kind, row, _ = routine.slots[name]
+                free.setdefault(kind, []).append(row)
+
+
+def _class_of(routine: Routine, declared: str) -> str:
+    try:
+        return row_class(declared)
+    except Unsupported as verdict:
+        raise SourceError(f"function {routine.function.name}: {verdict}") from None

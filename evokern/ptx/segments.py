@@ -1,0 +1,90 @@
+"""Functions and segments of a program, and which lanes its warp-synchronous instructions wait for.
+
+A segment is a run of instructions that the same lanes execute together without interruption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from evokern.ptx.syntax import TYPE_BYTES, Function, Immediate, Instruction, Operand, Register
+from evokern.ptx.unsupported import Unsupported
+
+_CLASS = {1: "pred", 2: "16", 4: "32", 8: "64"}
+
+
+def row_class(type_name: str) -> str:
+    """Return the register class of a type: ``pred``, ``16``, ``32`` or ``64``."""
+    if type_name == "pred":
+        return "pred"
+    size = TYPE_BYTES[type_name]
+    if size == 16:
+        raise Unsupported("128-bit registers are not supported")
+    return _CLASS[max(size, 2)]
+
+
+@dataclass(slots=True, eq=False)
+class Routine:
+    """One function as part of a program."""
+
+    function: Function
+    """What the PTX says."""
+    number: int
+    """Position in the program."""
+    first_segment: int = 0
+    """Where a call enters."""
+    slots: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    """Register → (class, row, declared type)."""
+    local_names: set[str] = field(default_factory=set)
+    """Registers that live within one segment."""
+    params: dict[str, int] = field(default_factory=dict)
+    """Parameter-space variable → byte offset in the per-lane parameter area (not for an entry's own parameters)."""
+    depot: dict[str, int] = field(default_factory=dict)
+    """Local variable → byte offset in the per-lane local memory."""
+
+    def type_of(self, name: str) -> str | None:
+        """Return the declared type of a register."""
+        return self.function.register_type(name)
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """Instructions ``start`` … ``stop`` of a routine; the last may be a control instruction."""
+
+    index: int
+    """Number in the program, ascending with the layout of the code."""
+    routine: Routine
+    """Its function."""
+    start: int
+    """Index of the first instruction in the function."""
+    stop: int
+    """One past the last."""
+    gate: bool
+    """True when lanes meet here before the first instruction runs."""
+    control: bool = False
+    """True when a control instruction ends it, False when it falls through."""
+    base: int = 0
+    """Number of its first instruction within the program."""
+
+
+def is_warp_barrier(instruction: Instruction) -> bool:
+    """Say whether the instruction is ``bar.warp.sync`` (9.7.13.2)."""
+    return instruction.opcode in ("bar", "barrier") and "warp" in instruction.modifiers
+
+
+def member_mask_key(instruction: Instruction) -> object:
+    """Return what tells whether two warp-synchronous instructions wait for the same lanes."""
+    operand = member_mask(instruction)
+    if isinstance(operand, Immediate):
+        value = int(operand.value) & 0xFFFFFFFF
+        return None if value == 0xFFFFFFFF else value
+    return operand.name if isinstance(operand, Register) else None
+
+
+def member_mask(instruction: Instruction) -> Operand | None:
+    """Return the member-mask operand of a warp-synchronous instruction; None where all 32 lanes are meant."""
+    if instruction.opcode in ("shfl", "vote", "match", "redux", "elect"):
+        return instruction.operands[-1]
+    if is_warp_barrier(instruction):
+        return instruction.operands[0]
+    return None

@@ -1,0 +1,65 @@
+"""Which registers instructions read and write, those that products of warpgroups keep in use among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evokern.ptx.instruction_set import Operation, result_count
+from evokern.ptx.operands import registers_of
+from evokern.ptx.syntax import Function, Instruction, Vector
+
+Touch = tuple[frozenset[object], frozenset[object]]
+"""(registers read, registers written)."""
+
+
+def registers_touched(instruction: Instruction, operation: Operation) -> tuple[list[str], list[str]]:
+    """Return the registers that an instruction reads and those that it writes, in the order of its operands.
+
+    What an instruction may leave as it was, under a guard, or adds to, it reads as well.
+    """
+    results = result_count(instruction, operation)
+    reads = [name for operand in instruction.operands[results:] for name in registers_of(operand)]
+    writes = [name for operand in instruction.operands[:results] for name in registers_of(operand)]
+    if instruction.guard is not None:
+        reads.append(instruction.guard.name)
+    if instruction.guard is not None or is_product(instruction):
+        reads += writes
+    return reads, writes
+
+
+def touch_of(instruction: Instruction, operation: Operation) -> Touch:
+    """Return the registers that an instruction reads and writes; the carry flag counts as one."""
+    reads, writes = registers_touched(instruction, operation)
+    carries = instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc")
+    return frozenset(reads), frozenset([*writes, "carry"] if carries else writes)
+
+
+def is_product(instruction: Instruction) -> bool:
+    """Say whether an instruction is ``wgmma.mma_async``, which reads its sums before it writes them."""
+    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
+
+
+def sums_of(instruction: Instruction) -> list[str]:
+    """Return the registers in which a product adds up."""
+    return registers_of(instruction.operands[0])
+
+
+def factors_of(instruction: Instruction) -> list[str]:
+    """Return the registers that hold A, none where it is in shared memory."""
+    return registers_of(instruction.operands[1]) if isinstance(instruction.operands[1], Vector) else []
+
+
+def awaited(function: Function, instructions: Sequence[Instruction], touches: list[Touch]) -> list[Touch]:
+    """Return the registers that a segment's instructions touch, with those in flight among what a wait writes.
+
+    So nothing that is meant to come behind a wait is moved before it.
+    """
+    waits = [at for at, item in enumerate(instructions) if item.opcode == "wgmma" and item.has("wait_group")]
+    if not waits:
+        return touches
+    here = frozenset[object]().union(*(reads | writes for reads, writes in touches))
+    flying = {name for item in function.instructions if is_product(item) for name in sums_of(item) + factors_of(item)}
+    changed = list(touches)
+    for at in waits:
+        changed[at] = touches[at][0], touches[at][1] | (flying & here)
+    return changed

@@ -1,0 +1,127 @@
+"""The contract of every sampler: the proposal of trial n is a pure function of what it may see.
+
+What it may see is a `History`: the results of trials up to n - W in number order (W is the study's window), and the
+*proposals* before n, the configurations of the trials in flight among them. The study in the database is a record that
+no sampler reads; so the sequence of proposals depends neither on timing, nor on interruptions, nor on how many workers
+there are.
+
+A sampler keeps nothing between proposals that changes what it proposes: its random numbers come from
+`trial_seed(seed, number)`, and what Optuna's samplers keep on a study of theirs is stored with the proposal and put
+back when a study is resumed (see `OptunaView`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from evokern.declaration.space import Config, Space
+from evokern.errors import InternalError
+from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+
+Explain = Callable[[Config], str]
+"""Configuration that is not feasible → name of the constraint that turns it away."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a sampler may know of one finished trial."""
+
+    number: int
+    """Trial number."""
+    config: Config
+    """What was evaluated."""
+    outcome: Outcome
+    """How it ended."""
+    value: float | None = None
+    """log(time in µs): of `measured` and `duplicate` in full, of `slow` what was seen, else None."""
+    fingerprint: str | None = None
+    """Identity of machine code and launch."""
+    constraints: Mapping[str, float] = field(default_factory=dict)
+    """Constraint → amount; above 0 is violated, graded where the amount is known."""
+
+    @classmethod
+    def of(cls, trial: Trial) -> TrialResult:
+        """Return what a sampler may know of a recorded trial."""
+        seen = trial.evaluation
+        return cls(trial.number, trial.config, seen.outcome, objective(seen), seen.fingerprint, constraints(seen))
+
+
+def objective(evaluation: Evaluation) -> float | None:
+    """Return log(time in µs) where any time was seen, else None."""
+    if evaluation.time_us is not None and evaluation.time_us > 0:
+        return math.log(evaluation.time_us)
+    if evaluation.outcome is Outcome.SLOW and evaluation.timings:
+        return sum(math.log(timing.median_us) for timing in evaluation.timings) / len(evaluation.timings)
+    return None
+
+
+def constraints(evaluation: Evaluation) -> dict[str, float]:
+    """Return a failed candidate's constraint amounts, as Optuna's `set_constraint` takes them.
+
+    Graded, (needed - available) / max(|available|, 1), where resources ran out or a constraint was violated; 1 where
+    there is only right and wrong.
+    """
+    outcome = evaluation.outcome
+    if outcome in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW):
+        return {}
+    if outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES):
+        needed, available = float(evaluation.evidence["needed"]), float(evaluation.evidence["available"])
+        excess = (needed - available) / max(abs(available), 1.0)
+        # Optuna reads 0 as kept, and this one was not.
+        return {str(evaluation.evidence["constraint"]): max(excess, 1e-9)}
+    return {outcome.value: 1.0}
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """Return the seed of one trial's proposal, below 2**32."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "little")
+
+
+class History:
+    """What may be seen when a trial is proposed. The engine fills it; samplers only read it."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        """The genes, and which configurations are feasible."""
+        self.proposals: list[Proposal] = []
+        """What was proposed so far, by trial number."""
+        self.results: list[TrialResult] = []
+        """Visible results, in number order."""
+        self.pending: dict[int, Config] = {}
+        """Trial number → configuration of proposals whose result is not visible."""
+        self.seen: set[Config] = set()
+        """Every configuration proposed so far."""
+        self._best: float | None = None
+
+    def commit(self, number: int, proposal: Proposal) -> None:
+        """Take in the proposal of a trial, of an earlier session or just made: from now on it is pending."""
+        if number != len(self.proposals):
+            raise InternalError(f"trial {number} was proposed after {len(self.proposals)} trials")
+        self.proposals.append(proposal)
+        self.pending[number] = proposal.config
+        self.seen.add(proposal.config)
+
+    def tell(self, result: TrialResult) -> None:
+        """Make a pending trial's result visible; the engine calls this in number order."""
+        if result.number != len(self.results):
+            raise InternalError(f"result of trial {result.number} told after {len(self.results)} results")
+        self.results.append(result)
+        if result.outcome is Outcome.MEASURED and result.value is not None:
+            self._best = result.value if self._best is None else min(self._best, result.value)
+        del self.pending[result.number]
+
+    @property
+    def elite_us(self) -> float | None:
+        """Time of the best visible measured trial, in µs: what later candidates race against."""
+        return None if self._best is None else math.exp(self._best)
+
+
+class Sampler(Protocol):
+    """Proposes one candidate at a time."""
+
+    def propose(self, history: History, number: int) -> Proposal | None:
+        """Return the proposal of trial `number`, the one after those of the history; None when nothing is left."""

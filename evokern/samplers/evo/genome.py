@@ -1,0 +1,96 @@
+"""Configurations as rows of small integers: what the models and the operators compute with.
+
+A row holds, for each gene in declared order, the position of its value in `Gene.values`. Inactive genes are pinned to
+their default, as in `Space.canonical`, so that equal rows are equal configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evokern.declaration.space import Config, Gene, Space, Value
+
+Rows = npt.NDArray[np.int16]
+"""Configurations, shape (n, genes)."""
+Keys = npt.NDArray[np.int64]
+"""One number per row, equal for equal rows."""
+
+
+class Genome:
+    """Translates between the configurations of a space and rows."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.genes: tuple[Gene, ...] = space.genes
+        self.sizes = np.array([len(gene.values) for gene in space.genes], dtype=np.int64)
+        """Number of values of each gene."""
+        self._positions: list[dict[Value, int]] = [{v: i for i, v in enumerate(g.values)} for g in space.genes]
+        column = {gene.name: i for i, gene in enumerate(space.genes)}
+        self._pins = [
+            (
+                column[gene.name],
+                gene.values.index(gene.default),
+                [(column[other], _listed(space.gene(other), allowed)) for other, allowed in when],
+            )
+            for gene in space.genes
+            if (when := list(gene.when.items()))
+        ]
+        self._weights = _weights(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.genes)
+
+    def row(self, values: Mapping[str, Any]) -> list[int]:
+        """Return one configuration's positions."""
+        return [known[values[gene.name]] for gene, known in zip(self.genes, self._positions, strict=True)]
+
+    def rows(self, configs: Iterable[Mapping[str, Any]]) -> Rows:
+        """Return configurations as rows."""
+        return np.array([self.row(config) for config in configs], dtype=np.int16).reshape(-1, len(self.genes))
+
+    def config(self, row: npt.NDArray[Any]) -> Config:
+        """Return a row as a configuration."""
+        return Config({gene.name: gene.values[i] for gene, i in zip(self.genes, row.tolist(), strict=True)})
+
+    def canonical(self, rows: Rows) -> Rows:
+        """Return rows whose inactive genes are pinned to their defaults."""
+        if not self._pins:
+            return rows
+        pinned = rows.copy()
+        # Declared order: a gene's condition only names genes before it, which are canonical by then.
+        for column, default, conditions in self._pins:
+            active = np.logical_and.reduce([allowed[pinned[:, other]] for other, allowed in conditions])
+            pinned[:, column] = np.where(active, pinned[:, column], default)
+        return pinned
+
+    def keys(self, rows: Rows) -> Keys:
+        """Return one number per row: its position in the grid, or a hash of it where a grid is larger than 2**62."""
+        with np.errstate(over="ignore"):
+            keys: Keys = (rows.astype(np.int64) * self._weights).sum(axis=1)
+        return keys
+
+    def draw(self, rng: np.random.Generator, count: int) -> Rows:
+        """Draw canonical rows, uniform over the combinations."""
+        drawn = rng.integers(0, self.sizes, size=(count, len(self.genes)))
+        return self.canonical(drawn.astype(np.int16))
+
+
+def _listed(gene: Gene, allowed: Sequence[Value]) -> npt.NDArray[np.bool_]:
+    """Tell of each of a gene's values whether it is allowed."""
+    return np.array([value in allowed for value in gene.values])
+
+
+def _weights(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    total, weights = 1, []
+    for size in reversed(sizes.tolist()):
+        weights.append(total)
+        total *= size
+    if total < 2**62:
+        return np.array(weights[::-1], dtype=np.int64)
+    # Odd random multipliers: two rows share a key with probability below 2**-60.
+    drawn = np.random.default_rng(len(sizes)).integers(2**62, size=len(sizes), dtype=np.int64)
+    return drawn * 2 + 1

@@ -1,0 +1,235 @@
+"""Why candidates crash or hang: asked of the simulated device, once per pattern, beside the search.
+
+A GPU says "misaligned address" and no more. Such a trial is recorded at once, as any other; one process, started on the
+first crash, runs the same launch where every access is checked. Its answer is written to the records that wait for it,
+and changes nothing else: samplers do not see it.
+
+A pattern is a CUDA error's name (or that the candidate hung) with the values of the outer genes: candidates of one
+pattern run the same code choices into the same error, and only the first of them is diagnosed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from evokern.declaration.space import Config, Gene, Value
+from evokern.errors import EvokernError
+from evokern.hardware.profiles import limits_for
+from evokern.search.identity import SearchTarget
+from evokern.search.loop import AfterEvent, Loop
+from evokern.search.results import EndReason
+from evokern.store import Session
+from evokern.study.discovery import WorkerContext
+from evokern.study.trial import Outcome, Trial
+from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
+
+DEADLINE_S = 120.0
+"""Seconds after which a diagnosis is given up; it yields to everything else on the machine, so it may take long."""
+LAST_WAIT_S = 2.0
+"""Seconds that the end of a search waits for a diagnosis under way; a resumed search asks again for what is missing."""
+KEYS = ("diagnosis", "finding", "finding_problem", "undiagnosed", "diagnosed_trial")
+"""Evidence that a diagnosis leaves on a record: what is wrong, or why nothing can be said, and the trial looked at."""
+
+Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
+"""CUDA error's name or `hung`, and the values of the outer genes."""
+
+
+@dataclass(frozen=True)
+class DiagnosisJob:
+    """One candidate to diagnose; answered with evidence."""
+
+    config: Config
+    """Its configuration."""
+    hung: bool
+    """Whether it never ended; otherwise it crashed."""
+
+
+def run_diagnosed(
+    loop: Loop,
+    target: SearchTarget,
+    session: Session,
+    earlier: Sequence[Trial],
+    after_event: AfterEvent,
+    diagnoser: str,
+) -> EndReason:
+    """Run a search, and explain its crashes where the device does not do so itself; returns why it ended.
+
+    Args:
+        loop: the search, restored.
+        target: what is searched.
+        session: where evidence goes.
+        earlier: the recorded trials of earlier sessions.
+        after_event: as for `Loop.run`.
+        diagnoser: as for `Diagnoses`.
+    """
+    if not target.device.diagnoses:
+        return loop.run(after_event)
+
+    def keep(trials: Sequence[Trial]) -> None:
+        session.annotate(trials)
+        loop.annotate(trials)
+
+    def after(event: Literal["trial", "idle"]) -> None:
+        if event == "trial" and loop.last is not None:
+            diagnoses.see(loop.last)
+        diagnoses.advance()
+        after_event(event)
+
+    chip = limits_for(target.device.profile, target.study.limits)
+    context = WorkerContext(target.kernel.folder, target.problems, chip)
+    diagnoses = Diagnoses(diagnoser, context, target.space.genes, keep)
+    try:
+        diagnoses.restore(earlier)
+        end = loop.run(after)
+        diagnoses.finish(lambda: loop.stop_requested)
+    finally:
+        diagnoses.close()
+    return end
+
+
+def pattern_of(trial: Trial, genes: Sequence[Gene]) -> Pattern | None:
+    """Return the pattern of a trial that is worth a diagnosis, None for any other.
+
+    A candidate for which the GPU's memory was too small did nothing wrong that could be looked at.
+    """
+    if trial.outcome is Outcome.HUNG:
+        how = "hung"
+    elif trial.outcome is Outcome.CRASHED:
+        how = str(trial.evaluation.evidence["error"])
+    else:
+        return None
+    if how == "CUDA_ERROR_OUT_OF_MEMORY":
+        return None
+    return how, tuple((gene.name, trial.config.get(gene.name)) for gene in genes if gene.layer == "mutation")
+
+
+class Diagnoses:
+    """The diagnoses of one session."""
+
+    def __init__(
+        self,
+        diagnoser: str,
+        context: WorkerContext,
+        genes: Sequence[Gene],
+        keep: Callable[[Sequence[Trial]], None],
+    ) -> None:
+        """Prepare; no process is started before the first crash.
+
+        Args:
+            diagnoser: factory of the worker, as a `WorkerSpec` names it; it takes `context`, and answers each
+                `DiagnosisJob` with evidence. Handed in, since explaining comes after searching.
+            context: what the worker needs.
+            genes: the study's genes.
+            keep: takes the trials that got evidence, to write and to show.
+        """
+        self._diagnoser = diagnoser
+        self._context = context
+        self._genes = genes
+        self._keep = keep
+        self._known: dict[Pattern, Mapping[str, Any]] = {}
+        self._waiting: dict[Pattern, list[Trial]] = {}
+        self._asked: dict[int, Pattern] = {}
+        self._server: ForkServer | None = None
+        self._pool: WorkerPool | None = None
+
+    def restore(self, earlier: Sequence[Trial]) -> None:
+        """Take up earlier sessions: what they diagnosed is known, what they left open is asked for again."""
+        for trial in earlier:
+            pattern = pattern_of(trial, self._genes)
+            if pattern is not None and _explained(trial):
+                found = trial.evaluation.evidence
+                self._known.setdefault(pattern, {key: found[key] for key in KEYS if key in found})
+        for trial in earlier:
+            self.see(trial)
+
+    def see(self, trial: Trial) -> None:
+        """Look at a trial that was just recorded: explain it, or have it explained, if it crashed or hung."""
+        pattern = pattern_of(trial, self._genes)
+        if pattern is None or _explained(trial):
+            return
+        if pattern in self._known:
+            self._explain([trial], self._known[pattern])
+        elif pattern in self._waiting:
+            self._waiting[pattern].append(trial)
+        else:
+            self._waiting[pattern] = [trial]
+            self._ask(pattern, trial)
+
+    def advance(self, timeout_s: float = 0.0) -> None:
+        """Write the answers that have come, waiting at most `timeout_s` for the first."""
+        if self._pool is None or not self._asked:
+            return
+        try:
+            results = wait([self._pool], timeout_s)
+        except EvokernError as error:  # the worker cannot be started: no reason to end a search
+            for pattern in list(self._asked.values()):
+                self._settle(pattern, {"undiagnosed": _first_line(error)})
+            self._asked.clear()
+            return
+        for result in results:
+            trial = result.key
+            self._settle(self._asked.pop(trial), {**_evidence(result), "diagnosed_trial": trial})
+
+    def finish(self, stopped: Callable[[], bool]) -> None:
+        """Give what is under way a last moment, unless the user wants the search to stop."""
+        limit = time.monotonic() + LAST_WAIT_S
+        while self._asked and not stopped() and (left := limit - time.monotonic()) > 0:
+            self.advance(min(0.1, left))
+
+    def close(self) -> None:
+        """End the process; safe to call twice."""
+        if self._pool is not None:
+            self._pool.close()
+        if self._server is not None:
+            self._server.close()
+        self._pool = self._server = None
+
+    def _ask(self, pattern: Pattern, trial: Trial) -> None:
+        try:
+            if self._pool is None:
+                # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
+                environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
+                self._server = ForkServer()
+                self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._context, environment), size=1)
+            self._pool.submit(trial.number, DiagnosisJob(trial.config, trial.outcome is Outcome.HUNG), DEADLINE_S)
+        except (EvokernError, OSError) as error:
+            self._settle(pattern, {"undiagnosed": _first_line(error)})
+            return
+        self._asked[trial.number] = pattern
+
+    def _settle(self, pattern: Pattern, evidence: Mapping[str, Any]) -> None:
+        self._known[pattern] = evidence
+        self._explain(self._waiting.pop(pattern), evidence)
+
+    def _explain(self, trials: Sequence[Trial], evidence: Mapping[str, Any]) -> None:
+        self._keep([_with(trial, evidence) for trial in trials])
+
+
+def _explained(trial: Trial) -> bool:
+    evidence = trial.evaluation.evidence
+    return "diagnosis" in evidence or "undiagnosed" in evidence
+
+
+def _with(trial: Trial, evidence: Mapping[str, Any]) -> Trial:
+    evaluation = trial.evaluation
+    return replace(trial, evaluation=replace(evaluation, evidence={**evaluation.evidence, **evidence}))
+
+
+def _evidence(result: JobResult) -> Mapping[str, Any]:
+    match result.status:
+        case "done":
+            found: Mapping[str, Any] = result.value
+            return found
+        case "overran":
+            return {"undiagnosed": f"the simulated device took longer than {result.value:g} s"}
+        case "died":
+            return {"undiagnosed": f"the diagnosing process ended: {result.value}"}
+        case _:
+            return {"undiagnosed": _first_line(result.value)}
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,256 @@
+"""What makes a study the same study: device, kernel, genes, settings. What changed is said, with the way on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from evokern.declaration.feasibility import Violation, check
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.problem import parse_problems
+from evokern.declaration.space import Config, Gene, Space, Value
+from evokern.device.contract import Device
+from evokern.device.recorded.table import Table
+from evokern.errors import DeviceError, StudyError
+from evokern.hardware.profiles import limits_for
+from evokern.search.request import SessionRequest
+from evokern.store import StudyRecord
+from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
+from evokern.version import __version__
+
+GO_ON = "`--fresh` begins anew and keeps the old study as {name}.1; `--go-on` continues with the old results"
+FRESH = "`--fresh` begins anew and keeps the old study as {name}.1"
+IN_COLUMNS = ("name", "budget_s", "trials", "cost_per_hour", "cost_unit")
+"""Fields of a study that are not among its settings: the record has them as columns of their own."""
+NOT_COMPARED = ("device", "path", "control")
+"""Settings that are kept for `resume` and may change between sessions; a changed control has a message of its own."""
+
+
+@dataclass(frozen=True)
+class SearchTarget:
+    """What is searched, as found now."""
+
+    study: Study
+    """The study's file."""
+    kernel: Kernel
+    """The kernel."""
+    problems: tuple[Problem, ...]
+    """The problems."""
+    space: Space
+    """The genes with feasibility bound."""
+    device: Device
+    """The device."""
+    table: Table | None = None
+    """The recording, where the device is one."""
+
+    def digest(self) -> str:
+        """Return the identity of the kernel's code, or of the recording."""
+        return self.table.digest() if self.table else self.kernel.digest()
+
+    def violation(self, config: Config) -> Violation | None:
+        """Return the constraint that a configuration violates; None where it is feasible."""
+        if self.table is not None:
+            return self.table.violation(config)
+        # The space remembers what is feasible; only what is turned away is asked for its reason again.
+        if self.space.feasible(config):
+            return None
+        return check(self.kernel, config, self.problems, limits_for(self.device.profile, self.study.limits))
+
+    def sources(self) -> dict[str, str]:
+        """Return the kernel's files, path from its folder → text."""
+        if self.table:
+            return {}
+        return {file.name: file.kept_text for file in self.kernel.files()}
+
+    def record(self, request: SessionRequest) -> StudyRecord:
+        """Return a new study's record; identity and date are the store's to give."""
+        study = self.study
+        renamed = request.sampler is not None and request.sampler != study.sampler.name
+        return StudyRecord(
+            uuid="",
+            name=study.name,
+            kernel=self.kernel.name,
+            kernel_digest=self.digest(),
+            genes=self.space.genes,
+            problems=tuple(str(problem) for problem in self.problems),
+            device=self.device.identity,
+            predicted=self.device.predicted,
+            settings=settings_of(study),
+            sampler=request.sampler or study.sampler.name,
+            # Options belong to the sampler that the file names.
+            sampler_options={} if renamed else dict(study.sampler.options),
+            seed=study.seed if request.seed is None else request.seed,
+            window=request.window or study.window or self.device.window,
+            budget_s=study.budget_s,
+            trials_limit=study.trials,
+            control=study.control if request.control is None else request.control,
+            cost_per_hour=study.cost_per_hour,
+            cost_unit=study.cost_unit,
+            evokern_version=__version__,
+        )
+
+
+def settings_of(study: Study) -> dict[str, Any]:
+    """Return what a study's file says, budgets and price apart, as JSON values."""
+    values = {field.name: getattr(study, field.name) for field in fields(study) if field.name not in IN_COLUMNS}
+    return values | {
+        "problems": [problem if isinstance(problem, str) else dict(problem) for problem in study.problems],
+        "limits": dict(study.limits),
+        "genes": {name: list(values) for name, values in study.genes.items()},
+        "sampler": {"name": study.sampler.name, **study.sampler.options},
+        "gate": {**asdict(study.gate), "input_sets": list(study.gate.input_sets)},
+        "timing": asdict(study.timing),
+        "simulation": asdict(study.simulation),
+        "path": str(study.path.resolve()) if study.path else None,
+    }
+
+
+def study_of(record: StudyRecord) -> Study:
+    """Return the study that a record was begun with: what its file said then."""
+    values = dict(record.settings)
+    sampler, gate = dict(values["sampler"]), values["gate"]
+    values |= {
+        "problems": tuple(values["problems"]),
+        "genes": {name: tuple(allowed) for name, allowed in values["genes"].items()},
+        "sampler": SamplerSettings(sampler.pop("name"), sampler),
+        "gate": GateSettings(**{**gate, "input_sets": tuple(gate["input_sets"])}),
+        "timing": TimingSettings(**values["timing"]),
+        "simulation": SimulationSettings(**values["simulation"]),
+        "path": Path(values["path"]) if values["path"] else None,
+    }
+    return Study(
+        name=record.name,
+        budget_s=record.budget_s,
+        trials=record.trials_limit,
+        cost_per_hour=record.cost_per_hour,
+        cost_unit=record.cost_unit,
+        **values,
+    )
+
+
+def problems_of(study: Study, kernel: Kernel) -> tuple[Problem, ...]:
+    """Return a study's problems, with its dtype where the kernel has such a field.
+
+    Raises:
+        KernelError: the kernel does not take one of them, or has no field for the dtype.
+    """
+    return parse_problems(kernel.name, kernel.fields, study.problems, study.dtype)
+
+
+def agree(
+    record: StudyRecord, target: SearchTarget, request: SessionRequest, old_sources: Mapping[str, str]
+) -> StudyRecord:
+    """Return the record of a study to resume, brought up to date where its user lets changes pass.
+
+    Args:
+        record: the study as the database keeps it.
+        target: what is searched now.
+        request: what this session is asked for.
+        old_sources: the kernel's files when the study was last searched.
+
+    Raises:
+        DeviceError: the device is another model than the study's.
+        StudyError: settings, genes or code changed; the message says what, and how to go on.
+    """
+    name, now = record.name, target.record(request)
+    if now.device != record.device:
+        raise DeviceError(
+            f"study {name} was begun on {record.device}, and this is {now.device}: times of two devices do not mix. "
+            f"Name the same device with --device, another file with --db, or " + FRESH.format(name=name)
+        )
+    if _gene_identity(now.genes) != _gene_identity(record.genes):
+        what = _gene_changes(record.genes, now.genes)
+        raise StudyError(f"the genes of study {name} changed since it began ({what}); " + FRESH.format(name=name))
+    kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
+    kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
+    kept = replace(kept, **_still_valid(record, now, request))
+    if kept.control != record.control:
+        began, wanted = (_control_said(one) for one in (record.control, kept.control))
+        raise StudyError(
+            f"study {name} began {began}, and its trials depend on it; this asks for a search {wanted}: "
+            + FRESH.format(name=name)
+        )
+    changes = _differences(_compared(record.settings), _compared(now.settings))
+    changes += _overridden(record, request)
+    if now.kernel_digest != record.kernel_digest:
+        changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
+    if changes and not request.go_on:
+        what = "; ".join(changes)
+        raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))
+    return kept
+
+
+def _control_said(control: str) -> str:
+    return "without a control" if control == "none" else f"with a {control} control"
+
+
+def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest) -> dict[str, Any]:
+    """Return what the study began with and neither its file nor the command line has changed since."""
+    fields = {"sampler": ("sampler", "sampler_options")} | {name: (name,) for name in ("seed", "window", "control")}
+    before = {"control": "none", **record.settings}  # studies from before there were controls
+    kept = {
+        field: getattr(record, field)
+        for setting, stored in fields.items()
+        if getattr(request, setting) is None and before[setting] == now.settings[setting]
+        for field in stored
+    }
+    if now.cost_per_hour is None:
+        kept |= {"cost_per_hour": record.cost_per_hour, "cost_unit": record.cost_unit}
+    return kept
+
+
+def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in NOT_COMPARED}
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in dict.fromkeys((*old, *new)):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {_said(before)}, is {_said(after)}")
+    return found
+
+
+def _said(value: Any) -> str:
+    return "not given" if value is None else repr(value)
+
+
+def _overridden(record: StudyRecord, request: SessionRequest) -> list[str]:
+    given = (("sampler", request.sampler), ("seed", request.seed), ("window", request.window))
+    return [
+        f"{name} was {getattr(record, name)!r}, is {value!r}"
+        for name, value in given
+        if value is not None and value != getattr(record, name)
+    ]
+
+
+def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    names = [name for name in dict.fromkeys((*old, *new)) if _hash(old.get(name)) != _hash(new.get(name))]
+    return f"kernel code ({', '.join(names)})" if names else ""
+
+
+def _hash(text: str | None) -> str:
+    return "" if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _gene_identity(genes: tuple[Gene, ...]) -> list[tuple[Any, ...]]:
+    return [(g.name, g.values, g.default, {n: list(v) for n, v in g.when.items()}) for g in genes]
+
+
+def _gene_changes(old: tuple[Gene, ...], new: tuple[Gene, ...]) -> str:
+    before: dict[str, tuple[Value, ...]] = {gene.name: gene.values for gene in old}
+    after = {gene.name: gene.values for gene in new}
+    parts = [f"{name} is gone" for name in before if name not in after]
+    parts += [f"{name} is new" for name in after if name not in before]
+    parts += [
+        f"{name} was {list(before[name])}, is {list(after[name])}"
+        for name in before
+        if name in after and before[name] != after[name]
+    ]
+    return "; ".join(parts) or "order, defaults or conditions"

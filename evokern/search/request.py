@@ -1,0 +1,80 @@
+"""What one session of a search is asked for, from the command line or from Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from evokern.errors import StudyError
+from evokern.study.duration import parse_duration
+from evokern.study.settings import check_control, check_price
+
+if TYPE_CHECKING:
+    from evokern.declaration.kernel import Kernel
+    from evokern.device import Device
+    from evokern.store import StudyRecord
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """What this session is asked for; None leaves what the study began with, or on a new study what its file says."""
+
+    device: str | Device | None = None
+    """What evaluates: `auto`, `cuda[:N]`, `sim:CHIP`, `replay:FILE`, or a device."""
+    kernel: Kernel | None = None
+    """The kernel, where it is not found by the name that the study gives."""
+    budget: str | float | None = None
+    """Total time over all sessions, for example `2h`; seconds as a number."""
+    extend: str | float | None = None
+    """Time to add to the study's budget."""
+    trials: int | None = None
+    """Total number of evaluated trials."""
+    sampler: str | None = None
+    """Name of the sampler."""
+    seed: int | None = None
+    """Seed of the proposals."""
+    window: int | None = None
+    """Trials in flight."""
+    control: str | None = None
+    """Name of the control, or `none`."""
+    warm_start: str | None = None
+    """Where a new study's prior comes from."""
+    cost_per_hour: float | None = None
+    """Price of an hour of the device."""
+    fresh: bool = False
+    """Set an earlier study of this name aside."""
+    go_on: bool = False
+    """Let changes of settings and code pass."""
+    trust: bool = False
+    """Remember that the kernel folder's code may run."""
+
+    def __post_init__(self) -> None:
+        for time in (self.budget, self.extend):
+            if time is not None:
+                parse_duration(time)
+        if self.trials is not None and self.trials < 1:
+            raise StudyError(f"trials = {self.trials}; give at least 1")
+        if self.window is not None and not 1 <= self.window <= 1024:
+            raise StudyError(f"window = {self.window}; give 1 to 1024")
+        check_control(self.control or "none", "")
+        check_price(self.cost_per_hour)
+
+    def applied(self, record: StudyRecord) -> StudyRecord:
+        """Return the record with this session's limits and price.
+
+        Raises:
+            StudyError: there is no budget to extend.
+        """
+        budget_s = record.budget_s if self.budget is None else parse_duration(self.budget)
+        if self.extend is not None:
+            if budget_s is None and record.trials_limit is not None:
+                raise StudyError(
+                    f"study {record.name} has no budget to extend: its trials ({record.trials_limit}) end it, and "
+                    "time alone does not help; --trials N sets a larger total"
+                )
+            if budget_s is None:
+                raise StudyError(f"study {record.name} has no budget to extend; give one with --budget")
+            budget_s += parse_duration(self.extend)
+        price = record.cost_per_hour if self.cost_per_hour is None else self.cost_per_hour
+        limit = self.trials or record.trials_limit
+        return replace(record, budget_s=budget_s, trials_limit=limit, cost_per_hour=price)

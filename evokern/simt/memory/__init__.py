@@ -1,0 +1,1 @@
+"""The state spaces of a launch: global, shared, local and parameter memory."""

@@ -1,0 +1,188 @@
+"""Global memory as the lanes see it: bounds per allocation, writes to inputs, and what the shadow keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array, lowest_bits
+from evokern.simt.batch import Batch
+from evokern.simt.memory.buffers import GLOBAL_BASE, Buffer, Memory
+from evokern.simt.sanitizer.faults import misaligned, outside
+from evokern.simt.sanitizer.global_shadow import BLOCK, GlobalShadow
+
+
+class Site:
+    """What one instruction remembers between executions: the allocation that each launch hit last time."""
+
+    __slots__ = ("buffers", "frozen", "known", "load", "low", "room")
+
+    def __init__(self) -> None:
+        self.load = -1
+        """Blocks for which it was noted."""
+        self.known: Array = np.zeros(0, np.int64)
+        """Launch → place of its allocation among all, −1 before it was seen."""
+        self.low: Array = np.zeros(0, np.int64)
+        """Where the allocation of each lane begins."""
+        self.room = -1
+        """Bytes of the smallest of them."""
+        self.frozen = False
+        """Whether the kernel may write to none of them."""
+        self.buffers: tuple[Buffer, ...] = ()
+        """These allocations; empty where one access of a launch hit several."""
+
+    def forget(self) -> None:
+        """Know nothing: the next access is looked at one lane at a time."""
+        self.load, self.room, self.frozen, self.buffers = -1, -1, False, ()
+
+    @property
+    def initialised(self) -> bool:
+        """Whether all of them held something before the launch."""
+        return bool(self.buffers) and all(buffer.initialised for buffer in self.buffers)
+
+
+class GlobalSpace:
+    """Checks and indices for global accesses of one batch."""
+
+    def __init__(self, batch: Batch, memory: Memory, shadow: GlobalShadow | None) -> None:
+        self._batch = batch
+        self.memory = memory
+        self.writes = 0
+        self.shadow = shadow
+        self.block_key = np.zeros(batch.lanes, np.uint64)
+        self.loads = 0
+
+    def load(self) -> None:
+        """New blocks."""
+        self.loads += 1
+        self.block_key[:] = BLOCK.pack_all((self._batch.block_id + 1).astype(np.uint64))
+        self.starts, self.sizes = self.memory.bounds()
+
+    def view(self, width: int) -> Array:
+        """Return the arena as elements of a width."""
+        return self.memory.view(width)
+
+    def locate(
+        self, active: Active, address: Array, offset: int, width: int, number: int, site: Site, *, write: bool
+    ) -> tuple[Active | None, Array]:
+        """Check addresses and turn them into arena indices in units of the width; see `SharedSpace.locate`."""
+        where = address.view(np.int64) - (GLOBAL_BASE - offset)
+        if where.shape[0] != active.count:
+            where = np.repeat(where, active.count)
+        if site.load == self.loads and lowest_bits(where) & (width - 1) == 0:
+            # Below its allocation a lane's distance wraps to a huge number: one comparison serves both ends.
+            distance = (where - active.pick(site.low)).view(np.uint64)
+            if int(distance.max()) <= site.room - width:
+                return active, where >> (width.bit_length() - 1)
+        return self._locate(active, where, width, number, site, write)
+
+    def _locate(
+        self, active: Active, where: Array, width: int, number: int, site: Site, write: bool
+    ) -> tuple[Active | None, Array]:
+        if lowest_bits(where) & (width - 1):
+            misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
+        which = np.searchsorted(self.starts, where, "right") - 1
+        inside = where - self.starts[which]
+        bad = (which < 0) | (inside > self.sizes[which] - width)
+        if bad.any():
+            site.forget()
+            outside(self._batch, active, where, bad, width, number, self._describe, base=GLOBAL_BASE)
+            good = ~bad
+            if not good.any():
+                return None, where
+            active, where, which = self._batch.restrict(active, good), where[good], which[good]
+        else:
+            self._remember(active, which, site, write)
+        if write and not site.buffers:
+            writing, where = self._inputs(active, where, which, number)
+            if writing is None:
+                return None, where
+            active = writing
+        return active, where >> (width.bit_length() - 1)
+
+    def _remember(self, active: Active, which: Array, site: Site, write: bool) -> None:
+        """Note the allocations of an access, unless a launch hit several or may not write to one."""
+        launches = active.pick(self._batch.launch)
+        known = np.full(self._batch.geometry.launches, -1) if site.load != self.loads else site.known
+        hit = known.copy()
+        hit[launches] = which
+        buffers = tuple(self.memory.buffers[number] for number in hit[hit >= 0])
+        if not (hit[launches] == which).all() or (write and not all(buffer.writable for buffer in buffers)):
+            site.forget()
+            return
+        site.load, site.known, site.buffers = self.loads, hit, buffers
+        site.low = np.where(hit < 0, 1 << 62, self.starts[hit])[self._batch.launch]
+        site.room = min(buffer.size for buffer in buffers)
+        site.frozen = not any(buffer.writable for buffer in buffers)
+
+    def _inputs(self, active: Active, where: Array, which: Array, number: int) -> tuple[Active | None, Array]:
+        frozen = np.array([not item.writable for item in self.memory.buffers], np.bool_)
+        bad = frozen[which]
+        if bad.any():
+            lane = int(active.lanes[bad][0])
+            buffer = self.memory.buffers[int(which[bad][0])]
+            at = int(where[bad][0])
+            self._batch.report("input_write", number, lane, count=int(np.count_nonzero(bad)), address=at + GLOBAL_BASE,
+                                allocation=buffer.name, offset=at - buffer.offset)  # fmt: skip
+            if bad.all():
+                return None, where
+            return self._batch.restrict(active, ~bad), where[~bad]
+        return active, where
+
+    # ---- what the shadow keeps
+
+    def note_read(
+        self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool
+    ) -> None:
+        """Check and record reads; a volatile or acquiring read takes part in the order of blocks instead."""
+        if self.shadow is None or site.frozen:
+            return
+        if synchronises:
+            self._synchronise(active, release=False, acquire=True)
+        else:
+            self.shadow.read(
+                self._batch, active, active.pick(self.block_key), index, width, number, initialised=site.initialised
+            )
+
+    def note_write(
+        self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *,
+        synchronises: bool, releases: bool = False,
+    ) -> None:  # fmt: skip
+        """Check and record writes; a volatile or releasing write takes part in the order of blocks."""
+        self.writes += 1
+        if self.shadow is None:
+            return
+        if releases:
+            self.fence(active)
+        if synchronises:
+            self._synchronise(active, release=True, acquire=False)
+        self.shadow.write(
+            self._batch, active, active.pick(self.block_key), index, width, number, values, atomic=synchronises
+        )
+
+    def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
+        """Record atomic updates, which take part in the order of blocks and do not race with each other."""
+        self.writes += 1
+        if self.shadow is not None:
+            if releases:
+                self.fence(active)
+            self._synchronise(active, release=True, acquire=True)
+            mine = active.pick(self.block_key)
+            self.shadow.write(self._batch, active, mine, index, width, number, None, atomic=True)
+
+    def fence(self, active: Active) -> None:
+        """Record a fence."""
+        if self.shadow is not None and self.shadow.ordered:
+            self.shadow.fence(self._batch.launch[active.lanes], self._batch.block_id[active.lanes])
+
+    def _synchronise(self, active: Active, *, release: bool, acquire: bool) -> None:
+        if self.shadow is not None and self.shadow.ordered:
+            lanes = active.lanes
+            self.shadow.synchronise(
+                self._batch.launch[lanes], self._batch.block_id[lanes], release=release, acquire=acquire
+            )
+
+    def _describe(self, at: int, lane: int) -> tuple[str, int, str]:
+        buffer = self.memory.find(at) or self.memory.nearest(at)
+        if buffer is None:
+            return "", at, "There are no allocations"
+        return buffer.name, at - buffer.offset, f"{buffer.name} has {buffer.size} bytes"

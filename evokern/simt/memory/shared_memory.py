@@ -1,0 +1,250 @@
+"""Shared, local and parameter memory: byte arrays with one stretch per block or per lane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from evokern.ptx.segments import Routine
+from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
+from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.block_classes import EVERYTHING, Part
+from evokern.simt.sanitizer.faults import misaligned, outside
+from evokern.simt.sanitizer.shared_shadow import SharedShadow
+
+
+class SharedSpace:
+    """Shared memory of all blocks of the batch, one stretch after the other."""
+
+    def __init__(self, batch: Batch, dynamic: int) -> None:
+        """Make room for the shared variables of the program.
+
+        Args:
+            batch: the lanes.
+            dynamic: bytes that the launch adds.
+        """
+        self._batch = batch
+        static, layout = batch.program.static_shared, batch.program.shared
+        start = min((offset for offset, size in layout.values() if size == 0), default=static)
+        self.size = max(static, start + dynamic if dynamic else static)
+        self.dynamic_start = start
+        self.dynamic = dynamic
+        self.stride = -(-max(self.size, 1) // 128) * 128
+        blocks = batch.geometry.blocks
+        self.bytes = np.zeros(blocks * self.stride, np.uint8)
+        self._views: dict[int, Array] = {width: self.bytes.view(RAW[width]) for width in (1, 2, 4, 8, 16, 32, 64)}
+        self.base = batch.block_slot * self.stride
+        self.single = blocks == 1
+        self.shadow = (
+            SharedShadow(batch, self.bytes.size, self.place_of) if batch.options.sanitize and self.size else None
+        )
+
+    def load(self) -> None:
+        """New blocks: contents are arbitrary on a GPU, zero here."""
+        self.bytes.fill(0)
+        if self.shadow is not None:
+            self.shadow.load()
+
+    def place_of(self, position: int, lane: int) -> tuple[int, str, int]:
+        """Return (address within its block, variable, distance from its start) of a position in all blocks' memory."""
+        address = position - int(self.base[lane])
+        return address, *self.name_of(address)
+
+    def name_of(self, address: int) -> tuple[str, int]:
+        """Return the shared variable at or before an address, and the distance from its start."""
+        best, at = "shared memory", 0
+        for name, (offset, size) in self._batch.program.shared.items():
+            if offset <= address and offset >= at and (size == 0 or address < offset + size or True):
+                best, at = name, offset
+        return best.split("@")[0], address - at
+
+    def view(self, width: int) -> Array:
+        """Return the bytes as elements of a width."""
+        return self._views[width]
+
+    def locate(
+        self, active: Active, address: Array, offset: int, width: int, number: int
+    ) -> tuple[Active | None, Array, Part]:
+        """Check addresses and turn them into indices in units of the width.
+
+        Args:
+            active: lanes that access.
+            address: shared-space addresses, one per active lane or a single one.
+            offset: bytes to add.
+            width: bytes of the access.
+            number: the instruction, for findings.
+
+        Returns:
+            The lanes whose access is sound (None when none is), their indices, and the part of these lanes that stands
+            for all of them in the shadow.
+
+        Raises:
+            Stopped: a misaligned address, which ends a launch at once.
+        """
+        part = self.part(active, address)
+        where = address.astype(np.int64)
+        if offset:
+            where += offset
+        if where.shape[0] != active.count:
+            where = np.repeat(where, active.count)
+        few = where[part.chosen]
+        if lowest_bits(few) & (width - 1):
+            misaligned(self._batch, active, where, width, number, self._describe)
+        if int(few.max()) > self.size - width or int(few.min()) < 0:
+            bad = (where > self.size - width) | (where < 0)
+            outside(self._batch, active, where, bad, width, number, self._describe)
+            good = ~bad
+            if not good.any():
+                return None, where, part
+            active = self._batch.restrict(active, good)
+            where = where[good]
+            part = self.part(active, where)
+        if not self.single:
+            where += active.pick(self.base)
+        return active, where >> (width.bit_length() - 1), part
+
+    def met(self, active: Active) -> None:
+        """Note that lanes have met at a warp-synchronous instruction."""
+        if self.shadow is not None and self.shadow.dirty:
+            self.shadow.met(active)
+
+    def part(self, active: Active, address: Array) -> Part:
+        """Return the lanes that stand for all lanes of an access, given their addresses within the block.
+
+        Args:
+            active: lanes that access.
+            address: one address, one per active lane, or several rows of them where all lanes are active.
+        """
+        return Part(active, EVERYTHING) if self.shadow is None else self.shadow.twins.part(active, address)
+
+    def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
+        name, offset = self.name_of(address)
+        return name, offset, f"The block has {self.size} bytes of shared memory"
+
+
+class LocalSpace:
+    """Per-lane local memory (arrays and spills that the compiler placed there)."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.size = batch.program.local_bytes
+        self.stride = -(-max(self.size, 1) // 16) * 16
+        lanes = batch.lanes if self.size else 0
+        self.bytes = np.zeros(lanes * self.stride, np.uint8)
+        self.written = np.zeros(lanes * self.stride, np.bool_) if batch.options.sanitize else None
+        self.base = np.arange(batch.lanes) * self.stride
+
+    def load(self) -> None:
+        """New blocks."""
+        self.bytes.fill(0)
+        if self.written is not None:
+            self.written.fill(False)
+
+    def view(self, width: int) -> Array:
+        """Return the bytes as elements of a width."""
+        return self.bytes.view(RAW[width])
+
+    def locate(
+        self, active: Active, address: Array, offset: int, width: int, number: int
+    ) -> tuple[Active | None, Array]:
+        """Check addresses and turn them into indices in units of the width; see `SharedSpace.locate`."""
+        where = address.astype(np.int64)
+        if offset:
+            where += offset
+        if where.shape[0] != active.count:
+            where = np.repeat(where, active.count)
+        if lowest_bits(where) & (width - 1):
+            misaligned(self._batch, active, where, width, number, self._describe)
+        if int(where.max()) > self.size - width or int(where.min()) < 0:
+            bad = (where > self.size - width) | (where < 0)
+            outside(self._batch, active, where, bad, width, number, self._describe)
+            good = ~bad
+            if not good.any():
+                return None, where
+            active = self._batch.restrict(active, good)
+            where = where[good]
+        where += active.pick(self.base)
+        return active, where >> (width.bit_length() - 1)
+
+    def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
+        name, at = "local memory", 0
+        routine: Routine
+        for routine in self._batch.program.routines:
+            for variable, start in routine.depot.items():
+                if start <= address:
+                    name, at = variable, start
+        return name, address - at, f"The thread has {self.size} bytes of local memory"
+
+    def note_write(self, index: Array, width: int) -> None:
+        """Record that bytes were written."""
+        if self.written is not None:
+            self.written.view(RAW[width])[index] = np.ones(width, np.bool_).view(RAW[width])
+
+    def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
+        """Report reads of bytes that nobody wrote."""
+        if self.written is None:
+            return
+        seen = self.written.view(RAW[width]).take(index, mode="clip").view(np.bool_)
+        if not seen.all():
+            bad = ~seen.reshape(-1, width).all(1)
+            lane = int(active.lanes[bad][0])
+            address = int(index[bad][0]) * width - int(self.base[lane])
+            name, offset, _ = self._describe(address, lane)
+            self._batch.report("uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address,
+                                allocation=name, offset=offset)  # fmt: skip
+
+
+class ParamSpace:
+    """Kernel parameters (one block per launch) and the parameters of device function calls (one stretch per lane)."""
+
+    def __init__(self, batch: Batch, blocks: Array, symbols: Mapping[str, Array]) -> None:
+        """Lay the parameters out.
+
+        Args:
+            batch: the lanes.
+            blocks: parameter block of each launch, bytes.
+            symbols: addresses of what lies in global memory; that of the parameter blocks is ``%params``.
+        """
+        self._batch, self._symbols = batch, symbols
+        self.blocks = blocks
+        self.offsets = {}
+        offset = 0
+        for item in batch.program.entry.params:
+            offset = -(-offset // item.align) * item.align
+            self.offsets[item.name] = offset
+            offset += item.size
+        self.size = offset
+        self.stride = -(-max(batch.program.param_bytes, 1) // 16) * 16
+        self.area = np.zeros((batch.lanes if batch.program.param_bytes else 0, self.stride), np.uint8)
+        self._rows: list[tuple[Array, Array]] = []
+
+    def load(self) -> None:
+        """New blocks: rows that differ between launches are filled in again."""
+        for row, per_launch in self._rows:
+            row[...] = per_launch[self._batch.launch]
+
+    def per_lane(self, per_launch: Array) -> Array:
+        """Return one value per launch as a row: of length one where all launches agree."""
+        if per_launch.shape[0] == 1 or bool((per_launch == per_launch[0]).all()):
+            return per_launch[:1].copy()
+        row = per_launch[self._batch.launch]
+        self._rows.append((row, per_launch))
+        return row
+
+    def entry_value(self, name: str, offset: int, type_name: str) -> Array:
+        """Return an entry parameter's value as a row."""
+        dtype = np.dtype(DTYPES[type_name])
+        start = self.offsets[name] + offset
+        raw = np.ascontiguousarray(self.blocks[:, start : start + dtype.itemsize])
+        return self.per_lane(raw.view(dtype).reshape(-1))
+
+    def address(self, name: str, offset: int) -> Array:
+        """Return the address of an entry parameter: the parameter block as an allocation of its own."""
+        blocks = self._symbols["%params"]
+        return self.per_lane(blocks + np.uint64(self.offsets[name] + offset))
+
+    def column(self, start: int, type_name: str) -> Array:
+        """Return a place in the per-lane area as a row."""
+        dtype = np.dtype(DTYPES[type_name])
+        return np.ndarray((self._batch.lanes,), dtype, self.area, start, (self.stride,))

@@ -1,0 +1,1 @@
+"""What is checked while a program runs: accesses, races, barriers, asynchronous copies and proxies."""

@@ -1,0 +1,223 @@
+"""Barriers of a block: sixteen of them, with or without counts (PTX ISA 9.7.13.1).
+
+A barrier without a count waits for all threads of the block that have not left; with a count, for so many threads,
+counted in whole warps. Threads may also arrive without waiting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.shared_shadow import SharedShadow
+from evokern.simt.schedule import Schedule
+
+
+class _Barrier:
+    """One barrier id over all blocks of the batch."""
+
+    def __init__(self, lanes: int) -> None:
+        self.waiting = np.zeros(lanes, np.bool_)
+        self.arrived = np.zeros(lanes, np.bool_)
+        self.follow = np.zeros(lanes, np.int64)
+        self.number = np.zeros(lanes, np.int64)
+        self.wanted = np.zeros(lanes, np.int64)
+        self.present = np.zeros(lanes, np.bool_)
+        self.reductions: dict[int, Any] = {}
+
+
+class Barriers:
+    """The barriers of a batch."""
+
+    def __init__(self, batch: Batch, schedule: Schedule, shadow: SharedShadow | None) -> None:
+        self._batch, self._schedule, self._shadow = batch, schedule, shadow
+        self._ids: dict[int, _Barrier] = {}
+        self.busy = np.zeros(batch.lanes, np.bool_)
+
+    def load(self) -> None:
+        """New blocks."""
+        self._ids.clear()
+
+    def state(self) -> dict[int, tuple[bytes, ...]]:
+        """Return what decides who goes on, by barrier id, for comparison."""
+        return {
+            identity: tuple(row.tobytes() for row in (one.waiting, one.arrived, one.follow, one.wanted))
+            for identity, one in self._ids.items()
+        }
+
+    @property
+    def pending(self) -> bool:
+        """True while anybody waits."""
+        return bool(self._ids)
+
+    def note_work(self, active: Active) -> None:
+        """Remember lanes that go on past a barrier at which others already wait."""
+        self.busy |= active.mask
+
+    def arrive(
+        self,
+        active: Active,
+        *,
+        number: int,
+        identity: Array,
+        wanted: Array | None,
+        follow: int,
+        waits: bool,
+        aligned: bool,
+        reduction: Any,
+        plain: bool,
+    ) -> int:
+        """Handle the arrival of lanes; returns the next segment when all of them go on at once, else −1."""
+        if plain and active.full and not self._ids:
+            if self._shadow is not None:
+                self._shadow.block_barrier(active.mask, True)
+            return follow
+        key = self._schedule.base + follow
+        for which in np.unique(active.pick(identity)):
+            part = active if identity.shape[0] == 1 else self._batch.restrict(active, identity[active.lanes] == which)
+            barrier = self._ids.setdefault(int(which), _Barrier(self._batch.lanes))
+            lanes = part.lanes
+            self._first(barrier, lanes)
+            barrier.arrived[lanes] = True
+            barrier.number[lanes] = number
+            barrier.wanted[lanes] = 0 if wanted is None else part.pick(wanted)
+            if waits:
+                barrier.waiting[lanes] = True
+                barrier.follow[lanes] = key
+            if reduction is not None:
+                barrier.reductions[number] = reduction
+            self._release(int(which), barrier)
+            if not waits:
+                self._schedule.push(key, part)
+        return -1
+
+    def _first(self, barrier: _Barrier, lanes: Array) -> None:
+        """On the first arrival in a block, note who is there and could still come."""
+        width = self._batch.geometry.width
+        blocks = np.unique(lanes // width)
+        fresh = blocks[~barrier.arrived.reshape(-1, width)[blocks].any(1)]
+        barrier.present.reshape(-1, width)[fresh] = self._batch.live.reshape(-1, width)[fresh]
+        self.busy.reshape(-1, width)[fresh] = False
+
+    def recheck(self) -> None:
+        """Look again after lanes have left: barriers without a count may now be complete."""
+        for identity in list(self._ids):
+            if identity in self._ids:
+                self._release(identity, self._ids[identity])
+
+    def _release(self, identity: int, barrier: _Barrier) -> None:
+        blocks, width = self._batch.geometry.blocks, self._batch.geometry.width
+        arrived = barrier.arrived.reshape(blocks, width)
+        wanted = barrier.wanted.reshape(blocks, width).max(1, where=arrived, initial=0)
+        threads = np.count_nonzero(arrived, axis=1)
+        counted = 32 * np.count_nonzero(arrived.reshape(blocks, -1, 32).any(2), axis=1)
+        live = np.count_nonzero(self._batch.live.reshape(blocks, width), axis=1)
+        done = (threads > 0) & np.where(wanted > 0, counted >= wanted, threads >= live)
+        if not done.any():
+            return
+        lanes = np.repeat(done, width)
+        released = lanes & barrier.arrived
+        self._check_warps(barrier, released)
+        self._check_missing(barrier, lanes & np.repeat(wanted == 0, width), released)
+        if barrier.reductions:
+            self._reduce(barrier, released, blocks, width)
+        if self._shadow is not None:
+            everyone = bool((threads[done] >= live[done]).all())
+            self._shadow.block_barrier(released, everyone)
+        resumed = lanes & barrier.waiting
+        barrier.arrived &= ~lanes
+        barrier.waiting &= ~lanes
+        barrier.wanted[lanes] = 0
+        for key in np.unique(barrier.follow[resumed]):
+            mask = resumed & (barrier.follow == key)
+            self._schedule.push(int(key), Active(mask, int(np.count_nonzero(mask)), self._batch.live_count))
+        if not barrier.arrived.any():
+            del self._ids[identity]
+
+    def _check_missing(self, barrier: _Barrier, lanes: Array, released: Array) -> None:
+        """Report threads that passed a barrier of the whole block and ended; a bare early return is let pass."""
+        missed = barrier.present & ~released & self.busy & lanes
+        if missed.any():
+            blocks = np.flatnonzero(missed.reshape(self._batch.geometry.blocks, -1).any(1))
+            width = self._batch.geometry.width
+            waiting = np.flatnonzero(released[blocks[0] * width : (blocks[0] + 1) * width]) + blocks[0] * width
+            lane = int(waiting[0])
+            self._batch.report(
+                "barrier_divergence",
+                int(barrier.number[lane]),
+                lane,
+                count=int(np.count_nonzero(released)),
+                detail=f"{int(np.count_nonzero(missed))} threads go past it and end without arriving",
+            )
+
+    def _check_warps(self, barrier: _Barrier, released: Array) -> None:
+        """Report warps whose lanes met at different instructions: an aligned barrier demands the same one."""
+        numbers = barrier.number.reshape(-1, 32)
+        mask = released.reshape(-1, 32)
+        low = numbers.min(1, where=mask, initial=1 << 40)
+        high = numbers.max(1, where=mask, initial=-1)
+        split = (high > low) & mask.any(1)
+        if split.any():
+            warp = int(np.flatnonzero(split)[0])
+            lane = warp * 32 + int(np.flatnonzero(mask[warp] & (numbers[warp] == low[warp]))[0])
+            self._batch.report(
+                "barrier_divergence",
+                int(low[warp]),
+                lane,
+                count=int(np.count_nonzero(split)),
+                other=int(high[warp]),
+                detail="Lanes of one warp wait at different barriers",
+            )
+
+    def _reduce(self, barrier: _Barrier, released: Array, blocks: int, width: int) -> None:
+        """Give every thread of a released block the reduction of all their predicates (``bar.red``)."""
+        values = np.zeros(released.size, np.bool_)
+        for number, (_, row, negated, _) in barrier.reductions.items():
+            mine = released & (barrier.number == number)
+            values[mine] = ~row[mine] if negated else row[mine]
+        for number, (kind, _, _, out) in barrier.reductions.items():
+            shaped, member = values.reshape(blocks, width), released.reshape(blocks, width)
+            if kind == "popc":
+                result = np.count_nonzero(shaped & member, axis=1).astype(np.uint32)
+            elif kind == "and":
+                result = (shaped | ~member).all(1)
+            else:
+                result = (shaped & member).any(1)
+            mine = released & (barrier.number == number)
+            out[mine] = np.repeat(result, width)[mine]
+
+    def report_stuck(self) -> bool:
+        """Report lanes that wait for ever; say whether there were any."""
+        stuck = False
+        width = self._batch.geometry.width
+        for identity, barrier in self._ids.items():
+            lanes = np.flatnonzero(barrier.waiting)
+            if not lanes.size:
+                continue
+            stuck = True
+            first = int(lanes[0])
+            block = first // width
+            mine = lanes[lanes // width == block]
+            number = int(barrier.number[first])
+            others = [
+                (int(other.number[lane]))
+                for key, other in self._ids.items()
+                for lane in np.flatnonzero(other.waiting)[:1]
+                if key != identity
+            ]
+            elsewhere = int(np.count_nonzero(self._batch.live[block * width : (block + 1) * width])) - mine.size
+            wanted = int(barrier.wanted[first])
+            kind = "deadlock" if wanted or identity else "barrier_divergence"
+            need = f"{wanted} threads are needed" if wanted else "all threads of the block are needed"
+            self._batch.report(
+                kind,
+                number,
+                first,
+                count=int(lanes.size),
+                other=others[0] if others else -1,
+                detail=f"{mine.size} threads wait at barrier {identity} and {elsewhere} elsewhere; {need}",
+            )
+        return stuck

@@ -1,0 +1,184 @@
+"""Findings: what the sanitizer saw, grouped by place and counted.
+
+One finding stands for every occurrence of one kind at one pair of source lines; the first occurrence gives the block,
+the thread and the address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evokern.ptx.lines import NOWHERE, Spot
+
+FINDING_LIMIT = 64
+"""Most groups that one launch reports."""
+
+HINTS: dict[str, str] = {
+    "out_of_bounds": "An index runs past its array: check the tail of the grid, row lengths and the allocation's size.",
+    "misaligned": "A vector access needs an address that is a multiple of its width: check row pitch and start offset.",
+    "uninitialised": "This memory was never written: check the bounds of the load phase, tails and accumulators.",
+    "shared_race": "Two threads use the same memory with no barrier between: add __syncthreads() or __syncwarp().",
+    "async_not_waited": "A copy or a product may be under way: wait for its group, then a barrier, then use the data.",
+    "proxy_fence": "wgmma may miss what was stored: put fence.proxy.async behind the stores, before the barrier.",
+    "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
+    "deadlock": "Threads wait for each other forever: check that barrier ids, counts and the order of waits agree.",
+    "global_race": "Two blocks use the same global memory unordered: use atomics or give each its own part.",
+    "input_write": "This buffer is an input: the kernel writes to it, probably through a wrong pointer or index.",
+    "inactive_shuffle": "A lane named in the mask, or read from, is absent: bring all named lanes to the same call.",
+    "instruction_limit": "The kernel does not end: check the loop's condition, and who sets what it waits for.",
+    "trap": "The kernel stopped itself with trap.",
+    "assert": "A device assert failed.",
+}
+"""Kind → the usual cause, in one sentence."""
+
+FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
+"""Kinds after which a GPU would not have finished the launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One defect, as ``--json`` prints it."""
+
+    kind: str
+    """One of `HINTS`."""
+    line: int
+    """Line of the source, 0 when the PTX carries no line information."""
+    source: str
+    """Text of that line, empty when the source was not given."""
+    instruction: str
+    """PTX instruction."""
+    block: tuple[int, int, int]
+    """Block index of the first occurrence."""
+    thread: tuple[int, int, int]
+    """Thread index of the first occurrence."""
+    address: int
+    """Address of the first occurrence, 0 where none is involved."""
+    allocation: str
+    """Name of the allocation concerned or nearest, as the source has it."""
+    offset: int
+    """Bytes from the start of the allocation."""
+    other_line: int
+    """Line of the other party, 0 when there is none."""
+    count: int
+    """Occurrences (lanes)."""
+    hint: str
+    """The usual cause, with what is particular to this case."""
+    file: str = ""
+    """The user's header that holds the line, as written in ``#include``; empty for the source itself."""
+    other_file: str = ""
+    """The same for `other_line`."""
+    called_from: tuple[tuple[str, int], ...] = ()
+    """(header or empty, line) of the calls through which the line was inlined, innermost first."""
+
+    @property
+    def place(self) -> str:
+        """`line 12`, `line 12 of tile.cuh` in a header, or the instruction where no line is known."""
+        if not self.line:
+            return f"`{self.instruction}`"
+        return f"line {self.line}" + (f" of {self.file}" if self.file else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields in order, ready for JSON; what only concerns headers is left out where there is none."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if not (self.file or self.other_file):
+            for name in ("file", "other_file", "called_from"):
+                del facts[name]
+        return facts
+
+
+_Key = tuple[str, Spot | str, Spot]
+"""Kind, place (the instruction where no line is known), place of the other party."""
+
+
+class Collector:
+    """Gathers findings of one launch."""
+
+    def __init__(self, source: str | None, headers: Mapping[str, str] | None = None) -> None:
+        texts = {**(headers or {}), **({} if source is None else {"": source})}
+        self._lines: Mapping[str, Sequence[str]] = {name: text.splitlines() for name, text in texts.items()}
+        self._groups: dict[_Key, list[Any]] = {}
+        self.fatal_key: _Key | None = None
+        self.dropped = 0
+
+    def text(self, spot: Spot) -> str:
+        """Return the text of a source line, stripped."""
+        lines = self._lines.get(spot.file, ())
+        return lines[spot.line - 1].strip() if 0 < spot.line <= len(lines) else ""
+
+    def add(
+        self,
+        kind: str,
+        at: Spot,
+        instruction: str,
+        *,
+        block: tuple[int, int, int] = (0, 0, 0),
+        thread: tuple[int, int, int] = (0, 0, 0),
+        address: int = 0,
+        allocation: str = "",
+        offset: int = 0,
+        other: Spot = NOWHERE,
+        count: int = 1,
+        detail: str = "",
+    ) -> None:
+        """Record occurrences of one kind at one place; the first one is kept in full."""
+        key = (kind, at if at.line else instruction, other)
+        known = self._groups.get(key)
+        if known is not None:
+            known[1] += count
+            return
+        if len(self._groups) >= FINDING_LIMIT:
+            self.dropped += count
+            return
+        hint = f"{detail}. {HINTS[kind]}" if detail else HINTS[kind]
+        finding = Finding(
+            kind,
+            at.line,
+            self.text(at),
+            instruction,
+            block,
+            thread,
+            address,
+            variable_name(allocation),
+            offset,
+            other.line,
+            count,
+            hint,
+            at.file,
+            other.file,
+            at.called_from,
+        )
+        self._groups[key] = [finding, count]
+        if kind in FATAL and self.fatal_key is None:
+            self.fatal_key = key
+
+    def _finish(self, key: _Key) -> Finding:
+        finding, count = self._groups[key]
+        values = {name: getattr(finding, name) for name in Finding.__dataclass_fields__}
+        return Finding(**{**values, "count": count})
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All groups, in the order in which they first occurred."""
+        return tuple(self._finish(key) for key in self._groups)
+
+    @property
+    def fatal(self) -> Finding | None:
+        """The first finding that would have ended the launch on a GPU."""
+        return self._finish(self.fatal_key) if self.fatal_key is not None else None
+
+
+def variable_name(symbol: str) -> str:
+    """Return the name of a variable as the source has it, from a mangled one (Itanium C++ ABI, section 5.1.6)."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    found, rest = symbol, symbol
+    while match := re.search(r"\d+", rest):
+        length, start = int(match[0]), match.end()
+        if start + length <= len(rest):
+            found, rest = rest[start : start + length], rest[start + length :]
+        else:
+            rest = rest[start:]
+    return found

@@ -1,0 +1,160 @@
+"""Loops that provably never end: the machine is deterministic, so a state that comes back comes back for ever.
+
+From an eighth of the instruction limit on, the state is kept at one moment of each eighth and compared whenever the
+same lanes are about to run the same segment again. What is compared is everything that decides what happens next:
+registers, memory that can be written, who waits where and for how long. What only findings and counters look at is left
+out. A program that reads a clock while it is watched, or counts, never looks the same twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from evokern.ptx.segments import Segment
+from evokern.simt.arrays import Active, Array
+from evokern.simt.reconvergence import Gates
+from evokern.simt.state import MachineState
+
+REPEATS = "the state repeats: this loop never ends"
+"""What the finding says; without it, a kernel may only be long."""
+PARTS = 8
+"""Parts of the limit: in the first nothing is watched, in each other one state."""
+STATE_BYTES = 64 << 20
+"""Most bytes of a state that is kept; with more, only the limit ends a loop."""
+LOOKS = 4096
+"""Comparisons of one lane's registers in a part, which tell nearly every loop that goes on: about 20 ms."""
+FIRST_ASKED = 100_000
+"""Warp instructions of a batch after which the caller is first asked whether it has seen enough; then at each half more
+again."""
+COMPARISONS = 64
+"""Comparisons of the whole state in a part."""
+
+
+class Endless:
+    """Watches one batch.
+
+    Attributes:
+        schedule: lanes that wait to run, and what was issued.
+        look_at: instructions issued beyond which `look` has to be called before each segment.
+    """
+
+    def __init__(self, state: MachineState, gates: Gates) -> None:
+        self._machine, self._batch, self.schedule, self._gates = state, state.batch, state.schedule, gates
+        self._options = state.batch.options
+        self.load()
+
+    def load(self) -> None:
+        """New blocks."""
+        self._part = self._options.instruction_limit // PARTS or 1
+        self._next = self._part
+        self._looks = self._comparisons = 0
+        self._short: tuple[Any, ...] = ()
+        self._lane: list[Array] = []
+        self._state: list[Array] = []
+        self._ask = FIRST_ASKED if self._options.enough else 1 << 62
+        self.look_at = min(self._next, self._ask)
+
+    def look(self, segment: Segment, key: int, active: Active, burst: int) -> None:
+        """Look at the state before a segment runs; called for each one once `look_at` is passed.
+
+        Args:
+            segment: the segment.
+            key: its rank at its call depth.
+            active: the lanes about to run it.
+            burst: segments that they may still run out of order.
+
+        Raises:
+            Stopped: the limit is passed, the state repeats, or the caller has seen enough.
+        """
+        issued = self.schedule.issued
+        if issued > self._ask:
+            self._ask = issued * 3 // 2
+            if self._options.enough is not None and self._options.enough():
+                self._batch.stop()
+            self._rest()
+        limit = self._options.instruction_limit
+        if issued > limit:
+            self.stop_hung(segment, f"{limit} warp instructions were issued without an end: raise the limit for more")
+        if issued > self._next:
+            self._keep(key, active, burst)
+        elif self._looks and self._repeats(key, active, burst):
+            self.stop_hung(segment, REPEATS + (", unless a block outside this batch ends it" * self._others(active)))
+
+    def stop_hung(self, segment: Segment, detail: str) -> None:
+        """End a launch that does not end by itself."""
+        lane = int(self._batch.active.lanes[0])
+        self._batch.report("instruction_limit", segment.base, lane, detail=detail)
+        self._batch.stop()
+
+    def _others(self, active: Active) -> bool:
+        """Say whether blocks of the launch run in another batch, or not at all."""
+        launch, geometry = self._batch.launch, self._batch.geometry
+        here = int(np.count_nonzero(launch == launch[active.lanes[0]])) // geometry.width
+        return here < int(np.prod(geometry.grid))
+
+    def _keep(self, key: int, active: Active, burst: int) -> None:
+        self._next = self.schedule.issued + self._part
+        self._state = self._contents()
+        self._looks = LOOKS if sum(array.nbytes for array in self._state) <= STATE_BYTES else 0
+        self._comparisons = COMPARISONS
+        if self._looks:
+            self._state = [array.copy() for array in self._state]
+            self._lane = [column.copy() for column in self._column(active)]
+            self._short = self._waits(key, active, burst)
+        self._rest()
+
+    def _repeats(self, key: int, active: Active, burst: int) -> bool:
+        if (key, burst, active.count) != self._short[:3]:
+            return False
+        self._looks -= 1
+        same = False
+        if all(map(np.array_equal, self._lane, self._column(active))):
+            self._comparisons -= 1
+            contents = self._contents()
+            same = (
+                len(contents) == len(self._state)
+                and all(map(np.array_equal, self._state, contents))
+                and self._waits(key, active, burst) == self._short
+            )
+        self._rest()
+        return same
+
+    def _rest(self) -> None:
+        """Stop looking until the next part, or go on at once."""
+        if not self._comparisons:
+            self._looks = 0
+        self.look_at = 0 if self._looks else min(self._next, self._ask, self._options.instruction_limit)
+
+    def _column(self, active: Active) -> list[Array]:
+        lane = int(active.lanes[0])
+        return [rows[:, lane] for rows in self._batch.registers.bits.values()]
+
+    def _contents(self) -> list[Array]:
+        batch, state, calls = self._batch, self._machine, self._machine.calls
+        arrays = [*batch.registers.bits.values(), batch.live, batch.carry(), state.shared.bytes]
+        arrays += [state.local.bytes, state.params.area, *calls.returns, *calls.inside.values()]
+        arena = state.memory.arena
+        return arrays + [arena[b.offset : b.offset + b.size] for b in state.memory.buffers if b.writable]
+
+    def _waits(self, key: int, active: Active, burst: int) -> tuple[Any, ...]:
+        """Return who is where: running, waiting for a turn (and how long), parked, at barriers, copying."""
+        schedule, gates, state = self.schedule, self._gates, self._machine
+        clock, copies = schedule.clock, state.copies
+        committed = copies.committed if isinstance(copies.committed, int) else copies.committed.tobytes()
+        return (
+            key,
+            burst,
+            active.count,
+            active.mask.tobytes(),
+            state.specials.reads,
+            {waiting: group.mask.tobytes() for waiting, group in schedule.groups.items()},
+            {waiting: clock - since for waiting, since in schedule.waiting_since.items()},
+            {waiting: group.mask.tobytes() for waiting, group in gates.parked.items()},
+            frozenset(gates.forced),
+            state.barriers.state(),
+            state.objects.state(),
+            committed,
+            tuple(map(id, copies.pending)),
+        )

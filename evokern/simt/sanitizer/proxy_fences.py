@@ -1,0 +1,75 @@
+"""Which writes to shared memory the asynchronous proxy may see: those that `fence.proxy.async` came after.
+
+`wgmma` reads shared memory through another proxy than loads and stores (PTX ISA 9.0, section 9.7.15.4): between a
+store, or a cp.async that has landed, and such a read somebody who had seen the write has to issue the fence. Usually
+that is the writer, before the barrier that hands the data over; a reader behind the barrier will do as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.block_classes import EVERYTHING, Part
+from evokern.simt.sanitizer.shared_shadow import IN_FLIGHT, STAMP, THREAD, SharedShadow
+
+
+class ProxyFences:
+    """Time stamps of the fences, compared with those that the shadow of shared memory keeps of writers."""
+
+    def __init__(self, batch: Batch, shadow: SharedShadow | None) -> None:
+        self._shadow, self._width = shadow, batch.geometry.width
+        warps = batch.geometry.width // 32
+        self.own = np.zeros(batch.lanes, np.int64)
+        """Per lane: what it wrote before this stamp is fenced."""
+        self.seen = np.zeros((batch.geometry.blocks, warps), np.int64)
+        """Per warp: what it wrote before this stamp was fenced by somebody who had seen it."""
+
+    def load(self) -> None:
+        """New blocks."""
+        self.own.fill(0)
+        self.seen.fill(0)
+
+    def fence(self, active: Active) -> None:
+        """Note a fence of the active lanes."""
+        shadow = self._shadow
+        if shadow is None:
+            return
+        shadow.tick()
+        shadow.twins.part(active, None)
+        self.own[active.mask] = shadow.now
+        blocks, warps = self.seen.shape
+        fencing = np.asarray(active.mask.reshape(blocks, warps, 32).any(2))
+        np.maximum(self.seen, np.where(fencing[:, :, None], shadow.known(), 0).max(1), out=self.seen)
+
+    def check(self, active: Active, index: Array, width: int, number: int, part: Part) -> None:
+        """Report words that the asynchronous proxy reads and whose last write no fence followed.
+
+        Args:
+            active: lanes that read.
+            index: where, in units of ``width``, one per active lane.
+            width: bytes of an access.
+            number: the instruction.
+            part: the lanes that stand for all.
+        """
+        shadow = self._shadow
+        if shadow is None:
+            return
+        few = part.active
+        keys, words = shadow.writers(index[part.chosen], width)
+        stamp, thread = STAMP.of(keys), THREAD.of(keys)
+        block = (few.lanes // self._width)[:, None]
+        late = (stamp >= self.own[block * self._width + thread]) & (stamp > 0) & (stamp < IN_FLIGHT)
+        if not late.any():
+            return
+        late &= stamp >= self.seen[block, thread >> 5]
+        if not late.any():
+            return
+        if not part.whole:
+            shadow.twins.spread()
+            self.check(active, index, width, number, Part(active, EVERYTHING))
+            return
+        lanes = np.repeat(few.lanes[:, None], late.shape[1], 1)[late]
+        detail = f"The word was written by thread {int(thread[late][0])} of the same block"
+        shadow.tell("proxy_fence", number, lanes, words[late], keys[late], detail)

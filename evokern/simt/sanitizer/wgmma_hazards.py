@@ -1,0 +1,225 @@
+"""Registers that products of warpgroups have in flight: nobody may read sums or change factors before the wait.
+
+Which instructions might do so is found out beforehand, by following every path through the code with the groups that
+may be open on it. Only these are looked at when they run, with the groups that each lane really has under way; a kernel
+that waits in time has none, and pays nothing. Copies between registers pass on what they copy: the assembler makes them
+vanish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.segments import Routine, Segment
+from evokern.ptx.syntax import Immediate, Instruction, Register, Symbol
+from evokern.ptx.touches import factors_of, is_product, sums_of
+from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.batch import Batch
+
+DEEPEST = 9
+"""Groups that are told apart, the open one among them: more than any wait leaves."""
+_State = tuple[tuple[int, int], ...]
+"""(sums, factors) in flight as bits, group by group: the open one first, then the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterHazards:
+    """What is to be looked at before an instruction runs."""
+
+    reads: tuple[int, ...]
+    """Registers in which somebody might be adding up still."""
+    writes: tuple[int, ...]
+    """Registers that might be in use still."""
+    copy: tuple[int, int] | None
+    """(to, from): what is known of one register holds for another."""
+
+
+class _Paths:
+    """Follows the paths through one function."""
+
+    def __init__(self, program: PtxProgram, routine: Routine) -> None:
+        self.program, self.routine = program, routine
+        self.segments = [segment for segment in program.segments if segment.routine is routine]
+        names = [name for item in routine.function.instructions if is_product(item)
+                 for name in sums_of(item) + factors_of(item)]  # fmt: skip
+        self.bit = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        copies = [pair for item in routine.function.instructions if (pair := _copied(item)) is not None]
+        known = -1
+        while known != len(self.bit):
+            known = len(self.bit)
+            for to, source in copies:
+                if source in self.bit:
+                    self.bit.setdefault(to, len(self.bit))
+
+    def mask(self, names: Sequence[object] | frozenset[object]) -> int:
+        """Return registers as bits."""
+        return sum(1 << self.bit[name] for name in {str(name) for name in names} if name in self.bit)
+
+    def watched(self) -> dict[int, RegisterHazards]:
+        """Return the instructions to look at, with those that copy; none where only copies are left."""
+        states: dict[int, _State] = {self.routine.first_segment: ((0, 0),)}
+        waiting = [self.routine.first_segment]
+        while waiting:
+            index = waiting.pop()
+            segment = self.program.segments[index]
+            after = self._pass(segment, states[index], None)
+            for following in self._following(segment):
+                known = states.get(following)
+                joined = after if known is None else _joined(known, after)
+                if joined != known:
+                    states[following] = joined
+                    waiting.append(following)
+        found: dict[int, RegisterHazards] = {}
+        for index, state in states.items():
+            self._pass(self.program.segments[index], state, found)
+        return found if any(watch.reads or watch.writes for watch in found.values()) else {}
+
+    def _pass(self, segment: Segment, state: _State, found: dict[int, RegisterHazards] | None) -> _State:
+        for number in range(segment.base, segment.base + segment.stop - segment.start):
+            instruction = self.program.instructions[number]
+            if instruction.opcode == "wgmma" and not is_product(instruction):
+                state = _ordered(instruction, state)
+                continue
+            reads, writes = (self.mask(names) for names in self.program.touch(number))
+            if not reads and not writes:
+                continue
+            sums = factors = 0
+            for group in state:
+                sums, factors = sums | group[0], factors | group[1]
+            copied = _copied(instruction)
+            if is_product(instruction):
+                own, taken = self.mask(sums_of(instruction)), self.mask(factors_of(instruction))
+                late, changed = taken & sums, own & factors
+                state = ((state[0][0] | own, state[0][1] | taken), *state[1:])
+            else:
+                late, changed = reads & sums if copied is None else 0, writes & (sums | factors)
+                state = tuple((group[0] & ~writes, group[1] & ~writes) for group in state)
+                if copied is not None and reads & sums:
+                    state = tuple((group[0] | (writes if group[0] & reads else 0), group[1]) for group in state)
+            if found is not None and (late or changed or (copied is not None and reads & sums)):
+                pair = None if copied is None or not reads else (self.bit[copied[0]], self.bit[copied[1]])
+                found[number] = RegisterHazards(_places(late), _places(changed), pair)
+        return state
+
+    def _following(self, segment: Segment) -> list[int]:
+        last = segment.routine.function.instructions[segment.stop - 1]
+        fall = [segment.index + 1]
+        if not segment.control or last.opcode not in ("bra", "brx", "ret", "exit", "trap"):
+            return fall
+        labels = [operand.name for operand in last.operands if isinstance(operand, Symbol)]
+        if last.opcode == "brx":
+            labels = list(segment.routine.function.branch_targets.get(labels[0], ()))
+        targets = [self.program.label_segment[self.routine.number, label] for label in labels]
+        return targets + (fall if last.guard is not None else [])
+
+
+def _copied(instruction: Instruction) -> tuple[str, str] | None:
+    """Return (to, from) of an instruction that copies a register."""
+    if instruction.opcode != "mov" or len(instruction.operands) != 2:
+        return None
+    to, source = instruction.operands
+    return (to.name, source.name) if isinstance(to, Register) and isinstance(source, Register) else None
+
+
+def _ordered(instruction: Instruction, state: _State) -> _State:
+    if instruction.has("commit_group"):
+        rest = state[DEEPEST - 2 :]
+        last = (0, 0)
+        for sums, factors in rest:
+            last = last[0] | sums, last[1] | factors
+        return ((0, 0), *state[: DEEPEST - 2], *([last] if rest else []))
+    operand = instruction.operands[0] if instruction.has("wait_group") else None
+    return state[: 1 + int(operand.value)] if isinstance(operand, Immediate) else state
+
+
+def _joined(one: _State, other: _State) -> _State:
+    size = max(len(one), len(other))
+    pairs = zip(one + ((0, 0),) * (size - len(one)), other + ((0, 0),) * (size - len(other)), strict=True)
+    return tuple((a[0] | b[0], a[1] | b[1]) for a, b in pairs)
+
+
+def _places(mask: int) -> tuple[int, ...]:
+    return tuple(at for at in range(mask.bit_length()) if mask >> at & 1)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The groups of one function's registers, [registers, lanes]; −1 before the first."""
+
+    names: tuple[str, ...]
+    bit: dict[str, int]
+    sums: Array
+    factors: Array
+
+
+class RegistersInFlight:
+    """The groups that registers belong to, lane by lane, where somebody might touch them too early.
+
+    Attributes:
+        watched: instructions to look at before they run.
+        finished: per lane, how many groups have been waited for.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.watched: dict[int, RegisterHazards] = {}
+        self.finished = np.zeros(batch.lanes, np.int64)
+        self._tables: dict[int, _Table] = {}
+        for routine in batch.program.routines if batch.options.sanitize else ():
+            if any(is_product(item) for item in routine.function.instructions):
+                paths = _Paths(batch.program, routine)
+                if found := paths.watched():
+                    self.watched |= found
+                    none = np.full((len(paths.bit), batch.lanes), -1, np.int64)
+                    self._tables[routine.number] = _Table(tuple(paths.bit), paths.bit, none, none.copy())
+
+    def load(self) -> None:
+        """New blocks."""
+        self.finished.fill(0)
+        for table in self._tables.values():
+            table.sums.fill(-1)
+            table.factors.fill(-1)
+
+    def issue(self, number: int, active: Active, group: Array) -> None:
+        """Note the registers of a product, and the group of each active lane."""
+        table = self._tables.get(self._batch.program.owners[number].number)
+        if table is None:
+            return
+        instruction = self._batch.program.instructions[number]
+        for rows, names in ((table.sums, sums_of(instruction)), (table.factors, factors_of(instruction))):
+            rows[np.array([table.bit[name] for name in names], np.int64)[:, None], active.lanes] = group
+
+    def look(self, number: int) -> list[Action]:
+        """Return what is to be done before an instruction runs: nothing, for nearly all."""
+        watch = self.watched.get(number)
+        if watch is None:
+            return []
+        batch = self._batch
+        routine, guard = batch.program.owners[number], batch.program.instructions[number].guard
+        table = self._tables[routine.number]
+        row = None
+        if guard is not None:
+            kind, index, _ = routine.slots[guard.name]
+            row = batch.registers.row(kind, index, "pred")
+
+        def run() -> None:
+            mask = batch.active.mask
+            if guard is not None and row is not None:
+                mask = mask & ~row if guard.negated else mask & row
+            lanes = np.flatnonzero(mask)
+            for places, tables in ((watch.reads, (table.sums,)), (watch.writes, (table.sums, table.factors))):
+                for place in places:
+                    late = np.zeros(lanes.size, np.bool_)
+                    for groups in tables:
+                        late |= groups[place, lanes] >= self.finished[lanes]
+                    detail = f"Register {table.names[place]} belongs to a wgmma whose group was not waited for"
+                    batch.report_lanes("async_not_waited", number, lanes[late], detail=detail)
+            if watch.copy is not None:
+                to, source = watch.copy
+                table.sums[to, lanes] = table.sums[source, lanes]
+
+        return [run]

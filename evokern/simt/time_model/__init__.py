@@ -1,0 +1,1 @@
+"""What counters and program say of the time on a chip."""

@@ -1,0 +1,316 @@
+"""The clock of every warp during a walk through what ran: what each waits for, and what that does to the others.
+
+An instruction issues when its operands are ready, results are ready a latency later, a barrier lets nobody pass before
+the last arrival, and a wait for asynchronous copies ends when their data would have come. Within a segment instructions
+may issue in any order that their operands allow, since the assembler reorders there; segments follow in order.
+
+A segment is not over before the pipes of the SM have had time for it, beside all that other warps want of them
+(`contention`): for copies and the products of a warpgroup in the background, for everything else in line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from evokern.simt.arrays import Array
+from evokern.simt.time_model.contention import Pipes
+from evokern.simt.time_model.latencies import Latencies
+from evokern.simt.time_model.pipes import L2, NAMES, TENSOR, Hold
+
+CAUSES = ("barrier", "async_copy", "memory", "pipes")
+"""What a warp waits for; `memory` are operands, products of a warpgroup among them."""
+_PRODUCTS = frozenset({"product", "product_commit", "product_wait"})
+GROUPS = 64
+"""Groups of asynchronous copies or products remembered per warp; waits never name more."""
+UNGROUPED = -1
+"""Groups that a wait keeps in flight which waits for copies outside any group too."""
+WARPGROUP = 4
+"""Warps of a warpgroup."""
+TOGETHER = 32
+"""Clocks within which warps that come to the same instructions are served together."""
+_MEMORY = CAUSES.index("memory")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction as the walk needs it."""
+
+    kind: str
+    """Kind of `latencies.Cost`."""
+    latency: float
+    """Clocks to its results, conflicts included."""
+    sources: tuple[int, ...]
+    """Rows of registers it reads."""
+    results: tuple[int, ...]
+    """Rows of registers it writes."""
+    keep: int
+    """`wait`, `product_wait`: groups that may stay in flight; `barrier`: its number."""
+    hold: Hold | None
+    """The pipe that its warp cannot use again for a while."""
+    copies: float
+    """`async`: clocks of the port to L2 that the copy takes; 0 where nothing contends."""
+
+
+@dataclass(frozen=True)
+class SegmentPlan:
+    """One segment as the walk needs it."""
+
+    steps: tuple[Step, ...]
+    """Its instructions."""
+    alone: bool
+    """True when it neither waits for other warps nor starts or awaits copies."""
+    results: Array
+    """Rows of registers that it writes."""
+    demand: Array | None
+    """Clocks of each pipe of the SM that a warp takes in line; None where it takes none or nothing contends."""
+
+
+@dataclass(slots=True, eq=False)
+class Typical:
+    """How long a segment took after a certain one, as far as it was walked."""
+
+    walks: int = 0
+    """How often."""
+    whole: float = 0.0
+    """Clocks of a mean warp, waits for the barrier before it and for pipes included; summed over walks."""
+    inner: float = 0.0
+    """The same without those two waits."""
+    waits: Array = field(default_factory=lambda: np.zeros(len(CAUSES)))
+    """Clocks of it spent waiting, by cause; summed over walks."""
+    late: Array = field(default_factory=lambda: np.zeros((0, 1)))
+    """Clocks from the segment's end until each of its results is ready, one row each, mean warp, last walk."""
+
+
+class Clocks:
+    """Clocks of every warp of a batch."""
+
+    def __init__(
+        self, rows: int, warps: int, warps_per_block: int, latencies: Latencies, copy_latency: float, *,
+        multiplies: bool, crowd: float | None,
+    ) -> None:  # fmt: skip
+        """Start all warps at once.
+
+        Args:
+            rows: rows of registers.
+            warps: warps of the batch.
+            warps_per_block: warps of a block.
+            latencies: the chip's.
+            copy_latency: clocks until an asynchronous copy has landed that nothing keeps waiting.
+            multiplies: whether there are products of warpgroups.
+            crowd: how many blocks' demands a block meets on its SM; None where warps do not come in each other's way.
+        """
+        self.ready = np.zeros((rows, warps))
+        # Products of a warpgroup take over sums of one another that are not there yet: when the others would be.
+        self.early = np.zeros((rows, warps)) if multiplies else None
+        self.clock = np.zeros(warps)
+        self.ordered = np.zeros(warps)
+        self.arrival = np.zeros((16, warps // warps_per_block))
+        self.passing = np.full(warps, -1)
+        self.copies, self.products = Groups(warps), Groups(warps)
+        self.pending = np.zeros(warps)
+        self.asked, self.asked_at = np.zeros(warps), np.full(warps, np.inf)
+        self.products_done = np.zeros(warps)
+        self.block = np.repeat(np.arange(warps // warps_per_block), warps_per_block)
+        self.latencies, self.copy_latency = latencies, copy_latency
+        self.sms = [Pipes(len(NAMES)) for _ in range(warps // warps_per_block)] if crowd is not None else None
+        self.crowd = crowd or 1.0
+        self.busy: dict[str, Array] = {}
+        self._waits = np.zeros((len(CAUSES), warps))
+        self.waits = dict(zip(CAUSES, self._waits, strict=True))
+
+    def run(self, plan: SegmentPlan, mask: Array | None, known: Typical) -> None:
+        """Let the warps of a mask (None for all) run one segment, and note what it took."""
+        at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
+        came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
+        self._pass_barrier(at)
+        start = self.clock[at].copy()
+        self._steps(plan, at, start)
+        end = self.clock[at].copy()
+        known.walks += 1
+        known.inner += float((end - start).mean())
+        late = self.ready[plan.results] if isinstance(at, slice) else self.ready[plan.results[:, None], at]
+        known.late = (late - end).mean(1)[:, None]
+        self._contend(plan, at, start)
+        known.whole += float(self.clock[at].mean()) - came
+        known.waits += self._waits[:, at].mean(1) - waited
+
+    def skip(self, plan: SegmentPlan, mask: Array | None, known: Typical, *, whole: bool) -> None:
+        """Let them run a segment that took its mean; ``whole`` where waits for barriers and pipes are part of it."""
+        at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
+        if not whole:
+            self._pass_barrier(at)
+        start = self.clock[at].copy()
+        self.clock[at] += (known.whole if whole else known.inner) / known.walks
+        of_causes = slice(None) if whole else slice(_MEMORY, _MEMORY + 1)
+        self._waits[of_causes, at] += (known.waits[of_causes] / known.walks)[:, None]
+        ready = self.clock[at] + known.late
+        for rows in (self.ready, self.early):
+            if rows is not None:
+                rows[plan.results if isinstance(at, slice) else (plan.results[:, None], at)] = ready
+        if not whole:
+            self._contend(plan, at, start)
+
+    def _contend(self, plan: SegmentPlan, at: Array | slice, start: Array) -> None:
+        """Hold warps that ran a segment back until the pipes have had time for it."""
+        if self.sms is None or plan.demand is None:
+            return
+        for block, warps, begin in self._together(at, start):
+            end = float(self.clock[warps].max())
+            late = self.sms[block].share(begin, end, plan.demand * len(warps)) - end
+            if late > 0:
+                self.clock[warps] += late
+                self.ordered[warps] += late
+                self.waits["pipes"][warps] += late
+                for rows in (self.ready, self.early):
+                    if rows is not None:
+                        rows[plan.results[:, None], warps] += late
+                meeting = warps[self.passing[warps] >= 0]
+                np.maximum.at(self.arrival[:, block], self.passing[meeting], self.clock[meeting] - 1.0)
+
+    def _together(self, at: Array | slice, start: Array) -> Iterator[tuple[int, Array, float]]:
+        """Yield the warps that came at about the same time, block by block, and when the first of them did."""
+        warps = np.arange(self.clock.size)[at]
+        order = np.lexsort((start, self.block[warps]))
+        slots = self.block[warps[order]], start[order] // TOGETHER
+        cuts = np.flatnonzero(np.diff(slots[0]) | (np.diff(slots[1]) != 0)) + 1
+        for part in np.split(order, cuts):
+            yield int(self.block[warps[part[0]]]), warps[part], float(start[part].min())
+
+    def _steps(self, plan: SegmentPlan, at: Array | slice, start: Array) -> None:
+        """Issue a segment's instructions."""
+        last, issued = start.copy(), 0.0
+        waited = np.zeros(start.size)
+        ordered = np.maximum(self.ordered[at], start)
+        ready = self.ready
+        for step in plan.steps:
+            if step.kind == "free":
+                when = start if not step.sources else ready[step.sources[0]][at]
+                for source in step.sources[1:]:
+                    when = np.maximum(when, ready[source][at])
+                for result in step.results:
+                    ready[result, at] = when
+                    if self.early is not None and step.sources:
+                        self.early[result, at] = self.early[step.sources[0]][at]
+                continue
+            when = start + issued
+            issued += 1.0
+            if step.kind in ("shared", "global", "local", "store", "async", "wait", "commit", "fence", "barrier"):
+                when = np.maximum(when, ordered)
+            if step.kind in _PRODUCTS:
+                when = self._product(step, at, when)
+                ordered = np.maximum(ordered, when) if step.kind == "product_wait" else ordered
+                last = np.maximum(last, when)
+                continue
+            for source in step.sources:
+                when = np.maximum(when, ready[source][at])
+            if step.hold is not None:
+                until = self.busy.setdefault(step.hold.pipe, np.zeros(self.clock.size))
+                when = np.maximum(when, until[at])
+                until[at] = when + step.hold.clocks
+            if step.kind == "wait":
+                if step.keep == UNGROUPED:
+                    self._close(at)
+                until = self.copies.done(at, max(step.keep, 0))
+                waited += np.maximum(until - when, 0.0)
+                when = ordered = np.maximum(when, until)
+            elif step.kind == "async":
+                self.pending[at] = np.maximum(self.pending[at], when + step.latency)
+                if step.copies:
+                    self.asked[at] += step.copies
+                    self.asked_at[at] = np.minimum(self.asked_at[at], when)
+            elif step.kind == "commit":
+                self._close(at)
+            elif step.kind == "fence":
+                ordered = when + step.latency
+            elif step.kind == "barrier":
+                self._arrive(at, step.keep, np.maximum(when, last))
+            for result in step.results:
+                ready[result, at] = when + step.latency
+                if self.early is not None:
+                    self.early[result, at] = when + step.latency
+            last = np.maximum(last, when)
+        self.waits["async_copy"][at] += waited
+        self.waits["memory"][at] += np.maximum(last - start - issued - waited, 0.0)
+        self.clock[at] = last + 1.0
+        self.ordered[at] = ordered
+
+    def _close(self, at: Array | slice) -> None:
+        """Close a group of the copies that warps asked for since their last one."""
+        if self.sms is not None:
+            self._transfer(at, self.sms)
+        self.copies.commit(at, self.pending)
+
+    def _transfer(self, at: Array | slice, sms: list[Pipes]) -> None:
+        """Let the copies that warps asked for come through their SMs' ports to L2."""
+        asking = np.arange(self.clock.size)[at]
+        asking = asking[self.asked[asking] > 0]
+        if not asking.size:
+            return
+        for block, warps, start in self._together(asking, self.asked_at[asking]):
+            done = sms[block].queue(L2, start, float(self.asked[warps].sum())) + self.copy_latency
+            self.pending[warps] = np.maximum(self.pending[warps], done)
+        self.asked[asking], self.asked_at[asking] = 0.0, np.inf
+
+    def _pass_barrier(self, at: Array | slice) -> None:
+        number = self.passing[at]
+        if not (number >= 0).any():
+            return
+        block = self.block[at]
+        opened = np.where(number >= 0, self.arrival[np.maximum(number, 0), block] + self.latencies.barrier, 0.0)
+        self.waits["barrier"][at] += np.maximum(opened - self.clock[at], 0.0)
+        self.clock[at] = np.maximum(self.clock[at], opened)
+        self.passing[at] = -1
+
+    def _arrive(self, at: Array | slice, number: int, when: Array) -> None:
+        number %= 16
+        np.maximum.at(self.arrival[number], self.block[at], when)
+        self.passing[at] = number
+
+    def _product(self, step: Step, at: Array | slice, when: Array) -> Array:
+        """Start, close or await products of a warpgroup; return when the warp goes on."""
+        if step.kind == "product":
+            assert self.early is not None
+            for source in step.sources:
+                when = np.maximum(when, self.early[source][at])
+            until = self.busy.setdefault("tensor", np.zeros(self.clock.size))
+            begin = np.maximum(when, until[at])
+            until[at] = begin + (step.hold.clocks if step.hold else 0.0)
+            if self.sms is not None and step.hold is not None:
+                # Its share of a quarter of the pipe for each warp is the same share of the whole for four.
+                for block, warps, start in self._together(at, begin):
+                    clocks = step.hold.clocks * self.crowd * len(warps) / WARPGROUP
+                    until[warps] = np.maximum(until[warps], self.sms[block].queue(TENSOR, start, clocks))
+            self.products_done[at] = until[at] + self.latencies.product
+            for result in step.results:
+                self.ready[result, at] = self.products_done[at]
+        elif step.kind == "product_commit":
+            self.products.commit(at, self.products_done)
+        else:
+            when = np.maximum(when, self.products.done(at, step.keep))
+        return when
+
+
+class Groups:
+    """When the groups of a warp's asynchronous work end."""
+
+    def __init__(self, warps: int) -> None:
+        self.end = np.zeros((GROUPS, warps))
+        self.count = np.zeros(warps, np.int64)
+        self.warps = np.arange(warps)
+
+    def commit(self, at: Array | slice, pending: Array) -> None:
+        """Close a group of what ends at these clocks."""
+        warps = self.warps[at]
+        slot = self.count[warps] % GROUPS
+        before = self.end[(slot - 1) % GROUPS, warps]
+        self.end[slot, warps] = np.maximum(before, pending[warps])
+        self.count[warps] += 1
+
+    def done(self, at: Array | slice, keep: int) -> Array:
+        """Return when all but the latest groups have ended."""
+        warps = self.warps[at]
+        last = self.count[warps] - keep - 1
+        return np.where(last >= 0, self.end[last % GROUPS, warps], 0.0)

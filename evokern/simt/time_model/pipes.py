@@ -1,0 +1,221 @@
+"""For how long one warp instruction holds a pipe of its SM: rates of the chip's profile, per instruction.
+
+An SM has four schedulers, each with a quarter of the tensor and special-function pipes to itself (CUDA Programming
+Guide, "Hardware Multithreading"; throughputs: "Arithmetic Instructions" and `profiles`). Shared memory serves one
+wavefront a clock for all four, and the port to L2 a fixed number of bytes.
+
+A warp that runs alone waits for a pipe's quarter (`holds`); all warps together share the whole of it (`pipe_clocks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern.hardware.profiles import Profile
+from evokern.ptx.matrix_shapes import matrix_name, operations_of, shape_of
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.syntax import Instruction, Vector
+from evokern.simt.arrays import Array
+from evokern.simt.counters import SECTOR, Counters
+from evokern.simt.time_model.latencies import FREE, SPECIAL
+
+SCHEDULERS = 4
+"""Schedulers of an SM, each of which issues a warp instruction a clock."""
+NAMES = (
+    "issue", "tensor", "fp32", "fp16", "fp64", "integer", "multiply", "sfu", "shared", "l1", "l2"
+)  # fmt: skip
+"""Pipes of an SM, in the order of the rows of `Demands`."""
+TENSOR, L2 = NAMES.index("tensor"), NAMES.index("l2")
+FP64_PER_CLOCK: Mapping[int, float] = {80: 32.0, 89: 2.0, 90: 64.0}
+"""fp64 results a clock and SM (CUDA Programming Guide, "Arithmetic Instructions")."""
+WIDENING = "cvt.f32.f16"
+"""The conversion that becomes an addition of halves (HADD2.F32) and has its rate."""
+EITHER_PIPE = frozenset({"add", "sub", "shl"})
+"""Integer operations that the assembler gives to whichever pipe has room: the integer one, or the multiply-add one as
+IMAD.IADD and IMAD.SHL. Machine code for sm_90 has about as many of one as of the other."""
+MULTIPLIES = frozenset({"mul", "mad"})
+"""Integer operations of the multiply-add pipe alone (IMAD), beside the integer pipe and as fast."""
+COMPARES = frozenset({"min", "max"})
+"""Operations on fp32 that the integer pipe does (FMNMX)."""
+_SAME_OPERAND = {"u8": "s8", "e5m2": "e4m3"}
+_OPERAND_BYTES_PER_CLOCK = 128.0
+"""What shared memory delivers to the tensor cores of an SM a clock: one wavefront."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A pipe and for how long one instruction of a warp that runs alone holds it."""
+
+    pipe: str
+    """`tensor`, `sfu`, `shared` or `global`."""
+    clocks: float
+    """SM clocks."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What one warp's execution of each instruction takes of the pipes of an SM."""
+
+    in_line: Array
+    """Clocks of each pipe (a row, in the order of `NAMES`) by each instruction, apart from what goes on behind it."""
+    copies: Array
+    """Clocks of the port to L2 that an asynchronous copy takes in the background."""
+    crowd: float
+    """How many blocks' demands a block meets: 1 where it is alone on its SM. Clocks above have this factor."""
+
+
+def demands(program: PtxProgram, counters: Counters, chip: Profile, crowd: float = 1.0) -> Demands:
+    """Return what instructions take of the pipes of an SM, from the mean of what was counted.
+
+    Args:
+        program: the program that ran.
+        counters: what was counted.
+        chip: the chip.
+        crowd: how many blocks' demands a block meets: 1 where it is alone on its SM.
+    """
+    found = pipe_clocks(counters, chip)
+    runs = np.maximum(counters.warp_instructions, 1) / crowd
+    found["l2"] = _port_clocks(counters, chip)
+    in_line = np.stack([found[name] for name in NAMES]) / runs
+    is_copy = np.array([instruction.opcode == "cp" for instruction in program.instructions])
+    is_product = np.array([instruction.opcode == "wgmma" for instruction in program.instructions])
+    copies = np.where(is_copy, in_line[L2], 0.0)
+    in_line[L2, is_copy] = 0.0
+    in_line[TENSOR, is_product] = 0.0
+    return Demands(in_line, copies, crowd)
+
+
+def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:
+    """Return, per pipe of an SM, the clocks for which all that was counted of each instruction holds it."""
+    issued = _issued(counters)
+    generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
+    fp32_lanes = chip.fp32_flops_per_clock / 2
+    fp64_lanes = FP64_PER_CLOCK.get(generation, 2.0)
+    sectors = counters.load_sectors + counters.store_sectors + counters.local_bytes / 32
+    return {
+        "issue": np.asarray(sum(issued.values())) / SCHEDULERS,
+        "tensor": _tensor_clocks(counters, chip),
+        "fp32": issued["fp32"] * 32 / fp32_lanes,
+        "fp16": issued["fp16"] * 32 / fp32_lanes,
+        "fp64": issued["fp64"] * 32 / fp64_lanes,
+        "integer": issued["integer"] * 32 / chip.int32_per_clock,
+        "multiply": issued["multiply"] * 32 / chip.int32_per_clock,
+        "sfu": _special_operations(counters, issued["sfu"]) * 32 / chip.sfu_per_clock,
+        "shared": counters.shared_wavefronts,
+        "l1": sectors / 4,
+    }
+
+
+def tensor_rate(kinds: tuple[str, ...], chip: Profile) -> float:
+    """Return the operations a clock and SM of a matrix instruction.
+
+    Args:
+        kinds: its types: of the result, of both operands, of the accumulator. A `wmma` on f16 leaves the operands' out.
+        chip: the chip.
+    """
+    accumulator, operand = kinds[0], kinds[1] if len(kinds) > 2 else "f16"
+    operand = _SAME_OPERAND.get(operand, operand)
+    rates = chip.tensor_flops_per_clock
+    return rates.get(f"{operand}->{accumulator}") or rates.get(f"{operand}->f32") or min(rates.values())
+
+
+def matrix_rate(name: str, chip: Profile) -> float:
+    """Return the operations a clock and SM of a matrix instruction, given what counters call it.
+
+    Those of warpgroups, and no others, reach the peak of the chip.
+    """
+    shape, *kinds = name.split(".")
+    return chip.tensor_peak_flops_per_clock if shape.startswith("m64") else tensor_rate(tuple(kinds), chip)
+
+
+def holds(program: PtxProgram, counters: Counters, chip: Profile) -> dict[int, Hold]:
+    """Return instruction → the pipe that it holds for more than the clock of its issue."""
+    found: dict[int, Hold] = {}
+    runs = np.maximum(counters.warp_instructions, 1)
+    wavefronts = counters.shared_wavefronts / runs
+    l2_clocks = _port_clocks(counters, chip) / runs
+    for number, instruction in enumerate(program.instructions):
+        if wavefronts[number] > 1:
+            found[number] = Hold("shared", float(wavefronts[number]))
+        elif l2_clocks[number] > 1 and instruction.opcode != "cp":
+            found[number] = Hold("global", float(l2_clocks[number]))
+        elif counters.pipes[number] == "tensor" and not instruction.has("load", "store"):
+            if instruction.opcode in ("mma", "wmma", "wgmma"):
+                found[number] = Hold("tensor", _product_clocks(instruction, chip))
+        elif instruction.opcode in SPECIAL:
+            found[number] = Hold("sfu", _of_special(instruction.text) * 32 * SCHEDULERS / chip.sfu_per_clock)
+    return found
+
+
+def _product_clocks(instruction: Instruction, chip: Profile) -> float:
+    """Return the clocks of one product on a quarter of the tensor pipe.
+
+    A product of a warpgroup takes N / 2 clocks at full rate, or as long as its factors take to come from shared memory:
+    with A there too and N below 64 that is longer (16 + N / 4). Luo et al. (arXiv 2402.13499) measured both: 128 clocks
+    for m64n256k16, 32 for m64n64k16.
+    """
+    clocks = operations_of(instruction) * SCHEDULERS / matrix_rate(matrix_name(instruction.modifiers), chip)
+    if instruction.opcode == "wgmma":
+        m, n, k = shape_of(instruction)
+        elements = n * k + (0 if isinstance(instruction.operands[1], Vector) else m * k)
+        clocks = max(clocks, 2 * elements / _OPERAND_BYTES_PER_CLOCK)
+    return clocks
+
+
+def _issued(counters: Counters) -> dict[str, Array]:
+    """Return, per pipe of the machine, how often each instruction was issued to it."""
+    names = ("tensor", "fp32", "fp16", "fp64", "sfu", "integer", "multiply", "either", "load_store", "control")
+    totals = {name: np.zeros(len(counters.instructions)) for name in names}
+    for number, (text, pipe) in enumerate(zip(counters.instructions, counters.pipes, strict=True)):
+        name = _name(text)
+        opcode = name.split(".", 1)[0]
+        if opcode not in FREE:
+            totals[_machine_pipe(name, opcode, pipe)][number] = counters.warp_instructions[number]
+    return totals
+
+
+def _name(text: str) -> str:
+    """Return an instruction's name with its modifiers, from its text."""
+    return text.split(" ", 2)[1 if text.startswith("@") else 0].rstrip(";")
+
+
+def _machine_pipe(name: str, opcode: str, pipe: str) -> str:
+    """Return the pipe of what the assembler makes of an instruction, where it differs from the PTX instruction's."""
+    if name == WIDENING:
+        return "fp16"
+    if pipe == "fp32" and opcode in COMPARES:
+        return "integer"
+    if pipe == "integer":
+        return "multiply" if opcode in MULTIPLIES else "either" if opcode in EITHER_PIPE else pipe
+    return pipe
+
+
+def _port_clocks(counters: Counters, chip: Profile) -> Array:
+    """Return the clocks for which all that was counted of each instruction holds an SM's port to L2."""
+    clocks: Array = (counters.load_sectors + counters.store_sectors) * SECTOR / chip.l2_bytes_per_clock_per_sm
+    return clocks
+
+
+def _tensor_clocks(counters: Counters, chip: Profile) -> Array:
+    """Return the clocks for which all that was counted of each instruction holds the tensor pipe."""
+    clocks = {name: flops / count / matrix_rate(name, chip) for name, (count, flops) in counters.mma.items() if count}
+    of_one = [
+        clocks.get(matrix_name(_name(text).split(".")[1:]), 0.0) if pipe == "tensor" else 0.0
+        for text, pipe in zip(counters.instructions, counters.pipes, strict=True)
+    ]
+    result: Array = counters.warp_instructions * np.array(of_one)
+    return result
+
+
+def _special_operations(counters: Counters, issued: Array) -> Array:
+    """Return how many operations of a warp the special-function pipe does."""
+    result: Array = issued * np.array([_of_special(text) for text in counters.instructions])
+    return result
+
+
+def _of_special(text: str) -> int:
+    """Return how many operations an instruction is to the special-function pipe: two for a pair of halves."""
+    return 2 if "f16x2" in text else 1

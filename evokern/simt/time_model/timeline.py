@@ -1,0 +1,147 @@
+"""How long one block takes on an SM: latencies, waits, and the pipes that its warps share.
+
+The machine records which warps ran which segment, in order. This pass walks that record with a clock per warp
+(`evokern.simt.time_model.clocks`).
+
+A segment that waits for no other warp and has been walked a few times after the same one takes its mean from then on:
+loops settle after a few turns, and the first instructions of a kernel, which load, say nothing about those that follow.
+
+`evokern.simt.time_model.prediction` sets the result against what the whole chip has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern.ptx.operands import registers_of
+from evokern.ptx.program import PtxProgram
+from evokern.ptx.segments import Segment
+from evokern.ptx.syntax import Address, Immediate, Instruction
+from evokern.ptx.touches import is_product
+from evokern.simt.counters import BatchRecord
+from evokern.simt.time_model.clocks import UNGROUPED, Clocks, SegmentPlan, Step, Typical
+from evokern.simt.time_model.latencies import Latencies, cost_of
+from evokern.simt.time_model.pipes import Demands, Hold
+
+MOST_STEPS = 40_000
+"""Instructions walked before every segment that was seen takes its mean, those with barriers and copies too."""
+SETTLED = 8
+"""Walks of a segment after the same one before its mean stands for it."""
+_MEETING = frozenset({"barrier", "async", "commit", "wait", "fence", "product", "product_commit", "product_wait"})
+"""Kinds of steps whose clocks other warps or later segments look at."""
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """What the walk found, per block walked; all in SM clocks."""
+
+    blocks: tuple[float, ...]
+    """Time of each block, from start to its last warp's end."""
+    waits: Mapping[str, float]
+    """Mean clocks a warp spent waiting, by cause (`clocks.CAUSES`)."""
+
+
+class Timeline:
+    """Walks the record of one launch."""
+
+    def __init__(
+        self,
+        program: PtxProgram,
+        latencies: Latencies,
+        extra: Mapping[int, float],
+        l2_latency: float,
+        holds: Mapping[int, Hold],
+        demands: Demands | None = None,
+    ) -> None:
+        """Prepare the walk.
+
+        Args:
+            program: the program that ran.
+            latencies: the chip's latencies.
+            extra: instruction number → further clocks (bank conflicts, uncoalesced sectors).
+            l2_latency: latency of global memory for this workload, clocks (L2 or DRAM).
+            holds: instruction number → the pipe it holds, and for how long.
+            demands: what instructions take of the pipes that all warps share; None for warps that do not meet.
+        """
+        self.program, self.latencies, self.extra, self.l2_latency = program, latencies, extra, l2_latency
+        self.holds, self.demands = holds, demands
+        self._rows: dict[tuple[int, str], int] = {}
+        self._plans: dict[int, SegmentPlan] = {}
+
+    def walk(self, record: BatchRecord, warps_per_block: int) -> BlockTimes:
+        """Walk the record of one batch.
+
+        Args:
+            record: what ran when.
+            warps_per_block: warps of a block.
+        """
+        for index in {segment for segment, _ in record.steps}:
+            self._plan(self.program.segments[index])
+        multiplies = any(is_product(item) for item in self.program.instructions)
+        state = Clocks(
+            len(self._rows) + 1, record.warps, warps_per_block, self.latencies, self.l2_latency,
+            multiplies=multiplies, crowd=None if self.demands is None else self.demands.crowd,
+        )  # fmt: skip
+        typical: dict[tuple[int, int], Typical] = {}
+        done, before = 0, -1
+        for segment, mask in record.steps:
+            plan = self._plans[segment]
+            known = typical.setdefault((before, segment), Typical())
+            before = segment
+            if known.walks and done > MOST_STEPS:
+                state.skip(plan, mask, known, whole=True)
+            elif known.walks >= SETTLED and plan.alone:
+                state.skip(plan, mask, known, whole=False)
+            else:
+                state.run(plan, mask, known)
+                done += len(plan.steps)
+        ends = state.clock.reshape(-1, warps_per_block).max(1)
+        waits = {cause: float(clocks.mean()) for cause, clocks in state.waits.items()}
+        return BlockTimes(tuple(float(end) for end in ends), waits)
+
+    def _plan(self, segment: Segment) -> None:
+        if segment.index in self._plans:
+            return
+        instructions = segment.routine.function.instructions[segment.start : segment.stop]
+        found = [self._step(segment, instruction, segment.base + at) for at, instruction in enumerate(instructions)]
+        steps = tuple(step for step in found if step is not None)
+        written = dict.fromkeys(row for step in steps for row in step.results)
+        demand = None
+        if self.demands is not None:
+            demand = self.demands.in_line[:, segment.base : segment.base + len(found)].sum(1)
+        self._plans[segment.index] = SegmentPlan(
+            steps,
+            all(step.kind not in _MEETING for step in steps),
+            np.array([*written], np.int64),
+            demand if demand is not None and demand.any() else None,
+        )
+
+    def _step(self, segment: Segment, instruction: Instruction, number: int) -> Step | None:
+        cost = cost_of(instruction, self.latencies)
+        operation = self.program.operations[number]
+        operands = instruction.operands
+        results = [o for o in operands[: operation.results] if not isinstance(o, Address)]
+        written = [name for operand in results for name in registers_of(operand)]
+        read = [
+            name for operand in operands if not any(operand is r for r in results) for name in registers_of(operand)
+        ]
+        if instruction.guard is not None:
+            read.append(instruction.guard.name)
+        if cost.kind == "product":
+            read = read + written
+        rows = [self._row(segment, name) for name in read], [self._row(segment, name) for name in written]
+        latency = self.l2_latency if cost.kind in ("global", "async") else cost.latency
+        keep = 0
+        literal = next((operand.value for operand in operands if isinstance(operand, Immediate)), 0)
+        if cost.kind in ("wait", "barrier", "product_wait"):
+            keep = UNGROUPED if instruction.has("wait_all") else int(literal)
+        latency += self.extra.get(number, 0.0)
+        copies = float(self.demands.copies[number]) if self.demands is not None else 0.0
+        reads, writes = tuple(dict.fromkeys(rows[0])), tuple(rows[1])
+        return Step(cost.kind, latency, reads, writes, keep, self.holds.get(number), copies)
+
+    def _row(self, segment: Segment, name: str) -> int:
+        return self._rows.setdefault((segment.routine.number, name), len(self._rows))

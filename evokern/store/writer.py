@@ -1,0 +1,348 @@
+"""The one writer of a database: a search's studies, sessions and trials.
+
+Every step is one transaction, in our tables and Optuna's, that is on disk when the call returns; `Session.together`
+makes several steps one. A trial stands in the file before it is evaluated. Its outcome stands in our table as soon as
+it is known, and in Optuna's once every trial before it is known, so an interruption can leave Optuna's half open: it
+is closed on resume.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from sqlite_utils import Database
+
+from evokern.declaration.space import Config, Space
+from evokern.device.contract import StartReport
+from evokern.errors import StoreError
+from evokern.measurement.roofline import Rates
+from evokern.samplers import Prior, TrialResult
+from evokern.store._addition import now
+from evokern.store._files import Lock, check_place, connect, explained, remove
+from evokern.store._schema import migrations, refuse_newer
+from evokern.store.records import StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
+from evokern.study.trial import Proposal, Trial
+from evokern.version import __version__
+
+CHECKED_BYTES = 512 * 2**20
+"""Files up to this size are checked for corruption on opening (about a second for the largest)."""
+
+
+class Store:
+    """A database open for writing; a context manager that folds the write-ahead log in when it closes."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open or create a database and take its lock.
+
+        Raises:
+            StoreError: the place or the file is unusable, or another search has it; nothing was changed.
+        """
+        self.path = Path(path)
+        check_place(self.path)
+        self._lock = Lock(self.path)
+        self._made = not self.path.exists()
+        try:
+            with explained(self.path):
+                self._open()
+        except BaseException:
+            if self._made:
+                remove(self.path)
+            self._lock.release()
+            raise
+
+    def _open(self) -> None:
+        # Writing needs Optuna, which takes a while to import; commands that only read do without.
+        from evokern.store._optuna import quiet, require_tables
+
+        quiet()
+        connection = connect(self.path)
+        try:
+            self.db = Database(connection)
+            refuse_newer(self.db, self.path)
+            if self.path.stat().st_size <= CHECKED_BYTES:
+                verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if verdict != "ok":
+                    raise StoreError(
+                        f"{self.path} is corrupt ({verdict}); restore a copy or save what can be saved with "
+                        f"`sqlite3 {self.path} .recover`"
+                    )
+            migrations.apply(self.db)
+            require_tables(self.db, self.path)
+        except BaseException:
+            connection.close()
+            raise
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Fold the write-ahead log in and let go of the file; safe to call twice.
+
+        Args:
+            failed: something went wrong; a file that was made for it and holds no study is then removed again.
+        """
+        empty = False
+        try:
+            empty = failed and self._made and not self.db.execute("SELECT 1 FROM evokern_studies LIMIT 1").fetchone()
+            self.db.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self.db.conn.close()
+        except Exception:  # closing must not hide what went wrong before; the log is folded in by the next opening
+            pass
+        if empty:
+            remove(self.path)
+        self._lock.release()
+
+    def study(self, name: str) -> StudyRecord | None:
+        """Return a study by name, or None."""
+        with explained(self.path):
+            row = next(iter(self.db["evokern_studies"].rows_where("name = ?", [name])), None)
+        return StudyRecord.of(row) if row else None
+
+    def has_trials(self, record: StudyRecord) -> bool:
+        """Tell whether anything of a study was tried."""
+        with explained(self.path):
+            sql = "SELECT 1 FROM evokern_trials WHERE study = ? LIMIT 1"
+            return self.db.execute(sql, [record.uuid]).fetchone() is not None
+
+    def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
+        """Write a new study and the kernel's source files; returns it with its identity and date."""
+        record = replace(record, uuid=str(uuid.uuid4()), created=now())
+        with explained(self.path), self.db.atomic():
+            _insert(self.db, "evokern_studies", record.row())
+            self._write_sources(record.kernel_digest, sources)
+        return record
+
+    def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
+        """Write what may change of a study: budget, limit, settings that its user let pass, the kernel's digest."""
+        with explained(self.path), self.db.atomic():
+            _update(self.db, "evokern_studies", record.uuid, record.row())
+            self._write_sources(record.kernel_digest, sources or {})
+
+    def _write_sources(self, digest: str, sources: Mapping[str, str]) -> None:
+        rows = [(digest, file, text) for file, text in sources.items()]
+        self.db.conn.executemany("INSERT OR IGNORE INTO evokern_sources VALUES (?, ?, ?)", rows)
+
+    def source(self, digest: str) -> dict[str, str]:
+        """Return the kernel's files, name → text, that a digest stands for."""
+        with explained(self.path):
+            rows = self.db.execute("SELECT file, text FROM evokern_sources WHERE digest = ?", [digest])
+            return dict(rows.fetchall())
+
+    def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
+        """Keep the warm start that a study begins with."""
+        places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
+        entries = [
+            [[place[value] for place, value in zip(places, config.values(), strict=True)], log]
+            for config, log in prior.entries
+        ]
+        row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
+        with explained(self.path), self.db.atomic():
+            self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
+            _insert(self.db, "evokern_priors", row | {"entries": dumps(entries)})
+
+    def prior(self, record: StudyRecord) -> Prior | None:
+        """Return the warm start that a study began with, None where it began without."""
+        with explained(self.path):
+            row = next(iter(self.db["evokern_priors"].rows_where("study = ?", [record.uuid])), None)
+        if row is None:
+            return None
+        entries = tuple(
+            (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
+            for indices, log in json.loads(row["entries"])
+        )
+        return Prior(entries, row["source"], tuple(json.loads(row["used"])), tuple(json.loads(row["ignored"])))
+
+    def set_aside(self, name: str) -> str:
+        """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
+        with explained(self.path), self.db.atomic():
+            taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
+            taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
+            number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
+            new = f"{name}.{number}"
+            self.db.execute("UPDATE evokern_studies SET name = ? WHERE name = ?", [new, name])
+            self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
+        return new
+
+    def session(self, record: StudyRecord, space: Space) -> Session:
+        """Begin a session of a study."""
+        return Session(self, record, space)
+
+
+class Session:
+    """One run of a search on one study: what it proposes, learns and lasts goes to disk at once."""
+
+    def __init__(self, store: Store, study: StudyRecord, space: Space) -> None:
+        from evokern.store._optuna import OptunaStudy  # only now: see `Store._open`
+
+        self._store = store
+        self._db = store.db
+        self.study = study
+        """The study."""
+        self.uuid = str(uuid.uuid4())
+        """Identity of this session."""
+        self._trials: dict[int, str] = {}
+        with explained(store.path), self._db.atomic():
+            row = {"uuid": self.uuid, "study": study.uuid, "started": now(), "elapsed_s": 0.0, "pid": os.getpid()}
+            row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": __version__}
+            _insert(self._db, "evokern_sessions", row)
+            attrs = {"evokern_uuid": study.uuid, "kernel": study.kernel, "device": study.device}
+            self._optuna = OptunaStudy(self._db, study.name, attrs, space)
+            total = "SELECT coalesce(sum(elapsed_s), 0) FROM evokern_sessions WHERE study = ?"
+            self.before_s = float(self._db.execute(total, [study.uuid]).fetchone()[0])
+            """Study time of all earlier sessions, seconds."""
+
+    def earlier(self) -> tuple[list[Proposal], list[Trial]]:
+        """Return every proposal of earlier sessions, by trial number, and the trials that are recorded (samples apart).
+
+        A proposal without its trial was interrupted.
+        """
+        columns = "uuid, number, config, proposal, leavings, rejections, seconds, outcome, time_us, timings, resources"
+        columns += ", fingerprint, evidence, gate, compile_s, device_s, control"
+        proposals, trials = [], []
+        with explained(self._store.path):
+            rows = self._db["evokern_trials"].rows_where("study = ?", [self.study.uuid], "number", columns)
+            for row in rows:
+                self._trials[row["number"]] = row["uuid"]
+                proposals.append(proposal_of(row))
+                if row["outcome"]:
+                    trials.append(trial_of(row))
+        return proposals, trials
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write all that is done inside to the disk at once, or nothing of it; after an error a session only ends."""
+        with explained(self._store.path), self._db.atomic():
+            yield
+
+    def adopt(self, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> None:
+        """Give Optuna's tables what an interruption kept from them.
+
+        Args:
+            proposals: every proposal of `earlier`.
+            results: results of the trials that are recorded, up to the first that is not.
+        """
+        with self.together():
+            for number, proposal in enumerate(proposals):
+                self._optuna.begin(number, proposal.config, control=proposal.control)
+            for result in results:
+                self._optuna.tell(result)
+
+    def began(self, report: StartReport) -> None:
+        """Write what the device found when it opened."""
+        values = {
+            "environment": dumps(report.environment),
+            "baselines": dumps([asdict(baseline) for baseline in report.baselines]),
+            "notes": dumps(report.notes),
+        }
+        with self.together():
+            _update(self._db, "evokern_sessions", self.uuid, values)
+
+    def rated(self, rates: Rates) -> None:
+        """Write how fast the device copies and multiplies, beside the rest of its environment."""
+        sql = "UPDATE evokern_sessions SET environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
+        with self.together():
+            self._db.execute(f"{sql} WHERE uuid = ?", [dumps(asdict(rates)), self.uuid])
+
+    def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
+        """Write a proposal, before it is evaluated, here and in Optuna's tables.
+
+        Args:
+            number: trial number.
+            proposal: what was proposed.
+            elapsed_s: seconds of this session.
+        """
+        trial = str(uuid.uuid4())
+        values = {
+            "uuid": trial,
+            "study": self.study.uuid,
+            "number": number,
+            "config": proposal.config.key,
+            "proposal": dumps(proposal.info),
+            "leavings": dumps(proposal.leavings),
+            "rejections": dumps(proposal.rejections),
+            "control": int(proposal.control),
+            "kernel_digest": self.study.kernel_digest,
+            "session": self.uuid,
+            "proposed_s": self.before_s + elapsed_s,
+        }
+        counts = [(self.study.uuid, name, count) for name, count in proposal.rejections.items()]
+        with self.together():
+            _insert(self._db, "evokern_trials", values)
+            self._db.conn.executemany(
+                "INSERT INTO evokern_rejections VALUES (?, ?, ?) "
+                "ON CONFLICT (study, constraint_name) DO UPDATE SET count = count + excluded.count",
+                counts,
+            )
+            self._optuna.begin(number, proposal.config, control=proposal.control)
+        self._trials[number] = trial
+
+    def record(self, trial: Trial, elapsed_s: float) -> None:
+        """Write a trial's outcome and evidence.
+
+        Args:
+            trial: the finished trial.
+            elapsed_s: seconds of this session.
+        """
+        values = evaluation_row(trial.evaluation) | {"seconds": trial.seconds, "session": self.uuid}
+        samples = sample_rows(self._trials[trial.number], trial.evaluation)
+        with self.together():
+            _update(self._db, "evokern_trials", self._trials[trial.number], values)
+            self._db.conn.executemany("INSERT OR REPLACE INTO evokern_samples VALUES (?, ?, ?)", samples)
+            self._elapsed(elapsed_s)
+
+    def annotate(self, trials: Sequence[Trial]) -> None:
+        """Write evidence that came after trials were recorded; in our rows only, since it changes no result.
+
+        Args:
+            trials: recorded trials with all their evidence.
+        """
+        with self.together():
+            for trial in trials:
+                values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
+                _update(self._db, "evokern_trials", self._trials[trial.number], values)
+
+    def tell(self, result: TrialResult) -> None:
+        """Tell Optuna's tables of a trial that is recorded."""
+        with self.together():
+            self._optuna.tell(result)
+
+    def lasted(self, elapsed_s: float) -> None:
+        """Write how long this session has lasted."""
+        with self.together():
+            self._elapsed(elapsed_s)
+
+    def _elapsed(self, elapsed_s: float) -> None:
+        self._db.execute("UPDATE evokern_sessions SET elapsed_s = ? WHERE uuid = ?", [elapsed_s, self.uuid])
+
+    def ended(self, elapsed_s: float, reason: str) -> None:
+        """Write how this session ended."""
+        with self.together():
+            self._elapsed(elapsed_s)
+            _update(self._db, "evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
+
+
+def _command() -> str:
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _insert(db: Database, table: str, values: Mapping[str, Any]) -> None:
+    # Plain SQL on the hot path: `Table.insert` reads the schema again for every row.
+    names, marks = ", ".join(values), ", ".join("?" * len(values))
+    db.conn.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+
+
+def _update(db: Database, table: str, key: str, values: Mapping[str, Any]) -> None:
+    changes = ", ".join(f"{name} = ?" for name in values)
+    db.conn.execute(f"UPDATE {table} SET {changes} WHERE uuid = ?", [*values.values(), key])

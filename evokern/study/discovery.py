@@ -1,0 +1,222 @@
+"""Where kernels and studies are found: the working directory, then the installed package.
+
+A kernel folder's `kernel.py` is code that runs. Folders of the working directory and of the package are trusted; any
+other is refused until its user trusts it once (`--trust`). A worker process finds its kernel by a `WorkerContext`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.errors import EvokernError, KernelError, StudyError, nearest
+from evokern.hardware.profiles import Profile
+from evokern.study.file import read_study
+from evokern.study.settings import Study
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def roots() -> tuple[Path, ...]:
+    """Return the folders that may hold `kernels/` and `studies/`, in order of precedence."""
+    candidates = [Path.cwd(), PACKAGE / "_data", PACKAGE.parent]
+    return tuple(root for root in candidates if (root / "kernels").is_dir() or (root / "studies").is_dir())
+
+
+def kernel_folders() -> dict[str, Path]:
+    """Return every kernel folder by name; the working directory hides the package's of the same name."""
+    found: dict[str, Path] = {}
+    for root in roots():
+        for folder in sorted((root / "kernels").glob("*/")):
+            if (folder / "kernel.py").is_file():
+                found.setdefault(folder.name, folder.resolve())
+    return found
+
+
+def study_files() -> dict[str, Path]:
+    """Return every study file by name; the working directory hides the package's of the same name."""
+    found: dict[str, Path] = {}
+    for root in roots():
+        for path in sorted((root / "studies").glob("*.toml")):
+            found.setdefault(path.stem, path.resolve())
+    return found
+
+
+def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
+    """Return a kernel's folder from a name or a path.
+
+    Args:
+        name: a kernel's name, its folder, or its `kernel.py` or source file.
+        relative_to: folder of the study that names it: a relative path may start there as well as in the working
+            directory, and a name that is known nowhere else is looked for in the `kernels/` next to it.
+
+    Raises:
+        KernelError: there is no such kernel.
+    """
+    folders = kernel_folders()
+    looks_like_path = "/" in name or name.startswith((".", "~")) or name not in folders
+    if looks_like_path:
+        for base in (Path.cwd(), *([relative_to] if relative_to else [])):
+            path = base / Path(name).expanduser()
+            folder = path.parent if path.is_file() else path
+            if (folder / "kernel.py").is_file():
+                return folder.resolve()
+            if folder.is_dir() and "/" in name:
+                raise KernelError(f"{folder} has no kernel.py; `evokern init FILE.cu` writes one")
+    if name in folders:
+        return folders[name]
+    beside = relative_to.parent / "kernels" / name if relative_to and "/" not in name else None
+    if beside and (beside / "kernel.py").is_file():
+        return beside.resolve()
+    for root in roots():
+        if name and (root / "kernels" / name).is_dir():
+            raise KernelError(f"{root / 'kernels' / name} has no kernel.py; `evokern init FILE.cu` writes one")
+    if name in study_files():
+        raise KernelError(f"{name!r} is a study, and this takes a kernel: {', '.join(folders)}")
+    raise KernelError(f"there is no kernel {name!r}: {nearest(name, folders) or 'no kernels/ folder found here'}")
+
+
+def load_kernel(folder: Path) -> Kernel:
+    """Run a folder's `kernel.py` and return its `kernel`.
+
+    Raises:
+        KernelError: the file is missing, raises, or has no module-level `kernel`.
+    """
+    path = folder / "kernel.py"
+    if not path.is_file():
+        raise KernelError(f"{folder} has no kernel.py")
+    name = f"_evokern_kernel_{folder.name}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise KernelError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except EvokernError:
+        raise
+    except Exception as error:
+        line = _line_in(error, path)
+        raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
+    kernel = getattr(module, "kernel", None)
+    if not isinstance(kernel, Kernel):
+        raise KernelError(f"{path} declares no module-level `kernel = Kernel(...)`")
+    if not (folder / kernel.source).is_file():
+        raise KernelError(f"{folder} lacks {kernel.source}, the source that its kernel.py names")
+    return replace(kernel, folder=folder.resolve())
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a process needs to know of a study before it can work on a candidate: it travels there as it is."""
+
+    folder: Path
+    """The kernel's folder."""
+    problems: tuple[Problem, ...]
+    """The study's problems, in order."""
+    profile: Profile
+    """The chip: limits that a candidate must keep, what to compile for, peak rates."""
+
+    def kernel(self) -> Kernel:
+        """Load the kernel.
+
+        Raises:
+            KernelError: its `kernel.py` raises, or is gone.
+        """
+        return load_kernel(self.folder)
+
+
+def _line_in(error: BaseException, path: Path) -> str:
+    line = 0
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == str(path):
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return f", line {line}," if line else ""
+
+
+def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = False) -> Kernel:
+    """Find and load a kernel.
+
+    Raises:
+        KernelError: there is none, it is unsound, or its folder is not trusted yet.
+    """
+    folder = find_kernel_folder(name, relative_to)
+    if trust:
+        remember_trust(folder)
+    if not is_trusted(folder):
+        raise KernelError(
+            f"{folder / 'kernel.py'} is code that would run, from outside the working directory; "
+            "look at it, then say --trust once"
+        )
+    return load_kernel(folder)
+
+
+def find_study(name: str) -> Study:
+    """Find and read a study from a name or a path to its TOML file.
+
+    Raises:
+        StudyError: there is none, or it is unsound.
+    """
+    path = Path(name).expanduser()
+    if path.suffix == ".toml" or "/" in name:
+        if not path.is_file():
+            raise StudyError(f"there is no study file {name}")
+        return read_study(path)
+    known = study_files()
+    if name not in known:
+        if name in kernel_folders():
+            raise StudyError(f"{name!r} is a kernel, and this takes a study: {_studies_of(name)}")
+        raise StudyError(f"there is no study {name!r}: {nearest(name, known) or 'no studies/ folder found here'}")
+    return read_study(known[name])
+
+
+def _studies_of(kernel: str) -> str:
+    """Return the names of the studies that search a kernel, or how to get one."""
+    found = []
+    for name, path in study_files().items():
+        try:
+            if read_study(path).kernel == kernel:
+                found.append(name)
+        except StudyError:  # `evokern list` says what is wrong with it
+            continue
+    return ", ".join(found) or f'none searches it yet; write one, studies/{kernel}.toml, with kernel = "{kernel}"'
+
+
+def kernel_of(study: Study, *, trust: bool = False) -> Kernel:
+    """Find and load the kernel that a study names; a relative path may start from the study's file."""
+    relative_to = study.path.parent if study.path else None
+    return find_kernel(study.kernel, relative_to, trust=trust)
+
+
+def _trust_file() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "evokern" / "trusted_folders"
+
+
+def is_trusted(folder: Path) -> bool:
+    """Tell whether a folder's code may run: it is below the working directory, the package's own, or was trusted."""
+    folder = folder.resolve()
+    own = (Path.cwd().resolve(), PACKAGE / "_data" / "kernels", PACKAGE.parent / "kernels")
+    if any(folder.is_relative_to(root) for root in own):
+        return True
+    try:
+        return str(folder) in _trust_file().read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+
+
+def remember_trust(folder: Path) -> None:
+    """Remember that the user trusts a folder's code."""
+    if is_trusted(folder):
+        return
+    path = _trust_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{folder.resolve()}\n")

@@ -1,0 +1,144 @@
+"""A study's TOML file, read into its record; each mistake is told with file, key and value.
+
+Every table and key is listed in `studies/README.md`. Unknown keys are errors that name the nearest known key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from evokern.declaration.space import Value
+from evokern.errors import StudyError, nearest
+from evokern.study.duration import parse_duration
+from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
+
+
+def read_study(path: Path) -> Study:
+    """Read a study file.
+
+    Raises:
+        StudyError: the file is missing, is no TOML, or has a key, type or value that a study cannot have.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StudyError(f"cannot read study {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StudyError(f"study {path} is no UTF-8 text: {error}") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"study {path} is no valid TOML: {error}") from error
+    return study_from_table(path.stem, table, path)
+
+
+def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = None) -> Study:
+    """Build a study from the tables of a TOML file.
+
+    Raises:
+        StudyError: as `read_study`.
+    """
+    where = str(path or name)
+    known = [f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")] + ["budget"]
+    _refuse_unknown(where, "", table, known)
+    for compulsory in ("kernel", "problems"):
+        if compulsory not in table:
+            raise StudyError(f"{where} lacks the key {compulsory!r}")
+    values: dict[str, Any] = dict(table)
+    if "budget" in values:
+        budget = values.pop("budget")
+        if isinstance(budget, (int, float)) and not isinstance(budget, bool):
+            raise StudyError(f'{where}: budget = {budget} has no unit; write for example budget = "2h", "90m" or "45s"')
+        with _named(f"{where}: budget"):
+            values["budget_s"] = parse_duration(budget)
+    values["problems"] = _problems(where, values["problems"])
+    values["genes"] = {gene: _gene_values(where, gene, v) for gene, v in _table(where, "genes", values).items()}
+    values["limits"] = _table(where, "limits", values)
+    values["sampler"] = _sampler(where, values.get("sampler", {}))
+    for key, record in (("gate", GateSettings), ("timing", TimingSettings), ("simulation", SimulationSettings)):
+        values[key] = _record(where, key, record, _table(where, key, values))
+    _check_types(where, Study, values, skip=("problems", "genes", "limits", "sampler", "gate", "timing", "simulation"))
+    with _named(where):
+        return Study(name=name, path=path, **values)
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Put file and key before what is wrong with a value."""
+    try:
+        yield
+    except StudyError as error:
+        raise StudyError(f"{where}: {error}") from error
+
+
+def _refuse_unknown(where: str, prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise StudyError(f"{where}: unknown key {prefix + key!r}: {nearest(key, known)}")
+
+
+def _table(where: str, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    table = values.get(key, {})
+    if not isinstance(table, dict):
+        raise StudyError(f"{where}: {key} is {table!r}; it must be a table [{key}]")
+    return table
+
+
+def _problems(where: str, given: object) -> tuple[str | Mapping[str, Value], ...]:
+    entries = [given] if isinstance(given, (str, dict)) else given
+    if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
+        raise StudyError(f'{where}: problems is {given!r}; write problems = ["2,8,512,64"] or [[problems]] tables')
+    return tuple(entries)
+
+
+def _gene_values(where: str, gene: str, given: object) -> tuple[Value, ...]:
+    entries: list[Any] = given if isinstance(given, list) else [given]
+    if not entries or not all(isinstance(entry, (int, str)) for entry in entries):
+        raise StudyError(f"{where}: genes.{gene} is {given!r}; write a value or a list of values")
+    return tuple(int(entry) if isinstance(entry, bool) else entry for entry in entries)
+
+
+def _sampler(where: str, given: object) -> SamplerSettings:
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, dict):
+        raise StudyError(f'{where}: sampler is {given!r}; write sampler = "evo" or a table [sampler] with a name')
+    options = dict(given)
+    name = options.pop("name", "evo")
+    if not isinstance(name, str):
+        raise StudyError(f"{where}: sampler.name is {name!r}; write a name such as evo")
+    with _named(f"{where}: sampler"):
+        return SamplerSettings(name, options)
+
+
+def _record(where: str, key: str, record: Any, table: Mapping[str, Any]) -> Any:
+    _refuse_unknown(where, f"{key}.", table, [f.name for f in fields(record)])
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
+    _check_types(f"{where}: {key}", record, values)
+    with _named(where):
+        return record(**values)
+
+
+def _check_types(where: str, record: Any, values: Mapping[str, Any], skip: Sequence[str] = ()) -> None:
+    hints = get_type_hints(record)
+    for entry in fields(record):
+        if entry.name not in values or entry.name in skip:
+            if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in ("name", *skip):
+                raise StudyError(f"{where} lacks the key {entry.name!r}")
+            continue
+        value, text = values[entry.name], str(hints[entry.name])
+        wanted: tuple[type, ...] = ()
+        if "float" in text:
+            wanted = (int, float)
+        elif "int" in text and "InputSet" not in text and "Literal" not in text:
+            wanted = (int,)
+        elif "str" in text:
+            wanted = (str,)
+        if wanted and (isinstance(value, bool) or not isinstance(value, wanted)) and value is not None:
+            name = "a number" if float in wanted else "a whole number" if int in wanted else "text"
+            raise StudyError(f"{where}: {entry.name} is {value!r}; it must be {name}")

@@ -1,0 +1,209 @@
+"""A candidate's journey: proposal, outcome, evidence, record.
+
+An outcome is a value, never an exception. `REQUIRED_EVIDENCE` fixes which evidence an outcome must carry, so that no
+record can say *that* a candidate failed without saying *why*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from evokern.declaration.space import Config
+from evokern.errors import InternalError
+
+
+class Outcome(StrEnum):
+    """How a trial ended: the whole list."""
+
+    MEASURED = "measured"
+    DUPLICATE = "duplicate"
+    SLOW = "slow"
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    OVER_RESOURCES = "over_resources"
+    COMPILE_ERROR = "compile_error"
+    INFEASIBLE = "infeasible"
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the trial counts towards `--trials`: infeasible and duplicate ones do not."""
+        return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE)
+
+    def alone(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
+        """Return the outcome that a trial had where its arm of a study with a control were the whole study.
+
+        A program that the other arm timed first is a duplicate in the study, and measured in an arm that meets it for
+        the first time.
+
+        Args:
+            fingerprint: identity of the trial's program.
+            programs: those that earlier trials of the arm had; this one is added.
+        """
+        first = fingerprint not in programs
+        programs.add(fingerprint)
+        return Outcome.MEASURED if self is Outcome.DUPLICATE and first else self
+
+
+REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
+    Outcome.MEASURED: (),
+    Outcome.DUPLICATE: ("duplicate_of",),
+    Outcome.SLOW: ("elite_us",),
+    Outcome.WRONG: ("check",),
+    Outcome.CRASHED: ("error",),
+    Outcome.HUNG: ("limit_s",),
+    Outcome.OVER_RESOURCES: ("constraint", "needed", "available"),
+    Outcome.COMPILE_ERROR: ("log",),
+    Outcome.INFEASIBLE: ("constraint", "needed", "available", "reason"),
+}
+"""Keys that `Evaluation.evidence` must have."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler gave one launch of a candidate."""
+
+    registers: int
+    """Registers of a thread."""
+    spill_bytes: int
+    """Bytes spilled by a thread (stores plus loads)."""
+    stack_bytes: int
+    """Stack frame of a thread, bytes."""
+    static_shared_bytes: int
+    """Static shared memory of a block, bytes."""
+    dynamic_shared_bytes: int
+    """Dynamic shared memory of a block, bytes."""
+    occupancy: float
+    """Resident warps over the SM's limit, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Time of one call on one problem."""
+
+    median_us: float
+    """Median over the samples, µs a call."""
+    ci95_us: tuple[float, float]
+    """95 % interval of the median, µs."""
+    samples_us: tuple[float, ...]
+    """Every sample, µs a call, in the order taken."""
+    predicted: bool = False
+    """From the time model of a simulated device, not from a clock."""
+    clock_mhz: float | None = None
+    """SM clock while sampling."""
+    throttle: str = ""
+    """Throttle reasons the driver reported, empty for none."""
+    temperature_c: float | None = None
+    """GPU temperature while sampling."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a device says of one candidate."""
+
+    outcome: Outcome
+    """How it ended."""
+    time_us: float | None = None
+    """The objective in µs: the time, or over several problems the geometric mean scaled to the first (see `search`)."""
+    timings: tuple[Timing, ...] = ()
+    """One per problem of the study, in order."""
+    resources: tuple[Resources, ...] = ()
+    """One per distinct launch, in order."""
+    fingerprint: str | None = None
+    """Identity of machine code and launch; equal fingerprints are the same program."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """Why, as JSON values; `REQUIRED_EVIDENCE` names the keys an outcome must have."""
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    """What the correctness gate measured: relative Frobenius error, worst element, checks done."""
+    compile_s: float = 0.0
+    """Seconds of compilation (0 when cached)."""
+    device_s: float = 0.0
+    """Seconds in which the candidate, its gate or its timing held the device."""
+
+    def __post_init__(self) -> None:
+        for key in REQUIRED_EVIDENCE[self.outcome]:
+            if key not in self.evidence:
+                raise InternalError(f"outcome {self.outcome} lacks its evidence {key!r}: {dict(self.evidence)}")
+        if self.outcome is Outcome.MEASURED and not (
+            self.time_us is not None and math.isfinite(self.time_us) and self.time_us > 0
+        ):
+            raise InternalError(f"a measured trial needs a positive finite time, not {self.time_us}")
+
+    @property
+    def reason(self) -> str:
+        """Why it ended so, in one line."""
+        e = self.evidence
+        match self.outcome:
+            case Outcome.MEASURED:
+                return f"{self.time_us:.3f} µs"
+            case Outcome.DUPLICATE:
+                return f"same machine code and launch as trial {e['duplicate_of']}"
+            case Outcome.SLOW:
+                elite, limit = e["elite_us"], e.get("limit_us")
+                if limit and limit > elite:
+                    return f"slower than {limit:.3f} µs, {limit / elite:.2g} × the {elite:.3f} µs to beat"
+                return f"slower than the elite's {elite:.3f} µs"
+            case Outcome.WRONG:
+                return str(e.get("message") or e["check"])
+            case Outcome.CRASHED:
+                return str(e.get("diagnosis") or e["error"])
+            case Outcome.HUNG:
+                return str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
+            case Outcome.COMPILE_ERROR:
+                return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
+            case _:
+                return f"{e['constraint']}: needs {e['needed']:g}, has {e['available']:g}"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a sampler proposes for one trial."""
+
+    config: Config
+    """A canonical configuration; feasible and unseen, unless the sampler is `grid` or runs without its guard."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What the sampler says of it, as JSON values: operator, parents, prediction."""
+    rejections: Mapping[str, int] = field(default_factory=dict)
+    """Constraint → how many proposals for this trial it turned away."""
+    leavings: Mapping[str, Any] = field(default_factory=dict)
+    """What a sampler of Optuna's left on its view, as JSON values: `trial` and `study` system attributes."""
+    control: bool = False
+    """Whether the study's control drew it, not its sampler."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial as the store keeps it: a proposal and what became of it."""
+
+    number: int
+    """Position in the study, from 0."""
+    proposal: Proposal
+    """What was proposed."""
+    evaluation: Evaluation
+    """What became of it."""
+    seconds: float = 0.0
+    """Study time at which it was recorded, in seconds over all sessions."""
+
+    @property
+    def config(self) -> Config:
+        """The candidate's choices."""
+        return self.proposal.config
+
+    @property
+    def control(self) -> bool:
+        """Whether the study's control drew it, not its sampler."""
+        return self.proposal.control
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        return self.evaluation.outcome
+
+    @property
+    def value(self) -> float | None:
+        """The objective, log(time in µs), where there is one."""
+        return None if self.evaluation.time_us is None else math.log(self.evaluation.time_us)

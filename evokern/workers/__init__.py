@@ -1,0 +1,1 @@
+"""Processes that may die: a pool of workers forked from a server."""

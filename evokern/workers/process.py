@@ -1,0 +1,185 @@
+"""The process that forks workers, and what a worker does. `evokern.workers.pool` starts it; nothing else imports it.
+
+A fresh interpreter imports the heavy modules once and then forks, so that a replacement worker starts in milliseconds.
+No candidate ever runs in this process. It ends when its parent's end of the control socket closes, however the parent
+died, and every worker ends with it (`PR_SET_PDEATHSIG`).
+
+The standard library's fork server (`multiprocessing.forkserver`) is not used, for four reasons. It imports the user's
+`__main__` into every worker. There is one for each process, with one list of modules to preload, where a search keeps
+two: a compile worker needs no CUDA, and a GPU's worker no compiler. Its workers outlive a parent that is killed, for it
+waits until they have ended, and a candidate that hangs on a GPU never does. And its parent kills a worker by the number
+of a process that the server may have reaped already, so that another process may have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn, Protocol
+
+from evokern.errors import EvokernError, InternalError
+
+COMMAND = struct.Struct("<cI")
+"""Parent to server: `S` ticket (with two file descriptors) starts a worker, `K` pid kills one."""
+NOTICE = struct.Struct("<cIi")
+"""Server to parent: `P` ticket pid, a worker was started; `X` pid status, one ended (as in `os.waitpid`)."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Handler(Protocol):
+    """What runs in a worker: built once from the worker's `init`, then asked job after job.
+
+    One with a method `listen` is given a function that tells whether the next job has come already.
+    """
+
+    def handle(self, job: Any) -> Any:
+        """Answer one job."""
+
+
+class Retire(Exception):  # noqa: N818 (it is an answer, not an error)
+    """Raised by a handler to answer with `value` and be replaced: its context is no longer usable.
+
+    With `busy` its device still works on something that never ends: the next job waits until the process is gone.
+    With `again` the answer itself is in doubt: another worker does the job once more.
+    """
+
+    def __init__(self, value: Any, *, busy: bool = False, again: bool = False) -> None:
+        super().__init__(value)
+        self.value = value
+        self.kind = "again" if again else "busy" if busy else "retired"
+
+
+def main() -> None:
+    """Serve the control socket given on the command line until it closes."""
+    settings = json.loads(sys.argv[1])
+    sys.path[:] = settings["path"]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in settings["preload"]:
+        # A module that cannot be imported, whatever it raises, is reported by the worker that needs it.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
+    # Frozen objects are not visited by the workers' collectors, so their pages stay shared.
+    gc.collect()
+    gc.freeze()
+    _serve(socket.socket(fileno=settings["control"]))
+
+
+def _serve(control: socket.socket) -> None:
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    children: set[int] = set()
+    while True:
+        listened: list[Any] = [control, wake_read]
+        readable, _, _ = select.select(listened, [], [])
+        if wake_read in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake_read, 4096)
+            _reap(control, children)
+        if control not in readable:
+            continue
+        message, descriptors, _, _ = socket.recv_fds(control, COMMAND.size, 2)
+        if not message:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            os._exit(0)
+        command, number = COMMAND.unpack(message)
+        if command == b"K":
+            if number in children:
+                os.kill(number, signal.SIGKILL)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (wake_read, wake_write):
+                os.close(descriptor)
+            server = os.getppid()
+            control.close()
+            _work(server, *descriptors)
+        children.add(pid)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _notify(control, b"P", number, pid)
+
+
+def _reap(control: socket.socket, children: set[int]) -> None:
+    while children:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        children.discard(pid)
+        _notify(control, b"X", pid, status)
+
+
+def _notify(control: socket.socket, kind: bytes, first: int, second: int) -> None:
+    with contextlib.suppress(OSError):
+        control.send(NOTICE.pack(kind, first, second))
+
+
+def _work(server: int, channel: int, log: int) -> NoReturn:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(1)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    status = 1
+    try:
+        with Connection(channel) as connection:
+            _answer(connection)
+        status = 0
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _answer(connection: Connection) -> None:
+    factory, init, environment = connection.recv()
+    os.environ.update(environment)
+    try:
+        module, _, name = factory.partition(":")
+        handler: Handler = getattr(importlib.import_module(module), name)(init)
+    except Exception as error:
+        connection.send(("failed", _portable(error)))
+        return
+    if hasattr(handler, "listen"):
+        handler.listen(connection.poll)
+    connection.send(("ready", getattr(handler, "greeting", None)))
+    while True:
+        job = connection.recv()
+        try:
+            reply = ("done", handler.handle(job))
+        except Retire as last:
+            connection.send((last.kind, last.value))
+            return
+        except Exception as error:
+            reply = ("raised", _portable(error))
+        connection.send(reply)
+
+
+def _portable(error: Exception) -> EvokernError:
+    """Return an exception that pickles: evokern's own as it is, any other as an `InternalError` with its traceback."""
+    if isinstance(error, EvokernError):
+        return error
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return InternalError(f"a worker raised {type(error).__name__}: {error}\n{text}")

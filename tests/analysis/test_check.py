@@ -1,0 +1,191 @@
+"""`check`: each way in which a kernel folder can be unsound is found and named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.doctor import host_compiler
+
+RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
+GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The documents' kernel, which is sound."""
+    made = tmp_path / "kernels" / "scale"
+    made.mkdir(parents=True)
+    for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+        (made / name).write_text(blocks[0])
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def _failures(*arguments: str) -> tuple[int, dict[str, str]]:
+    result = CliRunner().invoke(app, ["check", *arguments, "--json"])
+    findings = json.loads(result.stdout)["checks"]
+    return result.exit_code, {finding["check"]: finding["detail"] for finding in findings if finding["ok"] is False}
+
+
+def _change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["attention", "attention_fp8", "matmul", "rmsnorm"])
+def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` finds nothing wrong with the kernels that come with evokern."""
+    monkeypatch.chdir(ROOT)
+    assert _failures(name) == (0, {})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("file", "old", "new", "check", "message"),
+    [
+        ("kernel.py", 'Launch("scale"', 'Launch("scael"', "entry points", "scale"),
+        ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "takes 3 arguments"),
+        ("kernel.py", 'args=("x", "y"', 'args=("x", "z"', "entry points", "argument 'z' is no tensor"),
+        ("kernel.py", "i32(p.N))", '"x")', "entry points", "int n needs a Scalar"),
+        ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "the launch gives 2: x, y"),
+        ("kernel.py", '("x", "y", i32', '("y", "x", i32', "entry points", "scale: const float* x gets the output 'y'"),
+        ("kernel.py", "-(-p.N // (width(c) * c.THREADS))", "p.N / 4", "constraints", "whole extents, not 256.0"),
+        ("kernel.py", "divides(width(c), p.N)", "None", "constraints", "whole_vectors returned None"),
+        ("kernel.py", 'tolerance={"y"', 'tolerance={"z"', "workload", "tolerance names ['z'], the outputs are ['y']"),
+        ("kernel.py", 'Parameter("THREADS"', 'Parameter("IDLE", (1, 2)), Parameter("THREADS"', "macros", "uses IDLE"),
+        ("kernel.cu", "|| !defined(THREADS)", "", "macros", "no #error in kernel.cu when THREADS is not defined"),
+        ("kernel.py", "divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision"),
+        ("kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];", "compiler", 'identifier "j" is undefined'),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": 2 * t["x"][:5]}', "reference", "has shape"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"].float()}', "reference", "float32"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"] / 0}', "reference", "NaN or infinity"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: {"z": t["x"]}', "reference", "returned ['z']"),
+        ("kernel.py", RIGHT, 'reference=lambda p, t: 1 / 0', "reference", "ZeroDivisionError"),
+        ("kernel.py", '("1024", "1001")', '("1024,3",)', "problems", "more values than fields"),
+        ("kernel.py", '("1024", "1001")', "()", "problems", "no problem is known"),
+    ],
+)  # fmt: skip
+def test_each_defect_is_found(folder: Path, file: str, old: str, new: str, check: str, message: str) -> None:
+    """A defect makes the check meant for it fail, with a message that names it, and the exit code 1."""
+    _change(folder / file, old, new)
+    code, failures = _failures("scale")
+    assert code == 1
+    assert message in failures[check]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("old", "new", "check", "message", "others"),
+    [
+        ("divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision", 3),
+        ("divides(width(c), p.N)", "c.LODAS", "constraints", "there is no gene 'LODAS': did you mean 'LOADS'?", 3),
+        ("blocks = -(-p.N", "blocks = -(-p.M", "constraints", "the problem has no field 'M'", 3),
+        ("lambda c, p: [VectorAccess(", "lambda c, p: 1 / 0 or [VectorAccess(", "constraints", "ZeroDivisionError", 3),
+        ('lambda p, c: {"x"', 'lambda p, c: 1 / 0 or {"x"', "workload", "tensors raised ZeroDivisionError", 4),
+    ],
+)  # fmt: skip
+def test_a_function_that_raises_is_told_once(
+    folder: Path, old: str, new: str, check: str, message: str, others: int
+) -> None:
+    """The first check that it stops tells what and where; each other one that it stops points there, as not tried."""
+    _change(folder / "kernel.py", old, new)
+    result = CliRunner().invoke(app, ["check", "scale", "--json"])
+    assert 1 == result.exit_code
+    findings = json.loads(result.stdout)["checks"]
+    ((name, detail),) = [(finding["check"], finding["detail"]) for finding in findings if finding["ok"] is False]
+    assert check == name
+    assert message in detail
+    lines = (folder / "kernel.py").read_text().splitlines()
+    (number,) = re.findall(r"kernel\.py:(\d+)", detail)
+    assert new in lines[int(number) - 1]
+    pointing = [f for f in findings if f["detail"] == f"stopped by the error under '{check}'"]
+    assert others * [None] == [finding["ok"] for finding in pointing]
+
+
+def test_two_functions_that_raise_are_both_told(folder: Path) -> None:
+    """Another line that raises is another defect, whatever its error says."""
+    _change(folder / "kernel.py", "divides(width(c), p.N)", "p.N / 0")
+    _change(folder / "kernel.py", RIGHT, "reference=lambda p, t: p.N / 0")
+    _, failures = _failures("scale")
+    assert {"constraints", "reference"} == set(failures)
+
+
+def test_a_defect_of_evokern_is_not_the_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What raises without a line of the kernel is no finding about it: exit code 3."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent))
+
+    def broken(kernel: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("evokern.analysis.check.source_checks.read_source", broken)
+    assert 3 == CliRunner().invoke(app, ["check", "scale", "--json"]).exit_code
+
+
+def test_what_is_alike_on_every_target_is_one_line(folder: Path) -> None:
+    """A compile that fails for the same reason everywhere is one failure, and so is an infeasible default candidate."""
+    _change(folder / "kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];")
+    assert _failures("scale")[1]["compiler"].startswith("sm_80, sm_89, sm_90: ")
+    _change(folder / "kernel.py", "block=c.THREADS", "block=8 * c.THREADS")
+    said = CliRunner().invoke(app, ["check", "scale"]).stdout
+    assert 1 == said.count("block_extent: needs 2048")
+    assert "N=1024 and N=1001: feasible on no chip" in said
+    assert "sm_80, sm_89, sm_90: not tried" in said
+
+
+def test_a_static_assert_without_its_constraint_is_found(folder: Path) -> None:
+    """A static_assert that names itself needs the constraint of that name."""
+    _change(
+        folder / "kernel.cu", 'extern "C"', 'static_assert(THREADS > 1, "enough_threads: one is too few");\nextern "C"'
+    )
+    assert "static_assert enough_threads has no constraint" in _failures("scale")[1]["static asserts"]
+
+
+def test_an_infeasible_default_is_found(folder: Path) -> None:
+    """A default candidate that no chip can run is named with the constraint."""
+    _change(folder / "kernel.py", "block=c.THREADS", "block=8 * c.THREADS")
+    assert "block_extent: needs 2048" in _failures("scale")[1]["default candidate"]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("2 * x[i]", "3 * x[i]", "differs from the Python reference"),
+        ("2 * x[i]", "i == 7 ? 0.0 / 0.0 : 2 * x[i]", "differs from the Python reference"),
+        ("i < N", "i < N - 1", "differs from the Python reference"),
+        ("int N, const", "const", "reference.h does not compile"),
+        ("y[i] =", "*(double*)0 =", "reference.h crashed"),
+    ],
+)
+def test_a_reference_h_that_disagrees_is_found(folder: Path, old: str, new: str, message: str) -> None:
+    """A `reference.h` that computes something else, leaves out an element, or does not build fails the check."""
+    _change(folder / "reference.h", old, new)
+    assert message in _failures("scale")[1]["reference.h"]
+
+
+def test_a_missing_reference_h_is_found(folder: Path) -> None:
+    """The exported program needs the file, so its absence is a failure."""
+    (folder / "reference.h").unlink()
+    assert "has no reference.h" in _failures("scale")[1]["reference.h"]
+
+
+def test_a_small_space_is_counted_whole(folder: Path) -> None:
+    """The candidates asked of the constraints are counted once each, all of them where there are few."""
+    from evokern.study.discovery import load_kernel
+
+    said = CliRunner().invoke(app, ["check", "scale"]).stdout
+    distinct = len(list(load_kernel(folder).space.grid()))
+    assert distinct < 50
+    assert f"of {distinct} candidates these are feasible" in said

@@ -1,0 +1,198 @@
+"""Comparing two results: from samples whose truth is known, from databases and from exported programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_helpers import tiny_table
+from stored_studies import MEASURED, record
+from typer.testing import CliRunner
+
+from evokern.analysis.compare.compare import Reading, Side, compare, compare_paired, markdown
+from evokern.analysis.compare.compared_runs import side_of
+from evokern.analysis.compare.paired import pair_programs
+from evokern.cli.app import app
+from evokern.device import StartReport
+from evokern.errors import UsageError
+from evokern.store import Store
+from evokern.study.trial import Proposal, Timing, Trial
+
+
+def samples(time_us: float, seed: int, count: int = 20) -> tuple[float, ...]:
+    """Samples of one run: an offset of that day, autocorrelated noise, now and then a disturbed one."""
+    rng = np.random.default_rng(seed)
+    state, found = 0.0, []
+    for _ in range(count):
+        state = 0.7 * state + rng.normal(0, 0.004)
+        found.append(state + (rng.random() < 0.03) * rng.exponential(0.1))
+    return tuple(float(x) for x in time_us * np.exp(np.array(found) + rng.normal(0, 0.004)))
+
+
+def side(label: str, times: Sequence[float], seed: int, **changes: object) -> Side:
+    readings = {f"p{n}": Reading(t, None, samples(t, 1000 * seed + n)) for n, t in enumerate(times)}
+    found = Side(label, "attention", "NVIDIA H200", False, readings, {"TILE": 64}, {"driver": label})
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def alarms(slower: float, problems: int = 1) -> int:
+    pairs = [
+        compare(side("old", [5.4] * problems, 2 * n), side("new", [5.4 * slower] * problems, 2 * n + 1))
+        for n in range(100)
+    ]
+    return sum(one.verdict == "slower" for one in pairs)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("problems", [1, 3])
+def test_equal_runs_seldom_alarm(problems: int) -> None:
+    """Of 100 pairs of equal runs at most 5 alarm at level 0.01."""
+    assert alarms(1.0, problems) <= 5
+
+
+@pytest.mark.thorough
+def test_five_percent_is_found() -> None:
+    """Of 100 pairs with 5 % more time at least 95 alarm; two percent are below the threshold and seldom do."""
+    assert alarms(1.05) >= 95
+    assert alarms(1.02) <= 10
+
+
+def test_faster_is_no_alarm() -> None:
+    """What is faster is said to be faster."""
+    found = compare(side("old", [5.4], 1), side("new", [4.9], 2))
+    assert (found.verdict, found.lines[0].delta) == ("faster", 1.0)
+
+
+def test_predicted_times_are_compared_as_they_are() -> None:
+    """Predictions have no noise, so that the threshold alone decides."""
+    old = side("old", [5.0], 1, predicted=True, readings={"p": Reading(5.0)})
+    new = replace(old, label="new", readings={"p": Reading(5.16)})
+    assert compare(old, new).verdict == "slower"
+    assert compare(old, replace(new, readings={"p": Reading(5.14)})).verdict == "same"
+
+
+def test_intervals_must_not_overlap_where_no_samples_are_known() -> None:
+    """Of an exported program only the interval is known: slower means beyond the threshold and apart."""
+    old = side("old", [5.0], 1, readings={"p": Reading(5.0, (4.8, 5.2))})
+    near = replace(old, readings={"p": Reading(5.3, (5.1, 5.5))})
+    assert compare(old, near).verdict == "same"
+    assert compare(old, replace(old, readings={"p": Reading(5.3, (5.25, 5.4))})).verdict == "slower"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kernel": "matmul"}, "different kernels"),
+        ({"device": "NVIDIA L4"}, "different chips"),
+        ({"predicted": True}, "predicted and the other measured"),
+        ({"readings": {"q": Reading(5.0)}}, "no problem that both were timed at"),
+        ({"readings": {"p0": Reading(5.0)}}, "neither samples nor an interval"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(changes: dict[str, object], message: str) -> None:
+    """Other kernels, chips and shapes are named with what each side is."""
+    with pytest.raises(UsageError, match=message):
+        compare(side("old", [5.4], 1), side("new", [5.4], 2, **changes))
+
+
+def test_problems_of_one_side_alone_are_left_out_and_said() -> None:
+    """A study with more problems is compared at the common ones."""
+    found = compare(side("old", [5.4, 9.0], 1), side("new", [5.4], 2))
+    assert [line.problem for line in found.lines] == ["p0"]
+    assert found.remarks == ("only old was timed at p1: left out",)
+
+
+def test_paired_programs_decide_by_the_playoff() -> None:
+    """Programs that run in turn are judged by the sequential test, in whichever order they were given."""
+    rng = np.random.default_rng(3)
+    order: list[str] = []
+
+    def run(binary: Path) -> float:
+        order.append(binary.name)
+        return float({"old": 5.0, "new": 5.4}[binary.name] * np.exp(rng.normal(0, 0.003)))
+
+    played = pair_programs([Path("old"), Path("new")], run)
+    assert order[:4] == ["old", "new", "new", "old"]
+    old, new = side("old", [5.0], 1), side("new", [5.4], 2)
+    slower = compare_paired(old, new, played)
+    assert (slower.verdict, round(slower.ratio, 2)) == ("slower", 1.08)
+    back = compare_paired(new, old, pair_programs([Path("new"), Path("old")], run))
+    assert (back.verdict, round(back.ratio, 2)) == ("faster", 0.93)
+
+
+def database(path: Path, time_us: float, seed: int) -> None:
+    """Write a study of one measured trial."""
+    table = tiny_table()
+    taken = samples(time_us, seed)
+    timing = Timing(float(np.median(taken)), (min(taken), max(taken)), taken, clock_mhz=1980.0)
+    evaluation = replace(MEASURED, time_us=timing.median_us, timings=(timing,))
+    with Store(path) as store:
+        study = store.create(record(), {"kernel.cu": ""})
+        session = store.session(study, table.space())
+        session.began(StartReport((), {"driver": f"58{seed}.95"}))
+        config = table.space().default()
+        session.propose(0, Proposal(config, {}, {}), 1.0)
+        session.record(Trial(0, Proposal(config), evaluation, 2.0), 2.0)
+        session.ended(3.0, "trials")
+
+
+def invoke(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["compare", *words])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command_compares_two_databases(tmp_path: Path) -> None:
+    """Exit 1 when slower, 0 when not; versions that differ stand side by side; Markdown goes to a file."""
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    database(old, 5.4, 1)
+    database(new, 5.9, 2)
+    code, told, _ = invoke(str(old), f"{new}:small", "--stored", "--markdown", str(tmp_path / "c.md"))
+    assert code == 1
+    assert "tiny on NVIDIA H200: slower" in told
+    assert "581.95" in told
+    text = (tmp_path / "c.md").read_text()
+    assert text.startswith("### evokern: tiny on NVIDIA H200: 🔴 slower")
+    assert "| driver | 581.95 | 582.95 |" in text
+    code, told, _ = invoke(str(new), str(old), "--stored", "--json")
+    assert (code, json.loads(told)["verdict"]) == (0, "faster")
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    """A file or study that is not there, or is no export, is the user's mistake with a remedy."""
+    database(tmp_path / "old.db", 5.4, 1)
+    (tmp_path / "own.cu").write_text("// mine\nint main() {}\n")
+    for words, message in (
+        ((str(tmp_path / "old.db"), "gone.db"), "there is no file gone.db"),
+        ((str(tmp_path / "old.db"), f"{tmp_path / 'old.db'}:other"), "holds no study 'other'"),
+        ((str(tmp_path / "own.cu"), str(tmp_path / "old.db")), "is no program that evokern exported"),
+        ((str(tmp_path / "old.db"), str(tmp_path / "old.db"), "--level", "2"), "both are shares between 0 and 1"),
+    ):
+        code, _, told = invoke(*words)
+        assert (code, message in told) == (2, True), told
+
+
+def test_an_export_is_read_back(tmp_path: Path) -> None:
+    """Kernel, chip, problem, time, interval and choices of an exported program come back from its first comment."""
+    path = tmp_path / "best.cu"
+    path.write_text(
+        "// attention: the fastest variant that evokern found, with the check of its own answers.\n//\n"
+        "// device:  NVIDIA H200\n// compiler: nvrtc 13.0\n"
+        "// time:    5.432 µs, 95 % interval 5.401 to 5.466\n// kernel:  attention, code 0123456789ab\n"
+        "// problem: B=2, H=8, S=512, D=64, dtype=f16\n// configuration:\n//     BLOCK_M = 64\n//     SWIZZLE = xor\n\n"
+        "int main() {}\n"
+    )
+    found = side_of(str(path))
+    assert (found.kernel, found.device, found.predicted) == ("attention", "NVIDIA H200", False)
+    assert found.readings == {"2,8,512,64,dtype=f16": Reading(5.432, (5.401, 5.466))}
+    assert found.config == {"BLOCK_M": "64", "SWIZZLE": "xor"}
+
+
+def test_markdown_cannot_be_broken_by_what_is_compared() -> None:
+    """A bar or a line break in a value does not break the table."""
+    old = side("old", [5.4], 1, config={"A": "x|y\nz"})
+    assert "| A | x\\|y z | 64 |" not in markdown(compare(old, side("new", [5.4], 2)))
+    assert "| A | x\\|y z | – |" in markdown(compare(old, side("new", [5.4], 2)))

@@ -1,0 +1,81 @@
+"""Fuzzing finds what the gate's own problems do not show, and nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from paths import DATA, ROOT
+
+from evokern.analysis.verify.fuzz import MOST_ELEMENTS, Checker, FuzzCase, fuzz, shapes
+from evokern.errors import KernelError
+from evokern.hardware.profiles import chip
+from evokern.study.discovery import load_kernel
+from evokern.study.settings import Study
+
+KERNEL = load_kernel(DATA / "kernels" / "tail_bug")
+L4 = chip("l4")
+STUDY = Study("tail_bug", "tail_bug", ("64,4096",))
+PROBLEM = KERNEL.problem("64,4096")
+
+
+def checker(**genes: object) -> Checker:
+    return Checker(KERNEL, KERNEL.space.default().replace(**genes), STUDY, L4)  # type: ignore[arg-type]
+
+
+def test_a_bug_at_tails_is_found_in_seconds() -> None:
+    """A variant that passes the kernel's own small problems, which are whole tiles, fails at a tail within 10 s."""
+    found = checker(TAIL="forgotten")
+    result = fuzz(found, shapes(KERNEL, KERNEL.space.default(), [PROBLEM], L4, 1), 10.0, seed=1)
+    assert not result.passed
+    assert result.seconds <= 10
+    first = result.failures[0]
+    assert int(first.case.problem["S"]) % 64 != 0
+    assert first.check == "tolerance"
+    again = found.check(first.case)
+    assert again is not None
+    assert again.message == first.message, "a failure must come back from its case alone"
+
+
+def test_a_right_candidate_passes_every_case() -> None:
+    """A right candidate has no failure, on many shapes and at odd alignments."""
+    result = fuzz(checker(ROWS=2), shapes(KERNEL, KERNEL.space.default(), [PROBLEM], L4, 2), 4.0, seed=2)
+    assert result.passed
+    assert result.cases >= 5
+    assert result.problems >= 5
+
+
+def test_shapes_begin_with_tails_and_stay_small() -> None:
+    """The kernel's own problems come first, then one number off by one, then any; all small enough to run."""
+    made = list(itertools.islice(shapes(KERNEL, KERNEL.space.default(), [PROBLEM], L4, 3), 60))
+    assert [str(problem) for problem in made[:4]] == ["8,128", "3,192", "9,128", "8,129"]
+    assert all(int(p["R"]) * int(p["S"]) <= MOST_ELEMENTS for p in made)
+    assert len(set(made)) >= 25
+
+
+def test_shapes_of_a_seed_are_the_same_again() -> None:
+    """The same seed gives the same shapes, so that a run can be repeated."""
+    first, second = (
+        list(itertools.islice(shapes(KERNEL, KERNEL.space.default(), [PROBLEM], L4, 4), 40)) for _ in range(2)
+    )
+    assert first == second
+
+
+def test_alignment_reaches_the_kernel() -> None:
+    """A buffer that begins at an odd multiple of four bytes is one that eight-byte loads cannot have."""
+    exploits = load_kernel(ROOT / "evokern" / "exploits" / "kernel")
+    config = exploits.space.default().replace(CASE="cheat_misaligned")
+    found = Checker(exploits, config, Study("exploits", "exploits", ("24,40,512",)), L4)
+    problem = exploits.problem("24,40,32")
+    assert found.check(FuzzCase(problem, 1, ("normal",), 0)) is None
+    failure = found.check(FuzzCase(problem, 1, ("normal",), 4))
+    assert failure is not None
+    assert "misaligned" in failure.message
+
+
+def test_a_candidate_without_a_problem_is_said() -> None:
+    """Where no small problem fits, the message says what to add."""
+    large = load_kernel(KERNEL.folder)
+    object.__setattr__(large.workload, "small_problems", ())
+    with pytest.raises(KernelError, match="add one to small_problems"):
+        next(shapes(large, large.space.default(), [KERNEL.problem("4096,8192")], L4, 1))

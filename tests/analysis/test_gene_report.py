@@ -1,0 +1,188 @@
+"""What a search learned: planted decisive, locked and dead genes are found with their numbers, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from pathlib import Path
+
+import pytest
+from engine_helpers import small_table, study
+from typer.testing import CliRunner
+
+from evokern.analysis.genes.failures import failing_pairs, pattern
+from evokern.analysis.genes.gene_report import decides, report
+from evokern.analysis.genes.importance import LEAST_TRIALS, importance
+from evokern.api import search
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.declaration.space import Config, Mutation, Parameter, Space
+from evokern.device.recorded.table import TableDevice, measured
+from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+
+SPACE = Space(
+    (
+        Mutation("LOADS", ("scalar", "vector", "async")),
+        Parameter("TILE", (16, 32, 64, 128)),
+        Parameter("WARPS", (1, 2, 4, 8)),
+        Parameter("NOISE", (0, 1, 2)),
+        Parameter("STAGES", (1, 2, 3), when={"LOADS": ("async",)}),
+    )
+)
+LOADS = {"scalar": 0.9, "vector": 0.3, "async": 0.0}
+
+
+def _log_time(c: Config, rng: random.Random) -> float:
+    """LOADS makes up to e^0.9, TILE up to e^0.4, WARPS and NOISE nothing, STAGES up to e^0.2 where it is active."""
+    stages = 0.1 * (3 - c.STAGES) if c["LOADS"] == "async" else 0.0
+    return 2 + LOADS[str(c["LOADS"])] + 0.2 * abs(math.log2(c.TILE / 64)) + stages + rng.gauss(0, 0.003)
+
+
+def _trials(count: int = 200, seed: int = 1, fails: bool = False) -> list[Trial]:
+    rng = random.Random(seed)
+    configs = rng.sample(list(SPACE.grid()), count)
+    found = []
+    for number, config in enumerate(configs):
+        evaluation = measured(math.exp(_log_time(config, rng)), f"code{number}")
+        if fails and config.WARPS != 4:
+            evidence = {"error": "CUDA_ERROR_MISALIGNED_ADDRESS", "finding": {"kind": "misaligned", "line": 61}}
+            evaluation = Evaluation(Outcome.CRASHED, evidence=evidence)
+        elif not fails and config["LOADS"] == "vector" and config.TILE == 128:
+            evaluation = Evaluation(Outcome.WRONG, evidence={"check": "tolerance", "output": "o"})
+        found.append(Trial(number, Proposal(config), evaluation))
+    return found
+
+
+@pytest.mark.thorough
+def test_importance_finds_what_decides_with_true_effects() -> None:
+    """Shares are in the true order, the intervals hold the true ratios, and dead genes decide nothing."""
+    trials = [t for t in _trials() if t.outcome is Outcome.MEASURED]
+    found = importance(SPACE, [t.config for t in trials], [t.value or 0.0 for t in trials])
+    assert found is not None
+    assert found.explained > 0.9
+    by_share = sorted(found.effects, key=lambda name: -found.effects[name].share)
+    assert by_share[:2] == ["LOADS", "TILE"]
+    loads, tile = found.effects["LOADS"], found.effects["TILE"]
+    assert loads.best == "async" or loads.relative["async"] < 1.2  # STAGES = 1 and 2 cost async some of its lead
+    assert tile.best == 64
+    assert tile.ratio == pytest.approx(math.exp(0.4), rel=0.1)
+    assert tile.ratio_ci95[0] < tile.ratio < tile.ratio_ci95[1]
+    assert {name for name, effect in found.effects.items() if decides(effect)} >= {"LOADS", "TILE"}
+    for dead in ("NOISE", "WARPS"):
+        assert not decides(found.effects[dead])
+        assert found.effects[dead].share < 0.02
+    assert sum(effect.share for effect in found.effects.values()) == pytest.approx(1.0)
+
+
+def test_too_little_says_nothing() -> None:
+    """With few trials, or times all alike, there is no model to be believed."""
+    trials = _trials(LEAST_TRIALS - 1)
+    assert importance(SPACE, [t.config for t in trials], [1.0] * len(trials)) is None
+    trials = _trials(60)
+    assert importance(SPACE, [t.config for t in trials], [1.0] * len(trials)) is None
+
+
+def test_pairs_that_never_work_are_told_and_no_others() -> None:
+    """LOADS=vector with TILE=128 fails always; both work elsewhere, and chance failures are not told."""
+    trials = _trials()
+    (found,) = failing_pairs(SPACE, trials, barred=())
+    assert dict(found.values) == {"LOADS": "vector", "TILE": 128}
+    count = sum(t.outcome is Outcome.WRONG for t in trials)
+    assert (
+        found.text == f"LOADS=vector with TILE=128 never works: {count} of {count} gave wrong answers, tolerance of o"
+    )
+    rng = random.Random(3)
+    crash = Evaluation(Outcome.CRASHED, evidence={"error": "x"})
+    shaken = [Trial(t.number, t.proposal, crash if rng.random() < 0.3 else measured(1.0)) for t in trials]
+    assert failing_pairs(SPACE, shaken, barred=()) == []
+
+
+def test_a_share_is_told_only_where_the_forest_decides() -> None:
+    """A gene whose pairs prove a few per cent is told with them, and not with 0 % of what another gene decides."""
+    genes = (Mutation("PATH", ("scalar", "tensor")), Parameter("ORDER", (0, 1)), Parameter("NOISE", (0, 1, 2, 3, 4)))
+    space, rng = Space((*genes, Parameter("MORE", (0, 1, 2)))), random.Random(2)
+    trials = [
+        Trial(
+            n,
+            Proposal(c),
+            measured(math.exp((4 if c["PATH"] == "scalar" else 0) + 0.04 * c.ORDER + rng.gauss(0, 0.004)), f"{n}"),
+        )
+        for n, c in enumerate(space.grid())
+    ]
+    found = report("toy", space, trials)
+    path, order = found.having("decisive")
+    assert (path.gene, order.gene) == ("PATH", "ORDER")
+    assert re.search(r"^ORDER: 1 takes 4\.\d % longer than 0 \[.*\] over 30 pairs that differ in it alone$", order.text)
+    assert found.effects["ORDER"].share < 0.005
+    assert found.share("ORDER") == ""
+    assert re.search(r"^\d\d %|^100 %", found.share("PATH"))
+
+
+def test_a_locked_gene_is_told_with_its_reason() -> None:
+    """The commonest reason is told without what differs from one candidate to the next."""
+    trials = _trials(100, fails=True)
+    others = sum(t.config.WARPS != 4 for t in trials)
+    found = report("toy", SPACE, trials)
+    (locked,) = found.having("locked")
+    assert locked.text == f"WARPS works only at 4: {others} of {others} others crashed, misaligned at line 61"
+    assert found.combinations == ()
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "expected"),
+    [
+        (Evaluation(Outcome.CRASHED, evidence={"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}), "illegal address"),
+        (
+            Evaluation(Outcome.CRASHED, evidence={"error": "x", "diagnosis": "trap at line 3 (block 7)"}),
+            "trap at line 3",
+        ),
+        (
+            Evaluation(Outcome.WRONG, evidence={"check": "tolerance", "output": "o", "input_set": "large"}),
+            "tolerance of o, large inputs",
+        ),
+        (Evaluation(Outcome.HUNG, evidence={"limit_s": 3.0}), "never ended"),
+        (
+            Evaluation(Outcome.OVER_RESOURCES, evidence={"constraint": "registers", "needed": 300, "available": 255}),
+            "registers",
+        ),
+        (Evaluation(Outcome.COMPILE_ERROR, evidence={"log": "kernel.cu(42): error: no"}), "line 42: error: no"),
+    ],
+)
+def test_reasons_leave_out_what_differs(evaluation: Evaluation, expected: str) -> None:
+    """Failures for the same reason read the same."""
+    assert pattern(evaluation) == expected
+
+
+@pytest.mark.thorough
+def test_show_tells_what_a_search_learned(tmp_path: Path) -> None:
+    """`show --genes` in words and as JSON, from the database alone."""
+    db = str(tmp_path / "runs.db")
+    search(study("small"), db=db, device=TableDevice(small_table()), trials=60, sampler="evo", seed=2)
+    result = CliRunner().invoke(app, ["show", "--genes", "--db", db])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("small: ")
+    assert "decisive genes" in lines
+    told = json.loads(CliRunner().invoke(app, ["show", "small", "--genes", "--json", "--db", db]).stdout)
+    assert list(told)[:5] == ["study", "trials", "timed", "predicted", "findings"]
+    assert {"gene", "kind", "text", "trials", "effect", "interval"} <= set(told["findings"][0])
+    shares = [row["share"] for row in told["importance"]]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_few_trials_are_no_reason_for_silence(tmp_path: Path) -> None:
+    """With a handful of times nothing is said to be unimportant, only that there are too few."""
+    db = str(tmp_path / "runs.db")
+    search(study("small"), db=db, device=TableDevice(small_table()), trials=6, sampler="random", seed=2)
+    told = CliRunner().invoke(app, ["show", "--genes", "--db", db]).stdout
+    assert ("too few measured trials" in told, "nothing stands out" in told) == (True, False)
+
+
+def test_genes_and_a_trial_are_not_asked_for_at_once(tmp_path: Path) -> None:
+    """A mistake is named, not resolved by guessing."""
+    db = str(tmp_path / "runs.db")
+    search(study("small"), db=db, device=TableDevice(small_table()), trials=3, sampler="random")
+    result = CliRunner().invoke(app, ["show", "--genes", "--trial", "1", "--db", db])
+    assert (result.exit_code, "leave --trial away" in result.stderr) == (2, True)

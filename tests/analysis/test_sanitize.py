@@ -1,0 +1,357 @@
+"""`evokern sanitize`: kernel folders and plain CUDA files, run with every access checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import DATA
+from simt_tools import Defect, defects
+from typer.testing import CliRunner
+
+from evokern import simt
+from evokern.analysis.sanitize.arguments import parse_argument, place
+from evokern.analysis.sanitize.candidate import architecture, sanitize_kernel
+from evokern.analysis.sanitize.diagnose import diagnose
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.errors import UsageError
+from evokern.simt.sanitizer.findings import variable_name
+from evokern.study.discovery import load_kernel
+
+FILES = DATA / "cuda_files"
+FIELDS = {
+    "kind", "line", "source", "instruction", "block", "thread", "address", "allocation", "offset", "other_line",
+    "count", "hint",
+}  # fmt: skip
+SOFTMAX = [str(FILES / "project/src/softmax.cu"), "-I", str(FILES / "project/include"), "--block", "32", "--grid", "4"]
+SAMPLE = str(FILES / "cuda_sample.cu")
+COUNT_BITS = [SAMPLE, "--entry", "count_bits", "--block", "128", "--grid", "4"]
+
+
+def _sanitize(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["sanitize", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def _refused(*arguments: str) -> str:
+    code, out, told = _sanitize(*arguments)
+    assert (2, "") == (code, out), told
+    assert told.startswith("evokern: ")
+    assert 1 == told.count("\n")
+    return told
+
+
+def _arguments_of(defect: Defect) -> list[str]:
+    """Say with `--arg` what the defect's header says of its buffers."""
+    said = []
+    for word in defect.args.split():
+        _, _, rest = word.partition("=")
+        if "[" not in rest:
+            said += ["--arg", rest.replace(":", "=")]
+            continue
+        shape, _, flags = rest.partition("]")
+        role = "in" if flags.startswith("r") else "out" if flags.startswith("u") else "zero"
+        said += ["--arg", f"{role}:{shape}]"]
+    return said
+
+
+PLAIN = [defect for defect in defects() if "iota" not in defect.args and defect.kind not in ("instruction_limit",)]
+
+
+@pytest.mark.parametrize("defect", PLAIN[::3], ids=lambda defect: defect.name)
+def test_a_planted_defect_of_a_file_is_named(defect: Defect) -> None:
+    """The command line finds what is planted, at its line, and finds nothing in the clean twin."""
+    grid, block = (",".join(map(str, extent)) for extent in (defect.grid, defect.block))
+    path = DATA / "defects" / f"{defect.name}.cu"
+    command = [str(path), "--grid", grid, "--block", block, "--smem", str(defect.shared), *_arguments_of(defect)]
+    command += ["--arch", defect.architecture.replace("compute", "sm")]
+    code, out, _ = _sanitize(*command, "--json")
+    report = json.loads(out)
+    assert (1, False) == (code, report["clean"])
+    first = report["findings"][0]
+    assert defect.kind == first["kind"]
+    assert first["line"] in defect.lines
+    assert defect.source.splitlines()[first["line"] - 1].strip() == first["source"]
+    assert all(set(finding) == FIELDS for finding in report["findings"])
+    code, out, _ = _sanitize(*command, "-D", "FIXED", "--json")
+    assert (0, {"clean": True, "findings": []}) == (code, json.loads(out))
+
+
+def test_the_report_tells_everything_of_a_finding() -> None:
+    """Text names kind, line and its text, block and thread, memory, the other party's line and text, and the cause."""
+    path = DATA / "defects" / "race_missing_barrier.cu"
+    defect = next(defect for defect in defects() if defect.name == path.stem)
+    code, out, _ = _sanitize(str(path), "--block", str(defect.block[0]), "--grid", "1", *_arguments_of(defect))
+    assert code == 1
+    finding = defect.run().findings[0]
+    lines = defect.source.splitlines()
+    for part in (
+        f"1. shared race at race_missing_barrier.cu:{finding.line}",
+        lines[finding.line - 1].strip(),
+        f"race_missing_barrier.cu:{finding.other_line}",
+        lines[finding.other_line - 1].strip(),
+        f"thread {','.join(map(str, finding.thread))}",
+        finding.instruction,
+        finding.hint,
+        f"occurrences   {finding.count:,}",
+        "1 finding: 1 shared race",
+    ):
+        assert part in out
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ([*SOFTMAX, "--arg", "in:f32[4,100]", "--arg", "out:f32[4,100]", "--arg", "i32=100"], 0),
+        ([*SOFTMAX, "--arg", "in:f32[4,100]", "--arg", "out:f32[4,90]", "--arg", "i32=100"], 1),
+        (
+            [str(FILES / "torch_extension.cu"), "--entry", "rms_norm_kernel", "--block", "256", "--grid", "4", "--arg",
+             "out:f16[4,1024]", "--arg", "in:f16[4,1024]", "--arg", "in:f16[1024]", "--arg", "f32=1e-6", "--arg",
+             "i32=1024"], 0,
+        ),
+        (
+            [str(FILES / "torch_extension.cu"), "--entry", "swish_forward_kernel<float>", "--block", "128", "--grid",
+             "2,4", "--arg", "in:f32[4,200]", "--arg", "out:f32[4,200]", "--arg", "u64=200"], 0,
+        ),
+        (
+            [str(FILES / "templates.cu"), "--entry", "kernels::reduce<float, 256>", "--block", "256", "--grid", "1",
+             "--arg", "in:f32[1000]", "--arg", "out:f32[1]", "--arg", "i64=1000"], 0,
+        ),
+        (
+            [SAMPLE, "--entry", "transpose", "--block", "16,16", "--grid", "3,4", "--arg", "out:f32[40,50]", "--arg",
+             "in:f32[50,40]", "--arg", "i32=40", "--arg", "i32=50"], 0,
+        ),
+        ([*COUNT_BITS, "--smem", "512", "--arg", "in:u32[128]", "--arg", "out:u32[4]", "--arg", "i32=128"], 0),
+        (
+            [SAMPLE, "--entry", "finish", "--block", "64", "-D", "USE_FAST_PATH", "--arg", "inout:f32[100]", "--arg",
+             "i32=100"], 0,
+        ),
+    ],
+    ids=["headers", "short output", "extension", "template", "namespace", "square blocks", "dynamic", "macro"],
+)  # fmt: skip
+def test_files_as_people_have_them(command: list[str], code: int) -> None:
+    """Host code, bindings, templates, namespaces, own headers and macros do not stand in the way."""
+    found, out, told = _sanitize(*command)
+    assert code == found, out + told
+
+
+def test_a_finding_in_a_header_names_the_header(tmp_path: Path) -> None:
+    """The line named is the innermost one in the user's own files, with the calls that led there."""
+    (tmp_path / "store.cuh").write_text(
+        "#pragma once\n__device__ inline void put(float* x, int i) {\n  x[i] = 1;\n}\n", encoding="utf-8"
+    )
+    path = tmp_path / "my.cu"
+    path.write_text(
+        '#include "store.cuh"\n__device__ void all(float* x) {\n  put(x, threadIdx.x + 1);\n}\n'
+        "__global__ void fill(float* x) {\n  all(x);\n}\n",
+        encoding="utf-8",
+    )
+    code, out, _ = _sanitize(str(path), "--block", "32", "--arg", "out:f32[32]", "--json")
+    finding = json.loads(out)["findings"][0]
+    assert (1, "store.cuh", 3, "x[i] = 1;") == (code, finding["file"], finding["line"], finding["source"])
+    assert [["", 3], ["", 6]] == finding["called_from"]
+    assert FIELDS < set(finding)
+    text = _sanitize(str(path), "--block", "32", "--arg", "out:f32[32]")[1]
+    assert "out of bounds at store.cuh:3" in text
+    assert "called from   my.cu:3" in text
+
+
+def test_device_printf_is_shown(tmp_path: Path) -> None:
+    """What the kernel prints stands in the report."""
+    path = tmp_path / "hello.cu"
+    path.write_text('#include <cstdio>\n__global__ void hello() {\n  printf("from %d\\n", threadIdx.x);\n}\n')
+    code, out, _ = _sanitize(str(path), "--block", "2", "--grid", "1")
+    assert (0, ["  printed: from 0", "  printed: from 1"]) == (code, out.splitlines()[1:3])
+
+
+@pytest.mark.thorough
+def test_the_default_grid_covers_the_largest_output() -> None:
+    """Without `--grid` there is a thread for each element of the largest buffer that may be written, and it is said."""
+    found, out, told = _sanitize(
+        SAMPLE, "--entry", "count_bits", "--block", "128", "--smem", "512", "--arg", "in:u32[128]", "--arg",
+        "out:u32[300]", "--arg", "i32=128",
+    )  # fmt: skip
+    assert "no --grid was given: 3 blocks, one thread for each element of out:u32[300]" in told
+    assert (0, "count_bits of cuda_sample.cu: grid 3, block 128, 512 bytes of dynamic shared memory, sm_89") == (
+        found,
+        out.splitlines()[0],
+    )
+
+
+def test_a_kernel_without_end_is_told_with_the_way_out() -> None:
+    """A launch that passes the limit names `--limit`; where the loop provably never ends, it says so instead."""
+    path = DATA / "defects" / "hung_loop.cu"
+    command = [str(path), "--block", "32", "--grid", "1", "--arg", "out:i32[32]", "--arg", "zero:i32[1]", "--json"]
+    # With 50 instructions, the poll has not come round often enough to be known.
+    for limit, hint in (("50", "--limit, above 50"), ("50000", "the state repeats: this loop never ends")):
+        code, out, _ = _sanitize(*command, "--limit", limit)
+        finding = json.loads(out)["findings"][0]
+        assert (1, "instruction_limit") == (code, finding["kind"])
+        assert hint in finding["hint"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["absent.cu", "--block", "32"], "no CUDA file at absent.cu"),
+        ([SAMPLE, "--block", "32"], "say which with --entry: count_bits, finish, transpose"),
+        ([SAMPLE, "--entry", "count_bit", "--block", "32"], "did you mean 'count_bits'?"),
+        ([*COUNT_BITS[:3], *["--arg", "null"] * 2, "--arg", "i32=1"], "--block is missing: how many threads"),
+        ([str(FILES / "torch_extension.cu"), "--entry", "rms_norm_kernel"], "rms_norm_kernel takes 5 arguments"),
+        (COUNT_BITS, "(const word_t * in, word_t * out, int n); give one --arg for each"),
+        ([*COUNT_BITS, "--arg", "i32=1", "--arg", "out:u32[4]", "--arg", "i32=1"], "it is a pointer"),
+        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "in:i32[1]"], "it is a number"),
+        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "i64=1"], "it is 4 bytes, and this is 8"),
+        ([*COUNT_BITS, "--arg", "in:u32[4]", "--arg", "out:u32[4]", "--arg", "f32=1"], "it is a whole number"),
+        ([*COUNT_BITS, "--arg", "in:u32"], "is no argument"),
+        ([*COUNT_BITS, "--arg", "in:u33[4]"], "did you mean 'u32'?"),
+        ([*COUNT_BITS, "--arg", "at:u32[4]"], "'at' is no role"),
+        ([*COUNT_BITS, "--arg", "in:u32[4,0]"], "whole numbers of at least 1"),
+        ([*COUNT_BITS, "--arg", "i32=3000000000"], "does not fit i32"),
+        ([*COUNT_BITS, "--arg", "in:i8[4]=9..1"], "the range 9..1 is empty"),
+        (
+            [*COUNT_BITS, "--arg", "in:u32[99999,99999]", "--arg", "out:u32[4]", "--arg", "i32=1"],
+            "37.3 GiB, in:u32[99999,99999] alone 37.3, and the simulator holds 4 GiB",
+        ),
+        (
+            [SAMPLE, "--entry", "count_bits", "--block", "128", "--arg", "in:u32[4]", "--arg", "out:u32[900000000]",
+             "--arg", "i32=1"], "more than the simulator runs",
+        ),
+        ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is no extent"),
+        ([SAMPLE, "--entry", "count_bits", "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "most 1024"),
+        ([*COUNT_BITS, "--smem", "200000", *["--arg", "null"] * 2, "--arg", "i32=1"], "at most 101376 are possible"),
+        ([*COUNT_BITS, "-D", "3=4"], "-D '3=4' is no macro"),
+        ([*COUNT_BITS, "-I", "absent"], "-I absent is no folder"),
+        ([*COUNT_BITS, "--arch", "sm_70"], "--arch 'sm_70' is no architecture"),
+        ([*COUNT_BITS, "--set", "A=1"], "--set is for a kernel folder"),
+        (SOFTMAX[:1] + SOFTMAX[3:], 'not found: "reduce/warp.cuh" (line 3); say with -I where they are'),
+        (["rmsnorm", "--block", "32"], "--block is for a CUDA file"),
+        (["rmsnorm", "--set", "NO=1"], "there is no gene 'NO'"),
+        (["rmsnorm", "--problem", "x"], "ROWS='x' is no whole number"),
+        (["no_such_kernel"], "there is no kernel 'no_such_kernel'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_the_remedy(
+    command: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each mistake ends with exit code 2 and one line that names the value and what to do."""
+    monkeypatch.chdir(tmp_path)
+    assert told in _refused(*command)
+
+
+def test_what_the_simulator_does_not_execute_is_refused_by_name(tmp_path: Path) -> None:
+    """An instruction that is not supported is named with its line, before anything runs; other kernels still run."""
+    path = tmp_path / "texture.cu"
+    path.write_text(
+        "__global__ void fetch(cudaTextureObject_t t, float* x) {\n  x[threadIdx.x] = tex1Dfetch<float>(t, 1);\n}\n"
+        "__global__ void plain(float* x) {\n  x[threadIdx.x] = 1;\n}\n"
+    )
+    told = _refused(str(path), "--entry", "fetch", "--block", "32", "--arg", "u64=0", "--arg", "out:f32[32]")
+    assert "line 2 of texture.cu" in told
+    assert "tex.1d" in told
+    assert 0 == _sanitize(str(path), "--entry", "plain", "--block", "32", "--arg", "out:f32[32]")[0]
+
+
+def test_macros_that_a_file_wants_are_named(tmp_path: Path) -> None:
+    """A file with `#error` for a missing macro is told with the macro's name."""
+    path = tmp_path / "tile.cu"
+    path.write_text("#ifndef TILE\n#error TILE is missing\n#endif\n__global__ void k(float* x) { x[TILE] = 1; }\n")
+    told = _refused(str(path), "--block", "32", "--arg", "out:f32[32]")
+    assert "tile.cu:2" in told
+    assert "-D TILE=…" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("in:i32[5]=3", [3] * 5),
+        ("zero:f32[2]", [0, 0]),
+        ("inout:bf16[2]=1.5", [0x3FC0] * 2),
+        ("in:e4m3[1]=1", [0x38]),
+        ("in:u16[2]=7", [7, 7]),
+    ],
+)
+def test_buffers_hold_what_was_asked_for(text: str, values: list[int]) -> None:
+    """A value after `=` stands in every element, in the element's own format."""
+    memory = simt.Memory()
+    buffer: Any = place([parse_argument(text)], ["x"], memory, 0)[0]
+    array = buffer.read().view(np.uint16 if "bf16" in text else buffer.dtype)
+    assert values == array.tolist()
+
+
+def test_random_inputs_keep_their_range() -> None:
+    """A range bounds the random numbers on both sides, and both ends are drawn."""
+    memory = simt.Memory()
+    buffer: Any = place([parse_argument("in:i8[500]=-2..2")], ["x"], memory, 0)[0]
+    assert {-2, -1, 0, 1, 2} == set(buffer.read().tolist())
+    assert not buffer.writable
+    output: Any = place([parse_argument("out:f32[4]")], ["y"], memory, 0)[0]
+    assert (True, False) == (output.writable, output.initialised)
+
+
+def test_a_header_that_is_left_out_is_named(tmp_path: Path) -> None:
+    """A file whose kernel compiles without a header that is not there runs, and is told to have run without it."""
+    (tmp_path / "one.cu").write_text('#include "absent.h"\n__global__ void one(int* y) { *y = 1; }\n')
+    code, told, remarks = _sanitize(str(tmp_path / "one.cu"), "--block", "1", "--arg", "out:i32[1]")
+    assert code == 0
+    assert 'left out, because not found: "absent.h" (line 1); -I names their folder' in told + remarks
+    assert "no --grid was given: 1 block, one thread" in told + remarks
+
+
+def test_variables_are_called_as_in_the_source() -> None:
+    """Mangled names of shared variables lose their decoration."""
+    names = {"_ZZ6kernelE4tile": "tile", "_ZZN2ns1kIfEEvPT_E5stage": "stage", "_ZN2ns5tableE": "table", "in": "in"}
+    assert names == {symbol: variable_name(symbol) for symbol in names}
+
+
+def test_a_kernel_folder_is_clean_at_its_small_problems() -> None:
+    """Without `--problem` a kernel runs at its small problems; a right candidate is clean."""
+    code, out, _ = _sanitize("rmsnorm")
+    assert (0, "clean: nothing was found") == (code, out.splitlines()[-1])
+    assert ["rmsnorm at 5,264", "rmsnorm at 3,1024"] == [line[:17].strip(",") for line in out.splitlines()[:2]]
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("misaligned", "misaligned"), ("out_of_bounds", "out_of_bounds")])
+def test_a_crash_is_diagnosed(fault: str, kind: str) -> None:
+    """A candidate that crashes on a GPU gets a sentence with kind, line, thread and cause, and the finding."""
+    kernel = load_kernel(DATA / "kernels" / "faulty")
+    config = kernel.space.with_changes(kernel.space.default(), {"FAULT": fault, "VARIANT": 3})
+    found = diagnose(kernel, config, kernel.problem("4096"), architecture("sm_89"))
+    assert found is not None
+    assert (kind, "300", True) == (found.finding["kind"], found.problem, found.certain)
+    assert found.sentence.startswith(f"{kind.replace('_', ' ')} at line {found.finding['line']} (")
+    assert found.finding["source"] in found.sentence
+
+
+def test_a_right_candidate_has_no_diagnosis() -> None:
+    """Where the simulator finds nothing, nothing is claimed."""
+    kernel = load_kernel(DATA / "kernels" / "faulty")
+    assert None is diagnose(kernel, kernel.space.default(), kernel.problem("4096"), architecture("sm_89"))
+
+
+def test_a_crash_at_the_large_problem_alone_is_found(tmp_path: Path) -> None:
+    """Where small problems are clean, sampled blocks of the problem itself are looked at."""
+    folder = tmp_path / "faulty"
+    folder.mkdir()
+    for path in (DATA / "kernels" / "faulty").iterdir():
+        if path.suffix in (".py", ".cu"):
+            text = path.read_text(encoding="utf-8")
+            (folder / path.name).write_text(text.replace("  y[i] = result;\n", "  y[n > 999 ? 2 * i : i] = result;\n"))
+    kernel = load_kernel(folder)
+    found = diagnose(kernel, kernel.space.default(), kernel.problem("4096"), architecture("sm_89"))
+    assert found is not None
+    assert ("out_of_bounds", "4096") == (found.finding["kind"], found.problem)
+
+
+def test_a_candidate_that_cannot_run_there_is_refused() -> None:
+    """A kernel is not run where its own constraints say it cannot."""
+    kernel = load_kernel(DATA / "kernels" / "faulty")
+    config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "endless", "VARIANT": 7})
+    with pytest.raises(UsageError, match="five_hang"):
+        sanitize_kernel(kernel, config, [kernel.problem("300")], architecture("sm_89"))

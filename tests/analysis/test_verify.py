@@ -1,0 +1,160 @@
+"""verify and ablate as typed, on a simulated device: a right study, and one whose champion has a planted bug."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from paths import DATA
+from typer.testing import CliRunner
+
+from evokern.analysis.candidates import Interleaving
+from evokern.analysis.verify.verify import playoff_stage, rivals
+from evokern.cli.app import app
+from evokern.declaration.space import Config
+from evokern.measurement.playoff import by_prediction, effects
+from evokern.store import open_readonly
+from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+
+STUDY = 'kernel = "kernels/tail_bug"\nproblems = ["64,4096"]\ndevice = "sim:l4"\nsampler = "grid"\n'
+
+
+def invoke(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished search: the right variants and those with the planted bug, which its gate cannot see."""
+    folder = tmp_path_factory.mktemp("verify")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(DATA)
+        path = folder / "v.db"
+        for name, tails in (("right", '["right"]'), ("planted", '["forgotten"]')):
+            study = folder / f"{name}.toml"
+            study.write_text(STUDY.replace("kernels/", f"{DATA}/kernels/") + f"[genes]\nTAIL = {tails}\n")
+            code, _, told = invoke("search", str(study), "--db", str(path), "--quiet")
+            assert code == 0, told
+    return path
+
+
+@pytest.fixture(autouse=True)
+def trusted_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(DATA)
+
+
+@pytest.mark.thorough
+def test_a_right_champion_is_proved(db: Path) -> None:
+    """Gate, sanitizer, playoff of predictions and fuzzing pass; the proof is kept with the study."""
+    code, told, _ = invoke("verify", "right", "--db", str(db), "--fuzz", "2s", "--seed", "3", "--json")
+    facts = json.loads(told)
+    assert code == 0, facts
+    assert [(name, stage["state"]) for name, stage in facts["stages"].items()] == [
+        *(("gate", "passed"), ("sanitizer", "passed"), ("playoff", "passed"), ("fuzz", "passed")),
+    ]
+    assert facts["playoff"]["predicted"]
+    assert facts["playoff"]["finalists"][0]["name"] == f"trial {facts['trial']}"
+    with open_readonly(db) as reader:
+        record = reader.study("right")
+        (proof,) = reader.proofs(record, "verify")
+        assert proof.result["stages"]["fuzz"]["seed"] == 3
+        best = reader.best(record)
+        assert best is not None
+        assert best.evaluation.evidence["time_from"] == "playoff"
+
+
+def test_predictions_are_compared_within_a_margin() -> None:
+    """A tie of predicted times names the margin, since without noise it is the margin alone that makes one."""
+    stage = playoff_stage(by_prediction([5.0, 5.03, 6.0], None), ["trial 0", "trial 1", "trial 2"], 0)
+    assert "a tie with trial 1 by predicted times, less than 1 % apart (they have no noise)" in stage.detail
+
+
+@pytest.mark.thorough
+def test_a_planted_bug_is_found_by_fuzzing_alone(db: Path) -> None:
+    """A champion that is wrong at tails passes its own gate; `verify --fuzz` exits with 1 and names the shape."""
+    code, told, _ = invoke("verify", "planted", "--db", str(db))
+    assert (code, "standing" in told, "Cliff" in told) == (0, True, False)
+    code, told, _ = invoke("verify", "planted", "--db", str(db), "--fuzz", "10s")
+    assert code == 1
+    assert "FAILED  fuzz       tolerance at" in told
+
+
+@pytest.mark.parametrize(("theirs", "plays"), [(4.0, True), (7.4, True), (7.6, False), (None, True)])
+def test_a_trial_that_was_far_slower_plays_no_playoff(theirs: float | None, plays: bool) -> None:
+    """Half as slow again as the champion, by what the search saw, cannot win and is not measured again."""
+
+    def trial(number: int, time_us: float | None) -> Trial:
+        return Trial(number, Proposal(Config({})), Evaluation(Outcome.SLOW, time_us, evidence={"elite_us": 5.0}))
+
+    assert rivals(trial(0, 5.0), trial(1, theirs)) == plays
+    assert not rivals(trial(0, 5.0), trial(0, 5.0))
+
+
+@pytest.mark.thorough
+def test_each_choice_is_taken_back(db: Path) -> None:
+    """The ablation has a row for each gene that differs from the default, with its predicted effect, and is kept."""
+    with open_readonly(db) as reader:
+        record = reader.study("right")
+        other = next(t.number for t in reader.trials(record) if t.config.ROWS == 2 and t.config.TILE == 32)
+    code, told, _ = invoke("ablate", "right", "--trial", str(other), "--db", str(db), "--json")
+    facts = json.loads(told)
+    assert code == 0
+    assert {row["gene"] for row in facts["alone"]} == {"ROWS", "TILE"}
+    assert facts["champion"]["ratio"] == 1.0
+    assert all(row["time_us"] > 0 and row["gb_per_s"] > 0 for row in facts["alone"])
+    assert facts["path"][0]["gene"] == ""
+    assert facts["path"][-1]["config"] == facts["champion"]["config"]
+    with open_readonly(db) as reader:
+        assert len(reader.proofs(record, "ablate")) == 1
+
+
+def test_the_default_has_nothing_to_take_back(db: Path) -> None:
+    """Ablating the default candidate says why there is nothing to do, which is no mistake."""
+    with open_readonly(db) as reader:
+        record = reader.study("right")
+        default = next(t.number for t in reader.trials(record) if t.config.ROWS == 1 and t.config.TILE == 64)
+    code, told, _ = invoke("ablate", "right", "--trial", str(default), "--db", str(db))
+    assert (code, "there is no choice to take back" in told) == (0, True)
+    code, told, _ = invoke("ablate", "right", "--trial", str(default), "--db", str(db), "--json")
+    assert (code, json.loads(told)["alone"]) == (0, [])
+
+
+@pytest.mark.parametrize("word", ["verify", "ablate"])
+def test_what_is_missing_is_said(word: str, db: Path, tmp_path: Path) -> None:
+    """No such database, study, trial or device: one message that says what is there."""
+    for words, message in (
+        (("--db", str(tmp_path / "none.db")), "there is no database"),
+        (("nowhere", "--db", str(db)), "holds no study 'nowhere'"),
+        (("right", "--trial", "99", "--db", str(db)), "trial 99 is not in study right"),
+        (("right", "--device", "sim:q7", "--db", str(db)), "there is no chip 'q7'"),
+    ):
+        code, _, told = invoke(word, *words)
+        assert (code, message in told) == (2, True), told
+
+
+def test_a_device_without_a_clock_does_not_interleave() -> None:
+    """The simulated device has no rounds to play, a live one has."""
+    from evokern.device.gpu.live import LiveDevice
+    from evokern.device.sim.simulated import SimulatedDevice
+
+    device = SimulatedDevice("l4")
+    device.close()
+    assert not isinstance(device, Interleaving)
+    assert hasattr(LiveDevice, "rounds")
+
+
+def test_effects_are_measured_beside_the_first() -> None:
+    """Each candidate's ratio is to candidate 0, in a fixed number of rounds."""
+    asked = []
+
+    def measure(alive: object, samples: int) -> list[list[float]]:
+        asked.append(samples)
+        return [[5.0 + 0.01 * n for n in range(samples)], [6.0 + 0.012 * n for n in range(samples)]]
+
+    first, second = effects(measure, 2, rounds=4, samples=5)
+    assert asked == [5] * 4
+    assert first.ratio == 1.0
+    assert second.ratio == pytest.approx(1.2)
+    assert second.ratio_ci95[0] == pytest.approx(1.2)

@@ -1,0 +1,375 @@
+"""Search, resume, show and export as a user types them, on a recorded device."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import DATA
+from stored_studies import progress_told, write_study
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli._output import Output
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.cli.commands._trial import finding_lines, gate_lines
+from evokern.cli.panel import Watcher, line, panel
+from evokern.study.trial import Evaluation, Outcome
+
+TABLE = DATA / "table_small.json.gz"
+
+
+def _invoke(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a study of the small recording."""
+    (tmp_path / "studies").mkdir()
+    study = f'kernel = "recording"\nproblems = ["recorded"]\ndevice = "replay:{TABLE}"\n'
+    (tmp_path / "studies" / "small.toml").write_text(study)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVOKERN_DB", raising=False)
+    return tmp_path
+
+
+def test_show_tells_why_nothing_was_measured(here: Path) -> None:
+    """Without a measured trial `show` lists the commonest reasons of failure; the report names what there is."""
+    _invoke("search", "small", "--trials", "40", "--sampler", "random")
+    with sqlite3.connect("evokern.db") as db:
+        db.execute("DELETE FROM evokern_trials WHERE outcome IN ('measured', 'duplicate')")
+        kinds = dict(db.execute("SELECT outcome, count(*) FROM evokern_trials GROUP BY 1"))
+    _, told, _ = _invoke("show")
+    rows = [line.split() for line in told.partition("commonest reasons")[2].splitlines()[2:]]
+    assert {row[1] for row in rows} == set(kinds)
+    assert sum(int(row[0]) for row in rows) == sum(kinds.values())
+    code, _, remarks = _invoke("report", "-o", "r.html")
+    assert (code, "no measured trial" in remarks, "`evokern show small --db evokern.db`" in remarks) == (2, True, True)
+
+
+def test_show_tells_why_candidates_failed_beside_the_best(here: Path) -> None:
+    """Also where something was measured each failing outcome has its commonest reasons, at most three."""
+    _invoke("search", "small", "--trials", "60", "--sampler", "random")
+    outcomes = json.loads(_invoke("show", "--json")[1])["outcomes"]
+    failed = {name for name, count in outcomes.items() if count} - {"measured", "duplicate", "slow"}
+    _, told, _ = _invoke("show")
+    rows = [line.split() for line in told.partition("commonest reasons")[2].partition("\n\n")[0].splitlines()[2:]]
+    kinds = [row[1] for row in rows]
+    assert failed == set(kinds) != set()
+    assert max(kinds.count(kind) for kind in kinds) <= 3
+
+
+def test_a_crash_is_told_in_lines() -> None:
+    """A finding names file and line, text, thread, memory and cause; a gate's report is words."""
+    finding = {
+        "kind": "out_of_bounds", "line": 17, "source": "y[i] = x;", "instruction": "st.global.f32 [%rd1], %f1",
+        "block": [1, 0, 0], "thread": [5, 0, 0], "address": 4096, "allocation": "y", "offset": 1200, "other_line": 0,
+        "count": 3, "hint": "An index runs past its array.",
+    }  # fmt: skip
+    told = "\n".join(finding_lines(finding, "kernel.cu"))
+    for part in (
+        "out of bounds at kernel.cu:17",
+        "y[i] = x;",
+        "block 1,0,0, thread 5,0,0",
+        "y, byte 1,200",
+        "An index",
+    ):
+        assert part in told
+    worst = {"output": "y", "index": [7], "got": "nan", "expected": 1.5, "allowed": 1e-3, "over": "inf", "bad": 2}
+    checks = {"guard_bytes": 0, "of_tolerance": {"normal": 0.25}}
+    report = {"relative_error": 0.5, "tolerance_spent": 0.1, "worst": {**worst, "input_set": "normal"}}
+    lines = list(gate_lines({"300": {**report, "input_sets": ["normal"], "runs": 2, "checks": checks}}))
+    assert lines[0] == "gate at 300: 2 runs, inputs normal"
+    assert "y[7]: nan, expected 1.5 within 0.001 (normal inputs), 2 elements" in lines[2]
+    assert "{" not in "".join(lines)
+
+
+def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
+    """The same command goes on where it stopped and says so; `show` tells the same as the search did."""
+    code, told, remarks = _invoke("search", "small", "--trials", "12", "--sampler", "random")
+    assert code == 0
+    assert "the trials are done" in told
+    assert re.search(r"^outcomes: .*\d+ measured", told, re.M)
+    assert remarks.splitlines()[1] == "searching: baseline recorded baseline 8.10 µs, no budget, 12 trials left"
+    code, told, remarks = _invoke("search", "small", "--trials", "15")
+    assert (
+        code,
+        bool(re.search(r"^resuming: \d+ trials, best \d\.\d\d µs, no budget, 3 trials left$", remarks, re.M)),
+    ) == (
+        0,
+        True,
+    )
+    code, told, _ = _invoke("show", "--json")
+    shown = json.loads(told)
+    keys = [
+        "study",
+        "device",
+        "predicted",
+        "trials",
+        "outcomes",
+        "rejections",
+        "elapsed_s",
+        "budget_s",
+        "baseline",
+        "best",
+        "limit",
+        "cost",
+        "control",
+    ]
+    assert list(shown) == keys
+    assert list(shown["best"]) == ["trial", "time_us", "ci95_us", "speedup", "config"]
+    assert shown["baseline"] == {"name": "recorded baseline", "time_us": 8.1}
+    code, told, _ = _invoke("show", "small", "--top", "2")
+    assert f"best: trial {shown['best']['trial']}, {shown['best']['time_us']:.2f} µs" in told
+    code, told, _ = _invoke("show", "--trial", str(shown["best"]["trial"]), "--json")
+    assert json.loads(told)["config"] == shown["best"]["config"]
+    code, told, _ = _invoke("resume", "--trials", "17", "--json")
+    assert (code, json.loads(told)["end"]) == (0, "trials")
+
+
+def test_a_search_that_beats_nothing_says_so(here: Path) -> None:
+    """A best that is slower than the baseline is told plainly, by the search and by `show`."""
+    import gzip
+
+    table = json.loads(gzip.decompress(TABLE.read_bytes()))
+    (here / "slow.json").write_text(json.dumps({**table, "baseline_us": 0.5}))
+    code, told, _ = _invoke("search", "small", "--trials", "5", "--device", "replay:slow.json", "--quiet")
+    assert (code, "nothing beat the baseline" in told) == (0, True)
+    assert "nothing beat the baseline" in _invoke("show")[1]
+
+
+def test_quiet_and_json_keep_stdout_clean(here: Path) -> None:
+    """`--quiet` leaves no remark; `--json` prints one object and nothing else."""
+    assert _invoke("search", "small", "--trials", "3", "--quiet")[2] == ""
+    code, told, remarks = _invoke("search", "small", "--trials", "4", "--json")
+    assert (code, json.loads(told)["study"], remarks) == (0, "small", "")
+
+
+def test_the_log_tells_every_trial(here: Path) -> None:
+    """`--log FILE` gets each trial with its outcome, whatever is shown."""
+    _invoke("search", "small", "--trials", "5", "--quiet", "--sampler", "random", "--log", "search.log")
+    numbers = re.findall(r"DEBUG evokern: trial (\d+) \w+: ", (here / "search.log").read_text())
+    assert json.loads(_invoke("show", "--json")[1])["trials"] == len(set(numbers)) == len(numbers)
+
+
+def test_a_table_of_no_trials_is_refused(here: Path) -> None:
+    """`show --top 0` is refused like every other count of nothing, instead of a header without a line below it."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, said, told = _invoke("show", "--top", "0")
+    assert (code, said) == (2, "")
+    assert "Invalid value for '--top'" in told
+    assert _invoke("show", "--top", "1")[0] == 0
+
+
+def test_fresh_keeps_the_old_study(here: Path) -> None:
+    """`--fresh` begins anew, names the old study NAME.1 and says so."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, _, remarks = _invoke("search", "small", "--trials", "2", "--fresh")
+    assert (code, "the earlier study is now small.1" in remarks) == (0, True)
+    assert _invoke("show", "small.1", "--json")[0] == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--sampler", "evoo"), "there is no sampler 'evoo': did you mean 'evo'?"),
+        (("--control", "rando"), "control = 'rando': did you mean 'random'?"),
+        (("--control", "random", "--sampler", "random"), "compares it with itself"),
+        (("--warm-start", "absent.json"), "absent.json"),
+        (("--extend", "5m"), "has no budget to extend"),
+        (("--device", "sim:l5"), "there is no chip 'l5'"),
+    ],
+)
+def test_a_refused_search_changes_nothing(here: Path, asked: tuple[str, ...], told: str) -> None:
+    """What cannot be searched as asked renames no study that is there, whether it begins anew or goes on."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    before = json.loads(_invoke("show", "small", "--json")[1])
+    for fresh in ((), ("--fresh",)):
+        code, _, remarks = _invoke("search", "small", *fresh, *asked)
+        assert (code, told in remarks or "begins anew" in remarks) == (2, True)
+        assert "the earlier study is now" not in remarks
+    assert json.loads(_invoke("show", "small", "--json")[1]) == before
+    assert _invoke("show", "small.1")[0] == 2
+
+
+def test_a_misspelt_sampler_is_named_before_what_changed(here: Path) -> None:
+    """On a study that exists already a sampler that does not is no reason to begin anew, and it makes no database."""
+    _invoke("search", "small", "--sampler", "evoo")
+    assert not (here / "evokern.db").exists()
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, _, told = _invoke("search", "small", "--sampler", "evoo")
+    assert (code, "did you mean 'evo'" in told, "--fresh" in told) == (2, True, False)
+
+
+def test_evaluated_trials_are_counted_apart(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--trials` counts what was evaluated, and so does what is said; duplicates and infeasible ones are apart."""
+    from dataclasses import replace
+    from itertools import count
+
+    from evokern.device.recorded.table import TableDevice, measured
+
+    met = count()
+    monkeypatch.setattr(TableDevice, "_recorded", lambda self, config: measured(5.0, f"code {next(met) // 2}"))
+    _, said, _ = _invoke("search", "small", "--trials", "9", "--sampler", "random")
+    outcomes = json.loads(_invoke("show", "--json")[1])["outcomes"]
+    others = outcomes["duplicate"] + outcomes["infeasible"]
+    assert others > 0
+    assert said.startswith(f"small: 9 trials evaluated (and {others} duplicate or infeasible); the trials are done")
+    assert ", 9 of 20 trials evaluated (and 3 duplicate or infeasible) |" in line(
+        replace(progress_told(), evaluated=9, trials_limit=20)
+    )
+
+
+@pytest.mark.thorough
+def test_more_time_does_not_help_where_the_trials_are_done(here: Path) -> None:
+    """`--extend` on a study that its trials end names the option that goes on."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, _, told = _invoke("resume", "--extend", "20s")
+    assert (code, "time alone does not help; --trials N" in told) == (2, True)
+    _invoke("resume", "--budget", "1h", "--quiet")
+    code, said, _ = _invoke("resume", "--extend", "20s")
+    assert (code, "more time alone does not help" in said, "--trials N" in said) == (0, True, True)
+
+
+def test_a_search_in_which_all_failed_ends_with_1(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was measured the answer is no: exit code 1, and the commonest reasons are said."""
+    from evokern.device.recorded.table import TableDevice
+
+    wrong = Evaluation(Outcome.WRONG, evidence={"check": "y differs from the reference"})
+    monkeypatch.setattr(TableDevice, "_recorded", lambda self, config: wrong)
+    code, said, _ = _invoke("search", "small", "--trials", "4", "--sampler", "random")
+    assert code == 1
+    assert "no candidate was measured" in said
+    assert "4 wrong: y differs from the reference" in said
+    assert _invoke("search", "small", "--json")[0] == 1
+
+
+def test_a_budget_that_ends_before_the_first_candidate_is_told(here: Path) -> None:
+    """Nothing failed where nothing was tried: what took the time is said, and how to go on."""
+    code, said, _ = _invoke("search", "small", "--budget", "0.0001s")
+    assert code == 0
+    assert "0 trials evaluated; the budget is used up (--extend 30m adds to it)" in said
+    assert "what comes before the first candidate took all of it: the start, baselines" in said
+
+
+def test_a_folder_is_no_database(here: Path) -> None:
+    """Reading commands say of a folder what a search says of it."""
+    told = [_invoke(command, "small", "--db", "studies")[2] for command in ("show", "search")]
+    assert all("studies is a folder; name a file with --db" in remarks for remarks in told)
+
+
+def test_a_recording_cannot_be_exported(here: Path) -> None:
+    """A study of a recording has no source, and export says so."""
+    _invoke("search", "small", "--trials", "3", "--quiet")
+    code, _, told = _invoke("export", "small")
+    assert (code, told) == (2, "evokern: study small was played from a recording, which has no source to export\n")
+    assert not (here / "best.cu").exists()
+
+
+@pytest.mark.thorough
+def test_an_interrupted_search_ends_with_130(here: Path) -> None:
+    """Ctrl-C ends a search in order, with exit code 130 and the way on; what was recorded stays."""
+    import signal
+    import time
+
+    command = [sys.executable, "-m", "evokern", "search", "small", "--budget", "1h", "--sampler", "random"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here)
+    assert process.stderr is not None
+    for told in process.stderr:
+        if told.startswith("searching"):
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted; nothing is lost, the same command or `evokern resume small --db evokern.db` goes on" in out
+    assert _invoke("show", "--json")[0] == 0
+
+
+@pytest.mark.thorough
+def test_a_terminal_gets_a_live_panel(here: Path) -> None:
+    """On a terminal the search draws a panel with what the issue of a search depends on, and leaves its result."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "evokern", "search", "small", "--trials", "400", "--sampler", "random"]
+    environment = {**os.environ, "COLUMNS": "110", "LINES": "40", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=follower, stderr=follower, cwd=here, env=environment)
+    os.close(follower)
+    text = b""
+    while select.select([leader], [], [], 30)[0]:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        text += chunk
+    os.close(leader)
+    assert process.wait(timeout=30) == 0
+    drawn = text.decode(errors="replace")
+    assert all(word in drawn for word in ("elapsed", "baseline", "outcomes", "champion", "trials a minute"))
+    assert "the trials are done" in drawn
+
+
+def test_the_line_tells_what_matters() -> None:
+    """One line: time, trials, best and speedup, rate, busy share, outcomes if there are any."""
+    from dataclasses import replace
+
+    expected = (
+        "1 min 15 s of 2 min 30 s, 12 trials | best 5.00 µs (trial 4), 1.80× the baseline | 811 trials/min | "
+        "device busy 62 % | 9 measured, 3 wrong"
+    )
+    assert expected == line(progress_told())
+    assert line(replace(progress_told(), outcomes={"measured": 0})).endswith("device busy 62 %")
+
+
+def test_lines_tell_the_last_failure_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no terminal a failure's reason follows a line of progress, but each one only once."""
+    from dataclasses import replace
+
+    now = [0.0]
+    monkeypatch.setattr("evokern.cli.panel.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sys.stderr", stream := io.StringIO())
+    watcher, first = Watcher(Output()), replace(progress_told(), event="trial")
+    for second, failure in ((0, "trial 11 wrong: output"), (30, "trial 11 wrong: output"), (32, "a"), (60, "b" * 999)):
+        now[0] = float(second)
+        watcher(replace(first, last_failures=(failure,)))
+    told = [text for text in stream.getvalue().splitlines() if text.startswith("  last failure")]
+    assert told[0] == "  last failure: trial 11 wrong: output"
+    assert (len(told), told[1].startswith("  last failure: bbb"), len(told[1]) < 200) == (2, True, True)
+
+
+def test_predicted_times_are_labelled() -> None:
+    """Times of a simulated device never look measured."""
+    from dataclasses import replace
+
+    assert "5.00 µs predicted (trial 4)" in line(replace(progress_told(), predicted=True))
+
+
+def test_a_predicted_trial_is_labelled(tmp_path: Path) -> None:
+    """The first line of a trial says that its time is predicted, though its outcome is the one of measured trials."""
+    write_study(tmp_path / "p.db", 3, predicted=True)
+    told = _invoke("show", "--trial", "0", "--db", str(tmp_path / "p.db"))[1].splitlines()[0]
+    assert re.search(r": measured, \d+\.\d+ µs predicted$", told)
+
+
+def test_the_panel_tells_more() -> None:
+    """The panel adds what was turned away, the champion's genes and the last failures."""
+    from rich.console import Console
+
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(panel(progress_told()))
+    text = console.export_text()
+    for told in ("44 shared_memory_per_block", "TILE=64", "trial 11 wrong: output", "62 %", "SDPA 9.00 µs"):
+        assert told in text

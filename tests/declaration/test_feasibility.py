@@ -1,0 +1,230 @@
+"""Feasibility names the violated constraint with what was needed and what there is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evokern import (
+    Constraint,
+    Kernel,
+    Launch,
+    Mutation,
+    Need,
+    Parameter,
+    ProblemField,
+    Tensor,
+    Tolerance,
+    VectorAccess,
+    Workload,
+    divides,
+    i32,
+)
+from evokern.declaration.feasibility import check, feasible_space
+from evokern.declaration.space import Relieves, Space
+from evokern.errors import DeviceError, KernelError, SpaceError
+from evokern.hardware.profiles import CHIPS, chip, limits_for
+
+
+def _kernel(**changes: object) -> Kernel:
+    workload = Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
+        reference=lambda p, t: {"y": 2 * t["x"]},
+        tolerance={"y": Tolerance(1e-6, 1e-6)},
+        flops=lambda p: p.N,
+        bytes=lambda p: 8 * p.N,
+    )
+    settings: dict[str, object] = {
+        "name": "double",
+        "genes": (
+            Mutation("LOADS", ("scalar", "vector16", "bulk"), min_compute_capability={"bulk": (9, 0)}),
+            Parameter("THREADS", (128, 256, 2048), default=256),
+            Parameter("TILE", (32, 48, 64), default=64),
+            Parameter("STAGES", (1, 2, 4), when={"LOADS": ("vector16", "bulk")}),
+            Parameter("MIN_BLOCKS", (1, 8, 32)),
+        ),
+        "fields": (ProblemField("N"),),
+        "launches": lambda c, p: [
+            Launch(
+                "double_it", -(-p.N // c.TILE), c.THREADS, ("x", "y", i32(p.N)),
+                shared_bytes=c.STAGES * c.TILE * 1024, min_blocks=c.MIN_BLOCKS,
+            )
+        ],
+        "workload": workload,
+        "constraints": (Constraint("tile_divides", lambda c, p: divides(c.TILE, p.N), "no tails"),),
+        "vector_accesses": lambda c, p: (
+            [VectorAccess("x", 16, (p.N * 4,))] if c["LOADS"] == "vector16" else []
+        ),
+    }  # fmt: skip
+    return Kernel(**(settings | changes))  # type: ignore[arg-type]
+
+
+def _violation(kernel: Kernel, n: int, on: str = "l4", **genes: int | str) -> tuple[str, float, float] | None:
+    config = kernel.space.with_changes(kernel.space.default(), genes)
+    found = check(kernel, config, [kernel.problem({"N": n})], chip(on))
+    return (found.constraint, found.needed, found.available) if found else None
+
+
+@pytest.mark.parametrize(
+    ("n", "genes", "expected"),
+    [
+        (192, {}, None),
+        (100, {}, ("tile_divides", 36, 0)),
+        (192, {"THREADS": 2048}, ("block_extent", 2048, 1024)),
+        (192, {"LOADS": "vector16", "STAGES": 2}, ("shared_memory_per_block", 131072, 101376)),
+        (192, {"MIN_BLOCKS": 8, "TILE": 32}, ("shared_memory_per_sm", 270336, 102400)),
+        (192, {"LOADS": "bulk"}, ("compute_capability", 9.0, 8.9)),
+        (33 * 2, {"LOADS": "vector16", "TILE": 32}, ("tile_divides", 2, 0)),
+    ],
+)
+def test_each_limit_is_named_with_needed_and_available(
+    n: int, genes: dict[str, int | str], expected: tuple[str, float, float] | None
+) -> None:
+    """A rejected candidate names the constraint, what it needed and what there is."""
+    assert _violation(_kernel(), n, **genes) == expected
+
+
+def test_misaligned_vector_rows_are_infeasible() -> None:
+    """A 16-byte access over a stride that is no multiple of 16 is refused before the compile."""
+    kernel = _kernel(constraints=())
+    assert _violation(kernel, 33, LOADS="vector16", TILE=32) == ("vector_alignment", 4, 0)
+    assert _violation(kernel, 32, LOADS="vector16", TILE=32) is None
+
+
+def test_launch_bounds_are_held_against_the_sm() -> None:
+    """Resident blocks that launch bounds promise must exist."""
+    kernel = _kernel(launches=lambda c, p: [Launch("k", 1, c.THREADS, (), min_blocks=c.MIN_BLOCKS)])
+    assert _violation(kernel, 192, MIN_BLOCKS=32) == ("blocks_per_sm", 32, 24)
+    assert _violation(kernel, 192, MIN_BLOCKS=8) == ("threads_per_sm", 2048, 1536)
+    assert _violation(kernel, 192, "h200", MIN_BLOCKS=8) is None
+
+
+def test_limits_of_another_chip_and_single_overrides() -> None:
+    """`limits` lowers a chip's limits; it can never raise them."""
+    h200 = chip("h200")
+    assert limits_for(h200, {"chip": "l4"}).shared_bytes_per_block == 101_376
+    assert limits_for(h200, {"shared_bytes_per_block": 49_152}).shared_bytes_per_block == 49_152
+    with pytest.raises(DeviceError, match="not between 1 and"):
+        limits_for(chip("l4"), {"shared_bytes_per_block": 232_448})
+    with pytest.raises(DeviceError, match="did you mean 'shared_bytes_per_block'"):
+        limits_for(h200, {"shared_bytes_per_blok": 1})
+    with pytest.raises(DeviceError, match="known: l4"):
+        chip("l5x")
+
+
+def test_a_constraint_that_raises_names_itself_and_the_candidate() -> None:
+    """A fault in a declared function is the kernel author's, and says which function and candidate."""
+    broken = _kernel(constraints=(Constraint("bad", lambda c: 1 // 0 == 0, "never"),))
+    with pytest.raises(KernelError, match=r"constraint bad raised ZeroDivisionError: .* for \{'LOADS': 'scalar', "):
+        _violation(broken, 192)
+
+
+def test_every_chip_rate_has_a_source() -> None:
+    """No number of a chip stands without its source."""
+    wanted = {"sms", "clock_mhz", "l2_bytes", "dram_bytes_per_s", "tensor_flops_per_clock", "l2_bytes_per_clock_per_sm"}
+    limits = {"shared_bytes_per_block", "shared_bytes_per_sm", "registers_per_sm", "threads_per_sm", "blocks_per_sm"}
+    for profile in CHIPS.values():
+        assert (wanted | limits) - profile.sources.keys() == set()
+
+
+def test_tensor_rates_reproduce_the_published_figures() -> None:
+    """SMs × clock × rate gives the vendor's dense fp16 figure."""
+    published = {"l4": 121e12, "rtx4090": 330.3e12, "a100": 312e12}
+    for name, figure in published.items():
+        profile = chip(name)
+        rate = profile.sms * profile.clock_mhz * 1e6 * profile.tensor_peak_flops_per_clock
+        assert rate == pytest.approx(figure, rel=0.01)
+
+
+def test_narrowed_genes_and_unknown_ones() -> None:
+    """A study may narrow genes; unknown genes and values are named."""
+    kernel = _kernel()
+    problems = [kernel.problem({"N": 192})]
+    space = feasible_space(kernel, problems, chip("l4"), {"THREADS": (128,), "loads": ("scalar",)})
+    assert {c.THREADS for c in space.grid()} == {128}
+    assert space.default().THREADS == 128
+    with pytest.raises(SpaceError, match="did you mean 'THREADS'"):
+        feasible_space(kernel, problems, chip("l4"), {"THREAD": (128,)})
+    with pytest.raises(SpaceError, match="cannot be '100'"):
+        feasible_space(kernel, problems, chip("l4"), {"THREADS": (100,)})
+
+
+@given(st.integers(0, 2**32))
+def test_canonical_configurations_are_fixed_points(seed: int) -> None:
+    """Drawn configurations are canonical, and their neighbours are different and canonical."""
+    space = _kernel().space
+    config = space.draw(random.Random(seed))
+    assert space.canonical(config) == config
+    for other in space.neighbours(config):
+        assert other != config
+        assert space.canonical(other) == other
+
+
+def test_grid_lists_each_distinct_configuration_once() -> None:
+    """Inactive genes do not multiply the grid."""
+    space = _kernel().space
+    cells = list(space.grid())
+    assert len(cells) == len(set(cells)) == (1 + 3 + 3) * 3 * 3 * 3
+    assert Space(space.genes, table=tuple(cells[:5])).feasible(cells[5]) is False
+
+
+def test_need_holds_up_to_what_is_available() -> None:
+    """Equal is enough."""
+    assert (Need(4, 4).holds, Need(5, 4).holds) == (True, False)
+
+
+@given(st.integers(0, 2**32))
+def test_the_quick_answer_is_the_explained_one(seed: int) -> None:
+    """What samplers ask in bulk agrees with `check`, which names the constraint."""
+    kernel = _kernel()
+    problems = [kernel.problem({"N": 192}), kernel.problem({"N": 96})]
+    space = feasible_space(kernel, problems, chip("l4"))
+    config = space.draw(random.Random(seed))
+    assert space.feasible(config) == (check(kernel, config, problems, chip("l4")) is None)
+
+
+def test_a_constraint_that_raises_is_named_in_the_quick_answer_too() -> None:
+    """Samplers learn of a broken constraint by its name."""
+    broken = _kernel(constraints=(Constraint("bad", lambda c: 1 // 0 == 0, "never"),))
+    space = feasible_space(broken, [broken.problem({"N": 192})], chip("l4"))
+    with pytest.raises(KernelError, match="constraint bad raised ZeroDivisionError"):
+        space.feasible(space.default())
+
+
+def test_violations_read_naturally() -> None:
+    """A remainder is no thing that one has, and what is used up is too much of it."""
+    from evokern.declaration.feasibility import Violation
+
+    said = [
+        str(Violation("whole_vectors", 1, 0, "a tail", "remainder")),
+        str(Violation("row_registers", 0, -8, "it spills", "registers")),
+        str(Violation("warps", 16, 8, "too small", "warps")),
+    ]
+    assert said == [
+        "whole_vectors: remainder 1, must be 0 (a tail)",
+        "row_registers: 8 registers too many (it spills)",
+        "warps: needs 16 warps, has 8 warps (too small)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("relieves", "told"),
+    [
+        (("memmory",), "gene G relieves 'memmory': did you mean 'memory'"),
+        ("memory", r'write relieves=\("memory",\)'),
+        ({"memory": 0}, "gene G relieves memory with weight 0; give 1, 2"),
+    ],
+)
+def test_what_a_gene_relieves_is_a_cause_that_is_known(relieves: Relieves, told: str) -> None:
+    """A misspelt cause, a bare word and a weight that says nothing are refused where the gene is declared."""
+    with pytest.raises(SpaceError, match=told):
+        Parameter("G", (1, 2), relieves=relieves)
+
+
+def test_what_genes_relieve_is_no_part_of_the_space() -> None:
+    """Genes that differ in it alone are the same genes: a study goes on where a declaration adds it."""
+    assert Parameter("G", (1, 2), relieves=("memory", "launch")).relieves == {"memory": 1, "launch": 1}
+    assert Parameter("G", (1, 2), relieves={"memory": 2}) == Parameter("G", (1, 2))

@@ -1,0 +1,78 @@
+"""A candidate's program is its source as it is plus macros."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evokern import Kernel, Launch, Mutation, Parameter, ProblemField, Tensor, Tolerance, Workload
+from evokern.declaration.render import render
+from evokern.errors import KernelError
+
+
+def _kernel(folder: Path, **changes: object) -> Kernel:
+    (folder / "kernel.cu").write_text('#include "tile.cuh"\n__global__ void k() {}\n')
+    (folder / "tile.cuh").write_text("// tile\n")
+    (folder / "reference.h").write_text("// reference\n")
+    workload = Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
+        reference=lambda p, t: {"y": t["x"]},
+        tolerance={"y": Tolerance(0, 0)},
+        flops=lambda p: 0,
+        bytes=lambda p: 8 * p.N,
+    )
+    settings: dict[str, object] = {
+        "name": "k",
+        "genes": (Mutation("LOADS", ("scalar", "cp.async")), Parameter("TILE", (32, 64))),
+        "fields": (ProblemField("N"),),
+        "launches": lambda c, p: [Launch("k", 1, c.TILE, ("x", "y")), Launch("k", 2, c.TILE, ("x", "y"))],
+        "workload": workload,
+        "macros": lambda c, p: {"N_STATIC": p.N},
+        "options": ("--use_fast_math",),
+        "folder": folder,
+    }
+    return Kernel(**(settings | changes))  # type: ignore[arg-type]
+
+
+def test_named_choices_arrive_as_numbered_constants(tmp_path: Path) -> None:
+    """`LOADS=cp.async` becomes a constant the source can compare with."""
+    kernel = _kernel(tmp_path)
+    config = kernel.space.with_changes(kernel.space.default(), {"loads": "cp.async"})
+    rendered = render(kernel, config, kernel.problem("7"))
+    assert rendered.macros == {
+        "LOADS_SCALAR": "0", "LOADS_CP_ASYNC": "1", "LOADS": "LOADS_CP_ASYNC", "TILE": "32", "N_STATIC": "7",
+    }  # fmt: skip
+    assert rendered.options[-1] == "--use_fast_math"
+    assert rendered.entries == ("k",)
+
+
+def test_headers_travel_with_the_source_but_the_reference_does_not(tmp_path: Path) -> None:
+    """The compile key sees every header that the device code can include."""
+    rendered = render(_kernel(tmp_path), _kernel(tmp_path).space.default(), _kernel(tmp_path).problem("7"))
+    assert rendered.headers == {"tile.cuh": "// tile\n"}
+
+
+def test_a_problem_macro_cannot_hide_a_gene(tmp_path: Path) -> None:
+    """A macro with a gene's name would make the gene change nothing."""
+    kernel = _kernel(tmp_path, macros=lambda c, p: {"TILE": 1})
+    with pytest.raises(KernelError, match="macro TILE is a gene already"):
+        render(kernel, kernel.space.default(), kernel.problem("7"))
+
+
+def test_problem_text_is_positional_then_named(tmp_path: Path) -> None:
+    """Shapes read as the field writes them, and errors say what the kernel takes."""
+    kernel = _kernel(
+        tmp_path, fields=(ProblemField("N"), ProblemField("D", (64, 128)), ProblemField("causal", (0, 1), 0))
+    )
+    assert dict(kernel.problem("7, 64")) == {"N": 7, "D": 64, "causal": 0}
+    assert dict(kernel.problem("7,128,causal=true")) == {"N": 7, "D": 128, "causal": 1}
+    for text, message in {
+        "7,96": "D=96 is not supported; it takes 64, 128",
+        "0,64": "N=0 is out of range",
+        "7": "lacks D",
+        "7,64,width=3": "no problem field 'width'",
+        "seven,64": "N='seven' is no whole number",
+    }.items():
+        with pytest.raises(KernelError, match=message):
+            kernel.problem(text)

@@ -1,0 +1,50 @@
+"""What a baseline gets, and when it is prepared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evokern.declaration.kernel import Baseline, Inputs, Problem
+from evokern.device.gpu import baselines as _baselines
+from evokern.device.gpu.baselines import BaselineRunner, runs_as
+from evokern.gate.check import Call
+
+
+def _doubling(prepared: list[Inputs]) -> Baseline:
+    """A baseline that starts from halves, and notes each time that they are made."""
+
+    def prepare(problem: Problem, inputs: Inputs) -> Inputs:
+        prepared.append({"x": inputs["x"].half()})
+        return prepared[-1]
+
+    return Baseline("twice", lambda problem, inputs: {"y": (2 * inputs["x"]).float()}, prepare)
+
+
+def test_what_is_timed_starts_from_prepared_inputs() -> None:
+    """Inputs are prepared once, before the first timed call, however often that runs."""
+    prepared: list[Inputs] = []
+    call = runs_as(_doubling(prepared), Problem({"N": 4}), {"x": torch.ones(4), "y": torch.empty(4)})
+    assert len(prepared) == 1
+    call()
+    call()
+    assert len(prepared) == 1
+
+
+def test_the_check_prepares_the_inputs_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer that the gate judges follows the inputs of its own call, never those of an earlier one."""
+    monkeypatch.setattr(_baselines, "finish", lambda *limits: None)
+    prepared: list[Inputs] = []
+    runner = BaselineRunner(_doubling(prepared), Problem({"N": 4}), hang_s=1.0)
+    calls = [Call((), {"x": torch.full((4,), float(n)), "y": torch.empty(4)}) for n in (1, 2)]
+    runner.run(calls)
+    calls[0].arguments["x"].fill_(8.0)
+    runner.run(calls)
+    assert [call.arguments["y"].tolist() for call in calls] == [[16.0] * 4, [4.0] * 4]
+    assert all(inputs["x"].dtype == torch.float16 for inputs in prepared)
+
+
+def test_without_preparation_the_inputs_are_the_workloads_own() -> None:
+    """Most baselines take what the kernel takes."""
+    inputs = {"x": torch.ones(2)}
+    assert Baseline("same", lambda p, t: t).given(Problem({"N": 2}), inputs) is inputs

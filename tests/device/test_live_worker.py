@@ -1,0 +1,221 @@
+"""What the worker of a GPU says of the exploit suite: everywhere on a stand-in for the GPU, with `-m gpu` on one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulated_gpu import evaluated, worker
+from exploit_checks import EMULATED, LIVE, Way
+
+from evokern.compile.build import Target, build
+from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.records import Built
+from evokern.declaration.kernel import Problem
+from evokern.declaration.space import Config
+from evokern.exploits import CASES, SuiteResult, run_cases
+from evokern.exploits.cases import BY_NAME
+from evokern.exploits.suite import PROBLEMS, problems_of, suite_kernel, suite_study
+from evokern.gate import Call, Gate
+from evokern.gate.bench import Bench
+from evokern.gate.tail_risk import MARGINAL
+from evokern.gate.verdict import judge
+from evokern.hardware.profiles import Profile, chip
+from evokern.study.discovery import WorkerContext
+from evokern.study.settings import GateSettings
+from evokern.study.trial import Evaluation
+
+KERNEL = suite_kernel()
+STUDY = suite_study("gpu")
+L4 = chip("l4")
+SMALL = tuple(KERNEL.problem(text) for text in ("136,128,16", "9,20,18"))
+HARDWARE = frozenset(
+    {
+        *("cheat_race", "cheat_uninitialised_shared", "cheat_unordered_blocks", "cheat_noise"),  # chance
+        *("cheat_reads_outside", "cheat_writes_outside", "cheat_writes_past_input"),  # what lies beside a buffer
+        *("cheat_never_ends", "cheat_skips_after_warmup", "cheat_skips_two_of_three"),  # long runs
+        "cheat_tuned_to_pass",  # a million elements
+    }
+)
+"""Cases that take a GPU."""
+STATEFUL = (
+    *("honest_constant_table", "honest_module_scratch", "honest_last_block_adds", "honest_resetting_tickets"),
+    *("honest_reads_own_output", "honest_few_errors"),
+)
+"""Honest cases that a worker could get wrong: with state, or with errors to be seen."""
+CRASHES = frozenset({"cheat_misaligned", "cheat_never_ends"})
+"""Cases after which a context cannot be used."""
+
+
+def built(config: Config, problems: tuple[Problem, ...], profile: Profile) -> Built:
+    made = build(KERNEL, config, problems, Target(profile, CompileCache(default_directory())))
+    assert isinstance(made, Built), made.reason
+    return made
+
+
+def emulated(patch: pytest.MonkeyPatch, turn: Path, *names: str, **gate: Any) -> SuiteResult:
+    """Run cases on the worker of a GPU, with the PTX machine in the GPU's place."""
+    study = replace(STUDY, gate=replace(STUDY.gate, **gate))
+    here = worker(patch, KERNEL, SMALL, study, L4, turn)
+
+    def evaluate(config: Config) -> Evaluation:
+        return evaluated(here, config, built(config, SMALL, L4))
+
+    return run_cases((BY_NAME[name] for name in names), evaluate, "gpu", "emulated")
+
+
+@pytest.mark.thorough
+def test_the_worker_of_a_gpu_gets_every_case_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The live device's own code catches every cheat by the check meant for it on a GPU, and passes honest kernels."""
+    cheats = [case.name for case in CASES if case.checks("gpu") and case.name not in HARDWARE]
+    assert len(cheats) >= 18
+    found = emulated(monkeypatch, tmp_path / "turn", *cheats, *STATEFUL)
+    assert json.dumps(found.as_dict())
+    assert [one.as_dict() for one in (*found.missed, *found.rejected)] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "take_out", "cheats"), EMULATED, ids=[row[0] for row in EMULATED])
+def test_every_check_of_the_worker_has_a_cheat_that_only_it_catches(
+    name: str, take_out: Way, cheats: Iterable[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a check taken out of the live device's code its cheats pass."""
+    if callable(take_out):
+        take_out(monkeypatch)
+    weakened = emulated(monkeypatch, tmp_path / "turn", *cheats, **({} if callable(take_out) else take_out))
+    assert [one.caught_by for one in weakened.results] == ["" for _ in cheats]
+
+
+# ------------------------------------------------------------------------------------- the problem that a GPU checks
+
+
+@dataclass
+class Sums:
+    """Right sums of fp32, a term after the other, as the suite's kernels make them: a product of two fp16 is exact."""
+
+    def run(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            x, w, y = (call.arguments[name] for name in ("x", "w", "y"))
+            left, right = x.float(), w.float()
+            y.zero_()
+            for k in range(left.shape[1]):
+                y.addcmul_(left[:, k : k + 1], right[k : k + 1, :])
+
+
+Off = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class Redrawn:
+    """Puts errors on the reference of new inputs."""
+
+    bench: Bench
+    off: Off
+
+    def run(self, calls: Sequence[Call]) -> None:
+        self.bench.answer_by_reference()
+        for call in calls:
+            y = call.arguments["y"]
+            y.copy_(self.off(y, torch.rand(y.shape).clamp_min(1e-12)))
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[tuple[Gate, Mapping[str, Any], torch.Tensor]]:
+    """The gate at the suite's large problem on large inputs, the tensors there, and right sums."""
+    problem, config = problems_of(KERNEL)[0], KERNEL.space.default()
+    gate = Gate(KERNEL, problem, GateSettings(input_sets=("large",), runs=1), torch.device("cpu"))
+    tensors = KERNEL.workload.tensors(problem, config)
+    verdict = gate.check(Sums(), KERNEL.launches(config, problem), tensors)
+    assert verdict.passed, verdict.evidence
+    yield gate, tensors, gate.bench(tensors, ("large",), 1).outputs()["y"].clone()
+
+
+def spent(right: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+    return right + 0.75 * (0.5 + 2e-3 * right.abs())
+
+
+def tuned(right: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+    return right + (-0.07 * chance.log()).clamp_max(0.985) * (0.5 + 2e-3 * right.abs())
+
+
+@pytest.mark.parametrize(("off", "check"), [(spent, "tolerance_spent"), (tuned, "margin")])
+def test_cheats_are_told_apart_at_the_large_problem(
+    off: Off, check: str, large: tuple[Gate, Mapping[str, Any], torch.Tensor]
+) -> None:
+    """Among a million honest roundings errors on purpose are still caught by the check that is meant for them."""
+    gate, tensors, right = large
+    bench = gate.bench(tensors, ("large",), 1)
+    chance = torch.rand(right.shape, generator=torch.Generator().manual_seed(7)).clamp_min(1e-12)
+    bench.outputs()["y"].copy_(off(right, chance))
+    verdict = judge(bench, bench.verify(), deterministic=True, problem=gate.problem)
+    again = Redrawn(bench, off)
+    assert gate.borne_out(verdict, again, (), tensors).evidence["check"] == check
+
+
+def test_right_sums_keep_clear_of_the_tolerance(large: tuple[Gate, Mapping[str, Any], torch.Tensor]) -> None:
+    """A million right sums of 1,024 large products stay within half of the tolerance: none fails by chance."""
+    gate, tensors, right = large
+    bench = gate.bench(tensors, ("large",), 1)
+    bench.outputs()["y"].copy_(right)
+    assert float(bench.errors("y", 0).max()) < MARGINAL
+
+
+# -------------------------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Callable[..., SuiteResult]:
+    """Run cases on the worker of the first GPU, in this process."""
+    from evokern.device.gpu.jobs import Evaluate, GpuSettings
+    from evokern.device.gpu.profile import live_gpu
+    from evokern.device.gpu.worker import GpuWorker
+
+    profile = live_gpu(0).profile
+
+    def run(turn: Path, *names: str, **gate: Any) -> SuiteResult:
+        turn.touch()
+        strict = replace(STUDY.gate, **gate)
+        context = WorkerContext(KERNEL.folder, problems_of(KERNEL), profile)
+        settings = GpuSettings(context, strict, STUDY.timing, 0, turn, KERNEL.space.default())
+        here = GpuWorker(settings)
+
+        def evaluate(config: Config) -> Evaluation:
+            answer = here.handle(Evaluate(config, built(config, problems_of(KERNEL), profile), None))
+            assert isinstance(answer, Evaluation)
+            return answer
+
+        return run_cases((BY_NAME[name] for name in names), evaluate, "gpu", profile.model)
+
+    return run
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("name", "take_out", "cheats"), LIVE, ids=[row[0] for row in LIVE])
+def test_every_check_on_a_gpu_has_a_cheat_that_only_it_catches(
+    name: str,
+    take_out: Way,
+    cheats: Iterable[str],
+    gpu: Callable[..., SuiteResult],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """With a check taken out its cheats pass on the GPU too; with it in they are caught."""
+    strong = gpu(tmp_path / "turn", *cheats)
+    assert [one.as_dict() for one in strong.missed] == []
+    if callable(take_out):
+        take_out(monkeypatch)
+    weakened = gpu(tmp_path / "turn", *cheats, **({} if callable(take_out) else take_out))
+    assert [one.as_dict() for one in weakened.results if one.caught_by] == []
+
+
+def test_the_suite_has_problems_that_need_a_gpu() -> None:
+    """The first problem is one that only a GPU checks in full; cases named as hardware's or as crashing exist."""
+    assert PROBLEMS[0] == "1024,1024,1024"
+    assert set(BY_NAME) >= HARDWARE | CRASHES
+    assert not any(name in CRASHES for row in LIVE for name in row[2])

@@ -1,0 +1,203 @@
+"""The pipeline of the live and the simulated device: every candidate answered once, whatever its workers do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from evokern.compile.records import Built
+from evokern.declaration.space import Config
+from evokern.device._pipeline import CompiledRequest, Pipeline, run_alone
+from evokern.device.contract import Request
+from evokern.errors import InternalError, KernelError
+from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(preload=("worker_handlers",))
+    yield server
+    server.close()
+
+
+def job_of(work: CompiledRequest) -> tuple[int, Config]:
+    return work.number, work.request.config
+
+
+class Rig:
+    """A pipeline over the tests' compilers and executor."""
+
+    def __init__(self, server: ForkServer, known: dict[str, Any] | None = None, compilers: int = 3) -> None:
+        self.compilers = WorkerPool(server, WorkerSpec("worker_handlers:Compiler", None), size=compilers)
+        self.executors = WorkerPool(server, WorkerSpec("worker_handlers:Executor", None), size=1, spares=1, depth=2)
+        self.pipeline = Pipeline(
+            self.compilers, self.executors, job=job_of, deadline_s=0.6, known=known or {}, hang_s=0.5
+        )
+        self.pipeline.begin()
+
+    def answers(self, *configs: dict[str, Any]) -> dict[int, Evaluation]:
+        for number, config in enumerate(configs):
+            self.pipeline.submit(Request(number, Config({"KIND": "good", "CODE": number, **config})))
+        found: dict[int, Evaluation] = {}
+        end = time.monotonic() + 30
+        while len(found) < len(configs) and time.monotonic() < end:
+            for answer in self.pipeline.poll(1.0):
+                assert answer.number not in found
+                found[answer.number] = answer.evaluation
+        return found
+
+    def close(self) -> None:
+        self.pipeline.close()
+        self.compilers.close()
+        self.executors.close()
+
+
+@pytest.fixture
+def rig(server: ForkServer) -> Iterator[Rig]:
+    rig = Rig(server)
+    yield rig
+    rig.close()
+
+
+def test_every_outcome_comes_back_and_the_rest_goes_on(rig: Rig) -> None:
+    """A refused compile, a dead compiler, a crash, a hang, a dead worker and a wrong answer are outcomes."""
+    kinds = ["good", "refused", "compiler_dies", "poisons", "good", "hangs", "dies", "wrong", "good"]
+    found = rig.answers(*({"KIND": kind} for kind in kinds))
+    expected = "measured compile_error compile_error crashed measured hung crashed wrong measured"
+    assert " ".join(found[n].outcome for n in range(9)) == expected
+    assert found[3].evidence["error"] == "CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert found[5].evidence["limit_s"] == 0.5
+    assert found[6].evidence["error"] == "worker process killed by SIGKILL"
+    assert "SIGSEGV" in found[2].evidence["message"]
+    assert (found[0].fingerprint, found[0].compile_s, found[0].resources[0].registers) == ("code 0", 0.25, 32)
+    assert rig.pipeline.busy_s() == pytest.approx(sum(found[n].device_s for n in range(9)))
+
+
+def test_the_smallest_trial_owns_what_several_share(rig: Rig) -> None:
+    """Equal programs are executed once; the owner is the smallest number though its compile was the slowest."""
+    found = rig.answers(
+        {"CODE": 7, "COMPILE_MS": 400}, {"CODE": 7, "COMPILE_MS": 100}, {"CODE": 7}, {"CODE": 8}, {"CODE": 7}
+    )
+    assert found[0].outcome is Outcome.MEASURED
+    assert [found[n].outcome for n in (1, 2, 4)] == [Outcome.DUPLICATE] * 3
+    assert {found[n].evidence["duplicate_of"] for n in (1, 2, 4)} == {0}
+    assert {found[n].time_us for n in (0, 1, 2, 4)} == {12.0}
+    assert rig.pipeline.busy_s() == pytest.approx(0.2)
+
+
+def test_a_smaller_number_still_compiling_holds_back_only_the_answer(rig: Rig) -> None:
+    """While trial 0 compiles, trial 1 is executed; its answer waits, since trial 0 could be the same program."""
+    rig.pipeline.submit(Request(0, Config({"KIND": "good", "CODE": 1, "COMPILE_MS": 700})))
+    rig.pipeline.submit(Request(1, Config({"KIND": "good", "CODE": 2})))
+    end = time.monotonic() + 5
+    while rig.pipeline.busy_s() == 0 and time.monotonic() < end:
+        assert rig.pipeline.poll(0.02) == []
+    assert rig.pipeline.busy_s() > 0
+    numbers: list[int] = []
+    while len(numbers) < 2 and time.monotonic() < end:
+        numbers += [answer.number for answer in rig.pipeline.poll(1.0)]
+    assert sorted(numbers) == [0, 1]
+
+
+def test_what_failed_once_fails_again_without_running(rig: Rig) -> None:
+    """A duplicate of a wrong or crashed candidate has that outcome, and names the trial that was executed."""
+    found = rig.answers(*({"KIND": kind, "CODE": code} for kind, code in 2 * [("wrong", 5), ("poisons", 6)]))
+    assert [found[n].outcome for n in (2, 3)] == [Outcome.WRONG, Outcome.CRASHED]
+    assert found[2].evidence == {"check": "tolerance", "duplicate_of": 0}
+    assert found[3].evidence == {"error": "CUDA_ERROR_ILLEGAL_ADDRESS", "duplicate_of": 1}
+    assert [found[n].device_s for n in (2, 3)] == [0, 0]
+
+
+def test_programs_of_earlier_sessions_are_not_run_again(server: ForkServer) -> None:
+    """A fingerprint that the study knows answers at once with the trial that had it."""
+    rig = Rig(server, {"code 3": (1234, Evaluation(Outcome.MEASURED, 5.0, fingerprint="code 3"))})
+    found = rig.answers({"CODE": 3}, {"CODE": 4})
+    assert (found[0].outcome, found[0].time_us) == (Outcome.DUPLICATE, 5.0)
+    assert found[0].evidence["duplicate_of"] == 1234
+    assert found[1].outcome is Outcome.MEASURED
+    rig.close()
+
+
+def test_a_kernel_folder_that_raises_ends_the_search_with_its_message(rig: Rig) -> None:
+    """What the user must mend comes out of `poll`."""
+    rig.pipeline.submit(Request(0, Config({"KIND": "unsound", "CODE": 0})))
+    with pytest.raises(KernelError, match="launches raised"):
+        for _ in range(50):
+            rig.pipeline.poll(0.2)
+
+
+def test_a_fault_of_the_executor_is_excused_but_not_a_series(rig: Rig) -> None:
+    """One candidate that makes the executor stumble is recorded as crashed; three in a row end the search."""
+    found = rig.answers({"KIND": "broken"}, {"KIND": "good"}, {"KIND": "broken"})
+    assert [found[n].outcome for n in range(3)] == ["crashed", "measured", "crashed"]
+    assert "ValueError: a bug" in found[0].evidence["error"]
+    with pytest.raises(InternalError, match="a bug"):
+        for number in (3, 4, 5):
+            rig.pipeline.submit(Request(number, Config({"KIND": "broken", "CODE": number})))
+        for _ in range(20):
+            rig.pipeline.poll(0.2)
+
+
+def kept_at_work(server: ForkServer) -> float:
+    """Run 64 candidates of 18 ms each for a caller that thinks 14 ms about each; return the executor's busy share."""
+    compilers = WorkerPool(server, WorkerSpec("worker_handlers:Compiler", None), size=6)
+    executors = WorkerPool(server, WorkerSpec("worker_handlers:Executor", None), size=1, depth=3)
+    compilers.wait_ready(6)
+    executors.wait_ready()
+    pipeline = Pipeline(compilers, executors, job=whole_job_of, deadline_s=5.0, known={})
+    pipeline.begin()
+    submitted, answered = 0, 0
+    began = time.perf_counter()
+    while answered < 64:
+        if submitted < min(64, answered + 24):
+            thinks_until = time.perf_counter() + 0.014
+            while time.perf_counter() < thinks_until:
+                pass
+            pipeline.submit(Request(submitted, Config({"KIND": "good", "CODE": submitted, **DURATIONS})))
+            submitted += 1
+        answered += len(pipeline.poll(0.0 if submitted < min(64, answered + 24) else 0.1))
+    share = 64 * DURATIONS["RUN_MS"] / 1000 / (time.perf_counter() - began)
+    pipeline.close()
+    compilers.close()
+    executors.close()
+    return share
+
+
+DURATIONS = {"COMPILE_MS": 60, "RUN_MS": 18}
+
+
+def whole_job_of(work: CompiledRequest) -> tuple[int, Config, Built]:
+    return work.number, work.request.config, work.built.machine_code()
+
+
+def test_the_executor_is_kept_at_work_while_the_caller_thinks(server: ForkServer) -> None:
+    """Compiled candidates wait at the executor: it idles less than a fifth of the time, start and end included.
+
+    Candidates take 18 ms and compiles 60 ms on six workers, as 400 ms do on forty; a third try is granted to a machine
+    that is busy with something else.
+    """
+    before = sys.getswitchinterval()
+    assert any(kept_at_work(server) > 0.8 for _ in range(3))
+    assert sys.getswitchinterval() == before
+
+
+def test_jobs_before_the_search_answer_or_raise(server: ForkServer) -> None:
+    """One job alone gives its value, or what the handler raised."""
+    pool = WorkerPool(server, WorkerSpec("worker_handlers:Compiler", None), size=1)
+    assert run_alone(pool, {"KIND": "good", "CODE": 1}, 10.0, "test").fingerprint == "code 1"
+    with pytest.raises(KernelError):
+        run_alone(pool, {"KIND": "unsound"}, 10.0, "test")
+    pool.close()
+
+
+def test_a_job_alone_is_not_answered_by_what_a_pipeline_left_behind(server: ForkServer) -> None:
+    """Candidates still on the executor when a search ends do not pass for the answer of a later job."""
+    pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None), size=1, depth=2)
+    pool.submit(3, ("echo", "a candidate"), 10.0)
+    assert "the rates" == run_alone(pool, ("echo", "the rates"), 10.0, "rates")
+    pool.close()

@@ -1,0 +1,454 @@
+"""Exported programs: traced launches, shape checks, the check of their own answers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from gpu_tools import find_tool
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import DATA, KERNELS, ROOT
+
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.kernel import Kernel
+from evokern.doctor import host_compiler
+from evokern.export.formula import Formula, cpp, evaluate, simplified
+from evokern.export.standalone import Provenance, device_code, standalone
+from evokern.export.trace import trace
+from evokern.export.traced import GuardRecorder, Traced
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import find_kernel, load_kernel
+
+FAKE = DATA / "fake_cuda"
+GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+SHIPPED = {
+    "attention": "2,8,512,64",
+    "attention_fp8": "2,8,512,64,dtype=u8",
+    "matmul": "4096,4096,4096",
+    "rmsnorm": "8192,8192",
+}
+SMALL = {"attention": "1,1,512,64,0", "attention_fp8": "1,1,512,64,0", "matmul": "128,128,64", "rmsnorm": "8,8192"}
+"""Shapes for tools under which a launch takes a hundred times as long."""
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
+needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Kernel:
+    """The documents' kernel."""
+    folder = tmp_path / "scale"
+    folder.mkdir()
+    for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+        (folder / name).write_text(blocks[0])
+    return load_kernel(folder)
+
+
+# ---- formulas
+
+
+def _formulas() -> st.SearchStrategy[Formula]:
+    leaves = st.sampled_from(["A", "B"]).map(lambda name: ("field", name)) | st.integers(-9, 9).map(
+        lambda number: ("number", number)
+    )
+    return st.recursive(
+        leaves,
+        lambda inner: st.tuples(st.just("neg"), inner) | st.tuples(st.sampled_from(["+", "-", "*"]), inner, inner)
+        | st.tuples(st.sampled_from(["//", "%"]), inner, st.integers(1, 9).map(lambda number: ("number", number))),
+        max_leaves=8,
+    )  # fmt: skip
+
+
+@given(_formulas(), st.integers(0, 50), st.integers(0, 50))
+def test_simplifying_changes_no_value(formula: Formula, a: int, b: int) -> None:
+    """A simplified formula is worth what the whole one was, whichever fields are known."""
+    fields = {"A": a, "B": b}
+    expected = evaluate(formula, fields)
+    assert expected == evaluate(simplified(formula, {}), fields)
+    assert expected == evaluate(simplified(formula, {"A": a}), fields)
+    assert ("number", expected) == simplified(formula, fields)
+
+
+@given(_formulas(), st.integers(0, 50), st.integers(0, 50))
+def test_formulas_read_the_same_in_cpp(formula: Formula, a: int, b: int) -> None:
+    """Floored division, remainders, signs and brackets mean in C++ what they mean in Python."""
+    text = cpp(formula).replace("shape.a", f"({a})").replace("shape.b", f"({b})")
+    helpers = {"ceil_div": lambda x, y: -(-x // y), "floor_div": lambda x, y: x // y, "floor_mod": lambda x, y: x % y}
+    assert evaluate(formula, {"A": a, "B": b}) == eval(text, helpers)
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
+def test_traced_numbers_carry_their_formula(traced_at: int, other: int, divisor: int) -> None:
+    """What was computed at one shape is, by its formula, what would be computed at another where the guards hold."""
+
+    def compute(n: int) -> int:
+        blocks = -(-n // divisor)
+        return blocks * 3 - n % 7 if n > divisor else min(n, 12) + blocks
+
+    recorder = GuardRecorder()
+    result = compute(Traced.make(traced_at, ("field", "N"), recorder))
+    assert isinstance(result, Traced)
+    assert result.value == compute(traced_at)
+    if all(guard.holds({"N": other}) for guard in recorder.guards):
+        assert evaluate(result.formula, {"N": other}) == compute(other)
+
+
+def test_what_escapes_as_a_plain_number_is_guarded() -> None:
+    """Text, floats and bits have no formula: using one binds the shape to the traced value."""
+    for use in (str, float, lambda n: n / 2, lambda n: n & 1, hash, lambda n: 2**n, lambda n: {n: 1}):
+        recorder = GuardRecorder()
+        use(Traced.make(5, ("field", "N"), recorder))  # type: ignore[operator]
+        assert [guard.cpp() for guard in recorder.guards] == ["shape.n == 5"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_launches_follow_the_shape(name: str) -> None:
+    """A shipped kernel's traced launches are its own, at other shapes that pass the guards."""
+    kernel = find_kernel(str(KERNELS / name))
+    problem = kernel.problem(SHIPPED[name])
+    config = kernel.space.default()
+    traces = trace(kernel, config, problem, CHIPS["h200"])
+    assert not traces.pinned
+    first = traces.fields[0]
+    other = kernel.problem({**problem, first: 3 * int(problem[first])})
+    fields = {field: int(other[field]) for field in traces.fields}
+    assert all(guard.holds(fields) for guard in traces.guards)
+    expected = [launch.grid for launch in launches_of(kernel, config, other)]
+    actual = [
+        tuple(evaluate(e.formula, fields) if isinstance(e, Traced) else e for e in launch.grid)
+        for launch in traces.launches
+    ]
+    assert expected == actual
+
+
+def test_a_number_that_escapes_unseen_binds_the_whole_shape(scale: Kernel) -> None:
+    """Where formulas and functions disagree (`range` asks nobody), only the study's shape is taken."""
+    from dataclasses import replace
+
+    from evokern.declaration.kernel import Launch, i32
+
+    def launches(c: object, p: object) -> list[Launch]:
+        blocks = len(range(p.N))  # type: ignore[attr-defined]
+        return [Launch("scale", blocks, 128, ("x", "y", i32(p.N)))]  # type: ignore[attr-defined]
+
+    kernel = replace(scale, launches=launches)
+    traces = trace(kernel, kernel.space.default(), kernel.problem("1024"), CHIPS["l4"])
+    assert traces.pinned
+    assert [guard.cpp() for guard in traces.guards] == ["shape.n == 1024"]
+
+
+# ---- programs
+
+
+def _fake_run(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    source, binary = folder / "best.cpp", folder / "best"
+    source.write_text(program)
+    types = ["-DFAKE_KERNEL_TYPES=const float*,float*,int", "-DFAKE_KERNEL_COUNT=3"]
+    compiler = host_compiler()
+    assert compiler is not None
+    build = [compiler, "-std=c++17", "-O1", "-w", f"-I{FAKE}", "-include", "utility", *types]
+    subprocess.run([*build, str(source), "-o", str(binary)], check=True, capture_output=True, text=True)
+    return subprocess.run([str(binary), *arguments], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def program(scale: Kernel) -> Callable[..., str]:
+    """The documents' kernel, exported."""
+
+    def write(**genes: object) -> str:
+        config = scale.space.with_changes(scale.space.default(), genes)  # type: ignore[arg-type]
+        facts = Provenance({"study": "scale, begun today", "trial": "7"})
+        return standalone(scale, config, scale.problem("4096"), CHIPS["l4"], facts)
+
+    return write
+
+
+@pytest.mark.thorough
+@needs_compiler
+@pytest.mark.parametrize("loads", ["scalar", "vector4"])
+def test_a_right_kernel_passes(program: Callable[..., str], loads: str, tmp_path: Path) -> None:
+    """A right candidate prints its time and PASS, and exits with 0, at the study's shape and at others.
+
+    The check launches once, the pilot of the timing once for each of four input sets, and then as many calls as fill
+    500 µs: 12 or 13 of the pilot's 40.
+    """
+    done = _fake_run(program(LOADS=loads), tmp_path, "1000", "3")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+    assert re.search(r"^time: 10\.000 us a call", done.stdout, re.MULTILINE)
+    assert done.stderr.count("a launch\n") in (1 + 4 + 48, 1 + 4 + 52)
+
+
+@pytest.mark.thorough
+@needs_compiler
+@pytest.mark.parametrize(
+    "arguments", [("--check",), ("--check", "1000"), ("1000", "--check"), ("1000", "3", "--check")]
+)
+def test_a_check_launches_once(program: Callable[..., str], arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """`--check`, wherever it stands, is one launch held against the reference: no timing, and the same exit codes."""
+    text = program(LOADS="scalar")
+    right = _fake_run(text, tmp_path, *arguments)
+    assert (right.returncode, right.stdout.splitlines()[-1], right.stderr) == (0, "PASS", "a launch\n")
+    wrong = _fake_run(text.replace("y[i] = 2 * x[i];", "y[i] = 2.001f * x[i];", 1), tmp_path, *arguments)
+    assert (wrong.returncode, wrong.stdout.splitlines()[-1], wrong.stderr) == (1, "FAIL", "a launch\n")
+    for done in (right, wrong):
+        assert "time:" not in done.stdout
+
+
+@pytest.mark.thorough
+@needs_compiler
+def test_a_check_checks_what_the_timed_program_checks(program: Callable[..., str], tmp_path: Path) -> None:
+    """A seed draws the same inputs with `--check` and without; another seed draws others."""
+    worst = [
+        _fake_run(program(LOADS="scalar"), tmp_path, *arguments).stdout.splitlines()[0]
+        for arguments in (("1000", "3"), ("--check", "1000", "3"), ("--check", "1000", "4"))
+    ]
+    assert worst[0] == worst[1] != worst[2]
+
+
+@needs_compiler
+def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) -> None:
+    """`--help` names the option, the fields of a shape and the seed, and runs nothing."""
+    done = _fake_run(program(LOADS="scalar"), tmp_path, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[--check] [SHAPE] [SEED]" in done.stdout
+    assert "N, for example 4096" in done.stdout
+    assert "3 an error of CUDA's" in done.stdout
+
+
+@needs_compiler
+def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[..., str], tmp_path: Path) -> None:
+    """An error of CUDA's, as where there is no GPU, is told with the call that met it and ends with 3, never with 1."""
+    text = program(LOADS="scalar")
+    call = "cudaMalloc(&buffer.device, count * sizeof(T))"
+    assert call in text
+    done = _fake_run(text.replace(call, "100 /* cudaErrorNoDevice */"), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "cudaMalloc: fake error\n")
+
+
+def test_the_documents_name_every_exit_code() -> None:
+    """The exit codes that the program can end with are the ones that docs/searching.md tells."""
+    template = (ROOT / "evokern" / "export" / "program.cu.in").read_text(encoding="utf-8")
+    ends = template.partition("int main(")[2] + "".join(re.findall(r"std::exit\(\d\)", template))
+    codes = {int(code) for code in re.findall(r"(?:return |\? |: |exit\()(\d)(?=[;) ])", ends)}
+    assert codes == {0, 1, 2, 3}
+    told = re.search(
+        r"PASS \(exit code (\d)\) or FAIL \((\d)\); (\d) is .*, (\d) an error",
+        (ROOT / "docs" / "searching.md").read_text(),
+    )
+    assert told is not None
+    assert {int(code) for code in told.groups()} == codes
+
+
+@pytest.mark.thorough
+@needs_compiler
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("y[i] = 2 * x[i];", "y[i] = 2.001f * x[i];"),
+        ("y[i] = 2 * x[i];", "y[i] = i == 999 ? 0.f / 0.f : 2 * x[i];"),
+        ("y[i] = 2 * x[i];", ";"),
+    ],
+)
+def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: str, tmp_path: Path) -> None:
+    """A value that is off, a NaN, and an output never written each end with FAIL and exit code 1."""
+    text = program(LOADS="scalar")
+    assert right in text
+    done = _fake_run(text.replace(right, wrong, 1), tmp_path, "1000")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAIL")
+
+
+@pytest.mark.thorough
+@needs_compiler
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("1001",), "this shape is not supported: floor_mod(n, 4) <= 0 must hold: a tail would be left over"),
+        (("0",), "this shape is not supported: N must be 1 to 2147483647"),
+        (("12x",), "usage: "),
+        (("1,2",), "usage: "),
+        (("1024", "1", "2"), "usage: "),
+        (("--chek",), "usage: "),
+        (("1024", "one"), "usage: "),
+        (("1024", "-1"), "usage: "),
+        (("--check", "1001"), "this shape is not supported: "),
+    ],
+)
+def test_shapes_it_cannot_take_are_refused(
+    program: Callable[..., str], arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    """A shape that the candidate cannot take ends with 2 and the reason, before anything is launched."""
+    done = _fake_run(program(LOADS="vector4"), tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+@needs_compiler
+def test_misaligned_pointers_are_refused(program: Callable[..., str], tmp_path: Path) -> None:
+    """The launcher returns MISALIGNED and launches nothing for a pointer that wide accesses cannot take."""
+    text = program(LOADS="vector4").replace("int main(", "int unused(")
+    text += """
+int main() {
+  alignas(256) static char memory[1 << 16];
+  evokern::Shape shape = {1024};
+  return 10 * evokern::launch(shape, memory, memory + 8192, 0) + evokern::launch(shape, memory + 4, memory + 8192, 0);
+}
+"""
+    assert _fake_run(text, tmp_path).returncode == 2
+
+
+def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
+    """Build line, study, trial, problem and configuration stand in its first comment, choices not made nowhere."""
+    text = program(LOADS="scalar")
+    for line in (
+        "nvcc -arch=sm_89 best.cu -o best",
+        "./best [--check] [SHAPE] [SEED]",
+        "study: scale, begun today",
+        "trial: 7",
+        "N=4096",
+        "LOADS = scalar",
+    ):
+        assert line in text
+    assert "make_float4" not in text.split("the kernel\n")[1].split("the launcher\n")[0]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("tensor_cores", "target"),
+    [("mma_sync", "-arch=sm_90"), ("wgmma", "-gencode=arch=compute_90a,code=sm_90a")],
+)
+def test_build_line_names_the_architecture_that_the_candidate_needs(tensor_cores: str, target: str) -> None:
+    """Wgmma exists on sm_90a alone, which nvcc takes in its long form only."""
+    kernel = find_kernel(str(KERNELS / "attention"))
+    config = kernel.space.canonical({**kernel.space.default(), "TENSOR_CORES": tensor_cores})
+    text = standalone(kernel, config, kernel.problem(SHIPPED["attention"]), CHIPS["h200"], Provenance())
+    assert f"\n//     nvcc {target} best.cu -o best\n" in text
+
+
+@pytest.mark.thorough
+@needs_nvcc
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:
+    """An export of each shipped kernel's default candidate builds without a warning, and refuses bad shapes alone."""
+    kernel = find_kernel(str(KERNELS / name))
+    text = standalone(kernel, kernel.space.default(), kernel.problem(SHIPPED[name]), CHIPS["l4"], Provenance())
+    (tmp_path / "best.cu").write_text(text)
+    build = ["nvcc", "-arch=sm_89", "best.cu", "-o", "best"]
+    built = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (built.returncode, built.stderr) == (0, "")
+    asked = [",".join("0" for _ in SMALL[name].split(",")), SMALL[name]]
+    refused, taken = (
+        subprocess.run([tmp_path / "best", "--check", shape], capture_output=True, text=True, timeout=60)
+        for shape in asked
+    )
+    assert (refused.returncode, refused.stderr[:27]) == (2, "this shape is not supported")
+    assert taken.returncode in (0, 3)  # 3: CUDA says that there is no GPU
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A shipped kernel's name, and its default candidate exported and built for the GPU that is here."""
+    from evokern.hardware.driver import probe
+
+    name, folder = request.param, tmp_path_factory.mktemp(request.param)
+    kernel = find_kernel(str(KERNELS / name))
+    problem = {"matmul": "512,640,256", "rmsnorm": "64,8192"}.get(name, SHIPPED[name])
+    text = standalone(kernel, kernel.space.default(), kernel.problem(problem), CHIPS["l4"], Provenance())
+    (folder / "best.cu").write_text(text)
+    major, minor = probe().gpus[0].compute_capability
+    build = ["nvcc", f"-arch=sm_{major}{minor}", "best.cu", "-o", "best"]
+    subprocess.run(build, cwd=folder, check=True, timeout=300)
+    return name, folder / "best"
+
+
+@pytest.mark.gpu
+@needs_nvcc
+def test_shipped_kernels_pass_on_a_gpu(exported: tuple[str, Path]) -> None:
+    """An export of each shipped kernel's default candidate is right and says PASS, timed or not."""
+    for options in ((), ("--check",)):
+        done = subprocess.run([exported[1], *options], capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+        assert ("time: " in done.stdout) == (options == ())
+
+
+@pytest.mark.gpu
+@needs_nvcc
+@pytest.mark.skipif(find_tool("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
+def test_shipped_kernels_have_no_race_on_a_gpu(exported: tuple[str, Path]) -> None:
+    """Under racecheck a check at a small shape passes, without an error, within two minutes."""
+    name, binary = exported
+    command = [find_tool("compute-sanitizer"), "--tool", "racecheck", "--error-exitcode", "9", binary, "--check"]
+    done = subprocess.run([*command, SMALL[name]], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "PASS" in done.stdout.splitlines()) == (0, True), done.stdout + done.stderr
+
+
+def test_device_code_compiles_as_the_original_does(scale: Kernel) -> None:
+    """The specialised source compiles on its own, to the same machine code as the original with its macros."""
+    from evokern.compile.fingerprint import code_digest
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import Program
+    from evokern.declaration.render import render
+
+    config, problem = scale.space.default(), scale.problem("4096")
+    rendered = render(scale, config, problem)
+    original = compile_program(rendered.source, "kernel.cu", {}, rendered.options, ["scale"], "sm_89")
+    special = compile_program(device_code(scale, config, problem, CHIPS["l4"]), "kernel.cu", {}, (), ["scale"], "sm_89")
+    assert isinstance(original, Program) and isinstance(special, Program)
+    assert original.uses == special.uses
+    assert code_digest(original, ["scale"]) == code_digest(special, ["scale"])
+
+
+def test_without_the_compiler_library_every_choice_is_exported(scale: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export says so, and is the same program."""
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import Program
+    from evokern.errors import DeviceError
+
+    def absent(*arguments: object, **options: object) -> None:
+        raise DeviceError("NVRTC cannot be loaded")
+
+    config, problem = scale.space.default(), scale.problem("4096")
+    short = device_code(scale, config, problem, CHIPS["l4"])
+    monkeypatch.setattr(import_module("evokern.export.standalone"), "compile_ptx", absent)
+    whole = device_code(scale, config, problem, CHIPS["l4"])
+    assert whole.startswith("// Choices not made stand here too: NVRTC cannot be loaded\n")
+    assert "if constexpr" in whole and "if constexpr" not in short
+    first, second = (compile_program(t, "kernel.cu", {}, (), ["scale"], "sm_89") for t in (short, whole))
+    assert isinstance(first, Program) and isinstance(second, Program)
+    assert first.uses == second.uses
+
+
+@pytest.mark.parametrize("entry", ["scale<2>", "::scale<2>", "ours::scale<2>", "ours::scale< 2 >"])
+def test_a_template_kernel_is_exported(scale: Kernel, entry: str, tmp_path: Path) -> None:
+    """A kernel launched with template arguments, in a namespace or not, stands in the export, and compiles there."""
+    from dataclasses import replace
+
+    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.records import Program
+    from evokern.declaration.kernel import Launch, i32
+
+    body = """template <int K> __global__ void scale(const float* x, float* y, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = K * x[i];
+}
+__global__ void other(float* y) { y[0] = 1; }
+"""
+    inside = f"namespace ours {{\n{body}}}\n" if "ours" in entry else body
+    scale.source_path.write_text(inside)
+
+    def launches(c: object, p: object) -> list[Launch]:
+        return [Launch(entry, 1, 128, ("x", "y", i32(p.N)))]  # type: ignore[attr-defined]
+
+    kernel = replace(scale, launches=launches)
+    config, problem = kernel.space.default(), kernel.problem("4096")
+    text = device_code(kernel, config, problem, CHIPS["l4"])
+    assert "other" not in text
+    built = compile_program(text, "kernel.cu", {}, (), [entry], "sm_89")
+    assert isinstance(built, Program)
+    program = standalone(kernel, config, problem, CHIPS["l4"], Provenance())
+    assert "void scale(" in program

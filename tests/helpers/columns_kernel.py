@@ -1,0 +1,80 @@
+"""A kernel whose counters can be worked out by hand, a study of it, and a device that times it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from instant_devices import InstantH200
+
+from evokern.device import Request
+from evokern.device.recorded.table import measured
+from evokern.hardware.driver import Driver
+from evokern.study.trial import Evaluation
+
+TILE = """#pragma once
+__device__ inline void put(float* tile, float value) {
+  tile[threadIdx.x * STRIDE] = value;
+}
+"""
+SOURCE = """#include "tile.cuh"
+extern "C" __global__ void columns(const float* x, float* y) {
+  __shared__ float tile[32 * 32];
+  const int i = blockIdx.x * 32 + threadIdx.x;
+  put(tile, x[i]);
+  __syncthreads();
+  if (threadIdx.x < SHARE) y[i] = tile[threadIdx.x * STRIDE];
+}
+"""
+DECLARATION = """
+from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, Workload
+
+kernel = Kernel(
+    name="columns",
+    genes=(Parameter("STRIDE", (1, 2, 32), default=1), Parameter("SHARE", (16, 32), default=32)),
+    fields=(ProblemField("N"),),
+    launches=lambda c, p: [Launch("columns", grid=p.N // 32, block=32, args=("x", "y"))],
+    workload=Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
+        reference=lambda p, t: {"y": t["x"]},
+        tolerance={"y": Tolerance(0, 0)},
+        flops=lambda p: p.N,
+        bytes=lambda p: 8 * p.N,
+        small_problems=("64",),
+    ),
+)
+"""
+
+
+class ColumnsGpu(InstantH200):
+    """A stride of 2 is the fastest."""
+
+    window = 2
+
+    def evaluation(self, request: Request) -> Evaluation:
+        """Return one µs and what its stride is away from 2."""
+        return measured(1.0 + abs(request.config.STRIDE - 2), f"{request.number}")
+
+
+def write_columns(folder: Path, declaration: str = DECLARATION) -> None:
+    """Write `kernels/columns` and the study `mine` of two problems."""
+    kernel = folder / "kernels" / "columns"
+    kernel.mkdir(parents=True)
+    (kernel / "kernel.py").write_text(declaration)
+    (kernel / "kernel.cu").write_text(SOURCE)
+    (kernel / "tile.cuh").write_text(TILE)
+    (folder / "studies").mkdir()
+    (folder / "studies" / "mine.toml").write_text('kernel = "columns"\nproblems = ["4096", "64"]\n')
+
+
+def work_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make a folder the working directory, with a compile cache of its own and no other database."""
+    patch.chdir(folder)
+    patch.delenv("EVOKERN_DB", raising=False)
+    patch.setenv("EVOKERN_CACHE", str(folder / "cache"))
+
+
+def hide_gpus(patch: pytest.MonkeyPatch) -> None:
+    """Let `profile` see a machine without a GPU."""
+    for name in ("evokern.analysis.profile.subject.probe", "evokern.device.gpu.profile.probe"):
+        patch.setattr(name, lambda: Driver(None, (), "no NVIDIA driver is installed"))

@@ -1,0 +1,193 @@
+"""The live device's worker as it is, on a stand-in for a GPU: buffers on the CPU, launches on the PTX machine.
+
+Every line that judges a candidate on a GPU runs here: gate, timed runs, repetitions, what is done about a crash. Only
+the driver's part is replaced: loading, launching, waiting, clocks. Like a GPU, and unlike the simulated device, it has
+no sanitizer, keeps a module's variables over all calls, and checks the study's own problems.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evokern import simt
+from evokern.compile.build import Target, build
+from evokern.compile.records import Built, Program
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Config
+from evokern.device import Answer, Request, StartReport, Task
+from evokern.device.gpu import cuda as _cuda
+from evokern.device.gpu import timed_runs as _gpu_timed_runs
+from evokern.device.gpu import worker as _gpu_worker
+from evokern.device.gpu.jobs import Evaluate, GpuSettings
+from evokern.device.gpu.nvml import Monitor, State
+from evokern.device.gpu.worker import GpuWorker
+from evokern.device.sim.program import SimulatedProgram
+from evokern.gate import Call, RunFailed
+from evokern.hardware.profiles import Profile, chip
+from evokern.study.discovery import WorkerContext
+from evokern.study.settings import Study, TimingSettings
+from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.process import Retire
+
+ERRORS = {"misaligned": "CUDA_ERROR_MISALIGNED_ADDRESS", "out_of_bounds": "CUDA_ERROR_ILLEGAL_ADDRESS"}
+
+INSTRUCTION_LIMIT = 50_000_000
+"""Warp instructions of a launch after which it counts as endless."""
+
+
+class Candidate:
+    """Programs on the PTX machine; a tensor has the same address whenever it is an argument."""
+
+    broken: str | None = None
+    """The error that ended the context."""
+
+    def __init__(self, built: Built) -> None:
+        self.built = built
+        self._programs = [_simulated(program) for program in built.programs]
+        self._memory = simt.Memory()
+        self._buffers: dict[int, simt.Buffer] = {}
+
+    def unload(self) -> None:
+        """Nothing is held."""
+
+    def prepare(self, program: int, call: Call) -> Prepared:
+        """Bind a call's buffers."""
+        return Prepared(self, program, call)
+
+    def launch(self, program: int, call: Call) -> None:
+        """Run a call: tensors in, launches, tensors out."""
+        for name in call.zeroed:
+            call.arguments[name].zero_()
+        buffers = {name: self._upload(name, tensor) for name, tensor in call.arguments.items()}
+        for launch in call.launches:
+            result = self._programs[program].launch(
+                launch, buffers, self._memory, instruction_limit=INSTRUCTION_LIMIT, sanitize=False
+            )
+            if result.fatal is not None:
+                type(self).broken = ERRORS[result.fatal.kind]
+                raise RunFailed(Outcome.CRASHED, {"error": self.broken})
+        for name, tensor in call.arguments.items():
+            raw = torch.from_numpy(buffers[name].read().reshape(-1))
+            tensor.view(-1).view(torch.uint8).copy_(raw)
+
+    def _upload(self, name: str, tensor: torch.Tensor) -> simt.Buffer:
+        data: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+        known = self._buffers.get(tensor.data_ptr())
+        if known is None:
+            known = self._buffers[tensor.data_ptr()] = self._memory.allocate(name, data, writable=True)
+        known.write(data)
+        return known
+
+
+def _simulated(program: Program) -> SimulatedProgram:
+    module = simt.parse(program.ptx, source_name="kernel.cu")
+    return SimulatedProgram(module, program.lowered, "", {}, module.target.removesuffix("a"))
+
+
+class Prepared:
+    """One launch sequence with its buffers bound."""
+
+    def __init__(self, candidate: Candidate, program: int, call: Call) -> None:
+        self._candidate, self._program, self._call = candidate, program, call
+
+    def enqueue(self) -> None:
+        """Run it at once."""
+        self._candidate.launch(self._program, self._call)
+
+
+class Clock:
+    """Runs the calls once for every batch of samples, and tells plausible times."""
+
+    calls = 1
+
+    def __init__(self, sequence: Sequence[Callable[[], None]]) -> None:
+        self._sequence = sequence
+        self._time_us = itertools.cycle((10.0, 10.01, 10.02))
+        self.states = [State()]
+
+    def take(self, count: int) -> list[float]:
+        """Return samples, µs."""
+        self.replay()
+        return [next(self._time_us) for _ in range(count)]
+
+    def replay(self) -> None:
+        """Run every call once."""
+        for call in self._sequence:
+            call()
+
+
+class Worker(GpuWorker):
+    """A GPU worker without a GPU."""
+
+    def _context(self) -> tuple[torch.device, Monitor]:
+        return torch.device("cpu"), Monitor("0000:FF:00.0")
+
+
+def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem], study: Study, chip: Profile,
+           turn: Path) -> Worker:  # fmt: skip
+    """Return a worker whose candidates run on the PTX machine for as long as the patch holds."""
+    patch.setattr(Candidate, "broken", None)
+    patch.setattr(_gpu_worker, "Candidate", Candidate)
+    patch.setattr(_gpu_timed_runs, "GraphClock", lambda sequence, *_: Clock(sequence))
+    patch.setattr(_gpu_worker, "context_error", lambda: Candidate.broken)
+    for module in (_gpu_worker, _cuda):
+        patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)
+    turn.touch()
+    timing = TimingSettings(race=0.0, min_samples=3, max_samples=3, rotate_sets=2)
+    context = WorkerContext(kernel.folder, tuple(problems), chip)
+    settings = GpuSettings(context, study.gate, timing, 0, turn, kernel.space.default())
+    return Worker(settings)
+
+
+def evaluated(worker: Worker, config: Config, built: Built) -> Evaluation:
+    """Evaluate a candidate; a worker that retires has answered, and is as good as new here."""
+    try:
+        answer = worker.handle(Evaluate(config, built, None))
+    except Retire as last:
+        Candidate.broken = None
+        answer = last.value
+    assert isinstance(answer, Evaluation)
+    return answer
+
+
+class Device:
+    """A device made of such a worker; what it says of a crash is the error's name."""
+
+    identity, predicted, profile, window, diagnoses = "emulated GPU", False, chip("l4"), 4, True
+
+    def __init__(self, patch: pytest.MonkeyPatch, turn: Path) -> None:
+        self._patch, self._turn = patch, turn
+        self._asked: list[Request] = []
+
+    def start(self, task: Task) -> StartReport:
+        """Make the worker."""
+        self._task = task
+        self._worker = worker(self._patch, task.kernel, task.problems, task.study, self.profile, self._turn)
+        return StartReport()
+
+    def submit(self, request: Request) -> None:
+        """Accept one candidate."""
+        self._asked.append(request)
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Evaluate the next candidate."""
+        if not self._asked:
+            return []
+        request = self._asked.pop(0)
+        made = build(self._task.kernel, request.config, self._task.problems, Target(self.profile, None))
+        assert isinstance(made, Built), made.reason
+        return [Answer(request.number, evaluated(self._worker, request.config, made))]
+
+    def busy_s(self) -> float:
+        """Nothing is held."""
+        return 0.0
+
+    def close(self) -> None:
+        """Forget what was asked."""
+        self._asked.clear()

@@ -1,0 +1,59 @@
+"""A device that needs no GPU and no candidate: what each one takes is made up by a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evokern.device import Answer, Request, StartReport, Task
+from evokern.hardware.profiles import CHIPS, Profile
+from evokern.study.trial import Evaluation
+
+
+class InstantH200:
+    """An H200 that answers at once; what it was handed is kept."""
+
+    identity, predicted, window, diagnoses = "NVIDIA H200", False, 4, False
+    profile: Profile = CHIPS["h200"]
+
+    def __init__(self, **faults: Exception) -> None:
+        """Make it.
+
+        Args:
+            faults: what `start` raises, and what `submit` raises at its fourth candidate.
+        """
+        self.tasks: list[Task] = []
+        self.requests: list[Request] = []
+        self.closed = 0
+        self._faults = faults
+        self._ready: list[Answer] = []
+
+    def evaluation(self, request: Request) -> Evaluation:
+        """Return what a candidate comes to."""
+        raise NotImplementedError
+
+    def start(self, task: Task) -> StartReport:
+        """Keep the task."""
+        if "start" in self._faults:
+            raise self._faults["start"]
+        self.tasks.append(task)
+        return StartReport()
+
+    def submit(self, request: Request) -> None:
+        """Evaluate a candidate."""
+        if "submit" in self._faults and len(self.requests) == 3:
+            raise self._faults["submit"]
+        self.requests.append(request)
+        self._ready.append(Answer(request.number, self.evaluation(request)))
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """Return what was evaluated since the last call."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def busy_s(self) -> float:
+        """Nothing is held."""
+        return 0.0
+
+    def close(self) -> None:
+        """Count how often it is closed."""
+        self.closed += 1

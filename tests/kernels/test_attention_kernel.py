@@ -1,0 +1,199 @@
+"""The attention kernel's declaration and its CUDA source say the same thing."""
+
+import random
+import re
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from paths import KERNELS
+
+from evokern import simt
+from evokern.compile.nvrtc import compile_program
+from evokern.compile.records import CompileFailure
+from evokern.declaration.feasibility import check
+from evokern.declaration.render import macros, render
+from evokern.doctor import host_compiler
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import load_kernel
+
+FOLDER = KERNELS / "attention"
+KERNEL = load_kernel(FOLDER)
+RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", (FOLDER / "kernel.cu").read_text())
+WGMMA = {"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "WARPS_M": 4}
+PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128", "1,1,1,128,causal=1")
+
+
+def _drawn(count, seed=0):
+    """Return (configuration, problem) pairs drawn over the whole space, feasible or not."""
+    rng = random.Random(seed)
+    pairs = []
+    for index in range(count):
+        config = KERNEL.space.draw(rng)
+        pairs.append((config, KERNEL.problem(PROBLEMS[index % len(PROBLEMS)])))
+    return pairs
+
+
+def _choice_fields():
+    """Return the macro behind each field of `Choice`, in order."""
+    initialiser = re.search(r"Choice CHOICE = \{(.*?)\}", (FOLDER / "kernel.cu").read_text(), re.S)
+    return [name.strip() for name in initialiser.group(1).split(",")]
+
+
+def _evaluate_in_cpp(pairs, folder):
+    """Compile choice.h with a table of candidates; return, for each, every rule's verdict and the shared memory."""
+    tables = [macros(KERNEL, config, problem) for config, problem in pairs]
+    constants = {name: value for name, value in tables[0].items() if value.isdigit() and name not in KERNEL.field_names}
+    named = {gene.name for gene in KERNEL.genes} | set(KERNEL.macros(*pairs[0]))
+    defines = [f"#define {name} {value}" for name, value in constants.items() if name not in named]
+    rows = ["  {" + ", ".join(table[field] for field in _choice_fields()) + "}," for table in tables]
+    verdicts = ", ".join(f"{rule}(c)" for rule in RULES)
+    lines = [*defines, f'#include "{FOLDER / "choice.h"}"', "#include <cstdio>", "constexpr Choice TABLE[] = {", *rows]
+    lines += ["};", "int main() {", "  for (Choice c : TABLE) {", f"    const bool v[] = {{{verdicts}}};"]
+    lines += ['    for (bool x : v) std::printf("%d ", x);', '    std::printf("%d\\n", shared_bytes(c));', "  }", "}"]
+    (folder / "table.cpp").write_text("\n".join(lines))
+    command = [host_compiler(), "-std=c++17", "-o", str(folder / "table"), str(folder / "table.cpp")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    output = subprocess.run([str(folder / "table")], check=True, capture_output=True, text=True, timeout=60).stdout
+    return [[int(word) for word in line.split()] for line in output.splitlines()]
+
+
+def test_every_static_assert_has_a_constraint_of_its_name():
+    """Each rule that the source asserts is a named constraint, so that no candidate reaches the compiler to fail."""
+    assert set(RULES) <= {constraint.name for constraint in KERNEL.constraints}
+    assert len(RULES) >= 6
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
+def test_rules_and_sizes_agree_between_python_and_cuda(tmp_path):
+    """For candidates drawn over the whole space, both sides reach the same verdicts and the same shared memory."""
+    pairs = _drawn(1500)
+    constraints = {constraint.name: constraint for constraint in KERNEL.constraints}
+    expected = []
+    for config, problem in pairs:
+        verdicts = [int(constraints[rule].evaluate(config, problem, None).holds) for rule in RULES]
+        expected.append([*verdicts, KERNEL.launches(config, problem)[0].shared_bytes])
+    assert expected == _evaluate_in_cpp(pairs, tmp_path)
+    assert all(any(row[index] for row in expected) for index in range(len(RULES)))
+
+
+def test_default_is_feasible_on_every_chip_at_every_length():
+    """Nobody starts with a candidate that cannot run."""
+    for text in (*PROBLEMS, "4,16,1024,128", "2,8,512,64,causal=1", "1,32,2048,128"):
+        for chip in CHIPS.values():
+            assert check(KERNEL, KERNEL.space.default(), [KERNEL.problem(text)], chip) is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("chip", "ways"), [("a100", 3), ("l4", 3), ("h200", 4)])
+def test_feasible_candidates_compile(chip, ways):
+    """A sample of feasible candidates, one of each way to multiply that the chip has, compiles without an error."""
+    rng = random.Random(chip)
+    tried = set()
+    chip = CHIPS[chip]
+    while len(tried) < ways:
+        config = KERNEL.space.draw(rng)
+        problem = KERNEL.problem(rng.choice(PROBLEMS))
+        if config["TENSOR_CORES"] in tried or check(KERNEL, config, [problem], chip) is not None:
+            continue
+        tried.add(config["TENSOR_CORES"])
+        built = render(KERNEL, config, problem)
+        architecture = chip.architecture + built.architecture_suffix
+        result = compile_program(built.source, built.name, built.headers, built.options, built.entries, architecture)
+        assert not isinstance(result, CompileFailure), f"{dict(config)} at {problem}: {result}"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("problem", "choices"),
+    [
+        ("1,1,200,64", {}),
+        ("1,1,72,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "MERGE": "fp32"}),
+        ("1,1,256,64", {"KV_BUFFERS": "resident", "BLOCK_N": 64, "WARPS_M": 2, "KEY_WALK": "rotated"}),
+        ("1,1,72,128,causal=1", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "KV_LOAD": "vector16"}),
+        (
+            "1,2,100,64",
+            {
+                "KV_BUFFERS": "resident",
+                "QK_PATH": "direct",
+                "BLOCK_N": 16,
+                "KEY_SPLITS": 8,
+                "BLOCK_M": 32,
+                "WARPS_M": 2,
+            },
+        ),
+        (
+            "1,1,40,128,causal=1",
+            {"KV_BUFFERS": "resident", "QK_PATH": "direct", "LOOKAHEAD": 1, "BLOCK_M": 16, "WARPS_M": 1},
+        ),
+        ("1,1,200,64", {"WARP_ROLES": "loaders", "STAGES": 3, "LOAD_WARPS": 2}),
+        ("1,1,40,64", {"STATIC_SEQ": 0, "SCHEDULE": "persistent", "GRID_BLOCKS": 58, "ROW_SUM": "add"}),
+        ("1,1,72,64,causal=1", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),
+        ("1,1,24,64", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
+        ("1,1,200,64", WGMMA),
+        (
+            "1,1,136,128,causal=1",
+            WGMMA | {"LOOP_ORDER": "plain", "Q_LOCATION": "shared", "KEY_SPLITS": 1, "ROW_SUM": "add"},
+        ),
+        (
+            "1,1,256,64",
+            WGMMA | {"KV_BUFFERS": "resident", "BLOCK_M": 128, "WARPS_M": 8, "EXP": "f16x2", "STATIC_SEQ": 1},
+        ),
+        ("1,1,200,64,causal=1", WGMMA | {"WARP_ROLES": "loaders", "STAGES": 3, "KEY_SPLITS": 1, "RESCALE": "always"}),
+        ("1,1,72,128", WGMMA | {"KV_LOAD": "vector16", "BLOCK_N": 64, "STATIC_SEQ": 0, "Q_LOCATION": "shared"}),
+    ],
+)
+def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
+    """Each way through the kernel agrees with the float64 reference, and the sanitizer finds nothing."""
+    assert _error_on_the_ptx_machine(problem, choices) < 5e-4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("problem", "choices"),
+    [
+        ("1,1,200,64", {}),
+        ("1,1,104,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "STATIC_SEQ": 0}),
+        ("1,1,128,64", {"KV_BUFFERS": "resident", "BLOCK_N": 16, "KEY_SPLITS": 4, "WARPS_M": 2, "EXP": "f16x2"}),
+        ("1,1,72,128,causal=1", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "ROW_SUM": "add"}),
+        (
+            "1,1,96,64",
+            {"SCHEDULE": "persistent", "GRID_BLOCKS": 58, "BLOCK_M": 32, "WARPS_M": 2, "Q_LOCATION": "shared"},
+        ),
+        ("1,1,256,64", WGMMA | {"Q_LOCATION": "shared", "ROW_SUM": "add"}),
+    ],
+)
+@pytest.mark.parametrize("magnitude", [1, 8])
+def test_a_block_that_overflows_begins_anew(problem, choices, magnitude):
+    """With RESCALE=restart, scores far above those of the first step leave the answer as right as small ones do."""
+    assert _error_on_the_ptx_machine(problem, {"RESCALE": "restart"} | choices, magnitude) < 1e-3
+
+
+def _error_on_the_ptx_machine(problem, choices, magnitude=1):
+    """Return the error relative to the reference; q and k are `magnitude` times as large as a normal draw."""
+    p = KERNEL.problem(problem)
+    config = KERNEL.space.canonical({**KERNEL.space.default(), **choices})
+    built = render(KERNEL, config, p)
+    chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
+    architecture = chip.architecture.replace("sm_", "compute_") + built.architecture_suffix
+    program = compile_program(
+        built.source, built.name, built.headers, built.options, built.entries, architecture, line_info=True
+    )
+    torch.manual_seed(0)
+    shape = (p.B, p.H, p.S, p.D)
+    scales = {"q": magnitude, "k": magnitude, "v": 1}
+    inputs = {name: (torch.randn(shape, dtype=torch.float64) * scale).half() for name, scale in scales.items()}
+    memory = simt.Memory()
+    buffers = {name: memory.allocate(name, tensor.numpy(), writable=False) for name, tensor in inputs.items()}
+    buffers["o"] = memory.allocate("o", np.full(shape, np.nan, np.float16), initialised=False)
+    (launch,) = KERNEL.launches(config, p)
+    kinds = {"i32": np.int32, "f32": np.float32}
+    arguments = [buffers[a] if isinstance(a, str) else kinds[a.dtype](a.value) for a in launch.args]
+    result = simt.launch(
+        simt.parse(program.ptx), program.lowered["attention"], launch.grid, launch.block, arguments,
+        memory=memory, dynamic_shared=launch.shared_bytes,
+    )  # fmt: skip
+    assert result.findings == ()
+    expected = KERNEL.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
+    return float((torch.from_numpy(buffers["o"].read()).double() - expected).norm() / expected.norm())

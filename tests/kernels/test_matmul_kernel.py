@@ -1,0 +1,103 @@
+"""The matrix product's declaration and its CUDA source say the same thing, and each way through it is right."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from kernel_rules import asserted_rules, verdicts
+from paths import KERNELS
+
+from evokern.compile.nvrtc import compile_program
+from evokern.compile.records import CompileFailure
+from evokern.declaration.feasibility import check
+from evokern.declaration.render import render
+from evokern.declaration.space import Value
+from evokern.device.sim.jobs import SimSettings
+from evokern.device.sim.worker import SimWorker
+from evokern.doctor import host_compiler
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
+
+FOLDER = KERNELS / "matmul"
+KERNEL = load_kernel(FOLDER)
+WGMMA: dict[str, Value] = {"TENSOR_CORES": "wgmma", "WARPS_M": 4}
+PROBLEMS = ("4096,4096,4096", "144,160,96", "33,35,37", "1,8,72")
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
+def test_rules_agree_between_python_and_cuda(tmp_path: Path) -> None:
+    """For candidates drawn over the whole space, each static_assert says what the constraint of its name says."""
+    rng = random.Random(0)
+    pairs = [(KERNEL.space.draw(rng), KERNEL.problem(PROBLEMS[index % len(PROBLEMS)])) for index in range(1000)]
+    constraints = {constraint.name: constraint for constraint in KERNEL.constraints}
+    rules = asserted_rules(KERNEL)
+    expected = [{rule: constraints[rule].evaluate(c, p, None).holds for rule in rules} for c, p in pairs]
+    assert expected == verdicts(KERNEL, pairs, tmp_path)
+    decided = {rule for rule in rules if len({row[rule] for row in expected}) == 2}
+    assert set(rules) - decided == {"mma_depth", "ring"}  # every value that the genes have keeps these two
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("chip", "ways"), [("a100", 2), ("l4", 2), ("h200", 4)])
+def test_feasible_candidates_compile(chip: str, ways: int) -> None:
+    """A sample of feasible candidates, one of each way to load and multiply, compiles without an error or a spill."""
+    rng = random.Random(chip)
+    problem = KERNEL.problem("4096,4096,4096")
+    tried = set()
+    while len(tried) < ways:
+        config = KERNEL.space.draw(rng)
+        way = config["LOAD"], config["TENSOR_CORES"]
+        if way in tried or check(KERNEL, config, [problem], CHIPS[chip]) is not None:
+            continue
+        tried.add(way)
+        built = render(KERNEL, config, problem)
+        architecture = CHIPS[chip].architecture + built.architecture_suffix
+        result = compile_program(built.source, built.name, built.headers, built.options, built.entries, architecture)
+        assert not isinstance(result, CompileFailure), f"{dict(config)}: {result}"
+        assert result.uses["matmul"].spill_bytes == 0, dict(config)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("problem", "choices"),
+    [
+        ("144,160,96", {}),
+        ("72,48,200", {"BLOCK_N": 64, "STAGES": 4, "BLOCK_K": 64}),
+        ("40,72,72", {"FRAGMENTS": "in_place", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 16, "WARPS_M": 1}),
+        ("40,36,52", {"VECTOR": 4, "BLOCK_M": 64, "BLOCK_N": 64, "SMEM_LAYOUT": "padded", "EPILOGUE": "shared"}),
+        ("33,35,37", {"LOAD": "registers", "STAGES": 2, "VECTOR": 1, "BLOCK_M": 32, "BLOCK_N": 64, "WARPS_M": 1}),
+        ("40,40,72", {"LOAD": "registers", "STAGES": 2, "FRAGMENTS": "in_place", "BLOCK_M": 64, "BLOCK_N": 64}),
+        ("72,72,200", {"SPLIT_K": 4, "BLOCK_M": 32, "BLOCK_N": 64, "SMEM_LAYOUT": "plain"}),
+        ("40,72,72", {"ACCUMULATOR": "fp16", "BLOCK_M": 32, "BLOCK_N": 64}),
+        ("40,264,72", {"BLOCK_M": 32, "BLOCK_N": 256, "WARPS_M": 1, "EPILOGUE": "shared", "RASTER": "columns"}),
+        ("72,136,200", WGMMA | {"BLOCK_K": 64, "STAGES": 3, "EPILOGUE": "shared"}),
+        (
+            "72,264,200",
+            WGMMA | {"BLOCK_M": 64, "BLOCK_N": 256, "WARPS_N": 1, "FRAGMENTS": "in_place", "STAGES": 2, "SPLIT_K": 2},
+        ),
+        ("136,72,72", WGMMA | {"WARPS_M": 8, "BLOCK_N": 128, "WARPS_N": 1, "BLOCK_K": 16, "VECTOR": 4, "STAGES": 4}),
+        (
+            "33,67,37",
+            WGMMA
+            | {"BLOCK_M": 64, "LOAD": "registers", "STAGES": 2, "VECTOR": 1, "FRAGMENTS": "in_place", "WARPS_N": 1},
+        ),
+    ],
+)
+def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict[str, Value]) -> None:
+    """Each way through the kernel passes the gate at tiles with tails, and the sanitizer finds nothing."""
+    p = KERNEL.problem(problem)
+    default = KERNEL.space.default()
+    config = KERNEL.space.canonical({**default, **choices})
+    half = config["ACCUMULATOR"] == "fp16"  # sums of large products are beyond its precision
+    gate = GateSettings(input_sets=("normal", "equal_rows", "denormal")) if half else GateSettings()
+    chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
+    settings = SimSettings(
+        WorkerContext(KERNEL.folder, (p,), chip), gate, TimingSettings(), SimulationSettings(), default
+    )
+    assert check(KERNEL, config, [p], chip) is None
+    verdict = SimWorker(settings)._check(config, p)
+    assert verdict.passed, verdict.evidence
+    assert verdict.report["relative_error"] < (2e-3 if half else 5e-4)

@@ -1,0 +1,109 @@
+"""Measuring: when samples suffice, when racing ends a candidate, and what a sample holds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from evokern.measurement.timing import RACE_SAMPLES, Series, calls_per_sample, measure
+from evokern.study.settings import TimingSettings
+
+SETTINGS = TimingSettings(min_samples=7, max_samples=40, ci_width=0.01, race=1.10)
+
+
+class Synthetic:
+    """A clock with known median and noise."""
+
+    def __init__(self, median_us: float, noise: float = 0.0, seed: int = 1, lost: int = 0) -> None:
+        self._rng = random.Random(seed)
+        self._median, self._noise, self._lost = median_us, noise, lost
+        self.asked: list[int] = []
+
+    def take(self, count: int) -> Sequence[float]:
+        self.asked.append(count)
+        if self._lost:
+            self._lost -= 1
+            return ()
+        return [self._median * self._rng.lognormvariate(0.0, self._noise) for _ in range(count)]
+
+
+def test_quiet_samples_stop_at_the_least_number() -> None:
+    """Without noise the least number of samples suffices."""
+    result = measure([Synthetic(5.0)], SETTINGS)
+    assert len(result.series[0].samples_us) == 7
+    assert (result.time_us, result.lost) == (pytest.approx(5.0), False)
+
+
+def test_noisy_samples_go_on_until_the_interval_is_narrow_or_the_most_are_taken() -> None:
+    """More noise takes more samples; the interval is narrow enough unless the limit was reached."""
+    counts = []
+    for noise in (0.002, 0.01, 0.2):
+        series = measure([Synthetic(5.0, noise)], SETTINGS).series[0]
+        counts.append(len(series.samples_us))
+        low, high = series.ci95_us
+        assert len(series.samples_us) == 40 or high - low <= 0.01 * series.median_us
+    assert counts == sorted(counts)
+    assert counts[0] == 7
+    assert counts[-1] == 40
+
+
+def test_a_clearly_slower_candidate_stops_at_the_first_bound() -> None:
+    """Racing ends a candidate with the samples that a bound needs, and keeps them."""
+    result = measure([Synthetic(8.0, 0.01)], SETTINGS, elite_us=5.0)
+    assert result.lost
+    assert len(result.series[0].samples_us) == RACE_SAMPLES
+
+
+@pytest.mark.parametrize(("median_us", "race"), [(5.4, 1.10), (8.0, 0.0)])
+def test_within_the_margin_or_without_racing_it_runs_to_the_end(median_us: float, race: float) -> None:
+    """A candidate within the margin is measured fully; race = 0 switches racing off."""
+    result = measure([Synthetic(median_us)], replace(SETTINGS, race=race), elite_us=5.0)
+    assert not result.lost
+    assert len(result.series[0].samples_us) == 7
+
+
+def test_several_problems_race_with_their_geometric_mean() -> None:
+    """A candidate slow on one problem survives when it makes up for it on another."""
+    assert not measure([Synthetic(20.0), Synthetic(1.0)], SETTINGS, elite_us=5.0).lost
+    slow = measure([Synthetic(20.0), Synthetic(2.0)], SETTINGS, elite_us=5.0)
+    assert slow.lost
+    assert [len(one.samples_us) for one in slow.series] == [5, 5]
+    assert slow.time_us == pytest.approx(40**0.5)
+
+
+@pytest.mark.parametrize("median_us", [5.0, 8.0])
+def test_idle_devices_sample_on(median_us: float) -> None:
+    """While nothing waits, a candidate that is known well enough or lost gets more samples, and stays what it was."""
+    moments = iter([True] * 3 + [False] * 100)
+    usual = measure([Synthetic(median_us, 0.002)], SETTINGS, elite_us=5.0)
+    longer = measure([Synthetic(median_us, 0.002)], SETTINGS, elite_us=5.0, idle=lambda: next(moments))
+    assert longer.series[0].samples_us[: len(usual.series[0].samples_us)] == usual.series[0].samples_us
+    assert len(longer.series[0].samples_us) == len(usual.series[0].samples_us) + 12
+    assert longer.lost == usual.lost == (median_us > 5.5)
+    whole = measure([Synthetic(median_us), Synthetic(median_us)], SETTINGS, idle=lambda: True)
+    assert [len(one.samples_us) for one in whole.series] == [SETTINGS.max_samples] * 2
+
+
+def test_disturbed_samples_are_taken_again() -> None:
+    """A batch that the device discarded is asked for anew."""
+    clock = Synthetic(5.0, lost=2)
+    assert len(measure([clock], SETTINGS).series[0].samples_us) == 7
+    assert clock.asked == [7, 7, 7]
+
+
+def test_fewer_samples_than_an_interval_needs_never_settle() -> None:
+    """Five equal samples are no 95 % interval, though their range is narrow; six are, and the most allowed suffice."""
+    assert not Series((5.0,) * 5).settled(replace(SETTINGS, min_samples=3))
+    assert Series((5.0,) * 6).settled(replace(SETTINGS, min_samples=3))
+    assert Series((5.0,) * 4).settled(replace(SETTINGS, min_samples=3, max_samples=4))
+
+
+@pytest.mark.parametrize(
+    ("call_us", "sets", "expected"), [(5.0, 4, 100), (0.0, 4, 5000), (499.0, 1, 1), (1e5, 4, 4), (130.0, 4, 4)]
+)
+def test_a_sample_holds_whole_rounds_of_the_input_sets(call_us: float, sets: int, expected: int) -> None:
+    """Every input set is used equally often in a sample, at least once."""
+    assert calls_per_sample(call_us, 500.0, sets) == expected

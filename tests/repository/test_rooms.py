@@ -1,0 +1,191 @@
+"""The rooms of the package: imports run one way, no circles, privacy means something, one name has one meaning."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from imports import Import, circles, imports_of, modules_of
+from paths import ROOT
+
+PACKAGE = ROOT / "evokern"
+
+ROOMS = (
+    "version",
+    "errors",
+    "templating",
+    "hardware",
+    "declaration",
+    "wording",
+    "study",
+    "measurement",
+    "workers",
+    "cuda_source",
+    "compile",
+    "ptx",
+    "simt",
+    "gate",
+    "device",
+    "samplers",
+    "store",
+    "search",
+    "progress",
+    "sampler_benchmark",
+    "doctor",
+    "analysis",
+    "exploits",
+    "export",
+    "scaffold",
+    "report",
+    "results",
+    "api",
+    "cli",
+    "__main__",
+)
+"""Rooms in import order: a room may import itself and those before it."""
+
+MOST_MODULES = 20
+"""Modules that may stand side by side in a folder."""
+
+LAZY = (
+    "cupy",
+    "torch",
+    "optuna",
+    "sklearn",
+    "scipy",
+    "rich",
+    "sqlite_utils",
+    "cuda",
+    "pynvml",
+    "jinja2",
+    "pandas",
+    "IPython",
+)
+"""Libraries that `evokern --help` must not import."""
+
+MODULES = modules_of(PACKAGE)
+IMPORTS = [item for item in imports_of(PACKAGE) if item.module != item.importer]
+
+
+def _room(module: str) -> str:
+    """Return the room of a module: the first folder or file below the package."""
+    return module.split(".")[1] if "." in module else "evokern"
+
+
+def _folder(module: str) -> str:
+    """Return the dotted name of the folder a module lies in; a package lies in its own."""
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _told(items: list[Import]) -> list[str]:
+    return [
+        f"{MODULES[item.importer].relative_to(ROOT)}:{item.line} imports {item.module}.{item.name}" for item in items
+    ]
+
+
+def test_every_module_has_its_room() -> None:
+    """A new module or folder takes its place in the order, and none is named that is gone."""
+    assert {_room(module) for module in MODULES} - {"_data"} == {"evokern", *ROOMS}
+
+
+def test_imports_run_one_way() -> None:
+    """No room imports a later one: not at the top, not inside a function, not by string, not for an annotation.
+
+    The package's own module offers the Python API, so it stands above all rooms but the command line.
+    """
+    place = {name: number for number, name in enumerate(ROOMS)} | {"evokern": ROOMS.index("cli") - 0.5}
+    backwards = [item for item in IMPORTS if place[_room(item.module)] > place[_room(item.importer)]]
+    assert _told(backwards) == []
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    """Imports inside functions, by string and for annotations counted, no files import each other in a circle."""
+    assert circles([(item.importer, item.module) for item in IMPORTS]) == []
+
+
+def test_annotations_need_no_imports_of_their_own_inside_a_room() -> None:
+    """Under TYPE_CHECKING stand imports from other rooms alone: within a room they would hide a circle."""
+    hidden = [item for item in IMPORTS if item.annotation and _room(item.module) == _room(item.importer)]
+    assert _told(hidden) == []
+
+
+def test_private_modules_stay_in_their_folder() -> None:
+    """A module `_x` is imported from inside the folder that holds it, sub-folders included."""
+    strangers = []
+    for item in IMPORTS:
+        parts = item.module.split(".")
+        for depth, part in enumerate(parts):
+            inside = f"{_folder(item.importer)}.".startswith(f"{'.'.join(parts[:depth])}.")
+            if part.startswith("_") and not part.startswith("__") and not inside:
+                strangers.append(item)
+    assert _told(strangers) == []
+
+
+def test_private_names_stay_in_their_module() -> None:
+    """Nobody imports a name `_x` from another module."""
+    strangers = [item for item in IMPORTS if item.name.startswith("_") and not item.name.startswith("__")]
+    assert _told(strangers) == []
+
+
+@pytest.mark.parametrize("top", ["evokern", "tests"])
+def test_folders_can_be_overlooked(top: str) -> None:
+    """No folder holds more than twenty modules of its own."""
+    counts: dict[Path, int] = defaultdict(int)
+    for path in (ROOT / top).rglob("*.py"):
+        counts[path.parent.relative_to(ROOT)] += 1
+    assert {str(folder): count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def _definitions() -> dict[str, dict[str, str]]:
+    """Return module → public class or function defined at its top → kind."""
+    found: dict[str, dict[str, str]] = {}
+    for module, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[module] = {
+            node.name: type(node).__name__
+            for node in tree.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+        }
+    return found
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    """A public class name is defined once in the whole package."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module, names in _definitions().items():
+        for name, kind in names.items():
+            if kind == "ClassDef":
+                places[name].append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+def test_one_exported_name_has_one_meaning() -> None:
+    """What other rooms import from a room has a name that no other room exports for something else.
+
+    The names of a command and of the function behind it are the same on purpose: the command line is the last room
+    and exports nothing.
+    """
+    definitions = _definitions()
+    exporters: dict[str, set[str]] = defaultdict(set)
+    for item in IMPORTS:
+        crossing = _room(item.module) != _room(item.importer)
+        if crossing and item.name in definitions[item.module] and _room(item.module) != "cli":
+            exporters[item.name].add(_room(item.module))
+    assert {name: sorted(rooms) for name, rooms in exporters.items() if len(rooms) > 1} == {}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`evokern --help` and `import evokern` leave CuPy, torch, Optuna and the like alone."""
+    code = (
+        "import sys; sys.argv = ['evokern', '--help']\n"
+        "import evokern.cli.app as a\n"
+        "try: a.app()\n"
+        "except SystemExit: pass\n"
+        f"print('heavy:', [name for name in {LAZY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "heavy: []"

@@ -1,0 +1,529 @@
+"""What `evo` promises beyond the laws of every sampler (those are in test_samplers)."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
+from evokern.errors import StudyError
+from evokern.samplers import History, Prior, make_sampler
+from evokern.samplers.contract import TrialResult
+from evokern.samplers.evo import EvoSampler
+from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
+from evokern.samplers.evo._features import features_of
+from evokern.samplers.evo._first import FROM_PRIOR
+from evokern.samplers.evo._gaussian import Process, prior_weights
+from evokern.samplers.evo._generations import boundary
+from evokern.samplers.evo._observations import Ledger
+from evokern.samplers.evo._pool import Pool
+from evokern.samplers.evo._prior import GOOD, MISJUDGED
+from evokern.samplers.evo._sampler import NICHE_TURN, PATIENCE, PROGRESS, RESTART_TURN
+from evokern.samplers.evo._surrogate import DOUBTER, LARGE, OPEN_MINDED, SMALL, Ensemble, Scale, fit, representative
+from evokern.samplers.evo.genome import Genome
+from evokern.samplers.evo.inert_genes import InertGenes
+from evokern.study.trial import Outcome, Proposal
+
+Answer = Callable[[Config], tuple[Outcome, float | None, str | None]]
+
+GENES: tuple[Gene, ...] = (
+    Mutation("LOAD", ("scalar", "vector", "async")),
+    Mutation("LAYOUT", ("plain", "swizzle")),
+    Parameter("TILE_M", (16, 32, 64, 128), default=32),
+    Parameter("TILE_N", (16, 32, 64, 128), default=32),
+    Parameter("WARPS", (1, 2, 4, 8), default=4),
+    Parameter("STAGES", (1, 2, 3), when={"LOAD": ("async",)}),
+    Parameter("UNROLL", (1, 2, 4, 8)),
+)
+
+
+def kernel_space() -> Space:
+    return Space(GENES, feasible=lambda c: c.TILE_M * c.TILE_N >= 128 * c.WARPS and c.TILE_M * c.STAGES <= 256)
+
+
+def large_space() -> Space:
+    """The same with further genes: too many combinations to list."""
+    more = tuple(Parameter(f"EXTRA_{i}", (1, 2, 3)) for i in range(4))
+    return Space((*GENES, *more), feasible=kernel_space().feasible)
+
+
+def listed_space() -> Space:
+    """The small kernel's feasible configurations as a recording has them: a list."""
+    return Space(GENES, table=tuple(c for c in kernel_space().grid() if kernel_space().feasible(c)))
+
+
+def log_time(c: Config) -> float:
+    cost = {"scalar": 1.0, "vector": 0.3, "async": 0.0}[str(c["LOAD"])] + 0.5 * (c["LAYOUT"] == "plain")
+    cost += 0.2 * abs(math.log2(c.TILE_M / 64)) + 0.15 * abs(math.log2(c.TILE_N / 32))
+    return cost + 0.2 * abs(math.log2(c.TILE_M * c.TILE_N / c.WARPS / 512)) + 0.1 * (c.STAGES == 1)
+
+
+def measured(c: Config) -> tuple[Outcome, float | None, str | None]:
+    return Outcome.MEASURED, log_time(c), None
+
+
+def search(
+    space: Space,
+    answer: Answer,
+    trials: int,
+    *,
+    window: int = 8,
+    seed: int = 1,
+    prior: Prior | None = None,
+    restart_at: tuple[int, ...] = (),
+) -> tuple[list[Proposal], History]:
+    """Search, beginning anew from what is recorded before each trial in `restart_at`."""
+
+    def fresh() -> EvoSampler:
+        return EvoSampler(space, seed, window, prior=prior)
+
+    sampler, history, proposals = fresh(), History(space), []
+
+    def tell(number: int) -> None:
+        config = history.pending[number]
+        outcome, value, fingerprint = answer(config)
+        history.tell(TrialResult(number, config, outcome, value, fingerprint))
+
+    for number in range(trials):
+        if number in restart_at:
+            sampler, history = fresh(), History(space)
+            for earlier, proposal in enumerate(proposals):
+                history.commit(earlier, proposal)
+                if earlier - window >= 0:
+                    tell(earlier - window)
+        if number - window >= 0:
+            tell(number - window)
+        proposal = sampler.propose(history, number)
+        if proposal is None:
+            break
+        history.commit(number, proposal)
+        proposals.append(proposal)
+    return proposals, history
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Space:
+    """A small space with a conditional gene and an arbitrary feasible part."""
+    genes: list[Gene] = [Mutation("CHOICE", ("a", "b", "c")[: draw(st.integers(1, 3))])]
+    for index in range(draw(st.integers(1, 3))):
+        when = {"CHOICE": ("a",)} if draw(st.booleans()) else None
+        genes.append(Parameter(f"P{index}", [2**i for i in range(draw(st.integers(1, 4)))], when=when))
+    modulus, rest = draw(st.integers(2, 5)), draw(st.integers(0, 4))
+    return Space(tuple(genes), feasible=lambda c: hash(tuple(map(str, c.values()))) % modulus != rest)
+
+
+@settings(max_examples=15, deadline=None)
+@given(spaces(), st.integers(1, 9), st.integers(0, 99))
+def test_every_feasible_candidate_is_proposed_exactly_once(space: Space, window: int, seed: int) -> None:
+    """A search that goes on to the end proposes the feasible set, each candidate once, and nothing else."""
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        value = float(len(str(c)))
+        return (Outcome.CRASHED, None, None) if value % 5 == 0 else (Outcome.MEASURED, value, None)
+
+    proposals, _ = search(space, answer, 1000, window=window, seed=seed)
+    proposed = [proposal.config for proposal in proposals]
+    assert sorted(c.key for c in space.grid() if space.feasible(c)) == sorted(c.key for c in proposed)
+
+
+@pytest.mark.thorough
+def test_interrupted_and_uninterrupted_searches_propose_the_same() -> None:
+    """What a process remembers changes nothing: restarts inside and at the ends of generations leave no trace.
+
+    Neither do they in the counts of what constraints turned away, where feasibility is asked about one by one.
+    """
+    plain, _ = search(large_space(), measured, 140, window=8)
+    broken, _ = search(large_space(), measured, 140, window=8, restart_at=(3, 17, 64, 71, 99, 131))
+    assert [(p.config, p.info) for p in plain] == [(p.config, p.info) for p in broken]
+    assert [p.rejections for p in plain] == [p.rejections for p in broken]
+    assert sum(sum(p.rejections.values()) for p in plain) > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("listed", [False, True])
+def test_nothing_infeasible_and_nothing_twice(listed: bool) -> None:
+    """Not one trial is spent on what cannot run or was tried, whether the feasible set is a list or must be asked."""
+    space = listed_space() if listed else large_space()
+    proposals, _ = search(space, measured, 120, window=8)
+    assert len({p.config for p in proposals}) == 120
+    assert all(space.feasible(p.config) for p in proposals)
+
+
+@pytest.mark.thorough
+def test_a_list_is_searched_the_same_after_an_interruption() -> None:
+    """Where every row of a recorded list is a candidate, restarts leave no trace either."""
+    plain, _ = search(listed_space(), measured, 90, window=2)
+    broken, _ = search(listed_space(), measured, 90, window=2, restart_at=(5, 30, 31, 77))
+    assert [(p.config, p.info) for p in plain] == [(p.config, p.info) for p in broken]
+
+
+@pytest.mark.thorough
+def test_finds_the_best_of_a_small_kernel_early() -> None:
+    """On a smooth space with a few thousand candidates the optimum takes fewer than a hundred trials."""
+    best = min(log_time(c) for c in kernel_space().grid() if kernel_space().feasible(c))
+    for seed in range(2):
+        proposals, _ = search(kernel_space(), measured, 90, window=1, seed=seed)
+        assert min(log_time(p.config) for p in proposals) == pytest.approx(best)
+
+
+def test_the_first_generation_shows_every_code_choice() -> None:
+    """The default candidate comes first, and each value of each mutation is among the first trials."""
+    proposals, _ = search(kernel_space(), measured, 6, window=32)
+    assert proposals[0].config == kernel_space().default()
+    assert proposals[0].info["operator"] == "default"
+    for gene in kernel_space().mutations:
+        assert set(gene.values) == {p.config[gene.name] for p in proposals}
+
+
+def test_no_code_choice_is_lost() -> None:
+    """Every value of every outer gene keeps getting trials, however bad it looks."""
+    proposals, _ = search(kernel_space(), measured, 120, window=8)
+    for gene in kernel_space().mutations:
+        for value in gene.values:
+            assert any(p.config[gene.name] == value for p in proposals[60:]), (gene.name, value)
+
+
+def test_a_window_of_trials_does_not_herd() -> None:
+    """Trials in flight together are not neighbours of one point: several genes differ on average."""
+    proposals, _ = search(kernel_space(), measured, 96, window=32)
+    flight = [list(p.config.values()) for p in proposals[64:96]]
+    apart = [sum(a != b for a, b in zip(x, y, strict=True)) for i, x in enumerate(flight) for y in flight[:i]]
+    assert sum(apart) / len(apart) >= 2.0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("pattern", ["one gene", "two genes", "a product"])
+def test_crashing_regions_are_avoided(pattern: str) -> None:
+    """With about 30 % of the space crashing in a pattern, at most 10 % of the trials after the first 100 crash."""
+
+    def crashes(c: Config) -> bool:
+        if pattern == "one gene":
+            return c.UNROLL == 8 or (c["LOAD"] == "async" and c.STAGES == 1)
+        if pattern == "two genes":
+            return (c.WARPS >= 4) and c["LOAD"] != "vector"
+        return c.TILE_M * c.UNROLL >= 256
+
+    feasible = [c for c in kernel_space().grid() if kernel_space().feasible(c)]
+    assert 0.2 <= sum(map(crashes, feasible)) / len(feasible) <= 0.45
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        return (Outcome.CRASHED, None, None) if crashes(c) else measured(c)
+
+    late = [p.config for seed in range(2) for p in search(kernel_space(), answer, 180, seed=seed)[0][100:]]
+    assert sum(map(crashes, late)) / len(late) <= 0.10
+
+
+@pytest.mark.thorough
+def test_dead_genes_are_not_varied() -> None:
+    """Once a gene is known to change no machine code, none is proposed that differs from a told one in it only."""
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        return Outcome.MEASURED, log_time(c), c.replace(UNROLL=1).key
+
+    proposals, history = search(kernel_space(), answer, 160, window=1)
+    folded = [p.config.replace(UNROLL=1).key for p in proposals]
+    repeats = [index for index, key in enumerate(folded) if key in folded[:index]]
+    assert not [index for index in repeats if index > 100]
+    seen = Ledger(Genome(kernel_space())).read(history)
+    (inert,) = [g for g in InertGenes(Genome(kernel_space()), seen.rows, seen.prints).genes if g.beside is None]
+    assert GENES[inert.gene].name == "UNROLL"
+
+
+def test_a_gene_dead_beside_a_value_is_recognised() -> None:
+    """A gene may matter in one context and not in another; only the dead context folds."""
+    genome = Genome(Space((Parameter("A", (1, 2)), Parameter("B", (1, 2, 3)))))
+    rows = genome.rows(genome.space.grid())
+    prints = np.array([0, 0, 0, 1, 2, 3])
+    inert = InertGenes(genome, rows, prints)
+    assert [(g.gene, g.beside) for g in inert.genes] == [(1, (0, 0))]
+    assert inert.fresh(rows[[1, 4]], rows[[0, 3]]).tolist() == [False, True]
+
+
+def test_each_trial_says_where_it_comes_from() -> None:
+    """Operator, parents (earlier trials) and prediction are recorded, so that credit can be shown."""
+    proposals, _ = search(kernel_space(), measured, 60, window=1)
+    for number, proposal in enumerate(proposals[20:], 20):
+        assert proposal.info["operator"] in BRED
+        assert proposal.info["predicted_us"] > 0
+        assert all(parent < number for parent in proposal.info["parents"])
+    errors = [abs(math.log(p.info["predicted_us"]) - log_time(p.config)) for p in proposals[30:]]
+    assert sorted(errors)[len(errors) // 2] < 0.15
+
+
+def test_operators_earn_their_share() -> None:
+    """An operator whose proposals land among the best gets more candidates; none falls below the floor."""
+    _, history = search(kernel_space(), measured, 80, window=1)
+    seen = Ledger(Genome(kernel_space())).read(history)
+    parts = shares(seen)
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert min(parts.values()) >= LEAST_SHARE
+    assert len(set(parts.values())) > 1
+
+
+@pytest.mark.thorough
+def test_a_good_prior_is_tried_first_and_a_wrong_one_is_overcome() -> None:
+    """A warm start saves trials when it is right; when it praises the slowest, the optimum is still found."""
+    space = kernel_space()
+    feasible = [c for c in space.grid() if space.feasible(c)]
+    best = min(map(log_time, feasible))
+    good = Prior.from_trials(space, [(c, log_time(c) + 1.0) for c in feasible[::7]], "runs.db:other")
+    proposals, _ = search(space, measured, 40, window=1, prior=good)
+    assert proposals[0].config == good.entries[0][0]
+    assert proposals[0].info["operator"] == "prior"
+    assert min(log_time(p.config) for p in proposals) == pytest.approx(best, abs=0.05)
+    wrong = Prior.from_trials(space, [(c, -log_time(c)) for c in feasible[::7]], "runs.db:other")
+    proposals, _ = search(space, measured, 160, window=1, prior=wrong)
+    assert min(log_time(p.config) for p in proposals) == pytest.approx(best, abs=0.05)
+
+
+@pytest.mark.thorough
+def test_a_prior_fills_the_wait_for_the_first_results() -> None:
+    """In a large window most trials before any result are good ones of the prior, none of them twice, not strangers."""
+    space = large_space()
+    drawn = random.Random(1).sample([c for c in kernel_space().grid() if kernel_space().feasible(c)], 200)
+    known = [({**c, **{f"EXTRA_{i}": 1 for i in range(4)}}, 0.4 * log_time(c)) for c in drawn]
+    prior = Prior.from_trials(space, known, "sim")
+    proposals, _ = search(space, measured, 40, window=40, prior=prior)
+    good = sorted(value for _, value in known)[0] + GOOD
+    from_prior = [p for p in proposals if p.info["operator"] == "prior"]
+    assert len(from_prior) >= 20
+    assert all(0.4 * log_time(p.config) <= good + MISJUDGED - GOOD for p in from_prior[FROM_PRIOR:])
+    assert sum(0.4 * log_time(p.config) <= good for p in from_prior) >= 10
+    assert len({p.config for p in proposals}) == 40
+
+
+@pytest.mark.thorough
+def test_a_code_choice_that_a_prior_may_misjudge_is_tried_in_the_wait() -> None:
+    """All the best of a prior make one choice; in a large window the best of others are tried beside them."""
+    space = kernel_space()
+    behind = {"scalar": 0.9, "vector": 0.3, "async": 0.0}
+    feasible = [c for c in space.grid() if space.feasible(c)]
+    known = [(c, behind[c["LOAD"]] + 0.005 * (at % 37)) for at, c in enumerate(feasible[::5])]
+    prior = Prior.from_trials(space, known, "sim")
+    assert {config["LOAD"] for config, value in prior.entries if value < GOOD} == {"async"}
+    proposals, _ = search(space, measured, 40, window=40, prior=prior)
+    waited = [p.config["LOAD"] for p in proposals if p.info["operator"] == "prior"][FROM_PRIOR:]
+    assert set(waited) == {"async", "vector"}
+    assert waited.count("vector") >= 6
+
+
+def test_a_prior_takes_the_genes_that_are_shared_and_names_the_others() -> None:
+    """Unknown genes are left out, absent ones stand at their default, trials with unknown values are passed over."""
+    trials = [({"TILE_M": 64, "OLD": 3}, 1.0), ({"TILE_M": 48, "OLD": 3}, 0.5)]
+    prior = Prior.from_trials(kernel_space(), trials, "runs.db:other")
+    assert prior.used == ("TILE_M",)
+    assert prior.ignored[:2] == ("OLD (unknown here)", "LOAD (not there: scalar)")
+    assert [config for config, _ in prior.entries] == [kernel_space().default().replace(TILE_M=64)]
+    with pytest.raises(StudyError, match="shares no gene"):
+        Prior.from_trials(kernel_space(), [({"OLD": 3}, 1.0)], "runs.db:other")
+    with pytest.raises(StudyError, match="no usable trial"):
+        Prior.from_trials(kernel_space(), [({"TILE_M": 48}, 1.0)], "runs.db:other")
+
+
+def test_of_what_a_prior_cannot_tell_apart_one_is_tried() -> None:
+    """A time model gives many candidates one time; the first trials of a warm start go to different ones."""
+    space = kernel_space()
+    feasible = [c for c in space.grid() if space.feasible(c)]
+    prior = Prior.from_trials(space, [(c, float(c.WARPS)) for c in feasible], "sim")
+    proposals, _ = search(space, measured, 4, window=1, prior=prior)
+    praised = [p.config for p in proposals if p.info["operator"] == "prior"]
+    assert [config.WARPS for config in praised] == sorted({config.WARPS for config in feasible})[: len(praised)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("told", "milliseconds"), [(1000, 3.0), (5000, 8.0)])
+def test_a_proposal_stays_cheap(told: int, milliseconds: float) -> None:
+    """12 genes, window 8: the mean over some windows stays within five times what an idle machine needs at most."""
+    genes = (*(Mutation(f"M{i}", ("a", "b", "c")) for i in range(3)),)
+    genes = (*genes, *(Parameter(f"P{i}", (1, 2, 4, 8, 16)) for i in range(9)))
+    space = Space(genes, feasible=lambda c: c.P0 * c.P1 <= 64)
+    sampler, history, draws = make_sampler("evo", space, {}, 1, 8), History(space), random.Random(0)
+
+    def tell(number: int) -> None:
+        config = history.pending[number]
+        history.tell(TrialResult(number, config, Outcome.MEASURED, math.log(9 + abs(config.P1 - 4) + config.P2)))
+
+    number = 0
+    while number < told:
+        config = space.sample(draws)
+        if config is None or config in history.seen:
+            continue
+        history.commit(number, Proposal(config))
+        if number >= 8:
+            tell(number - 8)
+        number += 1
+    spent = 0.0
+    for step in range(40):
+        tell(number - 8)
+        begun = time.process_time()
+        proposal = sampler.propose(history, number)
+        spent += (time.process_time() - begun) * (step >= 8)
+        assert proposal is not None
+        history.commit(number, proposal)
+        number += 1
+    assert 1000 * spent / 32 <= 5 * milliseconds
+
+
+def test_pending_rows_narrow_the_variance_and_leave_the_mean() -> None:
+    """A row without a result tells where not to look again, not what is there; its result changes the mean."""
+    genome = Genome(kernel_space())
+    features, rng = features_of(genome), np.random.default_rng(3)
+    rows, targets = genome.draw(rng, 24), genome.draw(rng, 50)
+    y = rng.standard_normal(24)
+    process = Process(features, prior_weights(features), features(rows[:20]), features(targets), room=4)
+    mean, sd = process.predict(y[:20])
+    for row in features(rows[20:]):
+        process.add(row)
+    pending_mean, pending_sd = process.predict(y[:20])
+    assert pending_mean == pytest.approx(mean)
+    assert (pending_sd <= sd + 1e-9).all()
+    assert pending_sd.sum() < sd.sum()
+    whole = Process(features, prior_weights(features), features(rows), features(targets), room=0)
+    assert process.predict(y)[0] == pytest.approx(whole.predict(y)[0])
+    assert process.predict(y)[1] == pytest.approx(whole.predict(y)[1])
+
+
+@pytest.mark.thorough
+def test_a_large_space_lets_fewer_genes_decide() -> None:
+    """Length scales may lie farther from what is believed beforehand than in a short list, so more genes fade out."""
+    genome = Genome(large_space())
+    features, rng = features_of(genome), np.random.default_rng(5)
+    rows = genome.draw(rng, 60)
+    values = np.array([log_time(genome.config(row)) for row in rows])
+    failed = np.zeros(len(rows), dtype=bool)
+    small, large = (fit(features, rows, values, failed, belief) - prior_weights(features) for belief in (SMALL, LARGE))
+    assert np.abs(large[:-1]).mean() > 1.3 * np.abs(small[:-1]).mean()
+
+
+def test_a_number_is_like_its_neighbours_and_a_name_is_not() -> None:
+    """Before it has data the model is far surer of a number between two measured ones than of an unmeasured name."""
+    space = Space((Parameter("BLOCK", (16, 32, 64, 128, 256, 512)), Mutation("LAYOUT", tuple("abcdef"))))
+    genome = Genome(space)
+    features = features_of(genome)
+    seen, unseen = [0, 1, 2, 4, 5], [3]
+
+    def forecast(gene: str) -> tuple[float, float]:
+        """Return mean and standard deviation at a gene's fourth value when its others took -2.4, -1.4, … 2.6."""
+        rows = genome.rows(space.default().replace(**{gene: value}) for value in space.gene(gene).values)
+        process = Process(features, prior_weights(features), features(rows[seen]), features(rows[unseen]), 0, linear=0)
+        mean, sd = process.predict(np.array(seen) - np.mean(seen))
+        return float(mean[0]), float(sd[0])
+
+    between, sure = forecast("BLOCK")
+    anything, unsure = forecast("LAYOUT")
+    assert between == pytest.approx(0.6, abs=0.2)
+    assert anything == pytest.approx(0.0, abs=0.1)
+    assert sure < 0.3 * unsure
+
+
+def test_one_member_doubts_that_a_value_is_like_its_neighbours() -> None:
+    """Beside members that fill the gap between two measured values stays one to which the value is open."""
+    space = Space((Parameter("BLOCK", (16, 32, 64, 128, 256, 512)),))
+    genome = Genome(space)
+    features = features_of(genome)
+    rows = genome.rows(space.grid())
+    seen = [0, 1, 2, 4, 5]
+    rng = np.random.default_rng(0)
+    ensemble = Ensemble(features, prior_weights(features), rows[seen], features(rows[[3]]), rng, room=0)
+    doubts = [float(member.predict(np.linspace(-1.0, 1.0, 5))[1][0]) for member in ensemble._members]
+    assert int(np.argmax(doubts)) == DOUBTER
+    assert doubts[DOUBTER] > 1.5 * max(doubts[:DOUBTER] + doubts[DOUBTER + 1 :])
+
+
+def test_one_member_holds_no_gene_for_one_without_effect() -> None:
+    """A choice that the fit finds to change nothing stays open to one member, in a space that is a list."""
+    space = Space((Parameter("CACHE", (0, 1)), Parameter("BLOCK", (16, 32, 64, 128, 256, 512))))
+    genome = Genome(space)
+    features = features_of(genome)
+    logs = prior_weights(features)
+    logs[0] = -8.0
+    off, on = (genome.rows(c for c in space.grid() if c.CACHE == cache) for cache in (0, 1))
+    ensemble = Ensemble(features, logs, off, features(on[[2]]), np.random.default_rng(0), room=0)
+    doubts = [float(member.predict(np.linspace(-1.0, 1.0, 6))[1][0]) for member in ensemble._members]
+    assert int(np.argmax(doubts)) == OPEN_MINDED
+    assert doubts[OPEN_MINDED] > 2.0 * max(doubts[:OPEN_MINDED] + doubts[OPEN_MINDED + 1 :])
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_small_steps_on_a_plateau_do_not_end_being_stuck(share: float) -> None:
+    """A search whose best improves within its patience by less than what counts goes elsewhere, else it stays."""
+    step, told = share * PROGRESS / PATIENCE, iter(range(1000))
+
+    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
+        return Outcome.MEASURED, -step * next(told), None
+
+    proposals, _ = search(listed_space(), answer, 2 * PATIENCE, window=1)
+    restarts = [n for n, proposal in enumerate(proposals) if proposal.info.get("turn") == "restart"]
+    due = [n for n in range(PATIENCE + 1, 2 * PATIENCE) if n % RESTART_TURN == 0 and n % NICHE_TURN]
+    assert restarts == (due if share < 1 else [])
+
+
+def test_what_must_change_together_is_changed_together() -> None:
+    """Where a constraint ties genes, a child takes over a gene's new value and just what it needs beside it."""
+    genes = (Parameter("ROWS", (64, 128, 256, 512), 256), Parameter("WARPS", (4, 8, 16, 32), 16))
+    genes = (*genes, *(Parameter(f"P{i}", tuple(range(8))) for i in range(6)))
+    space = Space(genes, lambda c: c.ROWS == 16 * c.WARPS)
+    genome = Genome(space)
+    pool = Pool(genome, lambda config: "tied", 0)
+    parent = genome.rows([space.default()])
+    made, _ = pool.grafted(parent, np.random.default_rng(0), 40, np.empty(0, dtype=np.int64))
+    assert pool.feasible(made).all()
+    changed = made != parent
+    tied = changed[:, 0]
+    assert (tied == changed[:, 1]).all()
+    assert {2} == set(changed[tied].sum(axis=1).tolist())
+    assert {1} == set(changed[~tied].sum(axis=1).tolist())
+
+
+def test_features_tell_names_ranks_and_products_apart() -> None:
+    """Mutations are names; numbers also have a rank, a magnitude where it differs, and pairs have a product."""
+    genome = Genome(Space((Mutation("A", ("x", "y", "z")), Parameter("B", (16, 48, 64)), Parameter("C", (1, 2, 4)))))
+    features = features_of(genome)
+    rows = genome.rows(genome.space.grid())
+    columns = features(rows)
+    assert columns.min() >= 0.0
+    assert columns.max() <= 1.0
+    # A: names. B: names, rank, magnitude, powers of two. C: names, rank (its magnitude is the same). B times C.
+    assert features.product.tolist() == [False] * 7 + [True]
+    assert features.bare.tolist() == [False, True, False, False, False, True, False, False]
+    assert len(np.unique(columns, axis=0)) == len(rows)
+
+
+@given(st.lists(st.integers(-500, 1500), min_size=3, max_size=40, unique=True))
+def test_compression_keeps_the_order(values: list[int]) -> None:
+    """The slow tail comes closer, nothing changes places, and a predicted time can be read back."""
+    given_values = np.sort(np.array(values) / 100.0)
+    scale = Scale.of(given_values)
+    compressed = scale.compress(given_values)
+    assert (np.diff(compressed) > 0).all()
+    assert np.ptp(compressed) <= np.ptp(given_values) / scale.unit
+    assert scale.expand(compressed) == pytest.approx(given_values)
+
+
+@given(st.integers(0, 4000), st.sampled_from([16, 32]), st.sampled_from([None, 8]))
+def test_boundaries_are_fixed_points(number: int, growth: int, most: int | None) -> None:
+    """A boundary is its own boundary and never after its trial: state tied to it is shared by the trials after it."""
+    at = boundary(number, growth, most)
+    assert at <= number
+    assert boundary(at, growth, most) == at
+    assert most is None or number - at < most
+
+
+@given(st.lists(st.one_of(st.just(math.nan), st.floats(0, 9)), min_size=1, max_size=60), st.integers(2, 40))
+def test_the_selection_keeps_the_best_and_the_pending(values: list[float], most: int) -> None:
+    """However long a study is, the model knows its best trials and everything in flight."""
+    seen = np.array(values)
+    must = np.zeros(len(seen), dtype=bool)
+    must[-1] = True
+    kept = representative(seen, must, most)
+    assert len(kept) <= max(most, most // 2 + 1)
+    assert len(seen) - 1 in kept
+    if not np.isnan(seen).all():
+        assert int(np.nanargmin(seen)) in kept

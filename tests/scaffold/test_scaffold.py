@@ -1,0 +1,186 @@
+"""`init`: what a CUDA file tells is taken, what it does not tell is marked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from paths import DATA
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.scaffold.expression import extents, to_python
+from evokern.scaffold.guess import neighbours
+from evokern.study.discovery import find_kernel, find_study
+
+FILES = DATA / "cuda_files"
+
+SAXPY = """
+#include <cstdio>
+#include <cuda_runtime.h>
+#define BLOCK 256
+#define ITEMS 4
+#define ROUNDS 10
+__global__ void saxpy(int n, float a, const float* __restrict__ x, float* y) {
+  const int first = (blockIdx.x * BLOCK + threadIdx.x) * ITEMS;
+  for (int i = first; i < first + ITEMS && i < n; ++i) y[i] = a * x[i];
+}
+int main() {
+  const int count = 1 << 20;
+  float *x, *y;
+  dim3 blocks((count + BLOCK * ITEMS - 1) / (BLOCK * ITEMS));
+  for (int round = 0; round < ROUNDS; ++round) saxpy<<<blocks, BLOCK>>>(count, 2.5f, x, y);
+  printf("done");
+}
+"""
+
+
+GEMM = """
+#define TILE 16
+#define CEIL(a, b) (((a) + (b) - 1) / (b))
+template <typename T, class S, int PAD>
+__global__ void gemm(const T* a, T* c, int m, int n, S alpha) {
+  __shared__ T tile[TILE][TILE + PAD];
+  c[threadIdx.x] = a[blockIdx.x] * T(alpha);
+}
+void start(__half* a, __half* c, int rows, int columns) {
+  dim3 grid(CEIL(columns, TILE), CEIL(rows, TILE)), block(TILE, TILE);
+  gemm<__half, float, 8><<<grid, block>>>(a, c, rows, columns, 0.5f);
+}
+"""
+
+
+def _invoke(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with saxpy.cu."""
+    (tmp_path / "saxpy.cu").write_text(SAXPY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_file_becomes_a_kernel(here: Path) -> None:
+    """Macros of device code become genes, the launch and its numbers are taken over, host code is left out."""
+    code, told, _ = _invoke("init", "saxpy.cu")
+    assert (code, "evokern check saxpy" in told) == (0, True)
+    kernel = find_kernel("saxpy")
+    assert {gene.name: gene.values for gene in kernel.genes} == {"BLOCK": (128, 256, 512), "ITEMS": (2, 4, 8)}
+    problem = kernel.problem("1000000")
+    (launch,) = kernel.launches(kernel.space.default(), problem)
+    assert (launch.grid, launch.block) == ((977, 1, 1), (256, 1, 1))
+    assert [getattr(argument, "value", argument) for argument in launch.args] == [1_000_000, 2.5, "x", "y"]
+    source = (here / "kernels" / "saxpy" / "kernel.cu").read_text()
+    assert '#ifndef BLOCK\n#error "BLOCK must be defined"' in source
+    assert "printf" not in source and "main" not in source
+    assert find_study("saxpy").kernel == "saxpy"
+
+
+def test_a_template_and_its_launch_are_understood(here: Path) -> None:
+    """Element types come from the template's arguments, extents from variables declared together and own macros."""
+    (here / "gemm.cu").write_text(GEMM)
+    assert _invoke("init", "gemm.cu", "--entry", "gemm<__half, float, 8>")[0] == 0
+    kernel = find_kernel("gemm")
+    config, problem = kernel.space.default(), kernel.problem("100,33")
+    tensors = kernel.workload.tensors(problem, config)
+    assert {name: tensor.dtype for name, tensor in tensors.items()} == {"a": "f16", "c": "f16"}
+    (launch,) = kernel.launches(config, problem)
+    assert (launch.grid, launch.block) == ((3, 7, 1), (16, 16, 1))
+    assert [(x.dtype, x.value) for x in launch.args if not isinstance(x, str)] == [
+        ("i32", 100), ("i32", 33), ("f32", 0.5),
+    ]  # fmt: skip
+
+
+def test_check_names_what_only_the_user_knows(here: Path) -> None:
+    """A draft passes every check but the reference, which it says is the user's to write."""
+    _invoke("init", "saxpy.cu")
+    code, told, _ = _invoke("check", "saxpy", "--json")
+    failed = {finding["check"]: finding["detail"] for finding in json.loads(told)["checks"] if finding["ok"] is False}
+    assert (code, list(failed)) == (1, ["reference"])
+    assert "write the reference in kernel.py" in failed["reference"]
+
+
+def test_a_draft_with_its_references_is_sound(here: Path) -> None:
+    """Once the two references are written, nothing is left to complain about."""
+    _invoke("init", "saxpy.cu")
+    folder = here / "kernels" / "saxpy"
+    declaration = (folder / "kernel.py").read_text()
+    raising = next(line for line in declaration.splitlines() if "raise ValueError" in line)
+    (folder / "kernel.py").write_text(declaration.replace(raising, '    return {"y": 2.5 * t["x"]}'))
+    header = (folder / "reference.h").read_text()
+    error = next(line for line in header.splitlines() if line.startswith("#error"))
+    (folder / "reference.h").write_text(header.replace(error, "  for (int i = 0; i < N; i++) y[i] = 2.5 * x[i];"))
+    code, told, _ = _invoke("check", "saxpy")
+    assert (code, told.splitlines()[-1].partition(";")[0]) == (0, "the folder is sound")
+
+
+def test_nothing_is_overwritten(here: Path) -> None:
+    """A second draft of the same name is refused with the remedy, and the first stays as it is."""
+    _invoke("init", "saxpy.cu")
+    (here / "kernels" / "saxpy" / "kernel.py").write_text("mine")
+    code, _, told = _invoke("init", "saxpy.cu")
+    assert (code, "exists already; give another name with --name" in told) == (2, True)
+    assert (here / "kernels" / "saxpy" / "kernel.py").read_text() == "mine"
+    assert _invoke("init", "saxpy.cu", "--name", "other")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "message"),
+    [
+        ("absent.cu", [], "absent.cu"),
+        (str(FILES / "templates.cu"), [], "say which with --entry"),
+        (str(FILES / "nvcc_program.cu"), ["--entry", "gemm_tield"], "gemm_tiled"),
+        (str(FILES / "nvcc_program.cu"), ["--entry", "gemm_tiled"], "gemm_tiled"),
+        ("saxpy.cu", ["--name", "a-b"], "'a-b' cannot be a kernel's name"),
+    ],
+)
+def test_what_cannot_be_drafted_is_said(here: Path, file: str, options: list[str], message: str) -> None:
+    """A missing file, an ambiguous or unknown entry, a struct by value, a bad name: one message, nothing written."""
+    code, _, told = _invoke("init", file, *options)
+    assert (code, message in told, told.count("\n")) == (2, True, 1)
+    assert not (here / "kernels").exists()
+
+
+def test_own_headers_come_along(here: Path) -> None:
+    """Headers found with -I are copied beside the kernel, and their includes name them there."""
+    project = FILES / "project"
+    assert _invoke("init", str(project / "src" / "softmax.cu"), "-I", str(project / "include"))[0] == 0
+    folder = here / "kernels" / "softmax"
+    assert {path.name for path in folder.iterdir()} >= {"kernel.cu", "common.cuh", "warp.cuh", "ops.cuh"}
+    assert '#include "ops.cuh"' in (folder / "warp.cuh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(n + BLOCK - 1) / BLOCK", "(p.N + c.BLOCK - 1) // c.BLOCK"),
+        ("dim3(cdiv(n, BLOCK), 2u)", "(ceil_div(p.N, c.BLOCK), 2)"),
+        ("grid", "((p.N // 2))"),
+        ("2 * BLOCK * sizeof(float)", "2 * c.BLOCK * 4"),
+        ("unknown / 2", None),
+        ("n > 3 ? 1 : 2", None),
+        ("n +", None),
+    ],
+)
+def test_launch_expressions_are_translated_or_left(text: str, expected: str | None) -> None:
+    """C integer expressions become Python over genes and fields; what is not understood is not guessed."""
+    names = {"n": "p.N", "BLOCK": "c.BLOCK"}
+    assert expected == to_python(text, names, {"grid": "dim3(n / 2)"})
+
+
+def test_extents_lose_idle_brackets() -> None:
+    """A grid of one dimension is a plain number."""
+    assert extents("dim3((n + 3) / 4)", {"n": "p.N"}, {}) == "((p.N + 3) // 4)"
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(0, (0, 1)), (1, (1, 2, 4)), (64, (32, 64, 128)), (80, (40, 80, 160)), (3, (2, 3, 6))]
+)
+def test_values_worth_trying_surround_the_given_one(number: int, expected: tuple[int, ...]) -> None:
+    """The file's value stays among its neighbours."""
+    assert expected == neighbours(number)

@@ -1,0 +1,54 @@
+"""A search on a GPU that is killed at random moments loses nothing, repeats nothing and leaves no process behind.
+
+`EVOKERN_KILLS=10 pytest -m gpu tests/search/test_kill_gpu.py` kills ten times instead of four.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_process import KILLS, marked, recorded, rows
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(90 + 30 * KILLS)]
+
+
+def test_kills_lose_nothing_on_a_gpu(tmp_path: Path) -> None:
+    """What was recorded before a kill stands unchanged after it, no configuration is measured twice, none runs on."""
+    db, mark, draw = tmp_path / "killed.db", str(tmp_path), random.Random(3)
+    command = [sys.executable, "-m", "evokern", "search", "attention-s512", "--device", "cuda:0", "--seed", "5"]
+    command += ["--budget", f"{60 * KILLS}s", "--db", str(db)]
+    known: dict[int, tuple[Any, ...]] = {}
+    for kill in range(KILLS):
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"EVOKERN_TEST_MARK": mark},
+        )
+        deadline = time.monotonic() + 60
+        while recorded(db) <= len(known) and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(2.0 * draw.random())
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 20
+        while marked(mark) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert marked(mark) == []
+        found = rows(db)
+        assert len(found) > len(known), f"kill {kill} came before a trial"
+        assert {number: found[number] for number in known} == known
+        known = found
+        print(f"kill {kill}: {len(known)} trials")
+    configs = [config for _, config, *_ in known.values()]
+    assert len(set(configs)) == len(configs)
+    # Only what was in flight when a kill came may be without an outcome, and it keeps its number.
+    assert max(known) < len(known) + 64

@@ -1,0 +1,425 @@
+"""The search: sessions, budgets, identity, progress; nothing that a candidate does ends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_helpers import go, small_table, study, tiny_table, trials_of
+from instant_devices import InstantH200
+
+import evokern
+from evokern.api import resume, search
+from evokern.device import Request, Task
+from evokern.device.recorded.table import TableDevice, measured
+from evokern.errors import DeviceError, InternalError, KernelError, StudyError
+from evokern.search import Progress
+from evokern.search.identity import settings_of, study_of
+from evokern.store import open_readonly
+from evokern.study.settings import SamplerSettings, Study, TimingSettings
+from evokern.study.trial import Evaluation, Outcome
+
+
+def test_the_package_is_the_api(tmp_path: Path) -> None:
+    """`evokern.search(...)` searches, whatever was imported from the package of that name before."""
+    assert evokern.search is search
+    found = evokern.search(study(), db=tmp_path / "a.db", device=TableDevice(tiny_table()))
+    assert isinstance(found, evokern.SearchResult)
+    assert (found.end, found.study, found.summary["trials"]) == ("exhausted", "small", 24)
+    assert found.best is not None
+    assert found.speedup == pytest.approx(8.0 / found.best.evaluation.time_us)
+    assert not found.interrupted
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("keywords", "window"),
+    [({"trials": 20}, 8), ({"trials": 150}, 9), ({"trials": 5000}, 51), ({"trials": 20, "window": 40}, 40), ({}, 51)],
+)
+def test_few_trials_keep_few_in_flight(tmp_path: Path, keywords: dict[str, int], window: int) -> None:
+    """A search limited to some trials narrows the device's window, so that most see results; a given one stands."""
+    go(tmp_path / "a.db", tiny_table(), device=TableDevice(tiny_table(), window=51), **keywords)
+    with open_readonly(tmp_path / "a.db") as reader:
+        assert reader.study(None).window == window
+
+
+def test_the_champion_is_the_least_time_measured(tmp_path: Path) -> None:
+    """On a space searched to its end, the champion is the recording's optimum."""
+    table = tiny_table()
+    found = go(tmp_path / "a.db", table)
+    times = [answer.time_us for answer in table.answers.values() if answer.time_us]
+    assert found.summary["best"]["time_us"] == min(times)
+    assert table.answers[found.best.config].time_us == min(times)  # type: ignore[union-attr]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("parts", [(30,), (1, 30), (7, 8, 20, 30)])
+def test_trials_count_what_was_evaluated_over_all_sessions(parts: tuple[int, ...], tmp_path: Path) -> None:
+    """`--trials N` is the study's total; infeasible and duplicate ones do not count; many sessions are as one."""
+    db = tmp_path / "a.db"
+    for trials in parts:
+        go(db, trials=trials, window=4, device=TableDevice(small_table(), workers=3, delay_s=0.001))
+    found = trials_of(db)
+    assert sum(trial.outcome.evaluated for trial in found) == 30
+    whole = tmp_path / "whole.db"
+    go(whole, trials=30, window=4)
+    assert [(t.config, t.outcome) for t in found] == [(t.config, t.outcome) for t in trials_of(whole)]
+
+
+def test_the_grid_records_infeasible_cells_without_the_device(tmp_path: Path) -> None:
+    """Each infeasible cell is a trial with its reason, and does not count towards the trials."""
+    found = go(tmp_path / "a.db", tiny_table(), sampler="grid")
+    assert found.summary["outcomes"]["infeasible"] == 12
+    assert (found.summary["trials"], found.end) == (36, "exhausted")
+    with open_readonly(tmp_path / "a.db") as reader:
+        first = next(trial for trial in reader.trials(reader.study()) if trial.outcome is Outcome.INFEASIBLE)
+    assert first.evaluation.reason == "rows: needs 32, has 16"
+
+
+@pytest.mark.thorough
+def test_all_failures_are_recorded_and_end_nothing(tmp_path: Path) -> None:
+    """Crashing, hanging, wrong, greedy and uncompilable candidates are outcomes; every one is in the store."""
+    db = tmp_path / "a.db"
+    found = go(db, trials=400, sampler="random")
+    outcomes = found.summary["outcomes"]
+    assert found.end == "trials"
+    for outcome in ("wrong", "crashed", "hung", "over_resources", "compile_error", "measured", "duplicate"):
+        assert outcomes[outcome] > 0
+    for trial in trials_of(db):
+        recorded = small_table().answers[trial.config]
+        if trial.outcome is not Outcome.DUPLICATE:
+            assert (trial.outcome, trial.evaluation.evidence) == (recorded.outcome, recorded.evidence)
+
+
+def test_duplicates_share_the_first_measurement(tmp_path: Path) -> None:
+    """A duplicate names the trial with the same machine code and has its time."""
+    db = tmp_path / "a.db"
+    go(db, trials=300, sampler="random")
+    by_number = {trial.number: trial for trial in trials_of(db)}
+    copies = [trial for trial in by_number.values() if trial.outcome is Outcome.DUPLICATE]
+    assert copies
+    for copy in copies:
+        first = by_number[copy.evaluation.evidence["duplicate_of"]]
+        assert (first.outcome, first.evaluation.time_us) == (Outcome.MEASURED, copy.evaluation.time_us)
+        assert first.evaluation.fingerprint == copy.evaluation.fingerprint
+
+
+@pytest.mark.thorough
+def test_racing_sees_visible_results_only(tmp_path: Path) -> None:
+    """The time to race against comes from trials up to n - W, so slow trials are the same for any number of workers."""
+    db, other = tmp_path / "a.db", tmp_path / "b.db"
+    go(db, trials=80, device=TableDevice(small_table(), race=True))
+    go(other, trials=80, device=TableDevice(small_table(), workers=4, delay_s=0.003, race=True))
+    one, four = trials_of(db), trials_of(other)
+    assert [(t.config, t.outcome) for t in one] == [(t.config, t.outcome) for t in four]
+    slow = [t for t in one if t.outcome is Outcome.SLOW and "duplicate_of" not in t.evaluation.evidence]
+    assert slow
+    for trial in slow:
+        best = min(t.evaluation.time_us for t in one[: trial.number - 7] if t.outcome is Outcome.MEASURED)  # type: ignore[type-var]
+        assert trial.evaluation.evidence["elite_us"] == pytest.approx(best)
+
+
+@pytest.mark.thorough
+def test_a_budget_spans_sessions_and_can_be_extended(tmp_path: Path) -> None:
+    """`--budget` is the total; a used-up study does nothing more until it is extended."""
+    db = tmp_path / "a.db"
+    slow = {"workers": 1, "delay_s": 0.02}
+    first = go(db, budget="1s", device=TableDevice(small_table(), **slow))
+    assert first.end == "budget"
+    assert 1.0 <= first.summary["elapsed_s"] < 3.0
+    again = go(db, device=TableDevice(small_table(), **slow))
+    assert (again.end, again.summary["budget_s"]) == ("budget", 1.0)
+    assert again.summary["trials"] - first.summary["trials"] <= 8
+    more = go(db, extend=1.5, device=TableDevice(small_table(), **slow))
+    assert more.summary["budget_s"] == 2.5
+    assert more.summary["trials"] > again.summary["trials"]
+
+
+def test_candidates_in_flight_at_the_end_of_a_budget_are_adopted(tmp_path: Path) -> None:
+    """What a budget cuts off stands as running and is finished when the budget is extended."""
+    db = tmp_path / "a.db"
+    go(db, budget=0.5, device=TableDevice(small_table(), workers=8, delay_s=30.0))
+    assert trials_of(db) == []
+    go(db, budget=60, trials=12, device=TableDevice(small_table()))
+    whole = tmp_path / "whole.db"
+    go(whole, trials=12)
+    assert [t.config for t in trials_of(db)] == [t.config for t in trials_of(whole)]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"budget": "2x"}, "2x"),
+        ({"extend": "1h"}, "no budget to extend"),
+        ({"trials": 0}, "at least 1"),
+        ({"window": 0}, "1 to 1024"),
+        ({"sampler": "ev"}, "did you mean 'evo'"),
+        ({"study": study(sampler=SamplerSettings("tpe", {"gama": 3}))}, "gama"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(keywords: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """A wrong argument is one message and no study."""
+    db = tmp_path / "a.db"
+    with pytest.raises(StudyError, match=message):
+        go(db, **keywords)
+    if db.exists():
+        with open_readonly(db) as reader:
+            assert reader.studies() == []
+
+
+def test_fresh_begins_anew_and_keeps_the_old(tmp_path: Path) -> None:
+    """`--fresh` renames the old study NAME.1 and says so."""
+    db = tmp_path / "a.db"
+    events: list[Progress] = []
+    go(db, trials=5)
+    go(db, trials=9, fresh=True, seed=2, on_progress=events.append)
+    assert {event.set_aside for event in events} == {"small.1"}
+    assert (len(trials_of(db, "small.1")), len(trials_of(db, "small"))) == (5, 9)
+    go(db, trials=3, fresh=True, study=study("other"))
+    assert (len(trials_of(db, "other")), len(trials_of(db))) == (3, 3)
+
+
+def test_resume_needs_no_study_file(tmp_path: Path) -> None:
+    """`evokern resume` goes on from what the database keeps, with the budget or trials it is given."""
+    db = tmp_path / "a.db"
+    go(db, trials=5, seed=9)
+    found = resume(db=db, device=TableDevice(small_table()), trials=12)
+    assert found.summary["trials"] >= 12
+    whole = tmp_path / "whole.db"
+    go(whole, trials=12, seed=9)
+    assert [t.config for t in trials_of(db)] == [t.config for t in trials_of(whole)]
+
+
+def test_progress_tells_the_whole_story(tmp_path: Path) -> None:
+    """opening, start, one event per trial, end; counts, champion, speedup and the last failures with their reasons."""
+    db = tmp_path / "a.db"
+    go(db, trials=20, sampler="random")
+    events: list[Progress] = []
+    found = go(db, trials=120, sampler="random", on_progress=events.append)
+    kinds = [event.event for event in events if event.event != "idle"]
+    assert kinds == ["opening", "start", *["trial"] * (events[-1].trials - events[0].resumed), "end"]
+    assert events[0].resumed == events[0].trials == events[1].trials >= 20
+    assert events[0].best is not None
+    last = events[-1]
+    assert (last.evaluated, last.trials_limit, last.in_flight, last.end) == (120, 120, 0, "trials")
+    assert last.outcomes == {name: count for name, count in found.summary["outcomes"].items() if count}
+    assert last.rejections == found.summary["rejections"]
+    assert last.baseline == ("recorded baseline", 8.1)
+    assert last.speedup == pytest.approx(found.speedup)
+    assert last.trials_per_minute > 0
+    assert 0 <= last.busy_share <= 1
+    assert any("crashed: CUDA_ERROR_MISALIGNED_ADDRESS" in text for event in events for text in event.last_failures)
+
+
+# Identity: the same study, or a message that says what changed.
+
+
+def test_another_device_is_refused(tmp_path: Path) -> None:
+    """Times of two devices do not mix; the message names both and the remedies."""
+    db = tmp_path / "a.db"
+    go(db, trials=5)
+    with pytest.raises(DeviceError, match=r"replay:table_small.*replay:tiny.*--fresh"):
+        go(db, tiny_table(), go_on=True)
+    assert len(trials_of(db)) == 5
+
+
+def test_changed_settings_are_named_and_may_be_let_pass(tmp_path: Path) -> None:
+    """What the study's file says must not change unnoticed; `--go-on` continues with the new settings."""
+    db = tmp_path / "a.db"
+    go(db, trials=5)
+    changed = study(timing=TimingSettings(race=1.3), seed=4)
+    with pytest.raises(StudyError, match=r"seed was 0, is 4; timing.race was 1.1, is 1.3.*--fresh.*--go-on"):
+        go(db, trials=8, study=changed)
+    go(db, trials=8, study=changed, go_on=True)
+    with open_readonly(db) as reader:
+        record = reader.study()
+    assert (record.seed, record.settings["timing"]["race"]) == (4, 1.3)
+    go(db, trials=9, study=changed)
+
+
+def test_budget_and_trials_may_change_freely(tmp_path: Path) -> None:
+    """Limits are no part of a study's identity."""
+    db = tmp_path / "a.db"
+    go(db, study=study(trials=5, budget_s=100.0, cost_per_hour=2.0))
+    go(db, study=study(trials=7, budget_s=200.0))
+    with open_readonly(db) as reader:
+        assert (reader.study().trials_limit, reader.study().budget_s) == (5, 100.0)
+    go(db, study=study(), trials=7)
+    assert sum(trial.outcome.evaluated for trial in trials_of(db)) == 7
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("keyword", "value"), [("seed", 3), ("sampler", "tpe"), ("window", 5)])
+def test_overrides_stay_with_the_study(keyword: str, value: Any, tmp_path: Path) -> None:
+    """A study begun with `--seed 3` goes on with it unsaid, and says so when another is asked for."""
+    db = tmp_path / "a.db"
+    go(db, trials=5, **{keyword: value})
+    go(db, trials=6)
+    go(db, trials=7, **{keyword: value})
+    with open_readonly(db) as reader:
+        assert getattr(reader.study(), keyword) == value
+    other = "random" if keyword == "sampler" else value + 1
+    with pytest.raises(StudyError, match=f"{keyword} was {value!r}, is {other!r}"):
+        go(db, trials=8, **{keyword: other})
+
+
+def test_a_recording_is_searched_as_it_is(tmp_path: Path) -> None:
+    """Narrowed genes or limits would be ignored there, so they are refused."""
+    for narrowed in (study(genes={"TILE_M": (16,)}), study(limits={"chip": "l4"})):
+        with pytest.raises(StudyError, match="searched as it is"):
+            go(tmp_path / "a.db", study=narrowed)
+
+
+@pytest.mark.parametrize("limits", [{"trials": 5}, {"budget": "1s"}])
+def test_a_study_that_is_used_up_opens_no_device(limits: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing to do is found out before baselines are measured; the champion is reported all the same."""
+    db = tmp_path / "a.db"
+    go(db, device=TableDevice(small_table(), delay_s=0.02), **limits)
+    device = TableDevice(small_table())
+    device.start = lambda task: pytest.fail("opened")  # type: ignore[method-assign]
+    events: list[Progress] = []
+    again = go(db, device=device, on_progress=events.append)
+    assert again.end == next(iter(limits))
+    assert again.best is not None
+    assert [event.event for event in events] == ["end"]
+    assert events[0].best is not None
+
+
+# A kernel folder and a device of our own: what recordings do not show.
+
+KERNEL = """
+from evokern import Kernel, Launch, Need, Constraint, Parameter, ProblemField, Workload
+
+kernel = Kernel(
+    name="toy",
+    genes=(Parameter("THREADS", (32, 64, 128, 256), default=64), Parameter("UNROLL", (1, 2, 4))),
+    fields=(ProblemField("N"), ProblemField("dtype", choices=("f16", "f32"), default="f32")),
+    launches=lambda c, p: [Launch("toy", (p.N // c.THREADS, 1, 1), (c.THREADS, 1, 1), ())],
+    workload=Workload(lambda p, c: {}, lambda p, i: {}, {}, lambda p: 1.0, lambda p: 1.0),
+    constraints=(Constraint("whole_blocks", lambda c, p: Need(p.N % c.THREADS, 0), "the grid covers N exactly"),),
+)
+"""
+
+
+class FakeDevice(InstantH200):
+    """Its times are made by the genes."""
+
+    def evaluation(self, request: Request) -> Evaluation:
+        return measured(1.0 + 64 / request.config.THREADS + request.config.UNROLL)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    folder = tmp_path / "kernels" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "kernel.py").write_text(KERNEL)
+    (folder / "kernel.cu").write_text("__global__ void toy() {}\n")
+    monkeypatch.chdir(tmp_path)
+    return Study(name="toy", kernel="toy", problems=("192",), dtype="f16")
+
+
+def test_a_kernel_folder_is_searched_and_kept(toy: Study, tmp_path: Path) -> None:
+    """Problems get the study's dtype, infeasible candidates never reach the device, the source stands in the store."""
+    device = FakeDevice()
+    found = search(toy, device=device)
+    assert (found.end, found.summary["trials"]) == ("exhausted", 6)
+    assert {str(problem) for problem in device.tasks[0].problems} == {"192,dtype=f16"}
+    assert {request.config.THREADS for request in device.requests} == {32, 64}
+    assert device.closed >= 1
+    with open_readonly("evokern.db") as reader:
+        record = reader.study()
+        assert (record.kernel, record.problems, record.device) == ("toy", ("192,dtype=f16",), "NVIDIA H200")
+        assert reader.source(record.kernel_digest)["kernel.cu"] == "__global__ void toy() {}\n"
+
+
+def test_changed_code_is_named_and_may_be_let_pass(toy: Study, tmp_path: Path) -> None:
+    """A kernel edited since the study began is noticed by file; `--go-on` keeps each trial's own source."""
+    search(toy, device=FakeDevice(), trials=3, seed=7)
+    (tmp_path / "kernels" / "toy" / "kernel.cu").write_text("__global__ void toy() { /* better */ }\n")
+    with pytest.raises(StudyError, match=r"kernel code \(kernel.cu\).*--go-on"):
+        search(toy, device=FakeDevice(), trials=5)
+    search(toy, device=FakeDevice(), trials=5, go_on=True)
+    with open_readonly("evokern.db") as reader:
+        study = reader.study()
+        assert study.seed == 7
+        first, last = reader.trial(study, 0), reader.trial(study, 4)
+        assert "better" not in reader.source(first.kernel_digest)["kernel.cu"]
+        assert "better" in reader.source(last.kernel_digest)["kernel.cu"]
+
+
+def test_changed_genes_need_a_fresh_study(toy: Study, tmp_path: Path) -> None:
+    """Old configurations mean nothing in another space: `--go-on` does not help, and the message says what changed."""
+    search(toy, device=FakeDevice(), trials=3)
+    path = tmp_path / "kernels" / "toy" / "kernel.py"
+    path.write_text(KERNEL.replace('"UNROLL", (1, 2, 4)', '"UNROLL", (1, 2, 4, 8)'))
+    with pytest.raises(StudyError, match=r"UNROLL was \[1, 2, 4\], is \[1, 2, 4, 8\].*--fresh"):
+        search(toy, device=FakeDevice(), go_on=True)
+    assert search(toy, device=FakeDevice(), fresh=True).end == "exhausted"
+
+
+def test_resuming_tells_the_device_what_is_known(toy: Study) -> None:
+    """Fingerprints of earlier sessions are handed to the device, so that no machine code is timed twice."""
+    table = tiny_table()
+    db = Path("known.db")
+    go(db, table, trials=5)
+    device = TableDevice(table)
+    tasks: list[Task] = []
+    start = device.start
+    device.start = lambda task: (tasks.append(task), start(task))[1]  # type: ignore[method-assign]
+    go(db, table, trials=6, device=device)
+    assert {number for number, _ in tasks[0].known.values()} == {0, 1, 2, 3, 4}
+
+
+def test_a_device_that_does_not_start_binds_nothing(toy: Study) -> None:
+    """A first attempt that failed leaves no settings behind that a second could disagree with."""
+    with pytest.raises(KernelError, match="reference raised"):
+        search(toy, device=FakeDevice(start=KernelError("reference raised")), seed=1)
+    assert search(toy, device=FakeDevice(), seed=2, trials=3).end == "trials"
+    with open_readonly("evokern.db") as reader:
+        assert [session.end_reason for session in reader.sessions(reader.study())] == ["failed", "trials"]
+        assert reader.study().seed == 2
+
+
+def test_a_broken_device_loses_nothing(toy: Study) -> None:
+    """When evokern itself breaks, what is recorded stays, the device is closed, and the search can be resumed."""
+    device = FakeDevice(submit=InternalError("broken"))
+    with pytest.raises(InternalError, match="broken"):
+        search(toy, device=device)
+    assert device.closed >= 1
+    assert search(toy, device=FakeDevice()).summary["trials"] == 6
+
+
+def test_a_constraint_that_raises_is_the_kernels_mistake(toy: Study, tmp_path: Path) -> None:
+    """One message with constraint, error and candidate."""
+    path = tmp_path / "kernels" / "toy" / "kernel.py"
+    path.write_text(KERNEL.replace("Need(p.N % c.THREADS, 0)", "Need(p.N % (c.THREADS - 64), 0)"))
+    with pytest.raises(KernelError, match="constraint whole_blocks raised ZeroDivisionError"):
+        search(toy, device=FakeDevice())
+
+
+def test_an_unknown_dtype_field_is_said(toy: Study, tmp_path: Path) -> None:
+    """A study's dtype needs a kernel that has one."""
+    path = tmp_path / "kernels" / "toy" / "kernel.py"
+    path.write_text(KERNEL.replace(' ProblemField("dtype", choices=("f16", "f32"), default="f32")', ""))
+    with pytest.raises(StudyError, match="no such field"):
+        search(toy, device=FakeDevice())
+
+
+def test_settings_survive_the_database(toy: Study) -> None:
+    """A study rebuilt from its record says what its file said."""
+    given = Study(
+        name="mine",
+        kernel="toy",
+        problems=("192", {"N": 384}),
+        dtype="f16",
+        limits={"chip": "l4", "registers_per_thread": 128},
+        genes={"THREADS": (32, 64)},
+        sampler=SamplerSettings("tpe", {"n_startup_trials": 4}),
+        window=3,
+    )
+    search(given, device=FakeDevice(), trials=2)
+    with open_readonly("evokern.db") as reader:
+        rebuilt = study_of(reader.study())
+    assert settings_of(rebuilt) == settings_of(given)
+    assert resume(device=FakeDevice(), trials=4).summary["trials"] == 4

@@ -1,0 +1,109 @@
+"""A loop whose state repeats is ended early, and only such a loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simt_tools import module_of
+
+from evokern import simt
+from evokern.simt.sanitizer.hang import REPEATS, Endless
+
+LIMIT = 400_000
+
+ENDLESS = {
+    "flag": "while (*(volatile int*)flag == 0) {}",
+    "lock": "while (atomicCAS(flag + 1, 1, 0) != 0) {}",
+    "rewrites": "volatile int* mine = out + threadIdx.x; while (*mine != 3) *mine = 0;",
+    "counts and starts over": "for (unsigned i = 0; *(volatile int*)flag == 0; i = (i + 1) % 5) out[i] = i;",
+    "half of a warp": "if (threadIdx.x % 32 < 16) while (*(volatile int*)flag == 0) {}\n__syncwarp();",
+    "a warp waits at the barrier": "if (threadIdx.x < 32) while (*(volatile int*)flag == 0) {}\n__syncthreads();",
+}
+FINITE = {
+    "register": "int n = 0; while (n < 2500) { n += *(volatile int*)one; } out[threadIdx.x] = n;",
+    "global memory": (
+        "for (;;) { const int n = *(volatile int*)out; __syncthreads(); if (n >= 700) break;"
+        " if (threadIdx.x == 0) *out = n + 1; __syncthreads(); }"
+    ),
+    "the last lane": (
+        "for (int n = 0; !__syncthreads_or(n >= 500); n += threadIdx.x == 63 ? *(volatile int*)one : 0) {}"
+    ),
+    "shared memory": (
+        "__shared__ volatile int n[64]; n[threadIdx.x] = 0; while (n[threadIdx.x] < 1500) n[threadIdx.x] += 1;"
+    ),
+    "local memory": ("volatile int n[2]; n[0] = 0; while (n[0] < 1500) n[0] = n[0] + 1; out[threadIdx.x] = n[*one];"),
+    "an atomic": "while (atomicAdd(out, 1) < 64 * 1500) {}",
+    "the clock": "long long began = clock64(); while (clock64() - began < 250000) {}",
+    "one lane among others": "int n = 0; if (threadIdx.x == 5) while (n < 2000) { n += *(volatile int*)one; }",
+}
+
+
+def _run(body: str, limit: int = LIMIT) -> simt.LaunchResult:
+    source = f'extern "C" __global__ void kernel(int* out, int* flag, const int* one) {{\n{body}\n}}'
+    memory = simt.Memory()
+    data = {"out": np.zeros(64, np.int32), "flag": np.array([0, 5], np.int32), "one": np.ones(1, np.int32)}
+    buffers = [memory.allocate(name, array) for name, array in data.items()]
+    return simt.launch(module_of(source), "kernel", (1, 1, 1), (64, 1, 1), buffers, memory=memory, source=source,
+                       instruction_limit=limit)  # fmt: skip
+
+
+@pytest.fixture
+def issued(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Issued instructions of each launch that was ended."""
+    counts: list[int] = []
+    stop = Endless.stop_hung
+
+    def noted(self: Endless, *args: object) -> None:
+        counts.append(self.schedule.issued)
+        stop(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Endless, "stop_hung", noted)
+    return counts
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_loop_that_never_ends_is_ended_early(name: str, issued: list[int]) -> None:
+    """A state that comes back ends the launch within a third of the limit, and the finding says why."""
+    result = _run(ENDLESS[name])
+    finding = result.fatal
+    assert finding is not None
+    assert ("instruction_limit", True, 2) == (finding.kind, result.hung, finding.line)
+    assert finding.hint.startswith(f"{REPEATS}. ")
+    assert 1 == len(issued)
+    assert LIMIT // 8 < issued[0] < LIMIT // 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", FINITE)
+def test_a_long_loop_runs_to_its_end(name: str) -> None:
+    """What changes a register, any memory or only the clock is not taken for endless."""
+    result = _run(FINITE[name])
+    assert (True, None) == (result.completed, result.fatal)
+    assert _run(FINITE[name], LIMIT // 4).hung, "the loop is too short to be watched"
+
+
+def test_a_warp_that_polls_waits_for_the_other_ones_turn() -> None:
+    """While another warp waits for its turn, a poll that looks the same again and again is not endless."""
+    body = "if (threadIdx.x < 32) while (*(volatile int*)flag == 0) {} else *(volatile int*)flag = 1;"
+    result = _run(body, 16_000)
+    assert (True, None) == (result.completed, result.fatal)
+    assert _run(body, 8_000).hung, "the poll is too short to be watched"
+
+
+def test_a_loop_that_goes_on_counts_to_the_limit(issued: list[int]) -> None:
+    """An endless loop whose state never repeats is ended by the limit, with another sentence."""
+    result = _run("unsigned long long n = 0; while (n + 1 != 0) n += *(volatile int*)one;")
+    assert result.fatal is not None
+    assert f"{LIMIT} warp instructions were issued without an end" in result.fatal.hint
+    assert issued[0] > LIMIT
+
+
+def test_another_block_may_end_the_loop() -> None:
+    """Where blocks of the launch are not in the batch, the finding does not claim more than it knows."""
+    source = 'extern "C" __global__ void kernel(int* flag) {\nwhile (*(volatile int*)flag == 0) {}\n}'
+    memory = simt.Memory()
+    flag = memory.allocate("flag", np.zeros(1, np.int32))
+    result = simt.launch(module_of(source), "kernel", (3, 1, 1), (32, 1, 1), [flag], memory=memory, blocks=[1],
+                         instruction_limit=LIMIT)  # fmt: skip
+    assert result.fatal is not None
+    assert f"{REPEATS}, unless a block outside this batch ends it. " in result.fatal.hint

@@ -1,0 +1,103 @@
+"""A study file is validated whole: unknown keys, wrong types and bad values are named with the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evokern.errors import StudyError
+from evokern.study.duration import parse_duration
+from evokern.study.file import read_study
+
+GOOD = """
+kernel = "attention"
+problems = ["2,8,512,64"]
+budget = "1h30m"
+seed = 7
+[sampler]
+name = "evo"
+elites = 4
+[genes]
+TENSOR_CORES = ["wmma"]
+[limits]
+chip = "l4"
+[timing]
+cache = "flush"
+[gate]
+input_sets = ["normal"]
+"""
+
+
+def _read(tmp_path: Path, text: str) -> object:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return read_study(path)
+
+
+def test_a_whole_study_reads(tmp_path: Path) -> None:
+    """Every table arrives in its record."""
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    study = read_study(path)
+    assert (study.name, study.kernel, study.budget_s, study.seed) == ("mine", "attention", 5400.0, 7)
+    assert study.sampler.options == {"elites": 4}
+    assert study.genes == {"TENSOR_CORES": ("wmma",)}
+    assert (study.limits, study.timing.cache, study.gate.input_sets) == ({"chip": "l4"}, "flush", ("normal",))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('kernal = "a"\n', "unknown key 'kernal': did you mean 'kernel'"),
+        ('kernel = "a"\n', "lacks the key 'problems'"),
+        ('kernel = "a"\nproblems = []\n', "has no problem"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "2x"\n', "'2x' is no duration; write for example 2h"),
+        ('kernel = "a"\nproblems = "1"\nbudget = 2\n', 'budget = 2 has no unit; write for example budget = "2h"'),
+        ('kernel = "a"\nproblems = "1"\nbudget = 1.5\n', "budget = 1.5 has no unit"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "2"\n', "budget: '2' has no unit; write for example 2h"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "0m"\n', "'0m' is no time to spend: it must be longer than nothing"),
+        ('kernel = "a"\nproblems = "1"\nbudget = true\n', "True is no duration"),
+        ('kernel = "a"\nproblems = "1"\nseed = "x"\n', "seed is 'x'; it must be a whole number"),
+        ('kernel = "a"\nproblems = "1"\ntrials = 0\n', "trials = 0; give at least 1"),
+        ('kernel = "a"\nproblems = "1"\n[timing]\ncash = 1\n', "unknown key 'timing.cash': did you mean 'cache'"),
+        ('kernel = "a"\nproblems = "1"\n[timing]\ncache = "cold"\n', "timing.cache = 'cold'"),
+        ('kernel = "a"\nproblems = "1"\n[gate]\natol = -1.0\n', "gate.atol = -1.0 is no tolerance"),
+        ('kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = ["nromal"]\n', "did you mean 'normal'"),
+        ('kernel = "a"\nproblems = [\n', "is no valid TOML"),
+        ('kernel = 3\nproblems = "1"\n', "kernel is 3; it must be text"),
+    ],
+)
+def test_each_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
+    """The message says which key, which value, and what is wanted."""
+    with pytest.raises(StudyError) as caught:
+        _read(tmp_path, text)
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """The path that could not be read stands in the message."""
+    with pytest.raises(StudyError, match=r"cannot read study .*absent\.toml"):
+        read_study(tmp_path / "absent.toml")
+
+
+@given(st.integers(0, 99), st.integers(0, 59), st.integers(1, 59))
+def test_durations_add_up(hours: int, minutes: int, seconds: int) -> None:
+    """Any mixture of hours, minutes and seconds reads as their sum."""
+    assert parse_duration(f"{hours}h{minutes}m{seconds}s") == 3600 * hours + 60 * minutes + seconds
+
+
+@pytest.mark.parametrize("given", ["0", "0s", "0h0m", 0, -3, float("nan")])
+def test_a_time_is_longer_than_nothing(given: str | float) -> None:
+    """A time of zero is called what it is, with examples of a longer one, however it was written."""
+    with pytest.raises(StudyError, match=r"must be longer than nothing; write for example 2h, 90m or 45s"):
+        parse_duration(given)
+
+
+def test_a_number_is_seconds_only_in_python() -> None:
+    """A number given from Python is seconds; the same digits as text are refused, since most mean hours by them."""
+    assert parse_duration(2) == 2.0
+    with pytest.raises(StudyError, match=r"^'2' has no unit; write for example 2h, 2m or 2s$"):
+        parse_duration("2")
