@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paths import DATA, KERNELS
 
 from evokern.compile import headers
-from evokern.cuda_source.specialize import specialize as specialise
+from evokern.cuda_source import specialise
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.instrument import Compile, ConstantValue
 from evokern.declaration import render
