@@ -161,11 +161,11 @@ def _independence(values: Sequence[float]) -> float:
     403), which is added.
     """
     middle, count = math.fsum(values) / len(values), len(values)
-    apart = [value - middle for value in values]
-    whole = math.fsum(value * value for value in apart)
-    if whole == 0:
+    deviations = [value - middle for value in values]
+    total = math.fsum(value * value for value in deviations)
+    if total == 0:
         return 1.0
-    found = math.fsum(a * b for a, b in itertools.pairwise(apart)) / whole
+    found = math.fsum(a * b for a, b in itertools.pairwise(deviations)) / total
     correlation = min(max(found + (1 + 3 * found) / count, 0.0), 0.9)
     return (1 - correlation) / (1 + correlation)
 
@@ -195,7 +195,7 @@ def play(measure: Measure, count: int, rules: Rules | None = None) -> Playoff:
 
 @dataclass(frozen=True)
 class Effect:
-    """One candidate's time beside that of candidate 0."""
+    """One candidate's time against that of candidate 0."""
 
     time_us: float
     """Median over all its samples, µs."""

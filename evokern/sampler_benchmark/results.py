@@ -10,7 +10,7 @@ from typing import Any
 from evokern.errors import UsageError
 
 CHECKPOINTS = (50, 100, 200, 500, 1000, 2000, 5000)
-"""Evaluations after which results are told, as far as a replay goes; its last evaluation is always one."""
+"""Evaluations after which results are reported, as far as a replay goes; its last evaluation is always one."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ReplayResult:
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
-        """Evaluations after which results are told."""
+        """Evaluations after which results are reported."""
         return (*(n for n in CHECKPOINTS if n < self.trials), self.trials)
 
     def as_dict(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class OptunaSampler:
         config = guard.choose(one_draw, DRAWS[self._name]) if self._guarded else one_draw()
         if config is None:
             return None
-        return Proposal(config, {"operator": self._name}, dict(guard.rejections), view.leavings(number))
+        return Proposal(config, {"operator": self._name}, dict(guard.rejections), view.sampler_state(number))
 
 
 def _one_torch_thread() -> None:

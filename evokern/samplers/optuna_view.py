@@ -49,7 +49,7 @@ class OptunaView:
         self._study_id = self.study._study_id
         self._ids: list[int] = []
         self._committed = 0
-        self._told = 0
+        self._reported = 0
         self._known_study_attrs: set[str] = set()
 
     def begin(self, number: int) -> FrozenTrial:
@@ -78,8 +78,8 @@ class OptunaView:
                 values[name] = sampler.sample_independent(self.study, trial, name, distribution)
         return values
 
-    def leavings(self, number: int) -> dict[str, Any]:
-        """Return what the sampler left on the view while it proposed a trial, as `Proposal.leavings` keeps it."""
+    def sampler_state(self, number: int) -> dict[str, Any]:
+        """Return what the sampler left on the view while it proposed a trial, as `Proposal.sampler_state` keeps it."""
         on_study = self._storage.get_study_system_attrs(self._study_id)
         fresh = {key: value for key, value in on_study.items() if key not in self._known_study_attrs}
         self._known_study_attrs.update(fresh)
@@ -97,18 +97,18 @@ class OptunaView:
                 self._put_back(number, proposals[number])
             self._commit(number, proposals[number].config)
         self._committed = len(proposals)
-        for result in self.history.results[self._told :]:
+        for result in self.history.results[self._reported :]:
             self._tell(result)
-        self._told = len(self.history.results)
+        self._reported = len(self.history.results)
 
     def _begin(self) -> None:
         self._ids.append(self._storage.create_new_trial(self._study_id))
 
     def _put_back(self, number: int, proposal: Proposal) -> None:
         """Leave on the view what its sampler left there in an earlier session."""
-        for key, value in proposal.leavings.get("trial", {}).items():
+        for key, value in proposal.sampler_state.get("trial", {}).items():
             self._storage.set_trial_system_attr(self._ids[number], key, value)
-        for key, value in proposal.leavings.get("study", {}).items():
+        for key, value in proposal.sampler_state.get("study", {}).items():
             self._storage.set_study_system_attr(self._study_id, key, value)
             self._known_study_attrs.add(key)
 

@@ -86,7 +86,7 @@ class Arm:
         local = len(self._history.results)
         while (number := self._arms * local + self._place) <= last:
             seen = results[number]
-            outcome = seen.outcome.alone(seen.fingerprint, self._programs)
+            outcome = seen.outcome.within_arm(seen.fingerprint, self._programs)
             self._history.tell(replace(seen, number=local, outcome=outcome))
             local += 1
 

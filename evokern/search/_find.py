@@ -77,29 +77,29 @@ def _same_kernel(study: Study, table: Table, *, trust: bool) -> None:
     try:
         find_kernel_folder(study.kernel, study.path.parent if study.path else None)
     except KernelError:
-        loaded, wanted = None, study.kernel
+        loaded, kernel_name = None, study.kernel
     else:
         loaded = kernel_of(study, trust=trust)
-        wanted = loaded.name
-    if table.recorded_kernel and table.recorded_kernel != wanted:
+        kernel_name = loaded.name
+    if table.recorded_kernel and table.recorded_kernel != kernel_name:
         raise DeviceError(
-            f"recording {table.name} is of kernel {table.recorded_kernel}, and study {study.name} is of {wanted}; "
+            f"recording {table.name} is of kernel {table.recorded_kernel}, and study {study.name} is of {kernel_name}; "
             + remedy
         )
     if loaded is None:
         return
     declared, recorded = ({gene.name: gene.values for gene in genes} for genes in (loaded.genes, table.genes))
     different = [f"it lacks {name}" for name in declared if name not in recorded]
-    different += [f"{name} is not a gene of {wanted}" for name in recorded if name not in declared]
+    different += [f"{name} is not a gene of {kernel_name}" for name in recorded if name not in declared]
     different += [
-        f"{name}={value} is not a value of {wanted}"
+        f"{name}={value} is not a value of {kernel_name}"
         for name in recorded
         for value in recorded[name]
         if value not in declared.get(name, recorded[name])
     ]
     if different:
         raise DeviceError(
-            f"recording {table.name} does not fit kernel {wanted} of study {study.name} "
+            f"recording {table.name} does not fit kernel {kernel_name} of study {study.name} "
             f"({'; '.join(different[:6])}); {remedy}"
         )
 

@@ -24,13 +24,13 @@ WINDOW = 32
 """Candidates in flight, on any machine, so that a warm start does not depend on it: work for sixteen cores."""
 BLOCKS = 3
 """Most blocks of a launch that are counted: enough for an order."""
-DOUBT = 0.005
+UNCHECKED_PENALTY = 0.005
 """Added to log(time) of what was not checked: it ranks behind what is as fast and right."""
-SAYS_S = 15.0
+NOTE_EVERY_S = 15.0
 """Seconds between two remarks on how far it has come."""
 
 
-class Looked(NullRecorder):
+class TrialCollector(NullRecorder):
     """A recorder that keeps the trials."""
 
     def __init__(self) -> None:
@@ -59,18 +59,18 @@ def search_model(
     Raises:
         UsageError: the kernel cannot be simulated.
     """
-    space, looked = target.space, Looked()
+    space, collector = target.space, TrialCollector()
     device = SimulatedDevice(chip, hasty=True)
     counting = replace(target.study.simulation, blocks=min(target.study.simulation.blocks, BLOCKS))
     study = replace(target.study, simulation=counting)
     sampler = make_sampler("evo", space, {}, seed, WINDOW)
-    loop = Loop(History(space), sampler, device, looked, Limits(WINDOW, trials=count), target.violation)
-    said = time.monotonic()
+    loop = Loop(History(space), sampler, device, collector, Limits(WINDOW, trials=count), target.violation)
+    last_note = time.monotonic()
 
     def after(event: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= SAYS_S:
-            said = time.monotonic()
+        nonlocal last_note
+        if time.monotonic() - last_note >= NOTE_EVERY_S:
+            last_note = time.monotonic()
             best = loop.best and loop.best.evaluation.time_us
             what = f"best {best:.2f} µs predicted" if best else "none of them right"
             say(f"warm start: {loop.evaluated} of {count} candidates simulated, {what}")
@@ -80,11 +80,11 @@ def search_model(
         loop.run(after)
     finally:
         device.close()
-    results = sorted(looked.trials, key=lambda trial: trial.number)
-    return [(trial.config, value) for trial in results if (value := _opinion(trial)) is not None]
+    results = sorted(collector.trials, key=lambda trial: trial.number)
+    return [(trial.config, value) for trial in results if (value := _prior_value(trial)) is not None]
 
 
-def _opinion(trial: Trial) -> float | None:
-    """Return log(predicted time), with a doubt where answers were not checked; None where they were wrong."""
+def _prior_value(trial: Trial) -> float | None:
+    """Return log(predicted time), with a penalty where answers were not checked; None where they were wrong."""
     value = objective(trial.evaluation)
-    return value + DOUBT if value is not None and trial.outcome is Outcome.SLOW else value
+    return value + UNCHECKED_PENALTY if value is not None and trial.outcome is Outcome.SLOW else value

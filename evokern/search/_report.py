@@ -20,7 +20,7 @@ class ProgressReporter:
         self, on_progress: OnProgress, target: SearchTarget, record: StudyRecord, resumed: int, set_aside: str
     ) -> None:
         self._call = on_progress
-        self._still = Progress(
+        self._base = Progress(
             event="opening",
             study=record.name,
             device=target.device.identity,
@@ -36,8 +36,8 @@ class ProgressReporter:
 
     def note(self, text: str) -> None:
         """Something that the user should know happened before the device opens."""
-        self._still = replace(self._still, notes=(*self._still.notes, text))
-        self._call(self._still)
+        self._base = replace(self._base, notes=(*self._base.notes, text))
+        self._call(self._base)
 
     def opening(self, loop: Loop) -> None:
         """The device is about to open; what earlier sessions found is known."""
@@ -46,8 +46,8 @@ class ProgressReporter:
 
     def start(self, report: StartReport) -> None:
         """The loop is about to run."""
-        self._still = replace(
-            self._still, baseline=fastest_baseline(report.baselines), notes=(*self._still.notes, *report.notes)
+        self._base = replace(
+            self._base, baseline=fastest_baseline(report.baselines), notes=(*self._base.notes, *report.notes)
         )
         self.event("start")
 
@@ -64,7 +64,7 @@ class ProgressReporter:
         loop = self._loop
         assert loop is not None  # events come from a loop
         return replace(
-            self._still,
+            self._base,
             elapsed_s=loop.elapsed_s,
             trials=loop.recorded,
             evaluated=loop.evaluated,
@@ -75,7 +75,7 @@ class ProgressReporter:
             arms=self._arms(loop),
             trials_per_minute=loop.trials_per_minute,
             busy_share=loop.busy_share,
-            last_failures=tuple(_said(trial) for trial in loop.failures),
+            last_failures=tuple(_failure_line(trial) for trial in loop.failures),
             last_trial=loop.last,
             **changes,
         )
@@ -89,5 +89,5 @@ class ProgressReporter:
         )
 
 
-def _said(trial: Trial) -> str:
+def _failure_line(trial: Trial) -> str:
     return f"trial {trial.number} {trial.outcome.value.replace('_', ' ')}: {trial.evaluation.reason}"

@@ -68,7 +68,7 @@ def run(
         aside = store.set_aside(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, target)
         session = store.session(record, target.space)
-        proposals, trials = session.earlier()
+        proposals, trials = session.recorded_trials()
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
         with stoppable() as stop:
             try:
@@ -209,10 +209,10 @@ def _explain(target: SearchTarget) -> Callable[[Config], str]:
     return explain
 
 
-def _task(target: SearchTarget, earlier: Sequence[Trial]) -> Task:
+def _task(target: SearchTarget, recorded: Sequence[Trial]) -> Task:
     known = {
         trial.evaluation.fingerprint: (trial.number, trial.evaluation)
-        for trial in reversed(earlier)
+        for trial in reversed(recorded)
         if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
     return Task(target.kernel, target.problems, target.study, known)

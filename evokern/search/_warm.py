@@ -18,10 +18,10 @@ from evokern.store import Store, StudyRecord, open_recording
 
 SIMULATED = "sim"
 """The warm start that searches the simulated device for the chip at hand first."""
-LOOKED_AT = 300
+SIMULATED_TRIALS = 300
 """Trials of the search of the simulated device: some seeds find its fastest candidates after 200 only."""
 
-Said = Callable[[str], None]
+Notify = Callable[[str], None]
 """Called with a sentence on what is being done."""
 
 
@@ -58,7 +58,7 @@ def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, so
 
 
 def warm_start(
-    store: Store, record: StudyRecord, target: SearchTarget, source: str | None, offer: Prior | None, say: Said
+    store: Store, record: StudyRecord, target: SearchTarget, source: str | None, offer: Prior | None, say: Notify
 ) -> Prior | None:
     """Return the prior of a study: the one it began with, or on a new study the one asked for.
 
@@ -78,7 +78,7 @@ def warm_start(
         return None
     prior = offer or _searched(target, record, say)
     store.keep_prior(record, prior)
-    say(told(prior))
+    say(prior_summary(prior))
     return prior
 
 
@@ -100,7 +100,7 @@ def _timed(table: Table) -> list[tuple[Config, float]]:
     return [(config, value) for config, value in found if value is not None]
 
 
-def told(prior: Prior) -> str:
+def prior_summary(prior: Prior) -> str:
     """Return what a prior consists of, in a sentence: genes used, genes ignored."""
     ignored = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     return (
@@ -108,10 +108,10 @@ def told(prior: Prior) -> str:
     )
 
 
-def _searched(target: SearchTarget, record: StudyRecord, say: Said) -> Prior:
+def _searched(target: SearchTarget, record: StudyRecord, say: Notify) -> Prior:
     chip = target.device.profile
-    say(f"warm start: searching the simulated {chip.model}, {LOOKED_AT} candidates")
-    found = search_model(target, chip, LOOKED_AT, record.seed, say)
+    say(f"warm start: searching the simulated {chip.model}, {SIMULATED_TRIALS} candidates")
+    found = search_model(target, chip, SIMULATED_TRIALS, record.seed, say)
     if not found:
         raise StudyError(f"no candidate ran on the simulated {chip.model}; leave --warm-start sim away")
     return Prior.from_trials(target.space, found, SIMULATED)

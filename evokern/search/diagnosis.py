@@ -51,7 +51,7 @@ def run_diagnosed(
     loop: Loop,
     target: SearchTarget,
     session: Session,
-    earlier: Sequence[Trial],
+    recorded: Sequence[Trial],
     after_event: AfterEvent,
     diagnoser: str,
 ) -> EndReason:
@@ -61,7 +61,7 @@ def run_diagnosed(
         loop: the search, restored.
         target: what is searched.
         session: where evidence goes.
-        earlier: the recorded trials of earlier sessions.
+        recorded: the trials of earlier sessions.
         after_event: as for `Loop.run`.
         diagnoser: as for `Diagnoses`.
     """
@@ -82,7 +82,7 @@ def run_diagnosed(
     context = WorkerContext(target.kernel.folder, target.problems, chip)
     diagnoses = Diagnoses(diagnoser, context, target.space.genes, keep)
     try:
-        diagnoses.restore(earlier)
+        diagnoses.restore(recorded)
         end = loop.run(after)
         diagnoses.finish(lambda: loop.stop_requested)
     finally:
@@ -135,14 +135,14 @@ class Diagnoses:
         self._server: ForkServer | None = None
         self._pool: WorkerPool | None = None
 
-    def restore(self, earlier: Sequence[Trial]) -> None:
+    def restore(self, recorded: Sequence[Trial]) -> None:
         """Take up earlier sessions: what they diagnosed is known, what they left open is asked for again."""
-        for trial in earlier:
+        for trial in recorded:
             pattern = pattern_of(trial, self._genes)
             if pattern is not None and _explained(trial):
                 found = trial.evaluation.evidence
                 self._known.setdefault(pattern, {key: found[key] for key in KEYS if key in found})
-        for trial in earlier:
+        for trial in recorded:
             self.see(trial)
 
     def see(self, trial: Trial) -> None:

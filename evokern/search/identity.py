@@ -168,9 +168,9 @@ def agree(
     kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
     kept = replace(kept, **_still_valid(record, now, request))
     if kept.control != record.control:
-        began, wanted = (_control_said(one) for one in (record.control, kept.control))
+        began, requested = (_control_text(one) for one in (record.control, kept.control))
         raise StudyError(
-            f"study {name} began {began}, and its trials depend on it; this asks for a search {wanted}: "
+            f"study {name} began {began}, and its trials depend on it; this asks for a search {requested}: "
             + FRESH.format(name=name)
         )
     changes = _differences(_compared(record.settings), _compared(now.settings))
@@ -183,7 +183,7 @@ def agree(
     return kept
 
 
-def _control_said(control: str) -> str:
+def _control_text(control: str) -> str:
     return "without a control" if control == "none" else f"with a {control} control"
 
 
@@ -213,11 +213,11 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             found += _differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            found.append(f"{prefix}{key} was {_said(before)}, is {_said(after)}")
+            found.append(f"{prefix}{key} was {_value_text(before)}, is {_value_text(after)}")
     return found
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "not given" if value is None else repr(value)
 
 

@@ -1,7 +1,7 @@
 """The loop: ask, evaluate, record, tell in order.
 
 The order is what makes a search repeatable. Trial n is proposed when trials up to n - W are recorded, and its sampler
-sees exactly those of its arm; answers are recorded as they arrive, and told in number order. The time that a candidate
+sees exactly those of its arm; answers are recorded as they arrive, and shown in number order. The time that a candidate
 races against follows the same rule. So neither the device's speed, nor its number of workers, nor an interruption
 changes the sequence of candidates.
 """
@@ -47,10 +47,10 @@ class TrialRecorder(Protocol):
     def tell(self, result: TrialResult) -> None:
         """Learn that every trial up to this one is recorded."""
 
-    def lasted(self, elapsed_s: float) -> None:
+    def record_duration(self, elapsed_s: float) -> None:
         """Keep how long the session has lasted."""
 
-    def together(self) -> AbstractContextManager[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Keep all that is done inside, or nothing of it."""
 
 
@@ -66,10 +66,10 @@ class NullRecorder:
     def tell(self, result: TrialResult) -> None:
         """Keep nothing."""
 
-    def lasted(self, elapsed_s: float) -> None:
+    def record_duration(self, elapsed_s: float) -> None:
         """Keep nothing."""
 
-    def together(self) -> AbstractContextManager[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Keep nothing."""
         return nullcontext()
 
@@ -193,7 +193,7 @@ class Loop:
         return "trials" if limit is not None and self.evaluated >= limit else None
 
     def restore(self, proposals: Sequence[Proposal], trials: Sequence[Trial]) -> list[TrialResult]:
-        """Take up earlier sessions; returns the results that a store may be told of, in number order.
+        """Take up earlier sessions; returns the results that a store may learn of, in number order.
 
         Args:
             proposals: what they proposed, by trial number.
@@ -243,20 +243,20 @@ class Loop:
         return "interrupted"
 
     def _keep(self, proposal: Proposal | None, answers: Sequence[Answer], after_event: AfterEvent) -> None:
-        """Commit together what arrived together, then act on it: nothing is evaluated or said that is not on disk."""
+        """Commit together what arrived together, then act on it: nothing is evaluated or shown that is not on disk."""
         number = len(self._proposals)
         request: Request | None = None
-        with self._recorder.together():
+        with self._recorder.transaction():
             recorded = [self._record(answer) for answer in answers]
             if proposal is not None:
                 self._recorder.propose(number, proposal, self.session_s)
                 self._proposals.append(proposal)
                 self.rejections.update(proposal.rejections)
-                told = self._offer(number, proposal.config)
-                if isinstance(told, Answer):
-                    recorded.append(self._record(told))
+                offered = self._offer(number, proposal.config)
+                if isinstance(offered, Answer):
+                    recorded.append(self._record(offered))
                 else:
-                    request = told
+                    request = offered
         if request is not None:
             self._device.submit(request)
         for self.last in recorded:
@@ -285,12 +285,12 @@ class Loop:
         for number, proposal in enumerate(self._proposals):
             if number not in self._results:
                 self._show(number)
-                told = self._offer(number, proposal.config)
-                if isinstance(told, Answer):
-                    with self._recorder.together():
-                        self._record(told)
+                offered = self._offer(number, proposal.config)
+                if isinstance(offered, Answer):
+                    with self._recorder.transaction():
+                        self._record(offered)
                 else:
-                    self._device.submit(told)
+                    self._device.submit(offered)
 
     def _ask(self) -> Proposal | None:
         number = len(self._proposals)
@@ -342,7 +342,7 @@ class Loop:
 
     def _beat(self) -> None:
         if self._clock() - self._written > HEARTBEAT_S:
-            self._recorder.lasted(self.session_s)
+            self._recorder.record_duration(self.session_s)
             self._written = self._clock()
 
 

@@ -55,7 +55,7 @@ def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...
     programs: tuple[set[str | None], set[str | None]] = set(), set()
     for trial in trials:
         seen = trial.evaluation
-        outcome = seen.outcome.alone(seen.fingerprint, programs[trial.control])
+        outcome = seen.outcome.within_arm(seen.fingerprint, programs[trial.control])
         found[trial.control].append(replace(trial, evaluation=replace(seen, outcome=outcome)))
     return tuple(found[0]), tuple(found[1])
 
@@ -87,12 +87,12 @@ def control_table(record: StudyRecord, trials: Iterable[Trial]) -> dict[str, Any
         return None
     both = arms(record, trials)
     curves = [bests(one) for one in both]
-    told = []
+    summaries = []
     for place, (mine, curve) in enumerate(zip(both, curves, strict=True)):
         other = curves[1 - place]
         target = other[-1][1] if other else None
         matched = next((when for when, time_us in curve if target is not None and time_us <= target), None)
-        told.append(
+        summaries.append(
             ArmSummary(
                 sampler=record.control if place else record.sampler,
                 control=bool(place),
@@ -103,6 +103,6 @@ def control_table(record: StudyRecord, trials: Iterable[Trial]) -> dict[str, Any
                 matched_after=matched,
             )
         )
-    searched, control = told
+    searched, control = summaries
     ratio = control.best_us / searched.best_us if control.best_us and searched.best_us else None
-    return {"sampler": record.control, "arms": [asdict(arm) for arm in told], "advantage": ratio}
+    return {"sampler": record.control, "arms": [asdict(arm) for arm in summaries], "advantage": ratio}

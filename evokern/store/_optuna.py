@@ -62,7 +62,7 @@ def _schema(db: Database) -> tuple[int, str] | None:
 
 
 class OptunaStudy:
-    """One study's trials in Optuna's tables, told in number order; everything here may be repeated harmlessly.
+    """One study's trials in Optuna's tables, reported in number order; everything here may be repeated harmlessly.
 
     Whoever calls has a transaction open on the same connection.
     """
@@ -78,7 +78,7 @@ class OptunaStudy:
         sql = "SELECT trial_id, state FROM trials WHERE study_id = ? ORDER BY trial_id"
         rows = self._execute(sql, [self._study_id]).fetchall()
         self._ids: list[int] = [trial_id for trial_id, _ in rows]
-        self._told = {number for number, (_, state) in enumerate(rows) if state not in ("RUNNING", "WAITING")}
+        self._reported = {number for number, (_, state) in enumerate(rows) if state not in ("RUNNING", "WAITING")}
         sql = "SELECT trial_id, count(*) FROM trial_params JOIN trials USING (trial_id) WHERE study_id = ? GROUP BY 1"
         counts = dict(self._execute(sql, [self._study_id]).fetchall())
         whole = len(self._distributions)
@@ -126,7 +126,7 @@ class OptunaStudy:
 
     def tell(self, result: TrialResult) -> None:
         """Write a trial's end; does nothing where it stands already."""
-        if result.number in self._told:
+        if result.number in self._reported:
             return
         trial_id, state = self._ids[result.number], state_of(result)
         attrs = [(trial_id, key, json.dumps(value)) for key, value in constraint_attrs(result).items()]
@@ -142,7 +142,7 @@ class OptunaStudy:
             self._execute(sql + "VALUES (?, 0, ?, 'FINITE')", [trial_id, result.value])
         sql = "UPDATE trials SET state = ?, datetime_complete = ? WHERE trial_id = ?"
         self._execute(sql, [state.name, _now(), trial_id])
-        self._told.add(result.number)
+        self._reported.add(result.number)
 
     def _set_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         sql = "INSERT OR REPLACE INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?)"

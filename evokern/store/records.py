@@ -292,7 +292,7 @@ def proposal_of(row: Row) -> Proposal:
         config=Config(json.loads(row["config"])),
         info=json.loads(row["proposal"] or "{}"),
         rejections=json.loads(row.get("rejections") or "{}"),
-        leavings=json.loads(row.get("leavings") or "{}"),
+        sampler_state=json.loads(row.get("leavings") or "{}"),
         control=bool(row.get("control")),
     )
 

@@ -1,6 +1,6 @@
 """The one writer of a database: a search's studies, sessions and trials.
 
-Every step is one transaction, in our tables and Optuna's, that is on disk when the call returns; `Session.together`
+Every step is one transaction, in our tables and Optuna's, that is on disk when the call returns; `Session.transaction`
 makes several steps one. A trial stands in the file before it is evaluated. Its outcome stands in our table as soon as
 it is known, and in Optuna's once every trial before it is known, so an interruption can leave Optuna's half open: it
 is closed on resume.
@@ -203,7 +203,7 @@ class Session:
             self.before_s = float(self._db.execute(total, [study.uuid]).fetchone()[0])
             """Study time of all earlier sessions, seconds."""
 
-    def earlier(self) -> tuple[list[Proposal], list[Trial]]:
+    def recorded_trials(self) -> tuple[list[Proposal], list[Trial]]:
         """Return every proposal of earlier sessions, by trial number, and the trials that are recorded (samples apart).
 
         A proposal without its trial was interrupted.
@@ -221,7 +221,7 @@ class Session:
         return proposals, trials
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Write all that is done inside to the disk at once, or nothing of it; after an error a session only ends."""
         with explained(self._store.path), self._db.atomic():
             yield
@@ -230,10 +230,10 @@ class Session:
         """Give Optuna's tables what an interruption kept from them.
 
         Args:
-            proposals: every proposal of `earlier`.
+            proposals: every proposal of `recorded_trials`.
             results: results of the trials that are recorded, up to the first that is not.
         """
-        with self.together():
+        with self.transaction():
             for number, proposal in enumerate(proposals):
                 self._optuna.begin(number, proposal.config, control=proposal.control)
             for result in results:
@@ -246,13 +246,13 @@ class Session:
             "baselines": dumps([asdict(baseline) for baseline in report.baselines]),
             "notes": dumps(report.notes),
         }
-        with self.together():
+        with self.transaction():
             _update(self._db, "evokern_sessions", self.uuid, values)
 
     def rated(self, rates: Rates) -> None:
         """Write how fast the device copies and multiplies, beside the rest of its environment."""
         sql = "UPDATE evokern_sessions SET environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
-        with self.together():
+        with self.transaction():
             self._db.execute(f"{sql} WHERE uuid = ?", [dumps(asdict(rates)), self.uuid])
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
@@ -270,7 +270,7 @@ class Session:
             "number": number,
             "config": proposal.config.key,
             "proposal": dumps(proposal.info),
-            "leavings": dumps(proposal.leavings),
+            "leavings": dumps(proposal.sampler_state),
             "rejections": dumps(proposal.rejections),
             "control": int(proposal.control),
             "kernel_digest": self.study.kernel_digest,
@@ -278,7 +278,7 @@ class Session:
             "proposed_s": self.before_s + elapsed_s,
         }
         counts = [(self.study.uuid, name, count) for name, count in proposal.rejections.items()]
-        with self.together():
+        with self.transaction():
             _insert(self._db, "evokern_trials", values)
             self._db.conn.executemany(
                 "INSERT INTO evokern_rejections VALUES (?, ?, ?) "
@@ -297,7 +297,7 @@ class Session:
         """
         values = evaluation_row(trial.evaluation) | {"seconds": trial.seconds, "session": self.uuid}
         samples = sample_rows(self._trials[trial.number], trial.evaluation)
-        with self.together():
+        with self.transaction():
             _update(self._db, "evokern_trials", self._trials[trial.number], values)
             self._db.conn.executemany("INSERT OR REPLACE INTO evokern_samples VALUES (?, ?, ?)", samples)
             self._elapsed(elapsed_s)
@@ -308,19 +308,19 @@ class Session:
         Args:
             trials: recorded trials with all their evidence.
         """
-        with self.together():
+        with self.transaction():
             for trial in trials:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
                 _update(self._db, "evokern_trials", self._trials[trial.number], values)
 
     def tell(self, result: TrialResult) -> None:
         """Tell Optuna's tables of a trial that is recorded."""
-        with self.together():
+        with self.transaction():
             self._optuna.tell(result)
 
-    def lasted(self, elapsed_s: float) -> None:
+    def record_duration(self, elapsed_s: float) -> None:
         """Write how long this session has lasted."""
-        with self.together():
+        with self.transaction():
             self._elapsed(elapsed_s)
 
     def _elapsed(self, elapsed_s: float) -> None:
@@ -328,7 +328,7 @@ class Session:
 
     def ended(self, elapsed_s: float, reason: str) -> None:
         """Write how this session ended."""
-        with self.together():
+        with self.transaction():
             self._elapsed(elapsed_s)
             _update(self._db, "evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
 

@@ -70,9 +70,9 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
                 raise KernelError(f"{folder} has no kernel.py; `evokern init FILE.cu` writes one")
     if name in folders:
         return folders[name]
-    beside = relative_to.parent / "kernels" / name if relative_to and "/" not in name else None
-    if beside and (beside / "kernel.py").is_file():
-        return beside.resolve()
+    own_folder = relative_to.parent / "kernels" / name if relative_to and "/" not in name else None
+    if own_folder and (own_folder / "kernel.py").is_file():
+        return own_folder.resolve()
     for root in roots():
         if name and (root / "kernels" / name).is_dir():
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; `evokern init FILE.cu` writes one")

@@ -34,7 +34,7 @@ class Outcome(StrEnum):
         """Whether the trial counts towards `--trials`: infeasible and duplicate ones do not."""
         return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE)
 
-    def alone(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
+    def within_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
         """Return the outcome that a trial had where its arm of a study with a control were the whole study.
 
         A program that the other arm timed first is a duplicate in the study, and measured in an arm that meets it for
@@ -169,7 +169,7 @@ class Proposal:
     """What the sampler says of it, as JSON values: operator, parents, prediction."""
     rejections: Mapping[str, int] = field(default_factory=dict)
     """Constraint → how many proposals for this trial it turned away."""
-    leavings: Mapping[str, Any] = field(default_factory=dict)
+    sampler_state: Mapping[str, Any] = field(default_factory=dict)
     """What a sampler of Optuna's left on its view, as JSON values: `trial` and `study` system attributes."""
     control: bool = False
     """Whether the study's control drew it, not its sampler."""

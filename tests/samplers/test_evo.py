@@ -221,8 +221,8 @@ def test_crashing_regions_are_avoided(pattern: str) -> None:
 
 
 @pytest.mark.thorough
-def test_dead_genes_are_not_varied() -> None:
-    """Once a gene is known to change no machine code, none is proposed that differs from a told one in it only."""
+def test_inert_genes_are_not_varied() -> None:
+    """Once a gene is known to change no machine code, none is proposed that differs from an earlier one in it only."""
 
     def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
         return Outcome.MEASURED, log_time(c), c.replace(UNROLL=1).key
@@ -232,17 +232,17 @@ def test_dead_genes_are_not_varied() -> None:
     repeats = [index for index, key in enumerate(folded) if key in folded[:index]]
     assert not [index for index in repeats if index > 100]
     seen = Ledger(Genome(kernel_space())).read(history)
-    (inert,) = [g for g in InertGenes(Genome(kernel_space()), seen.rows, seen.prints).genes if g.beside is None]
+    (inert,) = [g for g in InertGenes(Genome(kernel_space()), seen.rows, seen.fingerprints).genes if g.context is None]
     assert GENES[inert.gene].name == "UNROLL"
 
 
-def test_a_gene_dead_beside_a_value_is_recognised() -> None:
+def test_a_gene_inert_with_a_value_is_recognised() -> None:
     """A gene may matter in one context and not in another; only the dead context folds."""
     genome = Genome(Space((Parameter("A", (1, 2)), Parameter("B", (1, 2, 3)))))
     rows = genome.rows(genome.space.grid())
-    prints = np.array([0, 0, 0, 1, 2, 3])
-    inert = InertGenes(genome, rows, prints)
-    assert [(g.gene, g.beside) for g in inert.genes] == [(1, (0, 0))]
+    fingerprints = np.array([0, 0, 0, 1, 2, 3])
+    inert = InertGenes(genome, rows, fingerprints)
+    assert [(g.gene, g.context) for g in inert.genes] == [(1, (0, 0))]
     assert inert.fresh(rows[[1, 4]], rows[[0, 3]]).tolist() == [False, True]
 
 
@@ -285,7 +285,7 @@ def test_a_good_prior_is_tried_first_and_a_wrong_one_is_overcome() -> None:
 
 @pytest.mark.thorough
 def test_a_prior_fills_the_wait_for_the_first_results() -> None:
-    """In a large window most trials before any result are good ones of the prior, none of them twice, not strangers."""
+    """In a large window most trials before any result are good ones of the prior, none twice, not immigrants."""
     space = large_space()
     drawn = random.Random(1).sample([c for c in kernel_space().grid() if kernel_space().feasible(c)], 200)
     known = [({**c, **{f"EXTRA_{i}": 1 for i in range(4)}}, 0.4 * log_time(c)) for c in drawn]
@@ -473,7 +473,7 @@ def test_what_must_change_together_is_changed_together() -> None:
     genome = Genome(space)
     pool = Pool(genome, lambda config: "tied", 0)
     parent = genome.rows([space.default()])
-    made, _ = pool.grafted(parent, np.random.default_rng(0), 40, np.empty(0, dtype=np.int64))
+    made, _ = pool.repair_crossovers(parent, np.random.default_rng(0), 40, np.empty(0, dtype=np.int64))
     assert pool.feasible(made).all()
     changed = made != parent
     tied = changed[:, 0]

@@ -1,4 +1,4 @@
-"""Excursions of `evo`: what a stuck search of a large space does about it."""
+"""Niche restarts of `evo`: what a stuck search of a large space does about it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from evokern.declaration.space import Config, Parameter, Space
 from evokern.samplers import History
 from evokern.samplers.contract import TrialResult
-from evokern.samplers.evo import EvoSampler
-from evokern.samplers.evo import _niche_restarts as _excursions
+from evokern.samplers.evo import EvoSampler, _niche_restarts
 from evokern.samplers.evo._generations import GENERATION
 from evokern.samplers.evo._observations import Ledger, Observations
 from evokern.samplers.evo.genome import Genome
@@ -60,8 +59,8 @@ def test_a_basin_that_must_be_tuned_before_it_pays_is_found(searched: tuple[list
 
 
 @pytest.mark.thorough
-def test_excursions_get_half_the_trials_and_hold_a_value(searched: tuple[list[Proposal], History]) -> None:
-    """Once a search is stuck every second trial belongs to an excursion, and all of its trials have its value."""
+def test_niche_restarts_get_half_the_trials_and_hold_a_value(searched: tuple[list[Proposal], History]) -> None:
+    """Once a search is stuck every second trial belongs to a niche restart, and all of its trials have its value."""
     proposals, _ = searched
     trips = {n: p for n, p in enumerate(proposals) if "root" in p.info}
     first = min(trips)
@@ -76,7 +75,7 @@ def test_excursions_get_half_the_trials_and_hold_a_value(searched: tuple[list[Pr
 
 @pytest.mark.thorough
 def test_slots_hold_different_values(searched: tuple[list[Proposal], History]) -> None:
-    """No two excursions under way are in the same niche."""
+    """No two niche restarts under way are in the same niche."""
     proposals, history = searched
     held = {}
     for proposal in proposals:
@@ -84,27 +83,27 @@ def test_slots_hold_different_values(searched: tuple[list[Proposal], History]) -
             held[proposal.info["slot"]] = (proposal.info["root"], proposal.info["turn"])
             going = [turn for root, turn in held.values() if proposal.info["root"] - root < 2 * WINDOW]
             assert len(set(going)) == len(going)
-    assert set(held) == set(range(_excursions.slots(WINDOW)))
+    assert set(held) == set(range(_niche_restarts.slots(WINDOW)))
     assert len(seen_by(history)) == len(proposals)
 
 
 @pytest.mark.thorough
-def test_an_excursion_ends_when_it_stops_climbing(searched: tuple[list[Proposal], History]) -> None:
-    """No excursion goes on for long after its last improvement on the best of its niche."""
+def test_a_niche_restart_ends_when_it_stops_climbing(searched: tuple[list[Proposal], History]) -> None:
+    """No niche restart goes on for long after its last improvement on the best of its niche."""
     proposals, _ = searched
     times = [two_basins(proposal.config) for proposal in proposals]
     trips: dict[int, list[int]] = {}
     for number, proposal in enumerate(proposals):
         if "root" in proposal.info:
             trips.setdefault(proposal.info["root"], []).append(number)
-    in_flight = WINDOW // (_excursions.TURN * _excursions.slots(WINDOW)) + 1
+    in_flight = WINDOW // (_niche_restarts.TURN * _niche_restarts.slots(WINDOW)) + 1
     for root, numbers in trips.items():
         held = proposals[root].info["held"]
         value = proposals[root].config[held]
         alike = [n for n, proposal in enumerate(proposals) if proposal.config[held] == value]
         records = [n for n in numbers if times[n] < min((times[m] for m in alike if m < n), default=np.inf)]
         after = [n for n in numbers if n > max(records, default=-1)]
-        assert len(after) <= _excursions.PATIENCE + in_flight + GENERATION
+        assert len(after) <= _niche_restarts.PATIENCE + in_flight + GENERATION
 
 
 def test_a_search_that_gets_better_is_not_stuck() -> None:
@@ -119,14 +118,14 @@ def test_a_search_that_gets_better_is_not_stuck() -> None:
             history.tell(TrialResult(number, config, Outcome.MEASURED, value))
 
     tell([1.0 - 0.05 * step for step in range(20)])
-    assert not _excursions.is_stuck(seen_by(history))
-    tell([0.05 - 0.0001 * step for step in range(_excursions.STUCK)])
-    assert _excursions.is_stuck(seen_by(history))
+    assert not _niche_restarts.is_stuck(seen_by(history))
+    tell([0.05 - 0.0001 * step for step in range(_niche_restarts.STUCK)])
+    assert _niche_restarts.is_stuck(seen_by(history))
 
 
 @pytest.mark.thorough
-def test_excursions_survive_an_interruption() -> None:
-    """A search that goes on in another process proposes what it would have: the record holds its excursions."""
+def test_niche_restarts_survive_an_interruption() -> None:
+    """A search that goes on in another process proposes what it would have: the record holds its niche restarts."""
     proposals, _ = search(180, 3)
     assert any("root" in proposal.info for proposal in proposals)
     sampler, again = EvoSampler(SPACE, 3, WINDOW), History(SPACE)

@@ -197,7 +197,7 @@ class WarpsGpu(InstantH200):
 @pytest.mark.thorough
 def test_the_simulated_device_is_searched_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`sim` searches the chip at hand on the simulated device first; the best that was right there is tried first."""
-    monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "LOOKED_AT", 4)
+    monkeypatch.setattr(importlib.import_module("evokern.search._warm"), "SIMULATED_TRIALS", 4)
     monkeypatch.setenv("EVOKERN_CACHE", str(tmp_path / "cache"))
     scaled = Study(name="scaled", kernel=str(SCALE_ROWS), problems=("64,256",))
     device, seen = WarpsGpu(), list[Progress]()

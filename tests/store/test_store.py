@@ -155,7 +155,7 @@ def test_an_interrupted_trial_is_proposed_and_not_recorded(tmp_path: Path) -> No
         session.propose(0, Proposal(space.default(), {"operator": "draw"}), 0.5)
     with Store(tmp_path / "a.db") as store:
         again = store.session(study, space)
-        assert again.earlier() == ([Proposal(space.default(), {"operator": "draw"})], [])
+        assert again.recorded_trials() == ([Proposal(space.default(), {"operator": "draw"})], [])
         assert again.before_s == 0.0
     with open_readonly(tmp_path / "a.db") as reader:
         assert list(reader.trials(study)) == []
@@ -179,7 +179,7 @@ def test_adopting_mends_what_an_interruption_left_half_written(tmp_path: Path) -
     for _ in range(2):
         with Store(db) as store:
             session = store.session(study, space)
-            proposals, trials = session.earlier()
+            proposals, trials = session.recorded_trials()
             session.adopt(proposals, [TrialResult.of(trial) for trial in trials])
         found = optuna.load_study(study_name="small", storage=f"sqlite:///{db}").get_trials()
         assert [trial.state.name for trial in found] == ["COMPLETE"] * 3
@@ -195,7 +195,7 @@ def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path)
         study = store.create(record(), {})
         session = store.session(study, space)
         session.propose(0, Proposal(cells[0]), 0.5)
-        with pytest.raises(ZeroDivisionError), session.together():
+        with pytest.raises(ZeroDivisionError), session.transaction():
             trial = Trial(0, Proposal(cells[0]), MEASURED)
             session.record(trial, 1.0)
             session.tell(TrialResult.of(trial))
@@ -204,7 +204,7 @@ def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path)
     with Store(tmp_path / "a.db") as store:
         session = store.session(study, space)
         session.propose(1, Proposal(cells[2]), 1.5)
-        assert session.earlier() == ([Proposal(cells[0]), Proposal(cells[2])], [])
+        assert session.recorded_trials() == ([Proposal(cells[0]), Proposal(cells[2])], [])
     trials = optuna.load_study(study_name="small", storage=f"sqlite:///{tmp_path}/a.db").get_trials()
     assert [(t.number, t.params, t.state.name) for t in trials] == [
         (0, dict(cells[0]), "RUNNING"),

@@ -84,9 +84,9 @@ def _dead_in_code(genome: Genome, ran: Sequence[Trial], rows: Rows) -> Iterator[
     )  # fmt: skip
     for inert in InertGenes(genome, rows, prints).genes:
         gene, where = genome.genes[inert.gene], ""
-        if inert.beside is not None:
-            other = genome.genes[inert.beside[0]]
-            where = f" while {other.name}={other.values[inert.beside[1]]}"
+        if inert.context is not None:
+            other = genome.genes[inert.context[0]]
+            where = f" while {other.name}={other.values[inert.context[1]]}"
         text = f"{gene.name} changes no machine code{where}: equal in {inert.pairs} of {inert.pairs} pairs"
         yield GeneFinding(gene.name, "dead", text, inert.pairs)
 

@@ -24,12 +24,12 @@ BEST = 6
 """Elites taken from the whole population."""
 MEMORY = 96
 """Latest trials from which an operator's credit is counted."""
-ASKED = 16
+FEASIBILITY_BATCH = 16
 """Candidates asked about at once, until enough are feasible."""
 LEAST_SHARE = 0.1
 """Share of the candidates that an operator keeps however little it earned."""
 GOOD = 0.1
-"""A proposal earns credit when it lands among this share of the best trials told so far."""
+"""A proposal earns credit when it lands among this share of the best trials seen so far."""
 
 
 @dataclass(frozen=True)
@@ -97,22 +97,24 @@ def breed(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generat
         rng: source of randomness.
         count: how many candidates to make in all.
     """
-    wanted = {name: int(count * share) for name, share in shares(seen).items()}
+    counts = {name: int(count * share) for name, share in shares(seen).items()}
     children = _distinct(
         pool,
         seen.keys,
-        _near(pool, elites, rng, wanted["neighbour"], 1),
-        _crossed(pool, elites, rng, wanted["crossover"]),
-        _near(pool, elites, rng, wanted["mutation"], 2),
+        _near(pool, elites, rng, counts["neighbour"], 1),
+        _crossed(pool, elites, rng, counts["crossover"]),
+        _near(pool, elites, rng, counts["mutation"], 2),
     )
     # What the elites do not fill goes to immigrants, beyond their share.
-    immigrants = _immigrants(pool, seen.keys, rng, max(wanted["immigrant"], count - len(children.rows)))
+    immigrants = _immigrants(pool, seen.keys, rng, max(counts["immigrant"], count - len(children.rows)))
     return _distinct(pool, seen.keys, immigrants, children)
 
 
-def grafts(pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generator, count: int) -> Candidates:
-    """Return feasible children of elites in which one gene changed, and with it those that it needs beside it."""
-    rows, parent = pool.grafted(elites.rows, rng, count, seen.keys)
+def repair_crossovers(
+    pool: Pool, seen: Observations, elites: Elites, rng: np.random.Generator, count: int
+) -> Candidates:
+    """Return feasible children of elites in which one gene changed, and with it those that it needs."""
+    rows, parent = pool.repair_crossovers(elites.rows, rng, count, seen.keys)
     made = _made(rows, elites.numbers[parent], None, 1, rng, count)
     return _distinct(pool, seen.keys, replace(made, feasible=np.ones(len(made.rows), dtype=bool)))
 
@@ -132,8 +134,8 @@ def niche_children(
         rng: source of randomness.
         count: how many to make.
     """
-    alone = Elites(row[None], np.array([number], dtype=np.intp))
-    near = [_near(pool, alone, rng, count // 3, genes) for genes in (1, 2)]
+    single = Elites(row[None], np.array([number], dtype=np.intp))
+    near = [_near(pool, single, rng, count // 3, genes) for genes in (1, 2)]
     mate = mates[rng.integers(len(mates), size=count // 3)]
     mixed = np.where(rng.random(mate.shape) < 0.5, row, mate).astype(np.int16)
     made = [*near, _made(mixed, np.full(len(mixed), number), None, 2, rng, len(mixed))]
@@ -170,8 +172,8 @@ def screened(pool: Pool, made: Candidates, promise: Floats, most: int) -> Candid
     in_turn = np.argsort(np.lexsort((place, turn)), kind="stable")
     order = unknown[np.argsort(np.minimum(place, in_turn), kind="stable")]
     found: list[int] = []
-    for begin in range(0, len(order), ASKED):
-        asked = order[begin : begin + ASKED]
+    for begin in range(0, len(order), FEASIBILITY_BATCH):
+        asked = order[begin : begin + FEASIBILITY_BATCH]
         found.extend(asked[pool.feasible(made.rows[asked])])
         if len(found) >= most:
             break
@@ -201,8 +203,8 @@ def labelled(rows: Rows, elites: Elites) -> Candidates:
     """Return feasible rows that nobody bred as candidates, under the operator that would have made each."""
     distance = (rows[:, None] != elites.rows[None]).sum(axis=2)
     nearest = distance.argmin(axis=1)
-    apart = distance[np.arange(len(rows)), nearest]
-    operators = np.select([apart <= 1, apart <= 2], [0, 1], 3)
+    nearest_distance = distance[np.arange(len(rows)), nearest]
+    operators = np.select([nearest_distance <= 1, nearest_distance <= 2], [0, 1], 3)
     parents = np.full((len(rows), 2), -1, dtype=np.intp)
     parents[:, 0] = np.where(operators == 3, -1, elites.numbers[nearest])
     return Candidates(rows, operators, parents, np.ones(len(rows), dtype=bool))
@@ -225,7 +227,7 @@ def _crossed(pool: Pool, elites: Elites, rng: np.random.Generator, count: int) -
 
 
 def _immigrants(pool: Pool, taken: Keys, rng: np.random.Generator, count: int) -> Candidates:
-    rows = pool.strangers(rng, count, taken)
+    rows = pool.immigrants(rng, count, taken)
     return replace(_made(rows, np.full(len(rows), -1), None, 3, rng, count), feasible=np.ones(len(rows), dtype=bool))
 
 

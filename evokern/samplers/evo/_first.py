@@ -1,4 +1,4 @@
-"""The first generation: what a prior praises, the default candidate, then rows that show values not yet shown."""
+"""The first generation: what a prior ranks best, the default candidate, then rows that show values not yet shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST = 6
 """Trials of a first generation in a space without outer genes."""
 FROM_PRIOR = 8
 """Trials that the best of a prior fill."""
-PRAISED = 0.75
+PRIOR_SHARE = 0.75
 """Share of a prior in the trials that cover values."""
 DRAWN = 48
 """Rows from which the one that shows most is taken."""
@@ -32,21 +32,21 @@ def propose(
     """Return a row, shape (1, genes), and its operator; None when nothing is left.
 
     A large window asks for dozens of rows before the first result. With a prior most of them are good ones of it that
-    show most, for strangers tell little of a good region.
+    show most, for immigrants tell little of a good region.
     """
     genome = pool.genome
     if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < FROM_PRIOR:
-        praised = pool.admissible(prior.best, seen.keys)
-        if len(praised):
-            return praised[:1], "prior"
+        from_prior = pool.admissible(prior.best, seen.keys)
+        if len(from_prior):
+            return from_prior[:1], "prior"
     default = pool.admissible(genome.rows([genome.space.default()]), seen.keys)
     if len(default):
         return default, "default"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
-    if prior is not None and rng.random() < PRAISED:
+    if prior is not None and rng.random() < PRIOR_SHARE:
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
     if not len(drawn):
-        drawn, operator = pool.strangers(rng, DRAWN, seen.keys), "cover"
+        drawn, operator = pool.immigrants(rng, DRAWN, seen.keys), "cover"
     if not len(drawn):
         drawn = pool.first_left(seen.keys)
     if not len(drawn):

@@ -23,7 +23,7 @@ LOG_WEIGHT = -1.0
 LOG_WEIGHT_PRODUCT = -3.0
 """The same for a product of two genes: rarer, so flatter."""
 LOG_WEIGHT_BARE = -4.0
-"""The same for the bare names of a number: near values are seldom strangers to each other. Under a wide prior, fits to
+"""The same for the bare names of a number: near values are seldom unrelated. Under a wide prior, fits to
 250 trials each of five recorded kernels put 22 of 24 of them between -2 and -7."""
 JITTER = 1e-6
 """Added to the diagonal, in units of the signal variance."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers.evo import _niche_restarts as _excursions
-from evokern.samplers.evo._breeding import Candidates, breed, elites_of, grafts, joined, labelled, screened
+from evokern.samplers.evo import _niche_restarts
+from evokern.samplers.evo._breeding import Candidates, breed, elites_of, joined, labelled, repair_crossovers, screened
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
@@ -24,14 +24,14 @@ from evokern.samplers.evo.inert_genes import InertGenes
 
 CANDIDATES = (1_200, 400)
 """Candidates of a generation in a young study, and from trial `LATE` on: a proposal must stay cheap."""
-UNASKED = 600
+UNCHECKED = 600
 """The same where the space is no list: children about whose feasibility nothing is known yet."""
 MODEL_ROWS = (256, 128)
 """Most trials that condition the model: the best half of them, and the rest spread over all."""
 SCREEN_ROWS = 64
 """Most trials that condition the rough model which decides which candidates are asked about."""
-GRAFTED = 8
-"""Grafts of a generation where the space is no list."""
+REPAIR_CROSSOVERS = 8
+"""Repair crossovers of a generation where the space is no list."""
 SCREENED = 96
 """Feasible children that a generation keeps where the space is no list."""
 LATE = 256
@@ -64,7 +64,7 @@ class Generation:
     """What may be proposed."""
     ensemble: Ensemble
     """The model."""
-    worth: Floats
+    factor: Floats
     """Factor of each candidate: probability to be valid, and what the prior thinks of it."""
     sound: npt.NDArray[np.bool_]
     """Which candidates are more likely to give a time than not, as far as any is."""
@@ -72,8 +72,8 @@ class Generation:
     """Keys of the candidates."""
     free: npt.NDArray[np.bool_]
     """Which candidates were not proposed yet."""
-    plans: dict[int, _excursions.ExcursionPlan]
-    """Slot → what its excursion may propose; empty where the study is not stuck."""
+    plans: dict[int, _niche_restarts.NicheRestartPlan]
+    """Slot → what its niche restart may propose; empty where the study is not stuck."""
 
 
 class Generations:
@@ -122,38 +122,38 @@ class Generations:
         logs = self._logs_at(boundary(start, growth, least=self._stride), seen)
         validity = Validity(self._genome, then)
         elites = elites_of(self._genome, then)
-        inert = InertGenes(self._genome, then.rows, then.prints)
-        plans: dict[int, _excursions.ExcursionPlan] = {}
+        inert = InertGenes(self._genome, then.rows, then.fingerprints)
+        plans: dict[int, _niche_restarts.NicheRestartPlan] = {}
         if self._pool.listed:
             candidates = labelled(self._promising(then, logs, validity, inert, rng, CONSIDERED[late]), elites)
         else:
-            count = CANDIDATES[late] if self._pool.everything is not None else UNASKED
+            count = CANDIDATES[late] if self._pool.everything is not None else UNCHECKED
             candidates = self._fresh(breed(self._pool, then, elites, rng, count), then, inert)
             if not candidates.feasible.all():
                 columns = self._features(candidates.rows)
                 promise = self._promise(candidates.rows, columns, then, logs, validity)
                 candidates = screened(self._pool, candidates, promise, SCREENED)
             if self._pool.everything is None:
-                more = grafts(self._pool, then, elites, rng, GRAFTED)
+                more = repair_crossovers(self._pool, then, elites, rng, REPAIR_CROSSOVERS)
                 more = more.take(inert.fresh(more.rows, then.rows))
                 plans = self._plans(start, then, logs, validity, inert)
                 candidates = joined(self._pool, candidates, more, *(plan.candidates for plan in plans.values()))
         kept = representative(then.values, ~then.finished, MODEL_ROWS[late])
         columns = self._features(candidates.rows)
         ensemble = Ensemble(self._features, logs, then.rows[kept], columns, rng, GENERATION, belief=self._belief)
-        worth = validity(candidates.rows)
-        sound = worth >= min(SOUND, float(worth.max(initial=0.0)))
+        factor = validity(candidates.rows)
+        sound = factor >= min(SOUND, float(factor.max(initial=0.0)))
         if self._prior is not None:
-            worth = worth * self._prior.preference(candidates.rows, int(then.finished.sum()))
+            factor = factor * self._prior.preference(candidates.rows, int(then.finished.sum()))
         keys = self._genome.keys(candidates.rows)
         free = np.ones(len(keys), dtype=bool)
-        return Generation(start, then.numbers[kept], candidates, ensemble, worth, sound, keys, free, plans)
+        return Generation(start, then.numbers[kept], candidates, ensemble, factor, sound, keys, free, plans)
 
     def _plans(
         self, start: int, then: Observations, logs: Floats, validity: Validity, inert: InertGenes
-    ) -> dict[int, _excursions.ExcursionPlan]:
-        """Return what the excursions of a generation may propose."""
-        if not _excursions.is_stuck(then):
+    ) -> dict[int, _niche_restarts.NicheRestartPlan]:
+        """Return what the niche restarts of a generation may propose."""
+        if not _niche_restarts.is_stuck(then):
             return {}
 
         def worthwhile(made: Candidates) -> Candidates:
@@ -163,10 +163,10 @@ class Generations:
         def promise(rows: Rows) -> Floats:
             return self._promise(rows, self._features(rows), then, logs, validity)
 
-        turns = (_excursions.slot_of(number, self._window) for number in range(start, start + GENERATION))
-        wanted = list(dict.fromkeys(slot for slot in turns if slot is not None))
+        turns = (_niche_restarts.slot_of(number, self._window) for number in range(start, start + GENERATION))
+        due = list(dict.fromkeys(slot for slot in turns if slot is not None))
         rng = np.random.default_rng([self._seed, start, 1])
-        return _excursions.plans(self._pool, then, wanted, worthwhile, promise, rng)
+        return _niche_restarts.plans(self._pool, then, due, worthwhile, promise, rng)
 
     def _fresh(self, candidates: Candidates, then: Observations, inert: InertGenes) -> Candidates:
         """Return the candidates that are not known to be the same program as one before, unless none is left then."""

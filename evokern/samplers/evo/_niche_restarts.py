@@ -1,7 +1,7 @@
-"""Excursions: what a stuck search of a large space spends half its trials on.
+"""Niche restarts: what a stuck search of a large space spends half its trials on.
 
-A model that knows one basin well judges every other by candidates that nobody has tuned, and never goes there. An
-excursion does: it holds one gene at a value with which nothing good was seen yet, tunes the others beside it, and
+A model that knows one basin well judges every other by candidates that nobody has tuned, and never goes there. A
+niche restart does: it holds one gene at a value with which nothing good was seen yet, tunes the others, and
 expects improvement over the best with that value, so that it may climb before it is compared. It ends when it stops
 climbing; the next one holds another value: one that had few trials and is not far behind. Several run side by side, so
 that results arrive between the trials of one.
@@ -22,11 +22,11 @@ from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo.genome import Keys, Rows
 
 LEAST_SLOTS: Final = 4
-"""Excursions at a time in a small window."""
+"""Niche restarts at a time in a small window."""
 TURN: Final = 2
-"""Every so many trials of a stuck study belong to excursions."""
+"""Every so many trials of a stuck study belong to niche restarts."""
 PATIENCE: Final = 8
-"""Own results without a better one after which an excursion ends."""
+"""Own results without a better one after which a niche restart ends."""
 STUCK: Final = 32
 """Least trials without progress after which a study is stuck."""
 STUCK_SHARE: Final = 8
@@ -35,16 +35,16 @@ PROGRESS: Final = 0.01
 """Difference in log(time) below which a better time is noise."""
 NEAR: Final = 0.03
 """Difference in log(time) up to which a niche's best is as good as the best: expected improvement deals with it."""
-AGAIN: Final = 3.0
-"""How much less a niche deserves another trip after one."""
+REPEAT_PENALTY: Final = 3.0
+"""How much less a niche deserves another restart after one."""
 MATES: Final = 6
-"""Best trials that an excursion's best is crossed with."""
+"""Best trials that a niche restart's best is crossed with."""
 CHILDREN: Final = 64
-"""Children of an excursion's best that are made for a generation."""
+"""Children of a niche restart's best that are made for a generation."""
 KEPT: Final = 10
 """Feasible ones that are kept."""
 TRIES: Final = 3
-"""Niches that a slot looks at before it gives its trial back."""
+"""Niches that a slot tries before it gives its trial back."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Niche:
 
 
 @dataclass(frozen=True)
-class Excursion:
-    """One excursion."""
+class NicheRestart:
+    """One niche restart."""
 
     root: int | None
     """Number of its first trial; None where it is to begin."""
@@ -70,11 +70,11 @@ class Excursion:
 
 
 @dataclass(frozen=True)
-class ExcursionPlan:
+class NicheRestartPlan:
     """What a slot may propose in a generation."""
 
-    excursion: Excursion
-    """Its excursion."""
+    restart: NicheRestart
+    """Its niche restart."""
     candidates: Candidates
     """Children of its best."""
     keys: Keys
@@ -82,7 +82,7 @@ class ExcursionPlan:
 
 
 def slots(window: int) -> int:
-    """Return how many excursions run side by side where `window` trials are in flight."""
+    """Return how many niche restarts run side by side where `window` trials are in flight."""
     return max(LEAST_SLOTS, window // 8)
 
 
@@ -100,57 +100,57 @@ def is_stuck(seen: Observations) -> bool:
 def plans(
     pool: Pool,
     seen: Observations,
-    wanted: list[int],
+    due: list[int],
     worthwhile: Callable[[Candidates], Candidates],
     promise: Callable[[Rows], Floats],
     rng: np.random.Generator,
-) -> dict[int, ExcursionPlan]:
+) -> dict[int, NicheRestartPlan]:
     """Return what each of some slots may propose next; nothing for a slot that finds nothing worth a trial.
 
     Args:
         pool: feasibility.
         seen: trials so far.
-        wanted: the slots.
+        due: the slots.
         worthwhile: of candidates, those that are fresh and likely to give a time.
         promise: a rough score of rows, higher is better.
         rng: source of randomness.
     """
     all_slots = [int(slot) for slot in np.unique(seen.slots) if slot >= 0]
-    under_way = {slot: excursion for slot in all_slots if (excursion := _going(seen, slot)) is not None}
-    busy = {excursion.niche for excursion in under_way.values()}
+    under_way = {slot: restart for slot in all_slots if (restart := _running(seen, slot)) is not None}
+    busy = {restart.niche for restart in under_way.values()}
     waiting = [niche for niche in _niches(pool, seen) if niche not in busy]
     order = seen.best_first
-    bred: dict[int, tuple[Excursion, Candidates]] = {}
-    for slot in wanted:
+    bred: dict[int, tuple[NicheRestart, Candidates]] = {}
+    for slot in due:
         tried = [under_way[slot]] if slot in under_way else []
         while len(tried) < TRIES and waiting:
             niche = waiting.pop(0)
-            tried.append(Excursion(None, niche, _best(seen, niche)))
-        for excursion in tried:
-            best = order[seen.rows[order, excursion.niche.gene] == excursion.niche.value][0]
+            tried.append(NicheRestart(None, niche, _best(seen, niche)))
+        for restart in tried:
+            best = order[seen.rows[order, restart.niche.gene] == restart.niche.value][0]
             made = niche_children(
-                pool, seen.keys, seen.rows[best], int(seen.numbers[best]), excursion.niche.gene,
+                pool, seen.keys, seen.rows[best], int(seen.numbers[best]), restart.niche.gene,
                 seen.rows[order[:MATES]], rng, CHILDREN,
             )  # fmt: skip
             made = worthwhile(made)
             if len(made.rows):
-                bred[slot] = excursion, made
+                bred[slot] = restart, made
                 break
     if not bred:
         return {}
-    # One look of the model at all of them costs less than a look at each slot's.
+    # One prediction of the model for all of them costs less than one for each slot.
     scores = promise(np.concatenate([made.rows for _, made in bred.values()]))
     found, at = {}, 0
-    for slot, (excursion, made) in bred.items():
+    for slot, (restart, made) in bred.items():
         kept = screened(pool, made, scores[at : at + len(made.rows)], KEPT)
         at += len(made.rows)
         if len(kept.rows):
-            found[slot] = ExcursionPlan(excursion, kept, pool.genome.keys(kept.rows))
+            found[slot] = NicheRestartPlan(restart, kept, pool.genome.keys(kept.rows))
     return found
 
 
-def _going(seen: Observations, slot: int) -> Excursion | None:
-    """Return the excursion of a slot, unless it has ended."""
+def _running(seen: Observations, slot: int) -> NicheRestart | None:
+    """Return the niche restart of a slot, unless it has ended."""
     own = np.flatnonzero(seen.slots == slot)
     root = int(seen.roots[own].max())
     own = own[seen.roots[own] == root]
@@ -160,7 +160,7 @@ def _going(seen: Observations, slot: int) -> Excursion | None:
     improved = own[seen.timed[own]]
     improved = improved[seen.values[improved] <= best]
     since = seen.finished[own[own > improved[0]]] if len(improved) else seen.finished[own]
-    return None if since.sum() >= PATIENCE else Excursion(root, niche, best)
+    return None if since.sum() >= PATIENCE else NicheRestart(root, niche, best)
 
 
 def _best(seen: Observations, niche: Niche) -> float:
@@ -169,9 +169,9 @@ def _best(seen: Observations, niche: Niche) -> float:
 
 
 def _niches(pool: Pool, seen: Observations) -> list[Niche]:
-    """Return the niches in which nothing is nearly as good as the best, in the order in which they deserve a trip.
+    """Return the niches in which nothing is nearly as good as the best, in the order in which they deserve a restart.
 
-    Few trials, a best that is not far behind and few trips speak for one.
+    Few trials, a best that is not far behind and few restarts speak for one.
     """
     best = float(np.nanmin(seen.values))
     begun = seen.roots == seen.numbers
@@ -184,6 +184,6 @@ def _niches(pool: Pool, seen: Observations) -> list[Niche]:
                 continue
             behind = float(seen.values[timed].min()) - best
             if behind >= NEAR:
-                trips = int((begun & inside & (seen.held == gene)).sum())
-                deserving.append((np.exp(behind) * np.sqrt(timed.sum()) * AGAIN**trips, gene, value))
+                restarts = int((begun & inside & (seen.held == gene)).sum())
+                deserving.append((np.exp(behind) * np.sqrt(timed.sum()) * REPEAT_PENALTY**restarts, gene, value))
     return [Niche(gene, value) for _, gene, value in sorted(deserving)]

@@ -38,16 +38,16 @@ class Observations:
     """log(time) where one was seen, else NaN."""
     finished: npt.NDArray[np.bool_]
     """Whether the result is visible; the others are pending."""
-    prints: npt.NDArray[np.int64]
+    fingerprints: npt.NDArray[np.int64]
     """A number per distinct fingerprint; -1 where none is known."""
     operators: npt.NDArray[np.int8]
     """Position in `OPERATORS`; -1 where another sampler proposed."""
     roots: npt.NDArray[np.intp]
-    """Number of the first trial of the excursion that each belongs to; -1 where it belongs to none."""
+    """Number of the first trial of the niche restart that each belongs to; -1 where it belongs to none."""
     slots: npt.NDArray[np.int16]
-    """The excursion's slot; -1 where there is none."""
+    """The niche restart's slot; -1 where there is none."""
     held: npt.NDArray[np.int16]
-    """Position of the gene that the excursion holds; -1 where there is none."""
+    """Position of the gene that the niche restart holds; -1 where there is none."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -85,14 +85,14 @@ class Observations:
     def before(self, number: int, latest_result: int) -> Observations:
         """Return what was known before trial `number`, when results up to trial `latest_result` were visible."""
         there = self.numbers < number
-        told = self.numbers[there] <= latest_result
+        visible = self.numbers[there] <= latest_result
         return Observations(
             self.numbers[there],
             self.rows[there],
             self.keys[there],
-            np.where(told, self.values[there], np.nan),
-            self.finished[there] & told,
-            np.where(told, self.prints[there], -1),
+            np.where(visible, self.values[there], np.nan),
+            self.finished[there] & visible,
+            np.where(visible, self.fingerprints[there], -1),
             self.operators[there],
             self.roots[there],
             self.slots[there],

@@ -55,10 +55,10 @@ class Pool:
             at = np.searchsorted(self._sorted, keys).clip(max=len(self._sorted) - 1)
             verdict: npt.NDArray[np.bool_] = self._sorted[at] == keys
             return verdict
-        said = [self._constraint(int(key), row) for key, row in zip(keys, rows, strict=True)]
+        violated = [self._constraint(int(key), row) for key, row in zip(keys, rows, strict=True)]
         # Counted again where it is remembered: counts must not depend on what a process happens to remember.
-        self.rejections.update(name for name in said if name)
-        return np.array([not name for name in said], dtype=bool)
+        self.rejections.update(name for name in violated if name)
+        return np.array([not name for name in violated], dtype=bool)
 
     def _constraint(self, key: int, row: Rows) -> str:
         """Return the constraint that turns a row away, empty where it is feasible."""
@@ -111,29 +111,29 @@ class Pool:
             made[np.flatnonzero(changes), gene[changes]] = value[changes]
         return genome.canonical(made), parent
 
-    def grafted(
+    def repair_crossovers(
         self, parents: Rows, rng: np.random.Generator, count: int, taken: Keys
     ) -> tuple[Rows, npt.NDArray[np.intp]]:
-        """Return feasible rows that take one gene's value from a stranger, with what else it needs to be feasible.
+        """Return feasible rows that take one gene's value from an immigrant, with what else it needs to be feasible.
 
         Constraints tie genes together: a tile of 16 rows needs one warp along them, and neither change is feasible
-        alone. The stranger, which is feasible, shows one way in which all of them fit.
+        alone. The immigrant, which is feasible, shows one way in which all of them fit.
 
         Args:
             parents: feasible rows.
             rng: source of randomness.
             count: how many to try.
-            taken: keys of rows that are no strangers.
+            taken: keys of rows that must not be drawn.
 
         Returns:
             The rows, and the position of each one's parent.
         """
-        donors = self.strangers(rng, count, taken)
+        donors = self.immigrants(rng, count, taken)
         parent = rng.integers(len(parents), size=len(donors))
-        made = [self._graft(parents[at], donor, rng) for donor, at in zip(donors, parent, strict=True)]
+        made = [self._repair_crossover(parents[at], donor, rng) for donor, at in zip(donors, parent, strict=True)]
         return np.array(made, dtype=np.int16).reshape(-1, len(self.genome)), parent
 
-    def _graft(self, parent: Rows, donor: Rows, rng: np.random.Generator) -> Rows:
+    def _repair_crossover(self, parent: Rows, donor: Rows, rng: np.random.Generator) -> Rows:
         order = rng.permutation(np.flatnonzero(parent != donor))
 
         def child(genes: npt.NDArray[np.intp]) -> Rows:
@@ -157,8 +157,8 @@ class Pool:
             fewer = kept[kept != gene]
             if self.feasible(child(fewer))[0]:
                 kept = fewer
-        grafted: Rows = child(kept)[0]
-        return grafted
+        repaired: Rows = child(kept)[0]
+        return repaired
 
     def _distance(self, row: Rows) -> npt.NDArray[np.uint8]:
         """Return the Hamming distance of every row of the list to one row; elites are asked about again and again."""
@@ -172,7 +172,7 @@ class Pool:
             self._distances[row.tobytes()] = known
         return known
 
-    def strangers(self, rng: np.random.Generator, count: int, taken: Keys) -> Rows:
+    def immigrants(self, rng: np.random.Generator, count: int, taken: Keys) -> Rows:
         """Return up to `count` feasible rows from anywhere, not among `taken`.
 
         Where the space is not a list, most come from a reservoir that grows with the study, so that a proposal does

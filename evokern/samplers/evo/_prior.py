@@ -13,7 +13,7 @@ from evokern.samplers.evo.genome import Genome, Rows
 
 STRENGTH = 10.0
 """Trials after which the prior's word and the model's count alike (the exponent of Hvarfner et al. 2022, piBO)."""
-APART = 0.005
+DISTINCT = 0.005
 """Difference in log(time) from which two of a prior's configurations are worth a trial each: what a time model gives
 one time differs in nothing that it sees."""
 GOOD = 0.2
@@ -30,7 +30,7 @@ class PriorModel:
     def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
         rows = genome.rows(config for config, _ in prior.entries)
         values = np.array([value for _, value in prior.entries])
-        self.best: Rows = rows[_apart(values)]
+        self.best: Rows = rows[_distinct_times(values)]
         """The prior's configurations, best first; of those that it gives nearly the same time only the first."""
         self.good: Rows = rows[_not_far_behind(genome, rows, values)]
         """Its configurations that are not far behind its best, or not behind the best with the same code choice."""
@@ -40,19 +40,19 @@ class PriorModel:
         self._targets = standardised(targets_of(values[kept])[0])
         self._logs = fit(features, self._rows, values[kept], np.zeros(len(kept), dtype=bool))
 
-    def preference(self, rows: Rows, told: int) -> Floats:
-        """Return the factor by which the acquisition of each row is multiplied after `told` results: it fades to 1."""
+    def preference(self, rows: Rows, finished: int) -> Floats:
+        """Return the factor on the acquisition of each row after `finished` trials: it fades to 1."""
         process = Process(self._features, self._logs, self._features(self._rows), self._features(rows), 0)
         mean, _ = process.predict(self._targets)
-        preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + told))
+        preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + finished))
         return preference
 
 
-def _apart(values: Floats) -> list[int]:
-    """Return the positions in ascending values that lie apart from the one chosen before."""
+def _distinct_times(values: Floats) -> list[int]:
+    """Return the positions in ascending values that differ from the one chosen before."""
     chosen: list[int] = []
     for position, value in enumerate(values):
-        if not chosen or value >= values[chosen[-1]] + APART:
+        if not chosen or value >= values[chosen[-1]] + DISTINCT:
             chosen.append(position)
     return chosen
 

@@ -19,8 +19,7 @@ from evokern.declaration.space import Space
 from evokern.errors import InternalError
 from evokern.samplers._prior import Prior
 from evokern.samplers.contract import Explain, History, trial_seed
-from evokern.samplers.evo import _first
-from evokern.samplers.evo import _niche_restarts as _excursions
+from evokern.samplers.evo import _first, _niche_restarts
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
@@ -118,14 +117,14 @@ class EvoSampler:
         free = generation.free
         at = np.searchsorted(seen.numbers, generation.selected)
         plan = self._plan_of(generation, number)
-        over = None if plan is None else plan.excursion.best
+        over = None if plan is None else plan.restart.best
         forecast = generation.ensemble.forecast(seen.values[at], seen.finished[at], over)
-        valid = np.log(generation.worth + 1e-9)
+        valid = np.log(generation.factor + 1e-9)
         score = np.where(free, np.log(forecast.improvement + 1e-300) + valid, -np.inf)
         extra: dict[str, Any] = {}
         if plan is not None:
             score = np.where(np.isin(generation.keys, plan.keys), score, -np.inf)
-            extra = self._trip(generation, plan.excursion, seen, number)
+            extra = self._restart_info(generation, plan.restart, seen, number)
         elif turn := (
             self._niche_turn(generation, seen, number, free) or self._restart_turn(generation, seen, number, free)
         ):
@@ -143,25 +142,26 @@ class EvoSampler:
         }
         return made.rows[chosen], info
 
-    def _plan_of(self, generation: Generation, number: int) -> _excursions.ExcursionPlan | None:
-        """Return the excursion's plan to which a trial belongs, if it belongs to one and something is left of it."""
-        slot = _excursions.slot_of(number, self._window)
+    def _plan_of(self, generation: Generation, number: int) -> _niche_restarts.NicheRestartPlan | None:
+        """Return the plan of the niche restart to which a trial belongs, if to one and something is left of it."""
+        slot = _niche_restarts.slot_of(number, self._window)
         plan = None if slot is None else generation.plans.get(slot)
         if plan is None or not np.isin(generation.keys[generation.free], plan.keys).any():
             return None
         return plan
 
-    def _trip(
-        self, generation: Generation, excursion: _excursions.Excursion, seen: Observations, number: int
+    def _restart_info(
+        self, generation: Generation, restart: _niche_restarts.NicheRestart, seen: Observations, number: int
     ) -> dict[str, Any]:
-        """Return what is recorded of a trial of an excursion."""
-        gene = self._genome.genes[excursion.niche.gene]
-        slot, root = _excursions.slot_of(number, self._window), excursion.root
+        """Return what is recorded of a trial of a niche restart."""
+        gene = self._genome.genes[restart.niche.gene]
+        slot, root = _niche_restarts.slot_of(number, self._window), restart.root
         if root is None:
             # It begins in this generation: with this trial, unless an earlier one began it.
             begun = seen.roots[(seen.slots == slot) & (seen.numbers >= generation.start)]
             root = int(begun[0]) if len(begun) else number
-        turn = f"excursion {gene.name}={gene.values[excursion.niche.value]}"
+        # The stored word for a niche restart.
+        turn = f"excursion {gene.name}={gene.values[restart.niche.value]}"
         return {"turn": turn, "root": root, "slot": slot, "held": gene.name}
 
     def _niche_turn(

@@ -1,8 +1,8 @@
-"""Which genes are inert: changing them gives the same machine code and launch, always or beside certain values.
+"""Which genes are inert: changing them gives the same machine code and launch, always or together with certain values.
 
 Evidence are pairs of trials that differ in one gene only. A gene is called inert in a context (always, or where another
 gene has a certain value) after `ENOUGH` pairs with equal fingerprints and none with different ones. A candidate that
-equals a told one up to inert genes would be the same program again, and is not proposed.
+equals an earlier one up to inert genes would be the same program again, and is not proposed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class InertGene:
 
     gene: int
     """Position of the gene."""
-    beside: tuple[int, int] | None
+    context: tuple[int, int] | None
     """Another gene's position and value position in whose presence it is inert; None: always."""
     pairs: int
     """Pairs of trials that showed it."""
@@ -33,30 +33,30 @@ class InertGene:
 class InertGenes:
     """Knows inert genes and folds rows that differ in nothing else onto each other."""
 
-    def __init__(self, genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> None:
+    def __init__(self, genome: Genome, rows: Rows, fingerprints: npt.NDArray[np.int64]) -> None:
         self._genome = genome
-        known = prints >= 0
+        known = fingerprints >= 0
         self.genes: tuple[InertGene, ...] = ()
         """Inert genes, those that are inert always first."""
-        if len(np.unique(prints[known])) < known.sum():
-            self.genes = tuple(_inert_genes(genome, rows[known], prints[known]))
+        if len(np.unique(fingerprints[known])) < known.sum():
+            self.genes = tuple(_inert_genes(genome, rows[known], fingerprints[known]))
 
     def fold(self, rows: Rows) -> Rows:
         """Return rows with every inert gene set to its default."""
         folded = rows.copy()
         for inert in self.genes:
             applies = np.ones(len(rows), dtype=bool)
-            if inert.beside is not None:
-                applies = rows[:, inert.beside[0]] == inert.beside[1]
+            if inert.context is not None:
+                applies = rows[:, inert.context[0]] == inert.context[1]
             gene = self._genome.genes[inert.gene]
             folded[applies, inert.gene] = gene.values.index(gene.default)
         return folded
 
-    def fresh(self, rows: Rows, told: Rows) -> npt.NDArray[np.bool_]:
-        """Tell which rows are not known to be the same program as a told one."""
+    def fresh(self, rows: Rows, earlier: Rows) -> npt.NDArray[np.bool_]:
+        """Tell which rows are not known to be the same program as an earlier one."""
         if not self.genes:
             return np.ones(len(rows), dtype=bool)
-        keys: Keys = self._genome.keys(self.fold(told))
+        keys: Keys = self._genome.keys(self.fold(earlier))
         return ~np.isin(self._genome.keys(self.fold(rows)), keys)
 
 
@@ -70,12 +70,12 @@ def single_gene_pairs(genome: Genome, rows: Rows, gene: int) -> npt.NDArray[np.i
     return np.stack([order[:-1][same], order[1:][same]], axis=1)
 
 
-def _inert_genes(genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> list[InertGene]:
+def _inert_genes(genome: Genome, rows: Rows, fingerprints: npt.NDArray[np.int64]) -> list[InertGene]:
     always: list[InertGene] = []
-    beside: list[InertGene] = []
+    in_context: list[InertGene] = []
     for gene in range(len(genome)):
         pairs = single_gene_pairs(genome, rows, gene)
-        equal = prints[pairs[:, 0]] == prints[pairs[:, 1]]
+        equal = fingerprints[pairs[:, 0]] == fingerprints[pairs[:, 1]]
         if equal.sum() < ENOUGH:
             continue
         if equal.all():
@@ -88,5 +88,5 @@ def _inert_genes(genome: Genome, rows: Rows, prints: npt.NDArray[np.int64]) -> l
             for value in np.unique(values[equal]):
                 here = values == value
                 if equal[here].all() and here.sum() >= ENOUGH:
-                    beside.append(InertGene(gene, (other, int(value)), int(here.sum())))
-    return always + beside
+                    in_context.append(InertGene(gene, (other, int(value)), int(here.sum())))
+    return always + in_context
