@@ -203,12 +203,12 @@ class WorkerPool:
         job = worker.jobs.popleft()
         results = [JobResult(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)]
         worker.head_since = now
-        if kind in ("retired", "busy", "again"):
+        if kind in ("retired", "busy", "retry"):
             self._deaths.append(now)
             if kind == "busy":
                 self._server.kill(worker.ticket)
                 self._server.death(worker.ticket, _KILL_PATIENCE_S)
-            if kind == "again" and job.attempt == 0:
+            if kind == "retry" and job.attempt == 0:
                 worker.jobs.appendleft(replace(job, attempt=1))
                 results = []
             self._backlog.extendleft(reversed(worker.jobs))
@@ -225,7 +225,7 @@ class WorkerPool:
         self._remove(worker)
         if not worker.ready:
             what = f"did not start within {self._spec.init_deadline_s:g} s" if overran else death
-            said = log or self._server.last_words() or "no message"
+            said = log or self._server.log_tail() or "no message"
             self._init_failed(DeviceError(f"a worker process died while it started ({what}): {said}"))
             return []
         if not worker.jobs:

@@ -61,8 +61,8 @@ class Obedient:
                 return seconds
             case ("retire", value):
                 raise Retire(value)
-            case ("retire again", value):
-                raise Retire(os.getpid(), again=True)
+            case ("retire and retry", value):
+                raise Retire(os.getpid(), retry=True)
             case ("retire busy", value):
                 raise Retire(value, busy=True)
         return None

@@ -161,7 +161,7 @@ def test_an_answer_in_doubt_is_asked_for_once_more(server: ForkServer) -> None:
     """A worker that doubts its own state has the job done again by another one, once."""
     pool = make_pool(server, spares=1, depth=2)
     pool.submit(0, ("pid",), 10.0)
-    pool.submit(1, ("retire again", None), 10.0)
+    pool.submit(1, ("retire and retry", None), 10.0)
     pool.submit(2, ("pid",), 10.0)
     first, doubted, last = collect(pool, 3)
     assert (first.key, doubted.key, last.key) == (0, 1, 2)

@@ -71,7 +71,7 @@ class WatchedCall:
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Contestant:
     """A candidate of a playoff."""
 
     config: Config
@@ -86,7 +86,7 @@ class Entrant:
 class Round:
     """Measure these candidates in turn."""
 
-    entrants: tuple[Entrant, ...]
+    contestants: tuple[Contestant, ...]
     """Who takes part."""
     samples: int
     """Samples of each."""

@@ -115,7 +115,7 @@ class WatchSettings:
     """Empty the caches before every pass; otherwise they stay as the launches before left them."""
     symbols: tuple[str, ...] = ()
     """Names of the kernels in the machine code; empty watches every launch."""
-    when_told: bool = False
+    profiler_range_only: bool = False
     """Watch only between `cuProfilerStart` and `cuProfilerStop`."""
     keep: Path | None = None
     """Where the report stays, `.ncu-rep`."""
@@ -204,7 +204,7 @@ def options(names: Sequence[str], how: WatchSettings) -> tuple[str, ...]:
     """Return Nsight Compute's options, before the command that it watches."""
     # Clocks stay as they are when candidates are timed.
     given = ["--clock-control", "none", "--cache-control", "all" if how.flush else "none", "--metrics", ",".join(names)]
-    if how.when_told:
+    if how.profiler_range_only:
         given += ["--profile-from-start", "off"]
     if how.symbols:
         chosen = "|".join(map(re.escape, dict.fromkeys(how.symbols)))

@@ -137,7 +137,7 @@ def kernel_recorded(kernel: str, device: str) -> str:
     return "" if device.startswith("replay:") else kernel
 
 
-def first_hand(evaluation: Evaluation) -> Evaluation:
+def as_first_occurrence(evaluation: Evaluation) -> Evaluation:
     """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
     evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
     known = evaluation.outcome is Outcome.DUPLICATE
@@ -244,7 +244,7 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
         timings = measured(time_us).timings if time_us else ()
         evidence = said.get("evidence") or {}
         fingerprint, outcome = said.get("fingerprint"), Outcome(said["outcome"])
-        answer = first_hand(Evaluation(outcome, time_us, timings, fingerprint=fingerprint, evidence=evidence))
+        answer = as_first_occurrence(Evaluation(outcome, time_us, timings, fingerprint=fingerprint, evidence=evidence))
     elif invalidity == "correct":
         answer = measured(_t4_time_us(where, measurements, times, unit_s))
     elif invalidity in _INVALID:
