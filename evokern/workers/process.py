@@ -164,7 +164,7 @@ def _answer(connection: Connection) -> None:
         return
     if hasattr(handler, "listen"):
         handler.listen(connection.poll)
-    connection.send(("ready", getattr(handler, "greeting", None)))
+    connection.send(("ready", getattr(handler, "ready_report", None)))
     while True:
         job = connection.recv()
         try:

@@ -52,7 +52,7 @@ def test_every_job_is_answered_once_whatever_the_number_of_workers(server: ForkS
     answers = {result.key: (result.status, result.value) for result in collect(pool, 20)}
     assert {number: ("done", number * 10) for number in range(20)} == answers
     assert pool.pending == 0
-    assert pool.greeting == {"init": "x"}
+    assert pool.ready_report == {"init": "x"}
     pool.close()
 
 

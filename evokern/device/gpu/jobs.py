@@ -24,7 +24,7 @@ class GpuSettings:
     """How they are timed."""
     device_index: int
     """The GPU's number for the driver."""
-    turn: Path
+    turn_lock: Path
     """File whose lock says which worker uses the GPU: a spare warms up while no candidate is being timed."""
     warm_config: Config
     """Candidate whose buffers a worker prepares while it starts."""

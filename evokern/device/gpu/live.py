@@ -102,7 +102,7 @@ class LiveDevice:
         profile = limits_for(self._gpu.profile, task.study.limits)
         first = first_candidate(task, profile)
         notes = self._foreign_load()
-        compilers, executors = self._open_pools(task, profile, first, lock.turn)
+        compilers, executors = self._open_pools(task, profile, first, lock.turn_lock)
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         require_built(task, built)
         _LOGGER.info("the default candidate is compiled")
@@ -129,8 +129,8 @@ class LiveDevice:
             "uuid": self._gpu.uuid,
             "driver": driver_version(),
             "driver_cuda": self._gpu.driver,
-            **(compilers.greeting or {}),
-            **(executors.greeting or {}),
+            **(compilers.ready_report or {}),
+            **(executors.ready_report or {}),
         }
         rates = kept_rates(self._gpu.uuid, driver_version() or self._gpu.driver)
         if rates is not None:
@@ -139,7 +139,9 @@ class LiveDevice:
             notes.append(self._monitor.problem)
         return StartReport(baselines, environment, tuple(notes))
 
-    def _open_pools(self, task: Task, profile: Profile, first: Config, turn: Path) -> tuple[WorkerPool, WorkerPool]:
+    def _open_pools(
+        self, task: Task, profile: Profile, first: Config, turn_lock: Path
+    ) -> tuple[WorkerPool, WorkerPool]:
         size = min(_compile_workers(), task.study.window or self.window)
         context = WorkerContext(task.kernel.folder, task.problems, profile)
         settings = CompileSettings(context, default_directory())
@@ -148,7 +150,7 @@ class LiveDevice:
             gate=task.study.gate,
             timing=task.study.timing,
             device_index=self._gpu.index,
-            turn=turn,
+            turn_lock=turn_lock,
             warm_config=first,
         )
         spec = WorkerSpec("evokern.device.gpu.worker:GpuWorker", gpu_settings)

@@ -44,7 +44,7 @@ class GpuWorker:
             KernelError: the kernel folder or its reference is unsound.
         """
         self._settings = settings
-        self._turn_lock = settings.turn.open("rb")
+        self._turn_lock = settings.turn_lock.open("rb")
         self._next_waits: Callable[[], bool] = lambda: True
         device, self._monitor = self._context()
         self._kernel = settings.context.kernel()
@@ -54,7 +54,7 @@ class GpuWorker:
         self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device)
         with self._exclusive_gpu():
             self._warm()
-        self.greeting = {
+        self.ready_report = {
             "torch": torch.__version__,
             "gpu": settings.context.profile.model,
             "clock_mhz": self._monitor.read().clock_mhz,

@@ -45,7 +45,7 @@ class ScreeningWorker:
         self._predictor = Predictor(kernel, chip, settings.timing, simulation, tolerance)
         self._spot_check = SpotCheck(kernel, simulation, tolerance, settings.gate.input_sets)
         self._full: SimWorker | None = None
-        self.greeting: dict[str, Any] = {}
+        self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: Simulate) -> Evaluation:
         """Screen one candidate."""

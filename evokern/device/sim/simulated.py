@@ -93,7 +93,7 @@ class SimulatedDevice:
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip
         self._pipeline.begin()
-        environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.greeting or {})}
+        environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.ready_report or {})}
         notes = (
             f"no GPU is used: times are predicted for {profile.model}, from its data sheet and this kernel's PTX",
             "baselines run on a GPU only, so there is no speedup to report",

@@ -49,7 +49,7 @@ class SimWorker:
         self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
         self._lines = FailureLines(self._kernel, chip)
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance)
-        self.greeting: dict[str, Any] = {}
+        self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
         """Do one job."""
