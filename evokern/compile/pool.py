@@ -39,7 +39,7 @@ class CompileWorker:
         self._problems = settings.context.problems
         self._kernel = settings.context.kernel()
         self._target = Target(settings.context.profile, CompileCache(settings.cache) if settings.cache else None)
-        self.greeting = {"compiler": compiler_version()}
+        self.ready_report = {"compiler": compiler_version()}
 
     def handle(self, config: Config) -> Built | Evaluation:
         """Build one candidate."""

@@ -23,7 +23,7 @@ from evokern.errors import EvokernError, InternalError
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import JobResult, WorkerPool, wait
 
-_ALONE = -1
+_SINGLE_JOB = -1
 """Key of a job that no candidate's trial number can be."""
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
@@ -263,7 +263,7 @@ def duplicate_of(owner: int, evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, outcome=outcome, evidence={**evaluation.evidence, "duplicate_of": owner}, device_s=0.0)
 
 
-def run_alone(pool: WorkerPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
+def run_single_job(pool: WorkerPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
     """Run one job before a pipeline begins, or after it was closed, and return its answer.
 
     Args:
@@ -276,11 +276,11 @@ def run_alone(pool: WorkerPool, job: Any, deadline_s: float, what: str, patience
     Raises:
         EvokernError: what the handler raised, or that its process died or overran.
     """
-    pool.submit(_ALONE, job, deadline_s)
+    pool.submit(_SINGLE_JOB, job, deadline_s)
     end = time.monotonic() + deadline_s + patience_s
     while time.monotonic() < end:
         for result in wait([pool], 1.0):
-            if result.key != _ALONE:
+            if result.key != _SINGLE_JOB:
                 continue  # a candidate that a closed pipeline left behind
             if result.status == "done":
                 return result.value

@@ -11,7 +11,7 @@ import torch
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.errors import KernelError
 from evokern.gate.data import draw, is_float, largest_finite, poison_byte
-from evokern.gate.guarded_buffers import Arena
+from evokern.gate.guarded_buffers import GuardedBuffers
 from evokern.study.settings import InputSet
 
 REFRESH_BUDGET_S = 0.02
@@ -64,7 +64,7 @@ class Findings:
 
     worst: tuple[Worst, ...]
     """One per output, run and set."""
-    trespassed: tuple[int, ...]
+    guards_changed: tuple[int, ...]
     """Changed guard bytes around outputs and workspaces, per run and set (index run · sets + set)."""
     inputs_changed: tuple[int, ...]
     """Changed 8-byte words of the inputs and the guards around them, per set."""
@@ -108,9 +108,9 @@ class Bench:
         for name in self._results:
             if name not in self._tolerance:
                 raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance")
-        self._inputs = Arena(given, len(self.kinds), guard_bytes, device)
+        self._inputs = GuardedBuffers(given, len(self.kinds), guard_bytes, device)
         self._pristine = torch.empty_like(self._inputs.memory)
-        self._scratch = Arena(written, runs * len(self.kinds), guard_bytes, device)
+        self._scratch = GuardedBuffers(written, runs * len(self.kinds), guard_bytes, device)
         sets = len(self.kinds)
         wide = {n: (sets, *t.shape) for n, t in self._results.items()}
         self._reference = {n: torch.empty(shape, dtype=torch.float64, device=device) for n, shape in wide.items()}
@@ -288,7 +288,9 @@ class Bench:
         """
         limit = largest_finite(self._results[name].dtype)
         got = self.outputs()[name][0, index].to(torch.float64).clamp_(-limit, limit)
-        return independent(over(got, self._reference[name][index], self._allowed[name][index]), self.kinds[index])
+        return independent_errors(
+            error_over_tolerance(got, self._reference[name][index], self._allowed[name][index]), self.kinds[index]
+        )
 
     def _findings(self, numbers: list[float]) -> Findings:
         position = 0
@@ -303,7 +305,7 @@ class Bench:
             raise KernelError(
                 f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements"
             )
-        trespassed, changed = take(pairs), take(self.sets)
+        guards_changed, changed = take(pairs), take(self.sets)
         worst: list[Worst] = []
         differing: dict[str, tuple[int, ...]] = {}
         for name, tensor in self._results.items():
@@ -313,18 +315,18 @@ class Bench:
                 where = _unravel(int(flat), tensor.shape)
                 worst.append(Worst(name, run, index, int(bad), where, got, expected, allowed, *errors))
             differing[name] = tuple(map(int, take((self.runs - 1) * self.sets)))
-        return Findings(tuple(worst), tuple(map(int, trespassed)), tuple(map(int, changed)), differing)
+        return Findings(tuple(worst), tuple(map(int, guards_changed)), tuple(map(int, changed)), differing)
 
-    def trespass(self, pair: int) -> str:
+    def guard_violation(self, pair: int) -> str:
         """Say where outside the buffers of a run and set was written (index run · sets + set)."""
-        return str(self._scratch.trespass(pair))
+        return str(self._scratch.guard_violation(pair))
 
     def changed_input(self, index: int) -> str:
         """Say which input of a set was changed, or that the guards around the inputs were."""
         for name in self._inputs.tensors:
             if bool((self._inputs.bytes_of(name) != self._inputs.bytes_of(name, self._pristine))[index].any()):
                 return f"changed its input {name!r}"
-        return str(self._inputs.trespass(index))
+        return str(self._inputs.guard_violation(index))
 
     def unwritten(self, worst: Worst) -> bool:
         """Whether an element still holds its poison."""
@@ -338,13 +340,13 @@ class Bench:
         return bool((raw[flat] == poison_byte(tensor, worst.run)).all())
 
 
-def over(got: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+def error_over_tolerance(got: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """Return error over what is allowed; where nothing is allowed an error is infinite, and none is 0."""
     error = (got - expected).abs_()
     return torch.where(error == 0, 0.0, error / allowed)
 
 
-def independent(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
+def independent_errors(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
     """Return one number for what is one independent event: the worst of a row where inputs are equal along rows."""
     return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
 

@@ -11,7 +11,7 @@ import torch
 
 from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.gate.bench import Bench, tolerances
-from evokern.gate.tail_risk import MARGINAL, fault, margin
+from evokern.gate.tail_risk import MARGINAL, fault, tail_risk
 from evokern.gate.verdict import Verdict, judge
 from evokern.study.settings import GateSettings, InputSet
 from evokern.study.trial import Outcome
@@ -145,17 +145,17 @@ class Gate:
             RunFailed: it crashed or hung.
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
-        return repeated(bench, lambda again: runner.run(calls(bench, launches)), problem=self.problem)
+        return repeated(bench, lambda _: runner.run(calls(bench, launches)), problem=self.problem)
 
     def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
         """Return error over tolerance of each input set and output of the last check, as `Bench.errors` has it."""
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         return {(kind, name): bench.errors(name, n) for n, kind in enumerate(bench.kinds) for name in bench.results}
 
-    def borne_out(
+    def retest(
         self, verdict: Verdict, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
     ) -> Verdict:
-        """Turn a candidate away that `check` let through by luck: other inputs would show it to be wrong too often.
+        """Turn a marginal pass of `check` away whose tail risk is too high: other inputs would show it to be wrong.
 
         Where one draw cannot tell, others follow.
 
@@ -174,9 +174,9 @@ class Gate:
         seen = self.errors(tensors)
         of = {key: errors.numel() for key, errors in seen.items()}
         for left in reversed(range(MOST_DRAWS)):
-            found = {key: margin(errors, of[key]) for key, errors in seen.items()}
+            found = {key: tail_risk(errors, of[key]) for key, errors in seen.items()}
             for key, one in found.items():
-                if one is not None and one.lucky and (one.decided or not left):
+                if one is not None and one.excessive and (one.decided or not left):
                     evidence = fault(one, key[1], key[0], of[key]) | {"problem": str(self.problem)}
                     return Verdict(False, evidence, verdict.report)
             if not left or all(one is None or one.decided for one in found.values()):
@@ -187,7 +187,7 @@ class Gate:
             seen = {key: torch.cat([seen[key], errors]) for key, errors in self.errors(tensors).items()}
         return verdict
 
-    def again(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
+    def rerun(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
         """Run a checked candidate once more on the same inputs, in the same buffers.
 
         Raises:
@@ -235,12 +235,12 @@ def repeated(bench: Bench, run: Callable[[Repetition], None], *, problem: Proble
     # What is computed in place would be fed its own result: such a call begins anew, once.
     in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
     verdict = Verdict(True)
-    for again in (replace(one, poisoned=one.poisoned or in_place) for one in REPETITIONS):
-        bench.refresh(again.share)
-        if again.poisoned:
+    for repetition in (replace(one, poisoned=one.poisoned or in_place) for one in REPETITIONS):
+        bench.refresh(repetition.share)
+        if repetition.poisoned:
             bench.poison()
-        run(again)
-        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=again.when)
+        run(repetition)
+        verdict = judge(bench, bench.verify(), deterministic=False, problem=problem, when=repetition.when)
         if not verdict.passed:
             return replace(verdict, evidence={**verdict.evidence, "check": "repeat"})
     return verdict

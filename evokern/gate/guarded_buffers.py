@@ -1,8 +1,8 @@
 """Buffers side by side in one allocation, with guard zones before, between and after them.
 
-An arena holds several *sets* of the same buffers: its memory is a matrix of bytes, one row per set, so that one torch
-operation resets or checks all sets at once. Guard bytes read as NaN in every floating-point type of two bytes or more,
-so that a read outside a buffer shows in the result and a write outside it shows in the guard.
+`GuardedBuffers` holds several *sets* of the same buffers: its memory is a matrix of bytes, one row per set, so that one
+torch operation resets or checks all sets at once. Guard bytes read as NaN in every floating-point type of two bytes or
+more, so that a read outside a buffer shows in the result and a write outside it shows in the guard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GUARD_PATTERN = (0xFD, 0x7F)
 
 
 @dataclass(frozen=True)
-class Trespass:
+class GuardViolation:
     """A write outside every buffer."""
 
     tensor: str
@@ -36,7 +36,7 @@ class Trespass:
         return f"wrote past the end of {self.tensor!r}, at byte {self.distance} after it"
 
 
-class Arena:
+class GuardedBuffers:
     """Sets of guarded buffers."""
 
     def __init__(self, tensors: Mapping[str, Tensor], sets: int, guard_bytes: int, device: torch.device) -> None:
@@ -71,7 +71,7 @@ class Arena:
         return self.bytes_of(name).view(torch_dtype(tensor.dtype)).view(self.sets, *tensor.shape)
 
     def bytes_of(self, name: str, memory: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a buffer's bytes over all sets, shape (sets, bytes), here or in a copy of the arena's memory."""
+        """Return a buffer's bytes over all sets, shape (sets, bytes), here or in a copy of the buffers' memory."""
         start = self._offsets[name]
         return (self.memory if memory is None else memory)[:, start : start + self.tensors[name].bytes]
 
@@ -84,16 +84,16 @@ class Arena:
         self.memory.index_copy_(1, self._guards, self._guard_bytes.expand(self.sets, -1))
 
     def broken_guards(self) -> torch.Tensor:
-        """Return the number of changed guard bytes of each set, shape (sets,), on the arena's device."""
+        """Return the number of changed guard bytes of each set, shape (sets,), on the buffers' device."""
         return (self.memory.index_select(1, self._guards) != self._guard_bytes).sum(1)
 
-    def trespass(self, index: int) -> Trespass:
+    def guard_violation(self, index: int) -> GuardViolation:
         """Say where the first changed guard byte of a set is."""
         changed = (self.memory[index].index_select(0, self._guards) != self._guard_bytes).nonzero()
         offset = int(self._guards[changed[0, 0]])
-        return min((self._trespass_of(name, offset) for name in self.tensors), key=lambda t: abs(t.distance))
+        return min((self._violation_at(name, offset) for name in self.tensors), key=lambda t: abs(t.distance))
 
-    def _trespass_of(self, name: str, offset: int) -> Trespass:
+    def _violation_at(self, name: str, offset: int) -> GuardViolation:
         start = self._offsets[name]
         past = offset - (start + self.tensors[name].bytes)
-        return Trespass(name, past if past >= 0 else offset - start)
+        return GuardViolation(name, past if past >= 0 else offset - start)

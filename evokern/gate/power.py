@@ -18,7 +18,7 @@ from evokern.gate.check import Call, Gate
 
 
 @dataclass(frozen=True)
-class _Pretender:
+class _DegenerateKernel:
     """A runner that ignores the launches."""
 
     fill: Callable[[Mapping[str, torch.Tensor]], None]
@@ -29,14 +29,14 @@ class _Pretender:
 
 
 def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
-    """Check that the gate turns every pretender away.
+    """Check that the gate turns every degenerate kernel away.
 
     Raises:
         KernelError: one passes; the message names the tolerance that lets it through.
     """
-    for name, pretender in _pretenders(tensors):
-        verdict = gate.check(pretender, launches, tensors)
-        if not verdict.passed or (name.startswith("copies") and _is_exact(gate, pretender, launches, tensors)):
+    for name, degenerate in _degenerate_kernels(tensors):
+        verdict = gate.check(degenerate, launches, tensors)
+        if not verdict.passed or (name.startswith("copies") and _is_exact(gate, degenerate, launches, tensors)):
             continue
         limits = tolerances(gate.kernel, gate.settings.atol, gate.settings.rtol)
         listed = "; ".join(f"{output}: atol = {t.atol:g}, rtol = {t.rtol:g}" for output, t in limits.items())
@@ -47,13 +47,15 @@ def prove_power(gate: Gate, launches: Sequence[Launch], tensors: Mapping[str, Te
         )
 
 
-def _is_exact(gate: Gate, pretender: _Pretender, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a pretender's answer is the reference to the last bit: copying is then what the kernel is for."""
+def _is_exact(
+    gate: Gate, degenerate: _DegenerateKernel, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
+) -> bool:
+    """Whether a degenerate kernel's answer is the reference to the last bit: copying is then what the kernel is for."""
     settings = replace(gate.settings, atol=0.0, rtol=0.0)
-    return Gate(gate.kernel, gate.problem, settings, gate.generator.device).check(pretender, launches, tensors).passed
+    return Gate(gate.kernel, gate.problem, settings, gate.generator.device).check(degenerate, launches, tensors).passed
 
 
-def _pretenders(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _Pretender]]:
+def _degenerate_kernels(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _DegenerateKernel]]:
     outputs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
     inputs = [name for name, tensor in tensors.items() if tensor.role in ("input", "inout")]
 
@@ -64,8 +66,8 @@ def _pretenders(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _Pretender
         for name in outputs:
             arguments[name].view(torch.uint8).zero_()
 
-    yield "does nothing", _Pretender(nothing)
-    yield "writes zeros", _Pretender(zeros)
+    yield "does nothing", _DegenerateKernel(nothing)
+    yield "writes zeros", _DegenerateKernel(zeros)
     for source in inputs:
 
         def copy(arguments: Mapping[str, torch.Tensor], source: str = source) -> None:
@@ -75,4 +77,4 @@ def _pretenders(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _Pretender
                 length = min(len(given), len(taken))
                 taken[:length].copy_(given[:length])
 
-        yield f"copies its input {source!r}", _Pretender(copy)
+        yield f"copies its input {source!r}", _DegenerateKernel(copy)

@@ -29,15 +29,15 @@ SURE = 2.0
 _FEWEST_UNITS = 64
 _FEWEST_PEAKS, _MOST_PEAKS = 8, 64
 _SHARE_OF_PEAKS = 32
-_TELLING = 48
+_DISTINGUISHING_PEAKS = 48
 """Peaks with which errors that end at a point can be told from errors that fall off."""
-_CROWDED = 0.01
+_END_POINT_PROBABILITY = 0.01
 """Probability of so small a largest excess if errors fell off exponentially, from which on they end at a point."""
 
 
 @dataclass(frozen=True)
-class Margin:
-    """What the nearest misses say."""
+class TailRisk:
+    """Tail risk of a candidate: what the largest errors say."""
 
     expected: float
     """Elements (or rows of equal ones) expected beyond the tolerance in one draw of the whole problem."""
@@ -56,9 +56,9 @@ class Margin:
         return -math.expm1(-self.expected)
 
     @property
-    def lucky(self) -> bool:
+    def excessive(self) -> bool:
         """Whether other inputs would turn the candidate away too often."""
-        return self.chance > LIMIT and (self.worst > 1 or self.peaks >= _TELLING)
+        return self.chance > LIMIT and (self.worst > 1 or self.peaks >= _DISTINGUISHING_PEAKS)
 
     @property
     def decided(self) -> bool:
@@ -66,19 +66,19 @@ class Margin:
         if not 0 < self.expected < math.inf:
             return True
         beyond = math.log(self.expected / -math.log1p(-LIMIT))
-        return abs(beyond) > SURE * self.error and (beyond < 0 or self.lucky)
+        return abs(beyond) > SURE * self.error and (beyond < 0 or self.excessive)
 
 
-def doubtful(errors: torch.Tensor, of: int) -> bool:
+def undecided(errors: torch.Tensor, of: int) -> bool:
     """Tell whether a small sample leaves open that the whole problem would show a candidate to be wrong."""
     worst = float(errors.max())
-    found = margin(errors, of)
+    found = tail_risk(errors, of)
     if found is None or worst < CLEAR:
         return worst >= MARGINAL
-    return found.lucky or not found.decided
+    return found.excessive or not found.decided
 
 
-def margin(errors: torch.Tensor, of: int) -> Margin | None:
+def tail_risk(errors: torch.Tensor, of: int) -> TailRisk | None:
     """Judge by a sample of errors; None where the sample is too small to say anything.
 
     Args:
@@ -92,18 +92,18 @@ def margin(errors: torch.Tensor, of: int) -> Margin | None:
     top: list[float] = errors.topk(peaks + 1).values.tolist()
     threshold, above = top[-1], top[:-1]
     if top[0] > 1.0 or math.isnan(top[0]):
-        return Margin(math.inf, 0.0, count, peaks, top[0])
+        return TailRisk(math.inf, 0.0, count, peaks, top[0])
     scale = math.fsum(value - threshold for value in above) / peaks
     # The largest of k exponential excesses stays below x times their mean with probability (1 - exp(-x))^k.
-    crowded = -math.log1p(-(_CROWDED ** (1 / peaks)))
-    if top[0] - threshold <= crowded * scale:
-        return Margin(0.0, 0.0, count, peaks, top[0])
+    end_point_excess = -math.log1p(-(_END_POINT_PROBABILITY ** (1 / peaks)))
+    if top[0] - threshold <= end_point_excess * scale:
+        return TailRisk(0.0, 0.0, count, peaks, top[0])
     steps = (1.0 - threshold) / scale
-    return Margin(peaks * (of / count) * math.exp(-steps), steps / math.sqrt(peaks), count, peaks, top[0])
+    return TailRisk(peaks * (of / count) * math.exp(-steps), steps / math.sqrt(peaks), count, peaks, top[0])
 
 
-def fault(found: Margin, output: str, kind: str, of: int) -> dict[str, Any]:
-    """Return the evidence against a candidate that passed by luck."""
+def fault(found: TailRisk, output: str, kind: str, of: int) -> dict[str, Any]:
+    """Return the evidence against a marginal pass whose tail risk is too high."""
     evidence: dict[str, Any] = {"check": "margin", "output": output, "input_set": kind, "over": found.worst}
     if found.worst > 1:
         message = f"an error of {output!r} is {found.worst:.2f} of the tolerance on {kind} inputs"

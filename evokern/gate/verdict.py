@@ -61,7 +61,7 @@ def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
     for kind in dict.fromkeys(bench.kinds):
         over[kind] = _number(max((w.most for w in findings.worst if bench.kinds[w.set] == kind), key=_nan_last))
     return {
-        "guard_bytes": sum(findings.trespassed),
+        "guard_bytes": sum(findings.guards_changed),
         "input_words": sum(findings.inputs_changed),
         "bad_elements": sum(w.bad for w in findings.worst),
         "of_tolerance": over,
@@ -70,10 +70,10 @@ def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
 
 
 def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) -> dict[str, Any] | None:
-    for pair, count in enumerate(findings.trespassed):
+    for pair, count in enumerate(findings.guards_changed):
         if count:
             kind = bench.kinds[pair % bench.sets]
-            return {"check": "guard", "input_set": kind, "bytes": count, "message": bench.trespass(pair)}
+            return {"check": "guard", "input_set": kind, "bytes": count, "message": bench.guard_violation(pair)}
     for index, count in enumerate(findings.inputs_changed):
         if count:
             return {"check": "inputs_unchanged", "input_set": bench.kinds[index], "message": bench.changed_input(index)}

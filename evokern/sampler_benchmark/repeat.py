@@ -84,7 +84,7 @@ class Repeats:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._table = open_recording(settings.source)
-        self.greeting: None = None
+        self.ready_report: None = None
 
     def handle(self, job: tuple[str, int]) -> Repeat:
         """Search once with a sampler and a seed."""

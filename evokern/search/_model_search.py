@@ -60,7 +60,7 @@ def search_model(
         UsageError: the kernel cannot be simulated.
     """
     space, collector = target.space, TrialCollector()
-    device = SimulatedDevice(chip, hasty=True)
+    device = SimulatedDevice(chip, screening=True)
     counting = replace(target.study.simulation, blocks=min(target.study.simulation.blocks, BLOCKS))
     study = replace(target.study, simulation=counting)
     sampler = make_sampler("evo", space, {}, seed, WINDOW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evokern.declaration.space import Config
-from evokern.device.recorded.recording import chip_of_model, first_hand, kernel_recorded, read_recording
+from evokern.device.recorded.recording import as_first_occurrence, chip_of_model, kernel_recorded, read_recording
 from evokern.device.recorded.table import Table
 from evokern.errors import StudyError
 from evokern.store._reader import Reader, open_readonly
@@ -67,7 +67,7 @@ def study_table(reader: Reader, record: StudyRecord) -> Table:
     answers: dict[Config, Evaluation] = {}
     for trial in reader.trials(record):
         if trial.outcome is not Outcome.INFEASIBLE:
-            answers.setdefault(trial.config, first_hand(trial.evaluation))
+            answers.setdefault(trial.config, as_first_occurrence(trial.evaluation))
     if not any(answer.outcome is Outcome.MEASURED for answer in answers.values()):
         raise StudyError(f"study {record.name} of {reader.path} has no measured trial to replay; search it further")
     baseline = reader.baseline(record)

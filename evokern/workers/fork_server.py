@@ -127,7 +127,7 @@ class ForkServer:
                 return "gone"
             mp_connection.wait([self._control], 0.02)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of what the server itself printed, where it is gone; empty while it lives."""
         self._collect()
         return "" if self._alive else tail(self._log)

@@ -109,8 +109,8 @@ class WorkerPool:
         self._deaths: deque[float] = deque()
         self._init_failures = 0
         self._closed = False
-        self.greeting: Any = None
-        """What the first handler offered as its `greeting`."""
+        self.ready_report: Any = None
+        """What the first handler offered as its `ready_report`."""
         self._replenish()
 
     @property
@@ -194,7 +194,7 @@ class WorkerPool:
         if kind == "ready":
             worker.ready, worker.ready_at = True, now
             self._init_failures = 0
-            self.greeting = value if self.greeting is None else self.greeting
+            self.ready_report = value if self.ready_report is None else self.ready_report
             return []
         if kind == "failed":
             self._remove(worker)
@@ -203,12 +203,12 @@ class WorkerPool:
         job = worker.jobs.popleft()
         results = [JobResult(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)]
         worker.head_since = now
-        if kind in ("retired", "busy", "again"):
+        if kind in ("retired", "busy", "retry"):
             self._deaths.append(now)
             if kind == "busy":
                 self._server.kill(worker.ticket)
                 self._server.death(worker.ticket, _KILL_PATIENCE_S)
-            if kind == "again" and job.attempt == 0:
+            if kind == "retry" and job.attempt == 0:
                 worker.jobs.appendleft(replace(job, attempt=1))
                 results = []
             self._backlog.extendleft(reversed(worker.jobs))
@@ -225,8 +225,8 @@ class WorkerPool:
         self._remove(worker)
         if not worker.ready:
             what = f"did not start within {self._spec.init_deadline_s:g} s" if overran else death
-            said = log or self._server.last_words() or "no message"
-            self._init_failed(DeviceError(f"a worker process died while it started ({what}): {said}"))
+            printed = log or self._server.log_tail() or "no message"
+            self._init_failed(DeviceError(f"a worker process died while it started ({what}): {printed}"))
             return []
         if not worker.jobs:
             return []
@@ -238,7 +238,7 @@ class WorkerPool:
 
     def _init_failed(self, error: EvokernError) -> None:
         self._init_failures += 1
-        if self.ready == 0 and (self.greeting is None or self._init_failures >= _INIT_FAILURES_ALLOWED):
+        if self.ready == 0 and (self.ready_report is None or self._init_failures >= _INIT_FAILURES_ALLOWED):
             raise _explained(error)
 
     def _remove(self, worker: _Worker) -> None:

@@ -52,13 +52,13 @@ class Retire(Exception):  # noqa: N818 (it is an answer, not an error)
     """Raised by a handler to answer with `value` and be replaced: its context is no longer usable.
 
     With `busy` its device still works on something that never ends: the next job waits until the process is gone.
-    With `again` the answer itself is in doubt: another worker does the job once more.
+    With `retry` the answer itself is in doubt: another worker does the job once more.
     """
 
-    def __init__(self, value: Any, *, busy: bool = False, again: bool = False) -> None:
+    def __init__(self, value: Any, *, busy: bool = False, retry: bool = False) -> None:
         super().__init__(value)
         self.value = value
-        self.kind = "again" if again else "busy" if busy else "retired"
+        self.kind = "retry" if retry else "busy" if busy else "retired"
 
 
 def main() -> None:
@@ -164,7 +164,7 @@ def _answer(connection: Connection) -> None:
         return
     if hasattr(handler, "listen"):
         handler.listen(connection.poll)
-    connection.send(("ready", getattr(handler, "greeting", None)))
+    connection.send(("ready", getattr(handler, "ready_report", None)))
     while True:
         job = connection.recv()
         try:

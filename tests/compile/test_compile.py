@@ -281,7 +281,7 @@ def test_the_pool_compiles_in_other_processes(tmp_path: Path) -> None:
         results += wait([pool], 1.0)
     assert sorted((result.key, result.status) for result in results) == [(n, "done") for n in range(3)]
     assert all(isinstance(result.value, Built) for result in results)
-    assert pool.greeting == {"compiler": compiler_version()}
+    assert pool.ready_report == {"compiler": compiler_version()}
     assert CompileCache(tmp_path).info().programs == 3
     pool.close()
     server.close()

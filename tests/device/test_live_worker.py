@@ -154,7 +154,7 @@ def test_cheats_are_told_apart_at_the_large_problem(
     bench.outputs()["y"].copy_(off(right, chance))
     verdict = judge(bench, bench.verify(), deterministic=True, problem=gate.problem)
     again = Redrawn(bench, off)
-    assert gate.borne_out(verdict, again, (), tensors).evidence["check"] == check
+    assert gate.retest(verdict, again, (), tensors).evidence["check"] == check
 
 
 def test_right_sums_keep_clear_of_the_tolerance(large: tuple[Gate, Mapping[str, Any], torch.Tensor]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
-from evokern.device._pipeline import CompiledRequest, Pipeline, run_alone
+from evokern.device._pipeline import CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Request
 from evokern.errors import InternalError, KernelError
 from evokern.study.trial import Evaluation, Outcome
@@ -189,9 +189,9 @@ def test_the_executor_is_kept_at_work_while_the_caller_thinks(server: ForkServer
 def test_jobs_before_the_search_answer_or_raise(server: ForkServer) -> None:
     """One job alone gives its value, or what the handler raised."""
     pool = WorkerPool(server, WorkerSpec("worker_handlers:Compiler", None), size=1)
-    assert run_alone(pool, {"KIND": "good", "CODE": 1}, 10.0, "test").fingerprint == "code 1"
+    assert run_single_job(pool, {"KIND": "good", "CODE": 1}, 10.0, "test").fingerprint == "code 1"
     with pytest.raises(KernelError):
-        run_alone(pool, {"KIND": "unsound"}, 10.0, "test")
+        run_single_job(pool, {"KIND": "unsound"}, 10.0, "test")
     pool.close()
 
 
@@ -199,5 +199,5 @@ def test_a_job_alone_is_not_answered_by_what_a_pipeline_left_behind(server: Fork
     """Candidates still on the executor when a search ends do not pass for the answer of a later job."""
     pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", None), size=1, depth=2)
     pool.submit(3, ("echo", "a candidate"), 10.0)
-    assert "the rates" == run_alone(pool, ("echo", "the rates"), 10.0, "rates")
+    assert "the rates" == run_single_job(pool, ("echo", "the rates"), 10.0, "rates")
     pool.close()

@@ -17,7 +17,7 @@ from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Ten
 from evokern.errors import KernelError
 from evokern.gate import Call, Gate, Verdict, prove_power
 from evokern.gate.data import draw, is_float, torch_dtype
-from evokern.gate.guarded_buffers import Arena
+from evokern.gate.guarded_buffers import GuardedBuffers
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import GateSettings
 
@@ -290,7 +290,7 @@ def test_an_unsound_reference_is_the_users_mistake(reference: Callable[..., obje
 
 
 def test_the_gate_proves_its_power_or_names_the_tolerance() -> None:
-    """Pretenders fail on a sound workload; a tolerance that lets one through is refused by its numbers."""
+    """Degenerate kernels fail on a sound workload; a tolerance that lets one through is refused by its numbers."""
     prove_power(Gate(KERNEL, PROBLEM, SETTINGS, CPU), LAUNCHES, TENSORS)
     loose = Gate(KERNEL, PROBLEM, replace(SETTINGS, atol=6.0), CPU)
     with pytest.raises(KernelError, match=r"writes zeros passes at 5,96 with the tolerance y: atol = 6"):
@@ -305,7 +305,7 @@ def test_the_gate_proves_its_power_or_names_the_tolerance() -> None:
 
 
 def test_a_kernel_that_copies_may_be_searched() -> None:
-    """Where copying an input is right to the last bit, a pretender that copies says nothing against the gate."""
+    """Where copying an input is right to the last bit, a kernel that copies says nothing against the gate."""
     copying = workload_of("f32", lambda p, i: {"y": i["x"]}, Tolerance(0.0, 1e-6))
     prove_power(
         Gate(copying, Problem({}), SETTINGS, CPU),
@@ -351,19 +351,19 @@ def test_inputs_are_of_their_kind_in_every_dtype(name: str, kind: str) -> None:
 )
 def test_every_byte_outside_the_buffers_is_guarded(sizes: list[int], sets: int, where: float) -> None:
     """Changing any one byte is seen exactly when it lies in no buffer, and in the right set."""
-    arena = Arena({f"t{n}": Tensor("u8", (size,)) for n, size in enumerate(sizes)}, sets, 256, CPU)
-    for name in arena.tensors:
-        arena.bytes_of(name).fill_(0)
-    flat = int(where * arena.memory.numel())
-    chosen, offset = divmod(flat, arena.memory.shape[1])
-    address = arena.memory[chosen, offset:].data_ptr()
-    starts = {name: arena.bytes_of(name)[chosen].data_ptr() for name in arena.tensors}
-    inside = any(start <= address < start + arena.tensors[name].bytes for name, start in starts.items())
-    arena.memory[chosen, offset] += 1
+    guarded = GuardedBuffers({f"t{n}": Tensor("u8", (size,)) for n, size in enumerate(sizes)}, sets, 256, CPU)
+    for name in guarded.tensors:
+        guarded.bytes_of(name).fill_(0)
+    flat = int(where * guarded.memory.numel())
+    chosen, offset = divmod(flat, guarded.memory.shape[1])
+    address = guarded.memory[chosen, offset:].data_ptr()
+    starts = {name: guarded.bytes_of(name)[chosen].data_ptr() for name in guarded.tensors}
+    inside = any(start <= address < start + guarded.tensors[name].bytes for name, start in starts.items())
+    guarded.memory[chosen, offset] += 1
     expected = [int(index == chosen and not inside) for index in range(sets)]
-    assert arena.broken_guards().tolist() == expected
-    assert all((start - arena.memory[chosen].data_ptr()) % 256 == 0 for start in starts.values())
-    assert arena.memory.stride(0) % 256 == 0
+    assert guarded.broken_guards().tolist() == expected
+    assert all((start - guarded.memory[chosen].data_ptr()) % 256 == 0 for start in starts.values())
+    assert guarded.memory.stride(0) % 256 == 0
 
 
 def all_a_little_off(buffers: dict[str, torch.Tensor], number: int) -> None:

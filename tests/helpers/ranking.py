@@ -48,7 +48,7 @@ class RankWorker:
         tolerance = tolerances(kernel, settings.gate.atol, settings.gate.rtol)
         self._problems = settings.context.problems
         self._predictor = Predictor(kernel, chip, settings.timing, settings.simulation, tolerance)
-        self.greeting: dict[str, Any] = {}
+        self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: Predict) -> float | None:
         """Predict one candidate: the geometric mean over the problems."""

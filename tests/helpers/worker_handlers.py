@@ -25,7 +25,7 @@ class Obedient:
         if init == "die":
             print("dying on purpose", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGSEGV)
-        self.greeting = {"init": init}
+        self.ready_report = {"init": init}
 
     def listen(self, next_waits: Callable[[], bool]) -> None:
         self.next_waits = next_waits
@@ -61,8 +61,8 @@ class Obedient:
                 return seconds
             case ("retire", value):
                 raise Retire(value)
-            case ("retire again", value):
-                raise Retire(os.getpid(), again=True)
+            case ("retire and retry", value):
+                raise Retire(os.getpid(), retry=True)
             case ("retire busy", value):
                 raise Retire(value, busy=True)
         return None
@@ -120,7 +120,7 @@ class Diagnostician:
         self._notes = Path(os.environ["DIAGNOSED"])
         if self._notes.name == "broken":
             raise KernelError("no kernel here\nnot at all")
-        self.greeting: dict[str, Any] = {}
+        self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: Any) -> dict[str, Any]:
         with self._notes.open("a", encoding="utf-8") as file:
@@ -140,7 +140,7 @@ class LateDiagnosis:
 
         self._worker = DiagnosisWorker(settings)
         self._notes, self._released = Path(os.environ["DIAGNOSED"]), Path(os.environ["RELEASED"])
-        self.greeting = self._worker.greeting
+        self.ready_report = self._worker.ready_report
 
     def handle(self, job: Any) -> Any:
         with self._notes.open("a", encoding="utf-8") as file:

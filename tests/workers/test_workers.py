@@ -52,7 +52,7 @@ def test_every_job_is_answered_once_whatever_the_number_of_workers(server: ForkS
     answers = {result.key: (result.status, result.value) for result in collect(pool, 20)}
     assert {number: ("done", number * 10) for number in range(20)} == answers
     assert pool.pending == 0
-    assert pool.greeting == {"init": "x"}
+    assert pool.ready_report == {"init": "x"}
     pool.close()
 
 
@@ -161,7 +161,7 @@ def test_an_answer_in_doubt_is_asked_for_once_more(server: ForkServer) -> None:
     """A worker that doubts its own state has the job done again by another one, once."""
     pool = make_pool(server, spares=1, depth=2)
     pool.submit(0, ("pid",), 10.0)
-    pool.submit(1, ("retire again", None), 10.0)
+    pool.submit(1, ("retire and retry", None), 10.0)
     pool.submit(2, ("pid",), 10.0)
     first, doubted, last = collect(pool, 3)
     assert (first.key, doubted.key, last.key) == (0, 1, 2)

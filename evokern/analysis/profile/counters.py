@@ -105,7 +105,7 @@ def profile_counted(
     launches = built.build(subject.problem).launches
     symbols = tuple(built.programs[0].lowered[launch.entry] for launch in launches)
     how = WatchSettings(
-        symbols=symbols, when_told=True, flush=subject.study.timing.cache == "flush", keep=_report(keep)
+        symbols=symbols, profiler_range_only=True, flush=subject.study.timing.cache == "flush", keep=_report(keep)
     )
     # The same lock as a search's: counting beside one would disturb its times.
     lock = GpuLock(gpu.uuid, f"cuda:{gpu.index} ({gpu.model})")

@@ -59,7 +59,7 @@ class DiagnosisWorker:
 
         torch.set_num_threads(1)
         self._context, self._kernel = context, context.kernel()
-        self.greeting: dict[str, Any] = {}
+        self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: DiagnosisJob) -> Mapping[str, Any]:
         """Return the evidence that belongs on the candidate's record."""

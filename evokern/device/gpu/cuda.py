@@ -229,11 +229,11 @@ def _attributes(launch: Launch, arguments: Mapping[str, torch.Tensor]) -> list[A
     return attributes
 
 
-def _fill_window(window: Any, wish: L2Window, tensor: torch.Tensor) -> None:
+def _fill_window(window: Any, requested: L2Window, tensor: torch.Tensor) -> None:
     largest = _attribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)
     window.base_ptr = tensor.data_ptr()
     window.num_bytes = min(tensor.numel() * tensor.element_size(), largest)
-    window.hitRatio = wish.hit_ratio
+    window.hitRatio = requested.hit_ratio
     window.hitProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_PERSISTING
     window.missProp = driver.CUaccessProperty.CU_ACCESS_PROPERTY_STREAMING
 

@@ -98,7 +98,7 @@ class GraphClock:
         spans = [1000.0 * a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
         if len(graphs) == 1:
             return spans
-        return [max(with_call - alone, 0.0) for with_call, alone in zip(spans[::2], spans[1::2], strict=True)]
+        return [max(with_call - flush_only, 0.0) for with_call, flush_only in zip(spans[::2], spans[1::2], strict=True)]
 
 
 def _capture(calls: Sequence[Callable[[], None]], count: int, flush: torch.Tensor | None) -> torch.cuda.CUDAGraph:

@@ -24,7 +24,7 @@ class GpuSettings:
     """How they are timed."""
     device_index: int
     """The GPU's number for the driver."""
-    turn: Path
+    turn_lock: Path
     """File whose lock says which worker uses the GPU: a spare warms up while no candidate is being timed."""
     warm_config: Config
     """Candidate whose buffers a worker prepares while it starts."""
@@ -71,7 +71,7 @@ class WatchedCall:
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Contestant:
     """A candidate of a playoff."""
 
     config: Config
@@ -86,7 +86,7 @@ class Entrant:
 class Round:
     """Measure these candidates in turn."""
 
-    entrants: tuple[Entrant, ...]
+    contestants: tuple[Contestant, ...]
     """Who takes part."""
     samples: int
     """Samples of each."""

@@ -17,9 +17,9 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_alone
+from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
-from evokern.device.gpu.jobs import Entrant, Evaluate, GpuSettings, MeasureRates, Prove, Round
+from evokern.device.gpu.jobs import Contestant, Evaluate, GpuSettings, MeasureRates, Prove, Round
 from evokern.device.gpu.kept_rates import keep_rates, kept_rates
 from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nvml import Monitor
@@ -102,13 +102,15 @@ class LiveDevice:
         profile = limits_for(self._gpu.profile, task.study.limits)
         first = first_candidate(task, profile)
         notes = self._foreign_load()
-        compilers, executors = self._open_pools(task, profile, first, lock.turn)
-        built = run_alone(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
+        compilers, executors = self._open_pools(task, profile, first, lock.turn_lock)
+        built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         require_built(task, built)
         _LOGGER.info("the default candidate is compiled")
         executors.wait_ready()
         _LOGGER.info("the GPU's worker is ready")
-        baselines: tuple[BaselineResult, ...] = run_alone(executors, Prove(), _START_DEADLINE_S, "start of the study")
+        baselines: tuple[BaselineResult, ...] = run_single_job(
+            executors, Prove(), _START_DEADLINE_S, "start of the study"
+        )
         _LOGGER.info("the gate's power is proved, the baselines are measured")
         executors.keep_spares(_SPARES)
         hang_s = task.study.timing.hang_s
@@ -127,8 +129,8 @@ class LiveDevice:
             "uuid": self._gpu.uuid,
             "driver": driver_version(),
             "driver_cuda": self._gpu.driver,
-            **(compilers.greeting or {}),
-            **(executors.greeting or {}),
+            **(compilers.ready_report or {}),
+            **(executors.ready_report or {}),
         }
         rates = kept_rates(self._gpu.uuid, driver_version() or self._gpu.driver)
         if rates is not None:
@@ -137,7 +139,9 @@ class LiveDevice:
             notes.append(self._monitor.problem)
         return StartReport(baselines, environment, tuple(notes))
 
-    def _open_pools(self, task: Task, profile: Profile, first: Config, turn: Path) -> tuple[WorkerPool, WorkerPool]:
+    def _open_pools(
+        self, task: Task, profile: Profile, first: Config, turn_lock: Path
+    ) -> tuple[WorkerPool, WorkerPool]:
         size = min(_compile_workers(), task.study.window or self.window)
         context = WorkerContext(task.kernel.folder, task.problems, profile)
         settings = CompileSettings(context, default_directory())
@@ -146,7 +150,7 @@ class LiveDevice:
             gate=task.study.gate,
             timing=task.study.timing,
             device_index=self._gpu.index,
-            turn=turn,
+            turn_lock=turn_lock,
             warm_config=first,
         )
         spec = WorkerSpec("evokern.device.gpu.worker:GpuWorker", gpu_settings)
@@ -171,7 +175,7 @@ class LiveDevice:
             self._suspects = seen
         if not self._foreign:
             return answers
-        return [_beside(answer, self._foreign) for answer in answers]
+        return [_with_foreign_load(answer, self._foreign) for answer in answers]
 
     def busy_s(self) -> float:
         """Return the seconds since `start` in which a candidate, its gate or its timing held the GPU."""
@@ -193,19 +197,21 @@ class LiveDevice:
         self._pipeline = None
         executors, compilers = self._pools
         first = first_candidate(task, limits_for(self._gpu.profile, task.study.limits))
-        entrants = []
+        contestants = []
         for candidate in candidates:
             if isinstance(candidate, str):
-                entrants.append(Entrant(first, None, candidate))
+                contestants.append(Contestant(first, None, candidate))
                 continue
-            built = run_alone(compilers, candidate, COMPILE_DEADLINE_S, "compile of an elite")
+            built = run_single_job(compilers, candidate, COMPILE_DEADLINE_S, "compile of an elite")
             if not isinstance(built, Built):
                 raise DeviceError(f"an elite does not compile any more: {built.reason}")
-            entrants.append(Entrant(candidate, built))
+            contestants.append(Contestant(candidate, built))
 
         def play(alive: Sequence[int], samples: int) -> Sequence[Sequence[float]]:
-            job = Round(tuple(entrants[index] for index in alive), samples)
-            taken: Sequence[Sequence[float]] = run_alone(executors, job, _START_DEADLINE_S, "a round of the playoff")
+            job = Round(tuple(contestants[index] for index in alive), samples)
+            taken: Sequence[Sequence[float]] = run_single_job(
+                executors, job, _START_DEADLINE_S, "a round of the playoff"
+            )
             return taken
 
         return play
@@ -223,7 +229,7 @@ class LiveDevice:
         if known is None:
             self._running().close()
             what = "copy and matrix product"
-            known = run_alone(self._pools[0], MeasureRates(), _RATES_DEADLINE_S, what, _RATES_PATIENCE_S)
+            known = run_single_job(self._pools[0], MeasureRates(), _RATES_DEADLINE_S, what, _RATES_PATIENCE_S)
             keep_rates(self._gpu.uuid, driver, known)
         return known
 
@@ -278,7 +284,7 @@ def _job(work: CompiledRequest) -> Evaluate:
     return Evaluate(work.request.config, work.built.machine_code(), work.request.elite_us)
 
 
-def _beside(answer: Answer, foreign: Sequence[int]) -> Answer:
+def _with_foreign_load(answer: Answer, foreign: Sequence[int]) -> Answer:
     evidence = {**answer.evaluation.evidence, "foreign_load": list(foreign)}
     return replace(answer, evaluation=replace(answer.evaluation, evidence=evidence))
 

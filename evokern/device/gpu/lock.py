@@ -29,9 +29,9 @@ class GpuLock:
             DeviceError: another search has it; the message says which.
         """
         path = (directory or Path(tempfile.gettempdir())) / f"evokern-{uuid}.lock"
-        self.turn = path.with_suffix(".turn")
+        self.turn_lock = path.with_suffix(".turn")
         """File whose lock the holder's own workers take in turn."""
-        for shared in (path, self.turn):
+        for shared in (path, self.turn_lock):
             with contextlib.suppress(PermissionError):
                 # Other users of the machine take the same locks.
                 shared.touch()

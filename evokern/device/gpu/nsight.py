@@ -115,7 +115,7 @@ class WatchSettings:
     """Empty the caches before every pass; otherwise they stay as the launches before left them."""
     symbols: tuple[str, ...] = ()
     """Names of the kernels in the machine code; empty watches every launch."""
-    when_told: bool = False
+    profiler_range_only: bool = False
     """Watch only between `cuProfilerStart` and `cuProfilerStop`."""
     keep: Path | None = None
     """Where the report stays, `.ncu-rep`."""
@@ -145,7 +145,7 @@ def watch(
     program: Sequence[str],
     how: WatchSettings,
     environment: Mapping[str, str] | None = None,
-    said: Callable[[str], None] = lambda text: None,
+    on_command: Callable[[str], None] = lambda text: None,
 ) -> CountedRun:
     """Run a command under Nsight Compute and read its counters.
 
@@ -154,7 +154,7 @@ def watch(
         program: the command.
         how: what to read.
         environment: variables of the command beside this process's own.
-        said: called with each command line before it runs.
+        on_command: called with each command line before it runs.
 
     Raises:
         DeviceError: it may not read the counters, the command failed, or nothing was launched.
@@ -169,11 +169,11 @@ def watch(
         if not missing:
             break
         command = (ncu, *options(tuple(missing.values()), how), *program)
-        said(shlex.join(command))
+        on_command(shlex.join(command))
         text = _run(command, how.limit_s, environment)
         if how.keep is not None and how.keep.is_file():
             printing = (ncu, "--import", str(how.keep), *_PRINT)
-            said(shlex.join(printing))
+            on_command(shlex.join(printing))
             text += _run(printing, how.limit_s, environment)
         rows = read(text, tuple(missing.values()))
         if not rows:
@@ -204,7 +204,7 @@ def options(names: Sequence[str], how: WatchSettings) -> tuple[str, ...]:
     """Return Nsight Compute's options, before the command that it watches."""
     # Clocks stay as they are when candidates are timed.
     given = ["--clock-control", "none", "--cache-control", "all" if how.flush else "none", "--metrics", ",".join(names)]
-    if how.when_told:
+    if how.profiler_range_only:
         given += ["--profile-from-start", "off"]
     if how.symbols:
         chosen = "|".join(map(re.escape, dict.fromkeys(how.symbols)))
@@ -270,9 +270,9 @@ def _why(text: str) -> str:
             "write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to /etc/modprobe.d/nvidia-profiling.conf "
             "and reboot"
         )
-    told = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
-    if told:
-        return f"the candidate does not run under Nsight Compute: {told[-1]}"
+    reported = [line[len(MARK) :] for line in text.splitlines() if line.startswith(MARK)]
+    if reported:
+        return f"the candidate does not run under Nsight Compute: {reported[-1]}"
     if "driver resource was unavailable" in text:
         return (
             "another program reads the GPU's counters (==ERROR== driver resource unavailable): end it, or pause a "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from evokern.declaration.kernel import Problem, Tensor
 from evokern.device.gpu.cuda import Candidate
 from evokern.device.gpu.graph_clock import GraphClock
-from evokern.device.gpu.jobs import Entrant, Round
+from evokern.device.gpu.jobs import Contestant, Round
 from evokern.device.gpu.timed_runs import TimedRuns
 from evokern.errors import DeviceError
 from evokern.gate.bench import Bench
@@ -22,7 +22,7 @@ from evokern.measurement.statistics import geometric_mean
 
 
 @dataclass(frozen=True)
-class _Course:
+class _TimedProblem:
     """One candidate at one problem, ready to be timed."""
 
     clock: GraphClock
@@ -35,8 +35,8 @@ def play_round(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
     """Load, warm up and sample every candidate in turn.
 
     Returns:
-        Samples of each entrant in µs a call, over several problems their geometric mean; samples at one position were
-        taken one after the other.
+        Samples of each contestant in µs a call, over several problems their geometric mean; samples at one position
+        were taken one after the other.
 
     Raises:
         DeviceError: a candidate's timed runs left wrong results, or it crashed or hung.
@@ -48,24 +48,24 @@ def play_round(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
 
 
 def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
-    loaded = [Candidate(one.built) if one.built else None for one in job.entrants]
+    loaded = [Candidate(one.built) if one.built else None for one in job.contestants]
     benches: list[tuple[Problem, dict[str, Tensor], Bench]] = []
     rows = []
-    for entrant, candidate in zip(job.entrants, loaded, strict=True):
+    for contestant, candidate in zip(job.contestants, loaded, strict=True):
         row = []
         for problem in runs.problems:
-            bench = _bench(runs, entrant, problem, benches)
-            calls = runs.sequence(bench, entrant.config, problem, entrant.built, candidate, entrant.baseline)
+            bench = _bench(runs, contestant, problem, benches)
+            calls = runs.sequence(bench, contestant.config, problem, contestant.built, candidate, contestant.baseline)
             clock = runs.clock(calls)
-            row.append(_Course(clock, bench, problem, entrant.baseline or "a candidate"))
+            row.append(_TimedProblem(clock, bench, problem, contestant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]
     for turn in range(job.samples):
         order = range(len(rows)) if turn % 2 == 0 else range(len(rows) - 1, -1, -1)
         for index in order:
-            taken[index].append(geometric_mean([_one(course.clock) for course in rows[index]]))
-    for entrant, row in zip(job.entrants, rows, strict=True):
-        if not entrant.baseline:
+            taken[index].append(geometric_mean([_one_sample(timed.clock) for timed in rows[index]]))
+    for contestant, row in zip(job.contestants, rows, strict=True):
+        if not contestant.baseline:
             _require_right(row)
     for candidate in loaded:
         if candidate is not None:
@@ -74,10 +74,10 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
 
 
 def _bench(
-    runs: TimedRuns, entrant: Entrant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
+    runs: TimedRuns, contestant: Contestant, problem: Problem, benches: list[tuple[Problem, dict[str, Tensor], Bench]]
 ) -> Bench:
     """Return the buffers that others with the same tensors use too, or new ones."""
-    tensors, _ = runs.workload(entrant.config, problem)
+    tensors, _ = runs.workload(contestant.config, problem)
     if not any(tensor.role == "inout" for tensor in tensors.values()):
         for of, same, bench in benches:
             if (of, same) == (problem, tensors):
@@ -88,22 +88,22 @@ def _bench(
     return bench
 
 
-def _one(clock: GraphClock) -> float:
+def _one_sample(clock: GraphClock) -> float:
     while True:
         samples = clock.take(1)
         if samples:
             return samples[0]
 
 
-def _require_right(row: Sequence[_Course]) -> None:
+def _require_right(row: Sequence[_TimedProblem]) -> None:
     """Run each timed graph once more, on poisoned outputs, and check what it leaves."""
-    for course in row:
-        if any(tensor.role == "inout" for tensor in course.bench.tensors.values()):
+    for timed in row:
+        if any(tensor.role == "inout" for tensor in timed.bench.tensors.values()):
             continue  # timed calls worked on their own results, which cannot be compared
-        course.bench.poison()
-        course.clock.replay()
+        timed.bench.poison()
+        timed.clock.replay()
         verdict = judge(
-            course.bench, course.bench.verify(), deterministic=False, problem=course.problem, when="in the playoff"
+            timed.bench, timed.bench.verify(), deterministic=False, problem=timed.problem, when="in the playoff"
         )
         if not verdict.passed:
-            raise DeviceError(f"{course.name} was wrong in the playoff: {verdict.evidence['message']}")
+            raise DeviceError(f"{timed.name} was wrong in the playoff: {verdict.evidence['message']}")

@@ -34,10 +34,10 @@ def main() -> None:
     try:
         launch(job)
     except RunFailed as failed:
-        sys.exit(_told(f"{failed.outcome.value}, {failed.evidence.get('error') or dict(failed.evidence)}"))
+        sys.exit(_failure_exit(f"{failed.outcome.value}, {failed.evidence.get('error') or dict(failed.evidence)}"))
     except (EvokernError, RuntimeError) as error:
         # torch raises a RuntimeError where memory is full, and where a launch broke the context.
-        sys.exit(_told(str(error).splitlines()[0]))
+        sys.exit(_failure_exit(str(error).splitlines()[0]))
 
 
 def launch(job: WatchedCall) -> None:
@@ -69,7 +69,7 @@ def launch(job: WatchedCall) -> None:
     check(driver.cuProfilerStop())
 
 
-def _told(text: str) -> int:
+def _failure_exit(text: str) -> int:
     print(f"{MARK}{text}", flush=True)
     return 1
 

@@ -44,7 +44,7 @@ class GpuWorker:
             KernelError: the kernel folder or its reference is unsound.
         """
         self._settings = settings
-        self._turn = settings.turn.open("rb")
+        self._turn_lock = settings.turn_lock.open("rb")
         self._next_waits: Callable[[], bool] = lambda: True
         device, self._monitor = self._context()
         self._kernel = settings.context.kernel()
@@ -52,9 +52,9 @@ class GpuWorker:
             problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.context.problems
         }
         self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device)
-        with self._my_turn():
+        with self._exclusive_gpu():
             self._warm()
-        self.greeting = {
+        self.ready_report = {
             "torch": torch.__version__,
             "gpu": settings.context.profile.model,
             "clock_mhz": self._monitor.read().clock_mhz,
@@ -79,7 +79,7 @@ class GpuWorker:
         self, job: Prove | Evaluate | Round | MeasureRates
     ) -> Evaluation | tuple[BaselineResult, ...] | tuple[tuple[float, ...], ...] | Rates:
         """Do one job while holding the GPU."""
-        with self._my_turn():
+        with self._exclusive_gpu():
             if isinstance(job, Prove):
                 return self._prove()
             if isinstance(job, Round):
@@ -89,9 +89,9 @@ class GpuWorker:
             began = time.perf_counter()
             evaluation, healthy = self._evaluate(job)
             evaluation = replace(evaluation, device_s=time.perf_counter() - began)
-            doubtful = healthy and evaluation.outcome is Outcome.WRONG and not self._sane(job)
-        if doubtful or not healthy:
-            raise Retire(evaluation, busy=evaluation.outcome is Outcome.HUNG, again=doubtful)
+            gate_broken = healthy and evaluation.outcome is Outcome.WRONG and not self._sane(job)
+        if gate_broken or not healthy:
+            raise Retire(evaluation, busy=evaluation.outcome is Outcome.HUNG, retry=gate_broken)
         return evaluation
 
     def _sane(self, job: Evaluate) -> bool:
@@ -102,18 +102,18 @@ class GpuWorker:
             return False
 
     @contextlib.contextmanager
-    def _my_turn(self) -> Iterator[None]:
-        fcntl.flock(self._turn, fcntl.LOCK_EX)
+    def _exclusive_gpu(self) -> Iterator[None]:
+        fcntl.flock(self._turn_lock, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
+            fcntl.flock(self._turn_lock, fcntl.LOCK_UN)
 
     def _warm(self) -> None:
         """Go once through gate and timing with a stand-in, so that no candidate pays for loading torch's kernels."""
         for problem, gate in self._gates.items():
             tensors, launches = self._runs.workload(self._settings.warm_config, problem)
-            gate.check(_Nothing(), launches, tensors)
+            gate.check(_NullRunner(), launches, tensors)
             bench = self._runs.bench(tensors, problem)
             bench.poison()
             clock = self._runs.clock([lambda b=bench: b.poison() for _ in range(bench.sets)])  # type: ignore[misc]
@@ -198,7 +198,7 @@ class GpuWorker:
         tensors, launches = self._runs.workload(job.config, problem)
         program = job.built.build(problem).program
         runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
-        return gate.borne_out(gate.check(runner, launches, tensors), runner, launches, tensors)
+        return gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
 
     def _check_timed(
         self, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
@@ -213,14 +213,14 @@ class GpuWorker:
         if not verdict.passed:
             verdict = replace(verdict, evidence={**verdict.evidence, "check": "timed_runs"})
         else:
-            verdict = repeated(bench, lambda again: self._again(clock, prepared, again), problem=problem)
+            verdict = repeated(bench, lambda repetition: self._repeat(clock, prepared, repetition), problem=problem)
         if not verdict.passed:
             # What it may have done to its inputs must not be held against the next candidate.
             bench.refresh()
         return verdict
 
-    def _again(self, clock: GraphClock, prepared: Sequence[PreparedCall], again: Repetition) -> None:
-        if again.poisoned:
+    def _repeat(self, clock: GraphClock, prepared: Sequence[PreparedCall], repetition: Repetition) -> None:
+        if repetition.poisoned:
             self._once(prepared)
         else:
             clock.replay()
@@ -295,6 +295,6 @@ def _rates() -> Rates:
         raise DeviceError("the GPU's own rates cannot be measured: its memory is full") from error
 
 
-class _Nothing:
+class _NullRunner:
     def run(self, calls: Sequence[object]) -> None:
         return

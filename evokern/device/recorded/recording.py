@@ -137,7 +137,7 @@ def kernel_recorded(kernel: str, device: str) -> str:
     return "" if device.startswith("replay:") else kernel
 
 
-def first_hand(evaluation: Evaluation) -> Evaluation:
+def as_first_occurrence(evaluation: Evaluation) -> Evaluation:
     """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
     evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
     known = evaluation.outcome is Outcome.DUPLICATE
@@ -170,9 +170,9 @@ def _kernel_tuner_answer(record: Mapping[str, Any]) -> Evaluation | None:
     elif time_ms == "InvalidConfig":
         return None
     else:
-        said = time_ms if isinstance(time_ms, str) else "RuntimeFailedConfig"
-        outcome = Outcome.COMPILE_ERROR if said.startswith("Compilation") else Outcome.CRASHED
-        answer = Evaluation(outcome, evidence={"log" if outcome is Outcome.COMPILE_ERROR else "error": said})
+        reported = time_ms if isinstance(time_ms, str) else "RuntimeFailedConfig"
+        outcome = Outcome.COMPILE_ERROR if reported.startswith("Compilation") else Outcome.CRASHED
+        answer = Evaluation(outcome, evidence={"log" if outcome is Outcome.COMPILE_ERROR else "error": reported})
     return replace(answer, compile_s=compile_s, device_s=device_s)
 
 
@@ -238,13 +238,13 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
     invalidity = result["invalidity"]
     if invalidity == "constraints":
         return None
-    said = result.get("evokern")
-    if said:
+    own = result.get("evokern")
+    if own:
         time_us = _t4_time_us(where, measurements, times, unit_s) or None if invalidity == "correct" else None
         timings = measured(time_us).timings if time_us else ()
-        evidence = said.get("evidence") or {}
-        fingerprint, outcome = said.get("fingerprint"), Outcome(said["outcome"])
-        answer = first_hand(Evaluation(outcome, time_us, timings, fingerprint=fingerprint, evidence=evidence))
+        evidence = own.get("evidence") or {}
+        fingerprint, outcome = own.get("fingerprint"), Outcome(own["outcome"])
+        answer = as_first_occurrence(Evaluation(outcome, time_us, timings, fingerprint=fingerprint, evidence=evidence))
     elif invalidity == "correct":
         answer = measured(_t4_time_us(where, measurements, times, unit_s))
     elif invalidity in _INVALID:

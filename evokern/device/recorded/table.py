@@ -266,7 +266,7 @@ class TableDevice:
     def submit(self, request: Request) -> None:
         """Accept one candidate; returns at once."""
         # Duplicates and races are decided here, in the order of the requests, so that threads cannot change them.
-        answer = self._told_twice(request, self._raced(request, self._recorded(request.config)))
+        answer = self._shared_by_duplicates(request, self._raced(request, self._recorded(request.config)))
         self._costs[request.number] = self.table.seconds.get(request.config, 0.0)
         delay = self._delays.expovariate(1 / self._delay_s) if self._delay_s else 0.0
         self._requests.put((request, answer, delay))
@@ -284,7 +284,7 @@ class TableDevice:
             return answer
         return replace(answer, outcome=Outcome.SLOW, evidence={"elite_us": request.elite_us})
 
-    def _told_twice(self, request: Request, answer: Evaluation) -> Evaluation:
+    def _shared_by_duplicates(self, request: Request, answer: Evaluation) -> Evaluation:
         if answer.fingerprint is None:
             return answer
         first, known = self._claimed.setdefault(answer.fingerprint, (request.number, answer))

@@ -29,7 +29,7 @@ _PLACE = ("line", "source", "file", "called_from")
 _Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
 
 
-class Lines:
+class FailureLines:
     """Names the lines of failures of one kernel on one chip."""
 
     def __init__(self, kernel: Kernel, chip: Profile) -> None:
@@ -57,18 +57,18 @@ class Lines:
             outer = tuple((g.name, config.get(g.name)) for g in self._kernel.genes if g.layer == "mutation")
             pattern = finding["kind"], outer
             if pattern not in self._known:
-                again = self._again(config, built, problem, work)
-                same = again is not None and again.evidence["finding"]["kind"] == finding["kind"]
-                found = again.evidence["finding"] if again is not None and same else {}
+                relined = self._with_line_info(config, built, problem, work)
+                same = relined is not None and relined.evidence["finding"]["kind"] == finding["kind"]
+                found = relined.evidence["finding"] if relined is not None and same else {}
                 self._known[pattern] = {key: found[key] for key in _PLACE if key in found}
-                raise again if again is not None and found else failed from None
+                raise relined if relined is not None and found else failed from None
             place = self._known[pattern]
             if not place.get("line"):
                 raise
             named = {**failed.evidence, "finding": {**finding, **place}, "line_from": SAME_PATTERN}
             raise RunFailed(failed.outcome, described(named)) from None
 
-    def _again(
+    def _with_line_info(
         self, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]
     ) -> RunFailed | None:
         """Run it with its lines named; returns how it failed, None where it did not or cannot be compiled so."""

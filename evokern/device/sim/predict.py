@@ -197,5 +197,5 @@ def described(evidence: Mapping[str, Any]) -> dict[str, Any]:
     file = f" of {finding['file']}" if finding.get("file") else ""
     place = f"line {finding['line']}{file}" if finding["line"] else f"`{finding['instruction']}`"
     where = place + (f": {finding['source']}" if finding["source"] else "")
-    told = f"{finding['kind'].replace('_', ' ')} at {where} ({finding['hint']})"
-    return {**evidence, "diagnosis" if "error" in evidence else "message": told}
+    message = f"{finding['kind'].replace('_', ' ')} at {where} ({finding['hint']})"
+    return {**evidence, "diagnosis" if "error" in evidence else "message": message}

@@ -79,7 +79,7 @@ def checked(gate: Gate, runner: SimRunner, launches: Sequence[Launch], tensors: 
     verdict = gate.check(runner, launches, tensors)
     if not verdict.passed or not (first := runner.state()):
         return verdict
-    gate.again(runner, launches, tensors)
+    gate.rerun(runner, launches, tensors)
     counting = sorted({name for (_, name), data in runner.state().items() if first.get((_, name)) != data})
     if counting:
         message = (

@@ -1,90 +1,99 @@
-"""A glance at a candidate's answers: some of its blocks, on inputs that are hard on rounding.
+"""What a worker does where only an order of candidates is wanted: a predicted time, and a spot check of the answers.
 
-What fails on a GPU fails mostly by rounding, on large magnitudes or rows of equal values. So some blocks of the study's
-own problem, whose program is at hand, are run on such inputs and judged by the gate's own tolerance and margin.
+A warm start predicts hundreds of candidates. The gate would take most of its time, for its small problems are programs
+of their own, run whole and watched access by access. So only what may be among the best is checked, and that by some
+of its blocks on the study's own problem, whose program is at hand (`evokern.device.sim.spot_check`). Whatever passes
+here is checked in full before it is measured.
 """
 
 from __future__ import annotations
 
-import random
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from evokern import simt
-from evokern.compile.build import tensors_of
-from evokern.compile.records import Built
-from evokern.declaration.kernel import Kernel, Problem, Tolerance
-from evokern.declaration.space import Config
-from evokern.device.sim.predict import Predictor, failure
-from evokern.device.sim.stage import ProblemBuffers, judges_blocks
-from evokern.device.sim.tail_risk import margins
-from evokern.gate.tail_risk import fault
-from evokern.study.settings import InputSet, SimulationSettings
+import torch
 
-BLOCKS = 8
-"""Blocks that are judged: some thousand elements, where the gate sees all."""
-MOST_BYTES = 1 << 28
-"""Buffers that are kept, so that several problems are not drawn anew for each candidate."""
+from evokern.declaration.kernel import Problem
+from evokern.declaration.small_problems import gate_problems
+from evokern.device.sim.jobs import SimSettings, Simulate
+from evokern.device.sim.overall import Overall, predict_all
+from evokern.device.sim.predict import Predicted, Predictor
+from evokern.device.sim.spot_check import SpotCheck
+from evokern.device.sim.worker import SimWorker
+from evokern.errors import SourceError, UsageError
+from evokern.gate import RunFailed
+from evokern.gate.bench import tolerances
+from evokern.study.trial import Evaluation, Outcome
+
+STOP = 1.5
+"""A candidate is not looked at to the end from this multiple of the time to race against; it gets that."""
+NEAR = 1.15
+"""Answers are looked at up to this multiple of the time to race against: the time model errs as much."""
 
 
-class Glance:
-    """Judges candidates of one kernel by some of their blocks."""
+class ScreeningWorker:
+    """Answers `Simulate` with an `Evaluation`: `measured` was looked at and is right, `slow` was not looked at."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        simulation: SimulationSettings,
-        tolerance: Mapping[str, Tolerance],
-        kinds: tuple[InputSet, ...],
-    ) -> None:
-        self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
-        # What the time is predicted from are blocks on normal inputs, which are judged there.
-        self._kinds = tuple(kind for kind in kinds if kind != "normal")
-        self._stages: dict[tuple[Any, ...], dict[InputSet, ProblemBuffers]] = {}
+    def __init__(self, settings: SimSettings) -> None:
+        torch.set_num_threads(1)
+        self._settings = settings
+        self._kernel = kernel = settings.context.kernel()
+        tolerance = tolerances(kernel, settings.gate.atol, settings.gate.rtol)
+        chip, simulation = settings.context.profile, settings.simulation
+        self._predictor = Predictor(kernel, chip, settings.timing, simulation, tolerance)
+        self._spot_check = SpotCheck(kernel, simulation, tolerance, settings.gate.input_sets)
+        self._full: SimWorker | None = None
+        self.ready_report: dict[str, Any] = {}
 
-    def judges(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> bool:
-        """Tell whether blocks of a candidate can be judged by themselves."""
-        tensors, program = tensors_of(self._kernel, config, problem), predictor.program(built, problem)
-        return judges_blocks(self._kernel, problem, tensors, program, built.build(problem).launches)
+    def handle(self, job: Simulate) -> Evaluation:
+        """Screen one candidate."""
+        began = time.perf_counter()
+        try:
+            evaluation = self._screened(job)
+        except RunFailed as failed:
+            evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
+        except (SourceError, UsageError) as error:
+            # An instruction that is not simulated: a GPU may run it, and here there is nothing to say of it.
+            evaluation = Evaluation(Outcome.CRASHED, evidence={"error": "not simulated", "message": str(error)})
+        return replace(evaluation, device_s=time.perf_counter() - began)
 
-    def fault(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> Mapping[str, Any] | None:
-        """Return the evidence against a candidate whose blocks can be judged, None where they are right.
+    def _screened(self, job: Simulate) -> Evaluation:
+        limit_us = None if job.elite_us is None else STOP * job.elite_us
 
-        Raises:
-            RunFailed: a block crashed, or did not end.
-        """
-        launch = built.build(problem).launches[0]
-        stages = self._staged(config, problem)
-        if not stages:
-            return None
-        memory = next(iter(stages.values())).memory
-        for stage in stages.values():
-            stage.poison()
-        limit = self._simulation.instruction_limit
-        chosen = sorted(random.Random(0).sample(range(launch.blocks), min(launch.blocks, BLOCKS)))
-        results = predictor.program(built, problem).launch_many(
-            launch, [stage.buffers for stage in stages.values()], memory,
-            instruction_limit=limit, blocks=chosen, sanitize=False,
-        )  # fmt: skip
-        for result in results:
-            if result.fatal is not None:
-                raise failure(result.fatal, limit, problem)
-        for kind, stage in stages.items():
-            for name, (found, of) in margins(self._kernel, stage, kind, self._tolerance).items():
-                if found is not None and found.lucky:
-                    return fault(found, name, kind, of) | {"problem": str(problem)}
-                if found is None and (message := stage.fault(self._kernel, self._tolerance)):  # too few to judge by
-                    wrong = f"{message} ({kind} inputs)"
-                    return {"check": "tolerance", "input_set": kind, "message": wrong, "problem": str(problem)}
-        return None
+        def predict(problem: Problem, most_us: float | None) -> Predicted:
+            return self._predictor.predict(job.config, job.built, problem, most_us)
 
-    def _staged(self, config: Config, problem: Problem) -> dict[InputSet, ProblemBuffers]:
-        """Return the buffers of a problem for each kind of inputs, side by side in one memory."""
-        tensors = tensors_of(self._kernel, config, problem)
-        key = (problem, tuple(tensors.items()))
-        if key not in self._stages:
-            if sum(stage.bytes for stages in self._stages.values() for stage in stages.values()) > MOST_BYTES:
-                self._stages.clear()
-            memory = simt.Memory()
-            self._stages[key] = {kind: ProblemBuffers(problem, tensors, kind, memory=memory) for kind in self._kinds}
-        return self._stages[key]
+        try:
+            overall = predict_all(self._kernel, self._settings, job.config, limit_us, predict)
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.SLOW:
+                raise
+            return Evaluation(Outcome.SLOW, limit_us, evidence={**failed.evidence, "elite_us": job.elite_us})
+        if job.elite_us is not None and overall.time_us >= NEAR * job.elite_us:
+            return _not_checked(overall, job.elite_us)
+        problems = self._settings.context.problems
+        if all(self._spot_check.judges(job.config, job.built, problem, self._predictor) for problem in problems):
+            faults = (self._spot_check.fault(job.config, job.built, problem, self._predictor) for problem in problems)
+            against = next((fault for fault in faults if fault is not None), None)
+        elif job.elite_us is not None and overall.time_us >= job.elite_us:
+            return _not_checked(overall, job.elite_us)  # the gate is too dear for what would not be the best
+        else:
+            against = self._gate(job)
+        against = against or overall.impossible()
+        if against is not None:
+            return Evaluation(Outcome.WRONG, evidence=against)
+        return Evaluation(Outcome.MEASURED, overall.time_us, overall.timings)
+
+    def _gate(self, job: Simulate) -> Mapping[str, Any] | None:
+        """Return what the gate has against a candidate whose blocks cannot be judged alone."""
+        problems = gate_problems(
+            self._kernel, job.config, self._settings.context.problems, self._settings.context.profile
+        )
+        self._full = self._full or SimWorker(self._settings)
+        return self._full.gate(job.config, job.built, problems)[0]
+
+
+def _not_checked(overall: Overall, elite_us: float) -> Evaluation:
+    return Evaluation(Outcome.SLOW, overall.time_us, evidence={"elite_us": elite_us, "predicted_us": overall.time_us})

@@ -9,7 +9,7 @@ from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_alone
+from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Answer, Request, StartReport, Task
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
@@ -23,7 +23,7 @@ WINDOW = 8
 """Trials in flight of a new study: enough for a few cores, and the sampler sees results soon."""
 DEADLINE_S = 120.0
 """Seconds after which a simulation that does not answer is given up (the instruction limit ends it long before)."""
-MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.spot_check")
+MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.screening")
 """Modules that the fork server imports once for all workers."""
 
 
@@ -37,20 +37,20 @@ class SimulatedDevice:
     diagnoses = False
     """Every failure comes with its finding already."""
 
-    def __init__(self, name: str | Profile, cores: int | None = None, hasty: bool = False) -> None:
+    def __init__(self, name: str | Profile, cores: int | None = None, screening: bool = False) -> None:
         """Make a device.
 
         Args:
             name: a chip's short name, or the chip itself.
             cores: worker processes; None takes the machine's cores.
-            hasty: only an order of candidates is wanted.
+            screening: only an order of candidates is wanted.
 
         Raises:
             DeviceError: there is no such chip.
         """
         self._profile = chip(name) if isinstance(name, str) else name
         self._cores = cores or len(os.sched_getaffinity(0))
-        self._hasty = hasty
+        self._screening = screening
         # Importing torch takes seconds; it begins while the kernel folder is still being read.
         self._servers = [ForkServer((*PRELOAD, *MODULES))]
         self._pools: list[WorkerPool] = []
@@ -80,18 +80,20 @@ class SimulatedDevice:
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first)
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
-        worker = "evokern.device.sim.spot_check:LookWorker" if self._hasty else "evokern.device.sim.worker:SimWorker"
+        worker = (
+            "evokern.device.sim.screening:ScreeningWorker" if self._screening else "evokern.device.sim.worker:SimWorker"
+        )
         spec = WorkerSpec(worker, simulating)
         executors = WorkerPool(server, spec, size=self._cores)
         self._pools += [compilers, executors]
-        if not self._hasty:  # what is not checked needs no proof
-            run_alone(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
+        if not self._screening:  # what is not checked needs no proof
+            run_single_job(executors, ProvePower(), DEADLINE_S, "proving the gate's power")
         self._first_us = _default_time(task, compilers, executors, first)
         self._pipeline = Pipeline(
             compilers, executors, job=self._job, deadline_s=DEADLINE_S, known=task.known
         )  # fmt: skip
         self._pipeline.begin()
-        environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.greeting or {})}
+        environment = {"chip": profile.model, "architecture": profile.architecture, **(compilers.ready_report or {})}
         notes = (
             f"no GPU is used: times are predicted for {profile.model}, from its data sheet and this kernel's PTX",
             "baselines run on a GPU only, so there is no speedup to report",
@@ -138,10 +140,10 @@ def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, defa
     Raises:
         KernelError: it does not compile.
     """
-    answer = run_alone(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
+    answer = run_single_job(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
     built = require_built(task, answer)
     if not task.study.timing.race:
         return None
     job = Simulate(default, built, None)
-    evaluation = run_alone(executors, job, DEADLINE_S, "simulating the default candidate")
+    evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None

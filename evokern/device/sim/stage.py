@@ -112,7 +112,7 @@ def judges_blocks(
     launches: tuple[Launch, ...],
 ) -> bool:
     """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
-    alone = len(launches) == 1 and all(t.role in ("input", "output") for t in tensors.values())
+    independent = len(launches) == 1 and all(t.role in ("input", "output") for t in tensors.values())
     keeps = any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
     small = sum(t.elements for t in tensors.values() if t.role == "output") <= MOST_ELEMENTS_CHECKED
-    return alone and not keeps and small and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED
+    return independent and not keeps and small and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED

@@ -21,8 +21,8 @@ from evokern.declaration.space import Config
 from evokern.device.sim.predict import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
-from evokern.gate.bench import independent, over
-from evokern.gate.tail_risk import Margin, doubtful, fault, margin
+from evokern.gate.bench import error_over_tolerance, independent_errors
+from evokern.gate.tail_risk import TailRisk, fault, tail_risk, undecided
 from evokern.hardware.profiles import Profile
 from evokern.study.settings import InputSet, SimulationSettings
 
@@ -32,7 +32,7 @@ MOST_BLOCKS = 48
 """Blocks after which the estimate is taken as it is: some seconds."""
 
 
-class MarginProbe:
+class TailRiskProbe:
     """Asks about candidates of one kernel on one chip."""
 
     def __init__(
@@ -57,7 +57,7 @@ class MarginProbe:
         """
         tensors = tensors_of(self._kernel, config, problem)
         asked = dict.fromkeys(
-            kind for (kind, name), errors in seen.items() if doubtful(errors, _units(tensors[name], kind))
+            kind for (kind, name), errors in seen.items() if undecided(errors, _units(tensors[name], kind))
         )
         if not asked:
             return None
@@ -68,20 +68,20 @@ class MarginProbe:
         for kind in sorted(asked, key=lambda kind: kind != "equal_rows"):
             found = self._sampled(problem, tensors, kind, program, launches[0])
             for name, one in found.items():
-                if one is not None and one.lucky:
+                if one is not None and one.excessive:
                     return fault(one, name, kind, _units(tensors[name], kind)) | {"problem": str(problem)}
         return None
 
     def _sampled(
         self, problem: Problem, tensors: Mapping[str, Tensor], kind: InputSet, program: SimulatedProgram, launch: Launch
-    ) -> dict[str, Margin | None]:
+    ) -> dict[str, TailRisk | None]:
         """Return what sampled blocks say of each output, after as many as it takes to be sure."""
         seed = random.SystemRandom().getrandbits(62)
         stage = ProblemBuffers(problem, tensors, kind, seed)
         stage.poison()
         order = random.Random(seed).sample(range(launch.blocks), min(launch.blocks, MOST_BLOCKS))
         limit = self._simulation.instruction_limit
-        found: dict[str, Margin | None] = {}
+        found: dict[str, TailRisk | None] = {}
         for start in range(0, len(order), BLOCKS_AT_ONCE):
             blocks = sorted(order[start : start + BLOCKS_AT_ONCE])
             result = program.launch(
@@ -89,25 +89,25 @@ class MarginProbe:
             )
             if result.fatal is not None:
                 raise failure(result.fatal, limit, problem)
-            found = {name: one for name, (one, _) in margins(self._kernel, stage, kind, self._tolerance).items()}
+            found = {name: one for name, (one, _) in tail_risks(self._kernel, stage, kind, self._tolerance).items()}
             if all(one is not None and one.decided for one in found.values()):
                 break
         return found
 
 
-def margins(
+def tail_risks(
     kernel: Kernel, stage: ProblemBuffers, kind: InputSet, tolerance: Mapping[str, Tolerance]
-) -> dict[str, tuple[Margin | None, int]]:
+) -> dict[str, tuple[TailRisk | None, int]]:
     """Return what the blocks that were run say of each output, and how many independent errors the output has."""
-    found: dict[str, tuple[Margin | None, int]] = {}
+    found: dict[str, tuple[TailRisk | None, int]] = {}
     for name, got, reference, written in stage.results(kernel):
         allowed = tolerance[name]
-        errors = over(got, reference, allowed.atol + allowed.rtol * reference.abs())
-        units = independent(torch.where(written, errors, -1.0), kind)
-        found[name] = margin(units[units >= 0], units.numel()), units.numel()
+        errors = error_over_tolerance(got, reference, allowed.atol + allowed.rtol * reference.abs())
+        units = independent_errors(torch.where(written, errors, -1.0), kind)
+        found[name] = tail_risk(units[units >= 0], units.numel()), units.numel()
     return found
 
 
 def _units(tensor: Tensor, kind: InputSet) -> int:
-    """Return how many independent errors an output has (`evokern.gate.bench.independent`)."""
+    """Return how many independent errors an output has (`evokern.gate.bench.independent_errors`)."""
     return tensor.elements // (tensor.shape[-1] if kind == "equal_rows" and len(tensor.shape) > 1 else 1)

@@ -22,12 +22,12 @@ from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems
 from evokern.declaration.space import Config
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
-from evokern.device.sim.lines import Lines
+from evokern.device.sim.lines import FailureLines
 from evokern.device.sim.overall import predict_all
 from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
-from evokern.device.sim.tail_risk import MarginProbe
+from evokern.device.sim.tail_risk import TailRiskProbe
 from evokern.errors import KernelError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
@@ -47,9 +47,9 @@ class SimWorker:
         self._last: tuple[Rendered, SimulatedProgram] | None = None
         tolerance = tolerances(self._kernel, settings.gate.atol, settings.gate.rtol)
         self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
-        self._lines = Lines(self._kernel, chip)
-        self._probe = MarginProbe(self._kernel, chip, settings.simulation, tolerance)
-        self.greeting: dict[str, Any] = {}
+        self._lines = FailureLines(self._kernel, chip)
+        self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance)
+        self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
         """Do one job."""
@@ -142,7 +142,7 @@ class SimWorker:
             for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():
                 seen[key] = torch.cat([seen[key], errors]) if key in seen else errors
         for problem in self._settings.context.problems:
-            fault = self._margin_fault(config, built, problem, seen)
+            fault = self._tail_risk_fault(config, built, problem, seen)
             if fault is not None:
                 return fault, reports
         return None, reports
@@ -153,7 +153,7 @@ class SimWorker:
 
         return self._lines.run(job.config, job.built, problem, predict)
 
-    def _margin_fault(
+    def _tail_risk_fault(
         self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
     ) -> Mapping[str, Any] | None:
         def probe(built: Built) -> Mapping[str, Any] | None:
