@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from evokern.ptx.instruction_set import Operation
 from evokern.ptx.syntax import Instruction
 
-_ELSEWHERE = ("local", "param", "const")
+_OTHER_SPACES = ("local", "param", "const")
 
 
-def shared_grain(instructions: Sequence[Instruction], operations: Sequence[Operation]) -> int:
+def shared_granularity(instructions: Sequence[Instruction], operations: Sequence[Operation]) -> int:
     """Return the smallest width, at most 4 bytes, of any access that can reach shared memory."""
-    grain = 4
+    granularity = 4
     for instruction, operation in zip(instructions, operations, strict=True):
-        if operation.pipe == "load_store" and not instruction.has("global", *_ELSEWHERE):
-            grain = min(grain, _narrowest(instruction))
-    return grain
+        if operation.pipe == "load_store" and not instruction.has("global", *_OTHER_SPACES):
+            granularity = min(granularity, _narrowest(instruction))
+    return granularity
 
 
-def global_grain(instructions: Sequence[Instruction]) -> int:
+def global_granularity(instructions: Sequence[Instruction]) -> int:
     """Return the smallest width, at most 4 bytes, of any access that may meet a store in global memory."""
-    grain = 4
+    granularity = 4
     for instruction in instructions:
-        named = instruction.opcode in ("st", "ld", "atom", "red") and not instruction.has("shared", *_ELSEWHERE)
+        named = instruction.opcode in ("st", "ld", "atom", "red") and not instruction.has("shared", *_OTHER_SPACES)
         if named or instruction.opcode == "wmma":
-            grain = min(grain, _narrowest(instruction))
-    return grain
+            granularity = min(granularity, _narrowest(instruction))
+    return granularity
 
 
 def _narrowest(instruction: Instruction) -> int:

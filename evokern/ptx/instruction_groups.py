@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Sequence
 
 from evokern.ptx.instruction_set import Operation
+from evokern.ptx.register_accesses import RegisterAccess
 from evokern.ptx.segments import Routine, row_class
 from evokern.ptx.syntax import Address, Immediate, Instruction, Register, Vector
-from evokern.ptx.touches import Touch
 
 _COSTLY = frozenset(
     {
@@ -51,7 +51,7 @@ IssueOrder = list[int | tuple[int, ...]]
 """Positions within a segment, in the order of execution; a tuple runs as one."""
 
 
-def worthwhile(instruction: Instruction, operation: Operation) -> bool:
+def pays_to_group(instruction: Instruction, operation: Operation) -> bool:
     """Say whether an instruction costs enough for gathering its registers to pay."""
     if instruction.guard is not None or instruction.has("cc"):
         return False
@@ -123,7 +123,10 @@ def orders_memory(instruction: Instruction, operation: Operation) -> str:
 
 
 def plan(
-    routine: Routine, instructions: Sequence[Instruction], operations: Sequence[Operation], touches: Sequence[Touch]
+    routine: Routine,
+    instructions: Sequence[Instruction],
+    operations: Sequence[Operation],
+    accesses: Sequence[RegisterAccess],
 ) -> IssueOrder:
     """Return the order in which to run a segment's instructions, with groups formed.
 
@@ -134,16 +137,16 @@ def plan(
         routine: the function.
         instructions: those of one segment, without a control instruction at its end.
         operations: what the instruction set says about each of them.
-        touches: registers read and written by each of them.
+        accesses: registers read and written by each of them.
     """
     size = len(instructions)
     keys: list[object] = []
     for instruction, operation in zip(instructions, operations, strict=True):
-        shape = kind_of_operands(instruction, routine) if worthwhile(instruction, operation) else None
+        shape = kind_of_operands(instruction, routine) if pays_to_group(instruction, operation) else None
         keys.append(None if shape is None else (instruction.name, shape))
     if sum(key is not None for key in keys) < 2:
         return list(range(size))
-    followers, open_ = _dependencies(instructions, operations, touches)
+    followers, open_ = _dependencies(instructions, operations, accesses)
     singles = [position for position in range(size) if not open_[position] and keys[position] is None]
     groups: dict[object, list[int]] = {}
     for position in range(size):
@@ -175,7 +178,7 @@ def plan(
 
 
 def _dependencies(
-    instructions: Sequence[Instruction], operations: Sequence[Operation], touches: Sequence[Touch]
+    instructions: Sequence[Instruction], operations: Sequence[Operation], accesses: Sequence[RegisterAccess]
 ) -> tuple[list[list[int]], list[int]]:
     """Return who follows each instruction, and how many each one waits for."""
     followers: list[list[int]] = [[] for _ in instructions]
@@ -185,7 +188,7 @@ def _dependencies(
     synced = -1
     loads: list[int] = []
     for position, (instruction, operation) in enumerate(zip(instructions, operations, strict=True)):
-        reads, writes = touches[position]
+        reads, writes = accesses[position]
         before = {written[name] for name in reads if name in written}
         for name in writes:
             if name in written:

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class SourceLocation:
     """A line in one of the user's files."""
 
     line: int = 0
@@ -24,7 +24,7 @@ class Spot:
     """(header or empty, line) of the calls that it was inlined through, innermost first."""
 
 
-NOWHERE = Spot()
+UNKNOWN_LOCATION = SourceLocation()
 """What stands for no line of the user's."""
 
 
@@ -43,7 +43,7 @@ class LineTable:
     _index: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
     _latest: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _last: int = -1
-    _spots: dict[int, Spot] = field(default_factory=dict)
+    _locations: dict[int, SourceLocation] = field(default_factory=dict)
     _own: dict[int, str | None] = field(default_factory=dict)
 
     def add(self, file: int, line: int, column: int, inlined_at: tuple[int, int, int] | None) -> int:
@@ -67,11 +67,11 @@ class LineTable:
 
     def line(self, place: int) -> int:
         """Return the innermost line in the user's files for a place, 0 when there is none."""
-        return self.spot(place).line
+        return self.source_location(place).line
 
-    def spot(self, place: int) -> Spot:
+    def source_location(self, place: int) -> SourceLocation:
         """Return the innermost line in the user's files for a place, with its file."""
-        found = self._spots.get(place)
+        found = self._locations.get(place)
         if found is None:
             own: list[tuple[str, int]] = []
             at = place
@@ -80,7 +80,9 @@ class LineTable:
                 file = self._file(number)
                 if file is not None and line:
                     own.append((file, line))
-            found = self._spots[place] = Spot(own[0][1], own[0][0], tuple(own[1:])) if own else NOWHERE
+            found = self._locations[place] = (
+                SourceLocation(own[0][1], own[0][0], tuple(own[1:])) if own else UNKNOWN_LOCATION
+            )
         return found
 
     def _file(self, number: int) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from evokern.errors import SourceError
-from evokern.ptx.granularity import global_grain, shared_grain
+from evokern.ptx.granularity import global_granularity, shared_granularity
 from evokern.ptx.instruction_set import Operation
 from evokern.ptx.layout import LaneAreas, data_variables, shared_layout, used_symbols
 from evokern.ptx.lines import LineTable
@@ -89,8 +89,8 @@ def lower(
             for operand in item.operands
         ),
         grid_wide=any("%envreg" in item.text for item in code.instructions),
-        shared_grain=shared_grain(code.instructions, code.operations),
-        global_grain=global_grain(code.instructions),
+        shared_granularity=shared_granularity(code.instructions, code.operations),
+        global_granularity=global_granularity(code.instructions),
         orders_blocks=any(
             (item.opcode in ("membar", "fence") and not item.has("proxy"))
             or item.has("release", "acquire", "acq_rel", "sc")

@@ -9,9 +9,9 @@ from evokern.errors import SourceError
 from evokern.ptx.instruction_groups import IssueOrder, split
 from evokern.ptx.instruction_set import Operation
 from evokern.ptx.lines import LineTable
+from evokern.ptx.register_accesses import RegisterAccess, register_access
 from evokern.ptx.segments import Routine, Segment
 from evokern.ptx.syntax import Function, Immediate, Instruction, Variable
-from evokern.ptx.touches import Touch, touch_of
 from evokern.ptx.unsupported import refusal
 
 
@@ -59,9 +59,9 @@ class PtxProgram:
     """Whether the address of one of the kernel's parameters is taken."""
     grid_wide: bool
     """Whether blocks of the whole grid wait for one another."""
-    shared_grain: int
+    shared_granularity: int
     """Smallest width of an access that can reach shared memory, at most 4 bytes."""
-    global_grain: int
+    global_granularity: int
     """Smallest width of an access that may meet a store in global memory, at most 4 bytes."""
     orders_blocks: bool
     """Whether a fence, a release or an acquisition orders blocks."""
@@ -70,9 +70,9 @@ class PtxProgram:
         """Return the order of a segment's instructions with groups of at most so many that run as one."""
         return split(self.orders[segment.index], most)
 
-    def touch(self, number: int) -> Touch:
+    def register_access_at(self, number: int) -> RegisterAccess:
         """Return the registers that an instruction reads and writes; the carry flag counts as one."""
-        return touch_of(self.instructions[number], self.operations[number])
+        return register_access(self.instructions[number], self.operations[number])
 
     def refuse(self, instruction: Instruction, reason: str) -> SourceError:
         """Return the error for an instruction that the machine does not execute."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from evokern.errors import SourceError
 from evokern.ptx.instruction_groups import IssueOrder, plan
 from evokern.ptx.instruction_set import Operation
+from evokern.ptx.register_accesses import register_access, registers_accessed, with_awaited_registers
 from evokern.ptx.segments import Routine, Segment, row_class
 from evokern.ptx.syntax import Immediate, Instruction, Vector
-from evokern.ptx.touches import awaited, registers_touched, touch_of
 from evokern.ptx.unsupported import Unsupported
 
 
@@ -70,7 +70,7 @@ class RegisterRows:
             if segment.routine is not routine:
                 continue
             for number in range(segment.base, segment.base + segment.stop - segment.start):
-                reads, writes = registers_touched(self._instructions[number], self._operations[number])
+                reads, writes = registers_accessed(self._instructions[number], self._operations[number])
                 lasting.update(name for name in reads if name not in first)
                 for name in (*reads, *writes):
                     if first.setdefault(name, segment.index) != segment.index:
@@ -81,10 +81,10 @@ class RegisterRows:
         """Give registers that live within a segment rows, in the order of its plan, freed after the last use."""
         numbers = slice(segment.base, segment.base + segment.stop - segment.start)
         instructions, operations = self._instructions[numbers], self._operations[numbers]
-        touches = [touch_of(*pair) for pair in zip(instructions, operations, strict=True)]
-        touches = awaited(routine.function, instructions, touches)
+        accesses = [register_access(*pair) for pair in zip(instructions, operations, strict=True)]
+        accesses = with_awaited_registers(routine.function, instructions, accesses)
         size = len(instructions) - segment.control
-        order = self.orders[segment.index] = plan(routine, instructions[:size], operations[:size], touches[:size])
+        order = self.orders[segment.index] = plan(routine, instructions[:size], operations[:size], accesses[:size])
         steps = [item if isinstance(item, tuple) else (item,) for item in order]
         if segment.control:
             steps.append((size,))
@@ -92,7 +92,7 @@ class RegisterRows:
         last: dict[str, int] = {}
         for step, members in enumerate(steps):
             for member in members:
-                for name in sorted(str(item) for item in touches[member][0] | touches[member][1]):
+                for name in sorted(str(item) for item in accesses[member][0] | accesses[member][1]):
                     if name not in lasting and name != "carry" and routine.type_of(name) is not None:
                         born.setdefault(name, step)
                         last[name] = step

@@ -59,7 +59,7 @@ class Segment:
     """Index of the first instruction in the function."""
     stop: int
     """One past the last."""
-    gate: bool
+    reconverges: bool
     """True when lanes meet here before the first instruction runs."""
     control: bool = False
     """True when a control instruction ends it, False when it falls through."""

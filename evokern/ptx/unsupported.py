@@ -19,8 +19,12 @@ def refusal(lines: LineTable, instruction: Instruction, reason: str) -> SourceEr
         instruction: what is refused.
         reason: why, in a few words.
     """
-    spot = lines.spot(instruction.location)
-    where = f"line {spot.line} of {spot.file or lines.source_name}" if spot.line else f"PTX line {instruction.ptx_line}"
+    location = lines.source_location(instruction.location)
+    where = (
+        f"line {location.line} of {location.file or lines.source_name}"
+        if location.line
+        else f"PTX line {instruction.ptx_line}"
+    )
     return SourceError(
         f"{where}: {reason}: `{instruction.text}`. Leave it out of the simulated build, or run this kernel on a GPU"
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evokern.ptx.lines import NOWHERE, Spot
+from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.registers import RegisterFile
@@ -115,9 +115,13 @@ class Batch:
             (thread % block[0], thread // block[0] % block[1], thread // (block[0] * block[1])),
         )
 
-    def spot_of(self, number: int) -> Spot:
+    def source_location(self, number: int) -> SourceLocation:
         """Return the source line of an instruction of the program, with its file."""
-        return self.program.lines.spot(self.program.instructions[number].location) if number >= 0 else NOWHERE
+        return (
+            self.program.lines.source_location(self.program.instructions[number].location)
+            if number >= 0
+            else UNKNOWN_LOCATION
+        )
 
     def report(
         self,
@@ -136,8 +140,8 @@ class Batch:
         block, thread = self.coordinates(lane)
         text = self.program.instructions[number].text if number >= 0 else ""
         self._collectors[int(self.launch[lane])].add(
-            kind, self.spot_of(number), text, block=block, thread=thread, address=address, allocation=allocation,
-            offset=offset, other=self.spot_of(other), count=count, detail=detail,
+            kind, self.source_location(number), text, block=block, thread=thread, address=address,
+            allocation=allocation, offset=offset, other=self.source_location(other), count=count, detail=detail,
         )  # fmt: skip
 
     def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:

@@ -81,7 +81,7 @@ class Tally:
     def counters(self, blocks: tuple[int, ...], launches: int, warps_per_block: int) -> Counters:
         """Return the frozen result."""
         program = self.program
-        spots = [program.lines.spot(item.location) for item in program.instructions]
+        locations = [program.lines.source_location(item.location) for item in program.instructions]
         pairs = list(zip(program.instructions, program.operations, strict=True))
         pipes = tuple(pipe_of(item, operation) for item, operation in pairs)
         issued = self.arrays["warp_instructions"]
@@ -104,9 +104,9 @@ class Tally:
             launches=launches,
             warps_per_block=warps_per_block,
             instructions=tuple(item.text for item in program.instructions),
-            lines=np.array([spot.line for spot in spots], np.int64),
-            files=tuple(spot.file for spot in spots),
-            called_from=tuple(spot.called_from for spot in spots),
+            lines=np.array([location.line for location in locations], np.int64),
+            files=tuple(location.file for location in locations),
+            called_from=tuple(location.called_from for location in locations),
             pipes=pipes,
             barriers=barriers,
             mma={name: value for name, value in mma.items() if value[0]},

@@ -177,14 +177,14 @@ def _bind_loads(
         active = batch.active
         if plain and active.all:
             base = pointers.take(places, 0)
-            part = shared.part(active, base)
+            leaders = shared.leader_lanes(active, base)
             where = base.astype(np.int64) + offsets
-            few = where[:, part.chosen]
+            few = where[:, leaders.chosen]
             sound = (
                 lowest_bits(few) & (width - 1) == 0 and int(few.min()) >= 0 and int(few.max()) <= shared.size - width
             )
             index = (where + shared.base) >> shift
-            if sound and (shared.shadow is None or shared.shadow.read_together(index, width, tags, part)):
+            if sound and (shared.shadow is None or shared.shadow.read_group(index, width, tags, leaders)):
                 if events is not None:
                     for place, number in enumerate(numbers):
                         events.shared(number, active, index[place], width)

@@ -24,13 +24,13 @@ from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.operations.control import bind_control
 from evokern.simt.operations.table import binding_of
-from evokern.simt.reconvergence import Gates
+from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
 from evokern.simt.sanitizer.findings import Collector
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
-from evokern.simt.sanitizer.hang import Endless
-from evokern.simt.sanitizer.mbarriers import BarrierObjects
+from evokern.simt.sanitizer.hang import HangDetector
+from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
 from evokern.simt.settings import Bound, Geometry, Options
@@ -84,7 +84,7 @@ class Machine:
         schedule = self._schedule = Schedule(batch)
         shared = SharedSpace(batch, dynamic_shared)
         globals_ = GlobalSpace(batch, memory, global_shadow)
-        proxies = ProxyFences(batch, shared.shadow)
+        proxy_fences = ProxyFences(batch, shared.shadow)
         self.state = MachineState(
             batch=batch,
             schedule=schedule,
@@ -98,13 +98,13 @@ class Machine:
             globals=globals_,
             barriers=Barriers(batch, schedule, shared.shadow),
             copies=AsyncCopies(batch, shared, globals_),
-            products=WarpgroupProducts(batch, shared, proxies),
-            proxies=proxies,
-            objects=BarrierObjects(batch, shared),
+            products=WarpgroupProducts(batch, shared, proxy_fences),
+            proxy_fences=proxy_fences,
+            mbarriers=Mbarriers(batch, shared),
             events=EventCounter(batch, tally, self.bound) if tally is not None else None,
         )
-        self._gates = Gates(batch, schedule, self.state.barriers)
-        self._endless = Endless(self.state, self._gates)
+        self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
+        self._hang_detector = HangDetector(self.state, self._reconvergence)
         self._effects: dict[int, Action] = {}
 
     # ---- binding
@@ -116,11 +116,11 @@ class Machine:
         steps: list[Action] = []
         stop = segment.stop - (1 if segment.control else 0)
         base = segment.base
-        look = self.state.products.registers.look
+        checks_before = self.state.products.hazards.checks_before
         for item in self._program.plan(segment, GROUP_ELEMENTS // self._batch.lanes):
-            if self.state.products.registers.watched:
+            if self.state.products.hazards.watched:
                 for position in (item,) if isinstance(item, int) else item:
-                    steps += look(base + position)
+                    steps += checks_before(base + position)
             if isinstance(item, int):
                 steps.append(self._bind_one(binder, segment.routine, base + item, masked))
             else:
@@ -172,8 +172,8 @@ class Machine:
             blocks: (launch, linear block id), as many as the geometry has blocks.
         """
         self.state.load(blocks)
-        self._gates.load()
-        self._endless.load()
+        self._reconvergence.load()
+        self._hang_detector.load()
 
     def run(self) -> None:
         """Run the loaded blocks to their end.
@@ -181,7 +181,7 @@ class Machine:
         Raises:
             Stopped: the launch ended early; the finding says why.
         """
-        batch, schedule, gates = self._batch, self._schedule, self._gates
+        batch, schedule, reconvergence = self._batch, self._schedule, self._reconvergence
         first = self._program.routine_of[self._program.entry.name].first_segment
         everyone = Active(batch.live.copy(), batch.live_count, batch.live_count)
         schedule.push(schedule.key(0, first), everyone)
@@ -189,14 +189,19 @@ class Machine:
             while True:
                 if schedule.groups:
                     self._execute(*schedule.pop())
-                elif not gates.retry() and not gates.force():
+                elif not reconvergence.retry() and not reconvergence.force():
                     break
         self.state.barriers.report_stuck()
         self.state.copies.finish()
         self.state.products.finish()
 
     def _execute(self, key: int, active: Active, burst: int) -> None:
-        batch, schedule, gates, endless = self._batch, self._schedule, self._gates, self._endless
+        batch, schedule, reconvergence, hang_detector = (
+            self._batch,
+            self._schedule,
+            self._reconvergence,
+            self._hang_detector,
+        )
         barriers, events, groups = self.state.barriers, self.state.events, schedule.groups
         level = key // schedule.segments
         base = level * schedule.segments
@@ -204,8 +209,8 @@ class Machine:
         index = key - base
         while True:
             bound = self.bound[index]
-            if bound.segment.gate:
-                passed = gates.enter(bound.segment, base + index, active)
+            if bound.segment.reconverges:
+                passed = reconvergence.enter(bound.segment, base + index, active)
                 if passed is None:
                     return
                 active = passed
@@ -218,10 +223,10 @@ class Machine:
             if not active.all and active.count != 32 * warps:
                 bound.partial += self._partial(active)
             schedule.issued += bound.size * (warps if warps > LEAST_WARPS else LEAST_WARPS)
-            if schedule.issued > endless.look_at:
-                endless.look(bound.segment, base + index, active, burst)
+            if schedule.issued > hang_detector.check_at:
+                hang_detector.check(bound.segment, base + index, active, burst)
             schedule.clock += 50 if bound.polls else 1
-            if (barriers.pending or gates.parked) and not bound.leaves:
+            if (barriers.pending or reconvergence.parked) and not bound.leaves:
                 barriers.note_work(active)
             if active.full:
                 steps = bound.full

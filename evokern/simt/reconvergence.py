@@ -16,7 +16,7 @@ from evokern.simt.sanitizer.barriers import Barriers
 from evokern.simt.schedule import Schedule
 
 
-class Gates:
+class Reconvergence:
     """The parked lanes of a batch."""
 
     def __init__(self, batch: Batch, schedule: Schedule, barriers: Barriers) -> None:
@@ -47,7 +47,7 @@ class Gates:
         if not missing.any():
             gone = need & ballot(self._batch.exists & self._barriers.busy) & ~live
             if retried and gone.any():
-                self._tell(segment, active.mask & np.repeat(gone != 0, 32))
+                self._report(segment, active.mask & np.repeat(gone != 0, 32))
             return active
         waits = active.mask & np.repeat(missing != 0, 32)
         count = int(np.count_nonzero(waits))
@@ -93,12 +93,12 @@ class Gates:
             return False
         key = min(self.parked)
         active = self.parked.pop(key)
-        self._tell(self._batch.program.segments[key % self._schedule.segments], active.mask)
+        self._report(self._batch.program.segments[key % self._schedule.segments], active.mask)
         self.forced.add(key)
         self._schedule.push(key, active)
         return True
 
-    def _tell(self, segment: Segment, mask: Array) -> None:
+    def _report(self, segment: Segment, mask: Array) -> None:
         number = segment.base
         instruction = self._batch.program.instructions[number]
         kind = (

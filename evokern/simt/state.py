@@ -13,7 +13,7 @@ from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import LocalSpace, ParamSpace, SharedSpace
 from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
-from evokern.simt.sanitizer.mbarriers import BarrierObjects
+from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.schedule import CallStack, Schedule
 from evokern.simt.specials import Specials
@@ -50,10 +50,10 @@ class MachineState:
     """Asynchronous copies under way."""
     products: WarpgroupProducts
     """Products of warpgroups under way."""
-    proxies: ProxyFences
+    proxy_fences: ProxyFences
     """Fences between proxies."""
-    objects: BarrierObjects
-    """Barrier objects in shared memory."""
+    mbarriers: Mbarriers
+    """Mbarriers in shared memory."""
     events: EventCounter | None
     """Counts what lanes do; None where nobody wants to know."""
 
@@ -70,7 +70,7 @@ class MachineState:
         self.barriers.load()
         self.copies.load()
         self.products.load()
-        self.proxies.load()
-        self.objects.load()
+        self.proxy_fences.load()
+        self.mbarriers.load()
         if self.events is not None:
             self.events.load()

@@ -19,7 +19,7 @@ from evokern.simt.matrix.descriptors import PIECE
 from evokern.simt.matrix.wgmma import WARPS
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
-from evokern.simt.sanitizer.wgmma_hazards import RegistersInFlight
+from evokern.simt.sanitizer.wgmma_hazards import WgmmaHazards
 
 
 @dataclass(slots=True, eq=False)
@@ -41,13 +41,13 @@ class _Product:
 class WarpgroupProducts:
     """Products whose group was not waited for, and how many groups each lane has committed."""
 
-    def __init__(self, batch: Batch, shared: SharedSpace, proxies: ProxyFences) -> None:
-        self._batch, self._shared, self._proxies = batch, shared, proxies
+    def __init__(self, batch: Batch, shared: SharedSpace, proxy_fences: ProxyFences) -> None:
+        self._batch, self._shared, self._proxy_fences = batch, shared, proxy_fences
         self.pending: list[_Product] = []
         self.committed = np.zeros(batch.lanes, np.int64)
         self.issued = np.zeros(batch.lanes // 32, np.int64)
         self.last = -1
-        self.registers = RegistersInFlight(batch)
+        self.hazards = WgmmaHazards(batch)
 
     def load(self) -> None:
         """New blocks."""
@@ -55,7 +55,7 @@ class WarpgroupProducts:
         self.committed.fill(0)
         self.issued.fill(0)
         self.last = -1
-        self.registers.load()
+        self.hazards.load()
 
     def issue(self, active: Active, own: Sequence[Array], common: Sequence[Array], number: int, unit: int) -> None:
         """Check and record what a product reads.
@@ -75,20 +75,20 @@ class WarpgroupProducts:
         shadow = self._shared.shadow
         reads: list[tuple[Array, bool]] = []
         for place, address in enumerate((*own, *common)):
-            sound, index, part = self._shared.locate(active, address, 0, PIECE, number)
+            sound, index, leaders = self._shared.locate(active, address, 0, PIECE, number)
             if sound is not active or shadow is None:
                 continue  # what lies outside has been told, and ends the launch
-            shadow.read(active, index, PIECE, number, part)
-            self._proxies.check(active, index, PIECE, number, part)
+            shadow.read(active, index, PIECE, number, leaders)
+            self._proxy_fences.check(active, index, PIECE, number, leaders)
             reads.append((index, False))
             if place >= len(own) and unit == 32 * WARPS:
                 turned = np.roll(index.reshape(-1, unit), unit // 2, axis=1).reshape(-1)
-                shadow.read(active, turned, PIECE, number, shadow.twins.part(active, None))
+                shadow.read(active, turned, PIECE, number, shadow.block_classes.leader_lanes(active, None))
                 reads.append((turned, True))
         if shadow is not None:
             shadow.met(active)
             group = self.committed[active.lanes]
-            self.registers.issue(number, active, group)
+            self.hazards.issue(number, active, group)
             self.pending.append(_Product(active, tuple(reads), group, number, shadow.now))
 
     def commit(self, active: Active) -> None:
@@ -100,7 +100,7 @@ class WarpgroupProducts:
         if not self.pending:
             return
         limit = np.where(active.mask, self.committed - most, -1)
-        self.registers.finished = np.maximum(self.registers.finished, limit)
+        self.hazards.finished = np.maximum(self.hazards.finished, limit)
         kept = []
         for product in self.pending:
             ready = product.group < limit[product.active.lanes]

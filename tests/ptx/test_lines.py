@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evokern.ptx.lines import NOWHERE, LineTable, Spot
+from evokern.ptx.lines import UNKNOWN_LOCATION, LineTable, SourceLocation
 
 
 def _table(*headers: str) -> LineTable:
@@ -15,17 +15,17 @@ def test_a_line_in_a_foreign_header_stands_for_its_call() -> None:
     """Code inlined from CUDA's own headers counts as the user's line that called it."""
     table = _table()
     table.add(1, 7, 3, None)
-    assert Spot(7) == table.spot(table.add(3, 900, 1, (1, 7, 3)))
+    assert SourceLocation(7) == table.source_location(table.add(3, 900, 1, (1, 7, 3)))
 
 
 def test_own_headers_are_named_where_they_are_known() -> None:
     """A header of the user's has its own line; where nobody names it as such, the call's line stands for it."""
-    for headers, expected in ((("reduce/warp.cuh",), Spot(4, "reduce/warp.cuh")), ((), Spot(7))):
+    for headers, expected in ((("reduce/warp.cuh",), SourceLocation(4, "reduce/warp.cuh")), ((), SourceLocation(7))):
         table = _table(*headers)
         table.add(1, 7, 3, None)
         place = table.add(2, 4, 1, (1, 7, 3))
-        assert expected == table.spot(place)
-        assert (("", 7),) == table.spot(place).called_from or not headers
+        assert expected == table.source_location(place)
+        assert (("", 7),) == table.source_location(place).called_from or not headers
 
 
 def test_calls_are_followed_through_the_latest_place() -> None:
@@ -35,7 +35,7 @@ def test_calls_are_followed_through_the_latest_place() -> None:
     for call in (7, 9):
         table.add(1, call, 3, None)
         table.add(2, 4, 1, (1, call, 3))
-        found.append(table.spot(table.add(3, 900, 1, (2, 4, 1))).called_from)
+        found.append(table.source_location(table.add(3, 900, 1, (2, 4, 1))).called_from)
     assert [(("", 7),), (("", 9),)] == found
 
 
@@ -49,5 +49,5 @@ def test_line_nought_stays_with_the_line_before() -> None:
 def test_what_no_file_of_the_users_explains_is_nowhere() -> None:
     """An instruction without a place, or from a foreign file alone, has no line."""
     table = _table()
-    assert NOWHERE == table.spot(-1)
+    assert UNKNOWN_LOCATION == table.source_location(-1)
     assert 0 == table.line(table.add(3, 12, 1, None))

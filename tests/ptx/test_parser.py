@@ -139,7 +139,7 @@ def test_lines_of_inlined_code() -> None:
     text = module(body)
     text = simt.parse(f'{HEADER}.entry k()\n{{\n{body}\nret;\n}}\n.file 1 "/x/kernel.cu"\n.file 2 "/usr/cuda_fp16.h"\n')
     program = text.program("k")
-    assert [7, 7] == [program.lines.spot(item.location).line for item in program.instructions[:2]]
+    assert [7, 7] == [program.lines.source_location(item.location).line for item in program.instructions[:2]]
 
 
 def test_the_table_cites_the_isa() -> None:

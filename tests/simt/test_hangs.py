@@ -7,7 +7,7 @@ import pytest
 from simt_tools import module_of
 
 from evokern import simt
-from evokern.simt.sanitizer.hang import REPEATS, Endless
+from evokern.simt.sanitizer.hang import REPEATS, HangDetector
 
 LIMIT = 400_000
 
@@ -51,13 +51,13 @@ def _run(body: str, limit: int = LIMIT) -> simt.LaunchResult:
 def issued(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Issued instructions of each launch that was ended."""
     counts: list[int] = []
-    stop = Endless.stop_hung
+    stop = HangDetector.stop_hung
 
-    def noted(self: Endless, *args: object) -> None:
+    def noted(self: HangDetector, *args: object) -> None:
         counts.append(self.schedule.issued)
         stop(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Endless, "stop_hung", noted)
+    monkeypatch.setattr(HangDetector, "stop_hung", noted)
     return counts
 
 

@@ -149,7 +149,7 @@ class Predictor:
         timeline = Timeline(
             entry, latencies, counters.conflicts(), latencies.l2 if in_l2 else latencies.dram,
             holds(entry, counters, chip),
-            demands(entry, counters, chip, timemodel.crowd(launch.blocks, resident, chip)),
+            demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip)),
         )  # fmt: skip
         walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}

@@ -144,7 +144,7 @@ def _turned(fragment: Fragment) -> Fragment:
     return Fragment(fragment.kind, fragment.columns, fragment.rows)
 
 
-def _beside(first: Fragment, *, down: int = 0, right: int = 0) -> Fragment:
+def _concatenated(first: Fragment, *, down: int = 0, right: int = 0) -> Fragment:
     """Two equal fragments, the second one shifted: first its elements, then the other's."""
     rows = np.concatenate([first.rows, first.rows + down], axis=1)
     return Fragment(first.kind, rows, np.concatenate([first.columns, first.columns + right], axis=1))
@@ -176,17 +176,17 @@ def wmma_fragment(shape: Shape, operand: str, kind: str) -> Fragment:
     if operand in "cd":
         fragment = mma_fragment("c", kind, (min(m, 16), 8, k))
         if n == 16:
-            return _beside(fragment, right=8)
-        return _beside(fragment, down=16) if m == 32 else fragment
+            return _concatenated(fragment, right=8)
+        return _concatenated(fragment, down=16) if m == 32 else fragment
     if shape not in WMMA_SHAPES.get(kind, ()):
         raise InternalError(f"wmma m{m}n{n}k{k} has no factor of type .{kind}")
     fragment = mma_fragment(operand, kind, (min(m, 16), 8, k))
     if operand == "a" and m == 32:
-        fragment = _beside(fragment, down=16)
+        fragment = _concatenated(fragment, down=16)
     elif operand == "b" and n == 16:
-        fragment = _beside(fragment, right=8)
+        fragment = _concatenated(fragment, right=8)
     while kind == "f16" and fragment.elements < 16:
-        fragment = _beside(fragment)
+        fragment = _concatenated(fragment)
     return fragment
 
 

@@ -30,7 +30,7 @@ class Site:
         self.buffers: tuple[Buffer, ...] = ()
         """These allocations; empty where one access of a launch hit several."""
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Know nothing: the next access is looked at one lane at a time."""
         self.load, self.room, self.frozen, self.buffers = -1, -1, False, ()
 
@@ -84,7 +84,7 @@ class GlobalSpace:
         inside = where - self.starts[which]
         bad = (which < 0) | (inside > self.sizes[which] - width)
         if bad.any():
-            site.forget()
+            site.reset()
             outside(self._batch, active, where, bad, width, number, self._describe, base=GLOBAL_BASE)
             good = ~bad
             if not good.any():
@@ -107,7 +107,7 @@ class GlobalSpace:
         hit[launches] = which
         buffers = tuple(self.memory.buffers[number] for number in hit[hit >= 0])
         if not (hit[launches] == which).all() or (write and not all(buffer.writable for buffer in buffers)):
-            site.forget()
+            site.reset()
             return
         site.load, site.known, site.buffers = self.loads, hit, buffers
         site.low = np.where(hit < 0, 1 << 62, self.starts[hit])[self._batch.launch]

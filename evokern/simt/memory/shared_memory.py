@@ -9,7 +9,7 @@ import numpy as np
 from evokern.ptx.segments import Routine
 from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.block_classes import EVERYTHING, Part
+from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
@@ -65,7 +65,7 @@ class SharedSpace:
 
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int
-    ) -> tuple[Active | None, Array, Part]:
+    ) -> tuple[Active | None, Array, LeaderLanes]:
         """Check addresses and turn them into indices in units of the width.
 
         Args:
@@ -82,13 +82,13 @@ class SharedSpace:
         Raises:
             Stopped: a misaligned address, which ends a launch at once.
         """
-        part = self.part(active, address)
+        leaders = self.leader_lanes(active, address)
         where = address.astype(np.int64)
         if offset:
             where += offset
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
-        few = where[part.chosen]
+        few = where[leaders.chosen]
         if lowest_bits(few) & (width - 1):
             misaligned(self._batch, active, where, width, number, self._describe)
         if int(few.max()) > self.size - width or int(few.min()) < 0:
@@ -96,27 +96,31 @@ class SharedSpace:
             outside(self._batch, active, where, bad, width, number, self._describe)
             good = ~bad
             if not good.any():
-                return None, where, part
+                return None, where, leaders
             active = self._batch.restrict(active, good)
             where = where[good]
-            part = self.part(active, where)
+            leaders = self.leader_lanes(active, where)
         if not self.single:
             where += active.pick(self.base)
-        return active, where >> (width.bit_length() - 1), part
+        return active, where >> (width.bit_length() - 1), leaders
 
     def met(self, active: Active) -> None:
         """Note that lanes have met at a warp-synchronous instruction."""
         if self.shadow is not None and self.shadow.dirty:
             self.shadow.met(active)
 
-    def part(self, active: Active, address: Array) -> Part:
+    def leader_lanes(self, active: Active, address: Array) -> LeaderLanes:
         """Return the lanes that stand for all lanes of an access, given their addresses within the block.
 
         Args:
             active: lanes that access.
             address: one address, one per active lane, or several rows of them where all lanes are active.
         """
-        return Part(active, EVERYTHING) if self.shadow is None else self.shadow.twins.part(active, address)
+        return (
+            LeaderLanes(active, EVERYTHING)
+            if self.shadow is None
+            else self.shadow.block_classes.leader_lanes(active, address)
+        )
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
         name, offset = self.name_of(address)

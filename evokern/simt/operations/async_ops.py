@@ -105,7 +105,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         address = active.pick(target)
         if generic:
             address = widened(address) - np.uint64(SHARED_WINDOW)
-        sound, index, part = state.shared.locate(active, address, target_offset, width, number)
+        sound, index, leaders = state.shared.locate(active, address, target_offset, width, number)
         if sound is None:
             return
         if sound is not active:
@@ -113,7 +113,7 @@ def _copy(i: Instruction, b: Binder) -> Action:
         active, data, origin = gather(active)
         if state.events is not None:
             state.events.shared(number, active, index, width, copied=True)
-        state.copies.issue(active, index, data, width, number, origin, part)
+        state.copies.issue(active, index, data, width, number, origin, leaders)
 
     return run
 
@@ -136,7 +136,7 @@ def _mbarrier_arrive(i: Instruction, b: Binder) -> Action:
         active = active_of()
         state.copies.wait(active, None)
         if not increment:
-            state.objects.arrive(active, active.pick(row), offset, number, np.ones(active.count, np.int64))
+            state.mbarriers.arrive(active, active.pick(row), offset, number, np.ones(active.count, np.int64))
 
     return run
 
@@ -150,7 +150,7 @@ def fence(i: Instruction, b: Binder) -> Action:
     if i.has("proxy") and i.has("async"):
         if i.has("global"):
             return lambda: None
-        return lambda: state.proxies.fence(active_of())
+        return lambda: state.proxy_fences.fence(active_of())
     return lambda: state.globals.fence(active_of())
 
 

@@ -19,7 +19,7 @@ from evokern.simt.operations.memory_access import element_access
 from evokern.simt.operations.memory_ops import address_rows, space_of
 from evokern.simt.operations.spaces import SharedAccess, widened
 from evokern.simt.operations.table import operation
-from evokern.simt.operations.wmma_travel import count_moves, moves
+from evokern.simt.operations.wmma_moves import count_moves, moves
 
 _KINDS = ("f16", "bf16", "tf32", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2", "s4", "u4", "b1")
 _FACTOR = {"f16": 2, "bf16": 2, "s8": 1, "u8": 1, "tf32": 4, "f64": 8, "f32": 4, "s32": 4}

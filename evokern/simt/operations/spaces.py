@@ -103,11 +103,11 @@ class SharedAccess(AtomicAccess):
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
         """Read an element per lane."""
         width, number = self._width, self._number
-        sound, index, part = self._space.locate(active, address, offset, width, number)
+        sound, index, leaders = self._space.locate(active, address, offset, width, number)
         if sound is None:
             return None, index
         if self._shadow is not None and self._rules.races:
-            self._shadow.read(sound, index, width, number, part)
+            self._shadow.read(sound, index, width, number, leaders)
         if self._events is not None:
             self._events.shared(number, sound, index, width)
         return sound, self._space.view(width).take(index, mode="clip")
@@ -115,7 +115,7 @@ class SharedAccess(AtomicAccess):
     def store(self, active: Active, address: Array, offset: int, values: Values) -> Active | None:
         """Write an element per lane."""
         width, number = self._width, self._number
-        sound, index, part = self._space.locate(active, address, offset, width, number)
+        sound, index, leaders = self._space.locate(active, address, offset, width, number)
         if sound is None:
             return None
         raw = values(sound).view(RAW[width])
@@ -124,9 +124,9 @@ class SharedAccess(AtomicAccess):
         collide = False
         if self._shadow is not None:
             if self._rules.races:
-                collide = self._shadow.write(sound, index, width, number, part)
+                collide = self._shadow.write(sound, index, width, number, leaders)
             else:
-                self._shadow.settle(index, width, part)
+                self._shadow.settle(index, width, leaders)
         self._space.view(width)[index] = raw
         if collide and self._rules.collisions:
             self._report_lost(sound, index, raw)
@@ -135,11 +135,11 @@ class SharedAccess(AtomicAccess):
     def update(self, active: Active, address: Array, offset: int, change: Update) -> None:
         """Read and write an element per lane in one step."""
         width, number = self._width, self._number
-        sound, index, part = self._space.locate(active, address, offset, width, number)
+        sound, index, leaders = self._space.locate(active, address, offset, width, number)
         if sound is None:
             return
         if self._shadow is not None:
-            self._shadow.atomic(sound, index, width, number, part)
+            self._shadow.atomic(sound, index, width, number, leaders)
         if self._events is not None:
             self._events.shared(number, sound, index, width)
         change(sound, self._space.view(width), index)

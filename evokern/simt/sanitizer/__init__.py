@@ -1,1 +1,1 @@
-"""What is checked while a program runs: accesses, races, barriers, asynchronous copies and proxies."""
+"""What is checked while a program runs: accesses, races, barriers, asynchronous copies and proxy fences."""

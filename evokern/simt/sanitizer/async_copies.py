@@ -15,7 +15,7 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import SharedSpace
-from evokern.simt.sanitizer.block_classes import Part
+from evokern.simt.sanitizer.block_classes import LeaderLanes
 from evokern.simt.sanitizer.shared_shadow import IN_FLIGHT
 
 
@@ -57,12 +57,19 @@ class AsyncCopies:
         self.committed = 0
 
     def issue(
-        self, active: Active, index: Array, data: Array, width: int, number: int, source: Array | None, part: Part
+        self,
+        active: Active,
+        index: Array,
+        data: Array,
+        width: int,
+        number: int,
+        source: Array | None,
+        leaders: LeaderLanes,
     ) -> None:
-        """Record a copy: destination indices and data, one per active lane; ``part`` as `SharedSpace.locate` gives."""
+        """Record a copy: destination indices and data, one per active lane; ``leaders`` as of `SharedSpace.locate`."""
         group = self.committed if isinstance(self.committed, int) else self.committed[active.lanes]
         if self._shared.shadow is not None:
-            self._shared.shadow.write(active, index, width, number, part, stamp=IN_FLIGHT)
+            self._shared.shadow.write(active, index, width, number, leaders, stamp=IN_FLIGHT)
         self.pending.append(_Copy(active, active.lanes, index, data, width, group, number, source, self._global.writes))
 
     def commit(self, active: Active) -> None:

@@ -17,11 +17,11 @@ import numpy as np
 from evokern.simt.arrays import Active, Array
 
 EVERYTHING = slice(None)
-"""Positions of a part that leaves nothing out."""
+"""Positions of leader lanes that leave nothing out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LeaderLanes:
     """The lanes of an access that stand for all of its lanes."""
 
     active: Active
@@ -30,16 +30,16 @@ class Part:
     """Their positions among the access's lanes."""
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether no lane is left out."""
         return self.chosen is EVERYTHING
 
 
-class Twins:
+class BlockClasses:
     """Which blocks have done the same so far.
 
     Attributes:
-        together: whether any block stands for another one.
+        any_merged: whether any block stands for another one.
         leaders: the blocks that stand for their classes, ascending.
     """
 
@@ -62,15 +62,15 @@ class Twins:
 
     def _settle(self) -> None:
         self.leaders = np.unique(self._leader)
-        self.together = self.leaders.size < self.blocks
+        self.any_merged = self.leaders.size < self.blocks
         self._one = self.leaders.size == 1
         self._leading = np.repeat(self._leader == np.arange(self.blocks), self.width)
         self._first = slice(0, self.width) if self._one else np.flatnonzero(self._leading)
         everyone = Active(self._leading, self.leaders.size * self.width, self._leading.size)
-        self._of_all = Part(everyone, self._first)
-        self._last: tuple[Active, Part] | None = None
+        self._of_all = LeaderLanes(everyone, self._first)
+        self._last: tuple[Active, LeaderLanes] | None = None
 
-    def part(self, active: Active, address: Array | None) -> Part:
+    def leader_lanes(self, active: Active, address: Array | None) -> LeaderLanes:
         """Return the lanes that stand for all lanes of an access; blocks that differ from their leader part from it.
 
         Args:
@@ -78,19 +78,19 @@ class Twins:
             address: shared-space addresses, one per active lane, several rows of them or a single one; None where they
                 are known to agree.
         """
-        if not self.together:
-            return Part(active, EVERYTHING)
-        part = self._of_mask(active)
-        if part is None or (address is not None and address.size > 1 and not self._agree(active, address)):
+        if not self.any_merged:
+            return LeaderLanes(active, EVERYTHING)
+        leaders = self._of_mask(active)
+        if leaders is None or (address is not None and address.size > 1 and not self._agree(active, address)):
             self._divide(active, address)
-            return self.part(active, None)
-        return part
+            return self.leader_lanes(active, None)
+        return leaders
 
-    def spread(self) -> None:
+    def split_all(self) -> None:
         """Let every block stand for itself from now on."""
         self._regroup(np.arange(self.blocks))
 
-    def _of_mask(self, active: Active) -> Part | None:
+    def _of_mask(self, active: Active) -> LeaderLanes | None:
         """Return the leaders' lanes, None when the active lanes of a block are not those of its leader."""
         if active.all:
             return self._of_all
@@ -107,9 +107,9 @@ class Twins:
         else:
             chosen = np.flatnonzero(self._leading[active.lanes])
             count = chosen.size
-        part = Part(Active(mask, count, mask.size), chosen)
-        self._last = active, part
-        return part
+        leaders = LeaderLanes(Active(mask, count, mask.size), chosen)
+        self._last = active, leaders
+        return leaders
 
     def _agree(self, active: Active, address: Array) -> bool:
         """Say whether addresses are those of the leaders, where the masks are."""

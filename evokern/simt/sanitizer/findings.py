@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.ptx.lines import NOWHERE, Spot
+from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 
 FINDING_LIMIT = 64
 """Most groups that one launch reports."""
@@ -89,7 +89,7 @@ class Finding:
         return facts
 
 
-_Key = tuple[str, Spot | str, Spot]
+_Key = tuple[str, SourceLocation | str, SourceLocation]
 """Kind, place (the instruction where no line is known), place of the other party."""
 
 
@@ -103,15 +103,15 @@ class Collector:
         self.fatal_key: _Key | None = None
         self.dropped = 0
 
-    def text(self, spot: Spot) -> str:
+    def text(self, location: SourceLocation) -> str:
         """Return the text of a source line, stripped."""
-        lines = self._lines.get(spot.file, ())
-        return lines[spot.line - 1].strip() if 0 < spot.line <= len(lines) else ""
+        lines = self._lines.get(location.file, ())
+        return lines[location.line - 1].strip() if 0 < location.line <= len(lines) else ""
 
     def add(
         self,
         kind: str,
-        at: Spot,
+        at: SourceLocation,
         instruction: str,
         *,
         block: tuple[int, int, int] = (0, 0, 0),
@@ -119,7 +119,7 @@ class Collector:
         address: int = 0,
         allocation: str = "",
         offset: int = 0,
-        other: Spot = NOWHERE,
+        other: SourceLocation = UNKNOWN_LOCATION,
         count: int = 1,
         detail: str = "",
     ) -> None:

@@ -31,10 +31,10 @@ class GlobalShadow:
     def __init__(self, program: PtxProgram, memory: Memory, launches: int, blocks: int) -> None:
         self.memory = memory
         self.blocks = blocks
-        self.grain = program.global_grain
+        self.granularity = program.global_granularity
         self.ordered = program.orders_blocks
         self.size = memory.arena.size
-        words = self.size // self.grain
+        words = self.size // self.granularity
         self.writer = np.zeros(words, np.uint64)
         self.readers = (np.zeros(words, np.uint64), np.zeros(words, np.uint64))
         self._views: dict[tuple[int, int], Array] = {}
@@ -46,7 +46,7 @@ class GlobalShadow:
         self.acquired: dict[tuple[int, int], Array] = {}
 
     def _view(self, which: int, width: int) -> tuple[Array, int]:
-        count = max(width // self.grain, 1)
+        count = max(width // self.granularity, 1)
         view = self._views.get((which, count))
         if view is None:
             array = (self.writer, *self.readers)[which]
@@ -61,7 +61,7 @@ class GlobalShadow:
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, *, initialised: bool
     ) -> None:
         """Check reads against writes of other blocks, and against there being none; record them."""
-        element = index if width >= self.grain else index * width // self.grain
+        element = index if width >= self.granularity else index * width // self.granularity
         view, count = self._view(0, width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
         if seen.any():
@@ -86,7 +86,7 @@ class GlobalShadow:
         atomic: bool = False,
     ) -> None:
         """Check writes against accesses of other blocks; record them. Writing what is there already is no race."""
-        element = index if width >= self.grain else index * width // self.grain
+        element = index if width >= self.granularity else index * width // self.granularity
         for which in (0, 1, 2) if self.reads else (0,):
             view, count = self._view(which, width)
             seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -127,7 +127,7 @@ class GlobalShadow:
         race = (mine[winner] != mine) & (raw[winner] != raw).any(1)
         if race.any():
             lane = int(np.flatnonzero(race)[0])
-            at = int(element[lane]) * count * self.grain
+            at = int(element[lane]) * count * self.granularity
             buffer = self.memory.find(at)
             other = int(BLOCK.of(mine[winner[lane : lane + 1]])[0]) - 1
             batch.report(
@@ -181,7 +181,7 @@ class GlobalShadow:
         numbers = NUMBER.of(keys)
         first = int(numbers[0])
         group = numbers == first
-        at = (int(element[row[0]]) * count + int(part[0])) * self.grain
+        at = (int(element[row[0]]) * count + int(part[0])) * self.granularity
         buffer = self.memory.find(at)
         batch.report(
             "global_race",
@@ -200,7 +200,7 @@ class GlobalShadow:
         if not empty.any():
             return
         lanes = active.lanes[empty]
-        places = element[empty] * count * self.grain
+        places = element[empty] * count * self.granularity
         for buffer in self.memory.buffers:
             if not buffer.initialised:
                 inside = (places >= buffer.offset) & (places < buffer.offset + buffer.size)

@@ -14,7 +14,7 @@ import numpy as np
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Active, Array
-from evokern.simt.reconvergence import Gates
+from evokern.simt.reconvergence import Reconvergence
 from evokern.simt.state import MachineState
 
 REPEATS = "the state repeats: this loop never ends"
@@ -23,25 +23,30 @@ PARTS = 8
 """Parts of the limit: in the first nothing is watched, in each other one state."""
 STATE_BYTES = 64 << 20
 """Most bytes of a state that is kept; with more, only the limit ends a loop."""
-LOOKS = 4096
+LANE_COMPARISONS = 4096
 """Comparisons of one lane's registers in a part, which tell nearly every loop that goes on: about 20 ms."""
-FIRST_ASKED = 100_000
+FIRST_ENOUGH_CHECK = 100_000
 """Warp instructions of a batch after which the caller is first asked whether it has seen enough; then at each half more
 again."""
-COMPARISONS = 64
+STATE_COMPARISONS = 64
 """Comparisons of the whole state in a part."""
 
 
-class Endless:
+class HangDetector:
     """Watches one batch.
 
     Attributes:
         schedule: lanes that wait to run, and what was issued.
-        look_at: instructions issued beyond which `look` has to be called before each segment.
+        check_at: instructions issued beyond which `check` has to be called before each segment.
     """
 
-    def __init__(self, state: MachineState, gates: Gates) -> None:
-        self._machine, self._batch, self.schedule, self._gates = state, state.batch, state.schedule, gates
+    def __init__(self, state: MachineState, reconvergence: Reconvergence) -> None:
+        self._machine, self._batch, self.schedule, self._reconvergence = (
+            state,
+            state.batch,
+            state.schedule,
+            reconvergence,
+        )
         self._options = state.batch.options
         self.load()
 
@@ -49,15 +54,15 @@ class Endless:
         """New blocks."""
         self._part = self._options.instruction_limit // PARTS or 1
         self._next = self._part
-        self._looks = self._comparisons = 0
-        self._short: tuple[Any, ...] = ()
-        self._lane: list[Array] = []
-        self._state: list[Array] = []
-        self._ask = FIRST_ASKED if self._options.enough else 1 << 62
-        self.look_at = min(self._next, self._ask)
+        self._lane_comparisons = self._state_comparisons = 0
+        self._kept_waits: tuple[Any, ...] = ()
+        self._kept_lane: list[Array] = []
+        self._kept_state: list[Array] = []
+        self._ask = FIRST_ENOUGH_CHECK if self._options.enough else 1 << 62
+        self.check_at = min(self._next, self._ask)
 
-    def look(self, segment: Segment, key: int, active: Active, burst: int) -> None:
-        """Look at the state before a segment runs; called for each one once `look_at` is passed.
+    def check(self, segment: Segment, key: int, active: Active, burst: int) -> None:
+        """Check the state before a segment runs; called for each one once `check_at` is passed.
 
         Args:
             segment: the segment.
@@ -73,14 +78,16 @@ class Endless:
             self._ask = issued * 3 // 2
             if self._options.enough is not None and self._options.enough():
                 self._batch.stop()
-            self._rest()
+            self._set_next_check()
         limit = self._options.instruction_limit
         if issued > limit:
             self.stop_hung(segment, f"{limit} warp instructions were issued without an end: raise the limit for more")
         if issued > self._next:
             self._keep(key, active, burst)
-        elif self._looks and self._repeats(key, active, burst):
-            self.stop_hung(segment, REPEATS + (", unless a block outside this batch ends it" * self._others(active)))
+        elif self._lane_comparisons and self._repeats(key, active, burst):
+            self.stop_hung(
+                segment, REPEATS + (", unless a block outside this batch ends it" * self._has_other_batches(active))
+            )
 
     def stop_hung(self, segment: Segment, detail: str) -> None:
         """End a launch that does not end by itself."""
@@ -88,7 +95,7 @@ class Endless:
         self._batch.report("instruction_limit", segment.base, lane, detail=detail)
         self._batch.stop()
 
-    def _others(self, active: Active) -> bool:
+    def _has_other_batches(self, active: Active) -> bool:
         """Say whether blocks of the launch run in another batch, or not at all."""
         launch, geometry = self._batch.launch, self._batch.geometry
         here = int(np.count_nonzero(launch == launch[active.lanes[0]])) // geometry.width
@@ -96,36 +103,38 @@ class Endless:
 
     def _keep(self, key: int, active: Active, burst: int) -> None:
         self._next = self.schedule.issued + self._part
-        self._state = self._contents()
-        self._looks = LOOKS if sum(array.nbytes for array in self._state) <= STATE_BYTES else 0
-        self._comparisons = COMPARISONS
-        if self._looks:
-            self._state = [array.copy() for array in self._state]
-            self._lane = [column.copy() for column in self._column(active)]
-            self._short = self._waits(key, active, burst)
-        self._rest()
+        self._kept_state = self._contents()
+        self._lane_comparisons = (
+            LANE_COMPARISONS if sum(array.nbytes for array in self._kept_state) <= STATE_BYTES else 0
+        )
+        self._state_comparisons = STATE_COMPARISONS
+        if self._lane_comparisons:
+            self._kept_state = [array.copy() for array in self._kept_state]
+            self._kept_lane = [column.copy() for column in self._column(active)]
+            self._kept_waits = self._waits(key, active, burst)
+        self._set_next_check()
 
     def _repeats(self, key: int, active: Active, burst: int) -> bool:
-        if (key, burst, active.count) != self._short[:3]:
+        if (key, burst, active.count) != self._kept_waits[:3]:
             return False
-        self._looks -= 1
+        self._lane_comparisons -= 1
         same = False
-        if all(map(np.array_equal, self._lane, self._column(active))):
-            self._comparisons -= 1
+        if all(map(np.array_equal, self._kept_lane, self._column(active))):
+            self._state_comparisons -= 1
             contents = self._contents()
             same = (
-                len(contents) == len(self._state)
-                and all(map(np.array_equal, self._state, contents))
-                and self._waits(key, active, burst) == self._short
+                len(contents) == len(self._kept_state)
+                and all(map(np.array_equal, self._kept_state, contents))
+                and self._waits(key, active, burst) == self._kept_waits
             )
-        self._rest()
+        self._set_next_check()
         return same
 
-    def _rest(self) -> None:
-        """Stop looking until the next part, or go on at once."""
-        if not self._comparisons:
-            self._looks = 0
-        self.look_at = 0 if self._looks else min(self._next, self._ask, self._options.instruction_limit)
+    def _set_next_check(self) -> None:
+        """Stop comparing until the next part, or go on at once."""
+        if not self._state_comparisons:
+            self._lane_comparisons = 0
+        self.check_at = 0 if self._lane_comparisons else min(self._next, self._ask, self._options.instruction_limit)
 
     def _column(self, active: Active) -> list[Array]:
         lane = int(active.lanes[0])
@@ -140,7 +149,7 @@ class Endless:
 
     def _waits(self, key: int, active: Active, burst: int) -> tuple[Any, ...]:
         """Return who is where: running, waiting for a turn (and how long), parked, at barriers, copying."""
-        schedule, gates, state = self.schedule, self._gates, self._machine
+        schedule, reconvergence, state = self.schedule, self._reconvergence, self._machine
         clock, copies = schedule.clock, state.copies
         committed = copies.committed if isinstance(copies.committed, int) else copies.committed.tobytes()
         return (
@@ -151,10 +160,10 @@ class Endless:
             state.specials.reads,
             {waiting: group.mask.tobytes() for waiting, group in schedule.groups.items()},
             {waiting: clock - since for waiting, since in schedule.waiting_since.items()},
-            {waiting: group.mask.tobytes() for waiting, group in gates.parked.items()},
-            frozenset(gates.forced),
+            {waiting: group.mask.tobytes() for waiting, group in reconvergence.parked.items()},
+            frozenset(reconvergence.forced),
             state.barriers.state(),
-            state.objects.state(),
+            state.mbarriers.state(),
             committed,
             tuple(map(id, copies.pending)),
         )

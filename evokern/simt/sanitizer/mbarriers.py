@@ -1,8 +1,8 @@
-"""Barrier objects in shared memory: ``mbarrier`` (PTX ISA 9.7.13.15).
+"""Mbarriers, barrier objects in shared memory: ``mbarrier`` (PTX ISA 9.7.13.15).
 
 An object counts arrivals; when as many have come as it expects, and all announced bytes have arrived, its phase ends
-and the next begins. The objects are kept beside shared memory, by address; what the 8 bytes hold is opaque to programs
-anyway.
+and the next begins. The objects are kept apart from shared memory, by address; what the 8 bytes hold is opaque to
+programs anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evokern.simt.memory.shared_memory import SharedSpace
 
 
 @dataclass(slots=True)
-class _Object:
+class _Mbarrier:
     """State of one barrier object."""
 
     expected: int
@@ -36,25 +36,25 @@ class _Object:
             self.bytes = 0
 
 
-class BarrierObjects:
-    """All barrier objects of a batch."""
+class Mbarriers:
+    """All mbarriers of a batch."""
 
     def __init__(self, batch: Batch, shared: SharedSpace) -> None:
         self._batch, self._shared = batch, shared
-        self._objects: dict[int, _Object] = {}
+        self._mbarriers: dict[int, _Mbarrier] = {}
 
     def load(self) -> None:
         """New blocks."""
-        self._objects.clear()
+        self._mbarriers.clear()
 
     def state(self) -> dict[int, tuple[int, ...]]:
         """Return every object's state by its place, for comparison."""
-        return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._objects.items()}
+        return {place: (one.expected, one.pending, one.phase, one.bytes) for place, one in self._mbarriers.items()}
 
     def _locate(self, active: Active, address: Array, offset: int, number: int) -> tuple[Active | None, Array]:
-        sound, index, part = self._shared.locate(active, address, offset, 8, number)
+        sound, index, leaders = self._shared.locate(active, address, offset, 8, number)
         if sound is not None and self._shared.shadow is not None:
-            self._shared.shadow.settle(index, 8, part)
+            self._shared.shadow.settle(index, 8, leaders)
         return sound, index
 
     def init(self, active: Active, address: Array, offset: int, number: int, counts: Array) -> None:
@@ -62,15 +62,15 @@ class BarrierObjects:
         sound, index = self._locate(active, address, offset, number)
         if sound is not None:
             for place, count in zip(index, np.broadcast_to(counts, index.shape), strict=True):
-                self._objects[int(place)] = _Object(int(count), int(count))
+                self._mbarriers[int(place)] = _Mbarrier(int(count), int(count))
 
-    def _of(self, place: int, lane: int, number: int) -> _Object:
-        known = self._objects.get(place)
+    def _of(self, place: int, lane: int, number: int) -> _Mbarrier:
+        known = self._mbarriers.get(place)
         if known is None:
             address, name, offset = self._shared.place_of(place * 8, lane)
             self._batch.report("uninitialised", number, lane, address=address, allocation=name, offset=offset,
                            detail="This barrier object was never initialised")  # fmt: skip
-            known = self._objects[place] = _Object(1, 1)
+            known = self._mbarriers[place] = _Mbarrier(1, 1)
         return known
 
     def arrive(

@@ -11,7 +11,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.block_classes import EVERYTHING, Part
+from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.shared_shadow import IN_FLIGHT, STAMP, THREAD, SharedShadow
 
 
@@ -37,13 +37,13 @@ class ProxyFences:
         if shadow is None:
             return
         shadow.tick()
-        shadow.twins.part(active, None)
+        shadow.block_classes.leader_lanes(active, None)
         self.own[active.mask] = shadow.now
         blocks, warps = self.seen.shape
         fencing = np.asarray(active.mask.reshape(blocks, warps, 32).any(2))
-        np.maximum(self.seen, np.where(fencing[:, :, None], shadow.known(), 0).max(1), out=self.seen)
+        np.maximum(self.seen, np.where(fencing[:, :, None], shadow.observed(), 0).max(1), out=self.seen)
 
-    def check(self, active: Active, index: Array, width: int, number: int, part: Part) -> None:
+    def check(self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes) -> None:
         """Report words that the asynchronous proxy reads and whose last write no fence followed.
 
         Args:
@@ -51,13 +51,13 @@ class ProxyFences:
             index: where, in units of ``width``, one per active lane.
             width: bytes of an access.
             number: the instruction.
-            part: the lanes that stand for all.
+            leaders: the lanes that stand for all.
         """
         shadow = self._shadow
         if shadow is None:
             return
-        few = part.active
-        keys, words = shadow.writers(index[part.chosen], width)
+        few = leaders.active
+        keys, words = shadow.writers(index[leaders.chosen], width)
         stamp, thread = STAMP.of(keys), THREAD.of(keys)
         block = (few.lanes // self._width)[:, None]
         late = (stamp >= self.own[block * self._width + thread]) & (stamp > 0) & (stamp < IN_FLIGHT)
@@ -66,10 +66,10 @@ class ProxyFences:
         late &= stamp >= self.seen[block, thread >> 5]
         if not late.any():
             return
-        if not part.whole:
-            shadow.twins.spread()
-            self.check(active, index, width, number, Part(active, EVERYTHING))
+        if not leaders.complete:
+            shadow.block_classes.split_all()
+            self.check(active, index, width, number, LeaderLanes(active, EVERYTHING))
             return
         lanes = np.repeat(few.lanes[:, None], late.shape[1], 1)[late]
         detail = f"The word was written by thread {int(thread[late][0])} of the same block"
-        shadow.tell("proxy_fence", number, lanes, words[late], keys[late], detail)
+        shadow.report("proxy_fence", number, lanes, words[late], keys[late], detail)

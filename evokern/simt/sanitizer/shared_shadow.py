@@ -19,7 +19,7 @@ import numpy as np
 from evokern.simt.arrays import RAW, Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.bit_fields import BitField
-from evokern.simt.sanitizer.block_classes import EVERYTHING, Part, Twins
+from evokern.simt.sanitizer.block_classes import EVERYTHING, BlockClasses, LeaderLanes
 
 STAMP = BitField(32, 32)
 """When an access happened."""
@@ -50,7 +50,7 @@ class SharedShadow:
 
     Attributes:
         now: current time stamp.
-        twins: which blocks share a shadow.
+        block_classes: which blocks share a shadow.
         clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which warp i has seen what warp j did.
         floor: per lane, the stamp (as part of a key) before which it has seen everything.
     """
@@ -65,8 +65,8 @@ class SharedShadow:
         """
         self._batch, self._place_of = batch, place_of
         geometry = batch.geometry
-        self.grain = batch.program.shared_grain
-        self.words = size // self.grain
+        self.granularity = batch.program.shared_granularity
+        self.words = size // self.granularity
         self.warps = geometry.width // 32
         self.blocks = geometry.blocks
         # Only the stretches of leading blocks are ever filled and read.
@@ -84,11 +84,11 @@ class SharedShadow:
         self.turn = 0
         self.now = 1
         self.dirty = False
-        self.twins = Twins(self.blocks, geometry.width, self._copy)
+        self.block_classes = BlockClasses(self.blocks, geometry.width, self._copy)
 
     def load(self) -> None:
         """Forget everything: new blocks."""
-        self.twins.load()
+        self.block_classes.load()
         first = self._stretch(0)
         self.writer[first] = NEVER
         for reader in self.readers:
@@ -109,7 +109,7 @@ class SharedShadow:
 
     def _view(self, which: int, width: int) -> tuple[Array, int]:
         """Return an array of keys as elements that cover one access, and how many keys each holds."""
-        count = max(width // self.grain, 1)
+        count = max(width // self.granularity, 1)
         view = self._views.get((which, count))
         if view is None:
             array = (self.writer, *self.readers)[which]
@@ -119,7 +119,7 @@ class SharedShadow:
 
     def _element(self, index: Array, width: int) -> Array:
         """Turn an index in units of the access width into one in units of the keys that cover it."""
-        return index if width >= self.grain else index * width // self.grain
+        return index if width >= self.granularity else index * width // self.granularity
 
     def keys(self, active: Active, number: int, count: int) -> Array:
         """Return the keys that an access leaves behind, one element per lane."""
@@ -135,7 +135,7 @@ class SharedShadow:
             seen = seen[:, :1]
         return None if self._ordered(part, seen, writes) else seen
 
-    def known(self) -> Array:
+    def observed(self) -> Array:
         """Return [blocks, warps, warps]: the stamp up to which each warp has seen what each did, itself included."""
         known = self.clocks.copy()
         warp = np.arange(self.warps)
@@ -146,7 +146,7 @@ class SharedShadow:
     def _ordered(self, part: Active, seen: Array, writes: bool) -> bool:
         """Say whether each key is the lane's own or older than what its warp has seen of the warp that left it."""
         if self._limits is None:
-            self._limits = STAMP.pack_all(self.known().astype(np.uint64))
+            self._limits = STAMP.pack_all(self.observed().astype(np.uint64))
         lanes = part.lanes
         thread = THREAD.alone(seen)
         place = (lanes >> 5)[:, None] * self.warps + (thread >> _WARP).view(np.int64)
@@ -159,7 +159,7 @@ class SharedShadow:
             late &= seen != NEVER
         return not late.any()
 
-    def read(self, active: Active, index: Array, width: int, number: int, part: Part) -> None:
+    def read(self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes) -> None:
         """Check and record reads.
 
         Args:
@@ -167,24 +167,24 @@ class SharedShadow:
             index: where, in units of ``width``, one per active lane.
             width: bytes of an access.
             number: the instruction.
-            part: the lanes that stand for all, as `SharedSpace.locate` gives them.
+            leaders: the lanes that stand for all, as `SharedSpace.locate` gives them.
         """
-        few = part.active
-        element = self._element(index[part.chosen], width)
+        few = leaders.active
+        element = self._element(index[leaders.chosen], width)
         view, count = self._view(0, width)
         seen = self._unsafe(few, view, element, count, writes=False)
-        if seen is not None and (found := self._look(few, seen, element, count, number, "read")):
-            if not part.whole:
-                self.twins.spread()
-                self.read(active, index, width, number, Part(active, EVERYTHING))
+        if seen is not None and (found := self._examine(few, seen, element, count, number, "read")):
+            if not leaders.complete:
+                self.block_classes.split_all()
+                self.read(active, index, width, number, LeaderLanes(active, EVERYTHING))
                 return
-            self._tell(found)
+            self._report_all(found)
         self._remember(few, element, width, number)
 
     def note_read(self, active: Active, index: Array, width: int, number: int) -> None:
         """Record reads that others have checked."""
-        part = self.twins.part(active, None)
-        self._remember(part.active, self._element(index[part.chosen], width), width, number)
+        leaders = self.block_classes.leader_lanes(active, None)
+        self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
     def _remember(self, few: Active, element: Array, width: int, number: int) -> None:
         self.dirty = True
@@ -196,23 +196,23 @@ class SharedShadow:
         else:
             target[element] = keys
 
-    def read_together(self, index: Array, width: int, tags: Array, part: Part) -> bool:
+    def read_group(self, index: Array, width: int, tags: Array, leaders: LeaderLanes) -> bool:
         """Check and record reads of several instructions by all lanes; False, with nothing recorded, unless all safe.
 
         Args:
             index: [instructions, lanes], in units of the width.
             width: bytes of an access.
             tags: [instructions, 1], the instructions where the keys have them.
-            part: the lanes that stand for all.
+            leaders: the lanes that stand for all.
         """
-        element = self._element(index[:, part.chosen], width)
+        element = self._element(index[:, leaders.chosen], width)
         view, count = self._view(0, width)
         seen = view.take(element, mode="clip")
         seen = seen.view(np.uint64).reshape(element.shape[0], -1, count)
-        if not (seen < (part.active.pick(self.floor)[:, None] if self._level is None else self._level)).all():
+        if not (seen < (leaders.active.pick(self.floor)[:, None] if self._level is None else self._level)).all():
             return False
         self.dirty = True
-        keys = part.active.pick(self.thread) + (np.uint64(STAMP.pack(self.now)) + tags)
+        keys = leaders.active.pick(self.thread) + (np.uint64(STAMP.pack(self.now)) + tags)
         if count > 1:
             keys = np.repeat(keys, count, axis=1).view(view.dtype)
         self.turn ^= 1
@@ -224,17 +224,17 @@ class SharedShadow:
         return True
 
     def write(
-        self, active: Active, index: Array, width: int, number: int, part: Part, *, stamp: int | None = None
+        self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, stamp: int | None = None
     ) -> bool:
         """Check and record writes; with ``stamp=IN_FLIGHT`` the words stay untouchable until `land`.
 
         Returns:
             Whether several lanes write to one place.
         """
-        few = part.active
-        element = self._element(index[part.chosen], width)
-        if self._refuses(few, element, width, number, part, ("write", "write after read", "write after read")):
-            return self.write(active, index, width, number, Part(active, EVERYTHING), stamp=stamp)
+        few = leaders.active
+        element = self._element(index[leaders.chosen], width)
+        if self._refuses(few, element, width, number, leaders, ("write", "write after read", "write after read")):
+            return self.write(active, index, width, number, LeaderLanes(active, EVERYTHING), stamp=stamp)
         self.dirty = True
         view, count = self._view(0, width)
         keys = self.keys(few, number, count)
@@ -244,12 +244,12 @@ class SharedShadow:
         view[element] = keys
         return bool((view.take(element, mode="clip").view(np.uint64) != raw).any())
 
-    def atomic(self, active: Active, index: Array, width: int, number: int, part: Part) -> None:
+    def atomic(self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes) -> None:
         """Check and record atomic updates, which never race with each other."""
-        few = part.active
-        element = self._element(index[part.chosen], width)
-        if self._refuses(few, element, width, number, part, ("atomic", "write after read", "write after read")):
-            self.atomic(active, index, width, number, Part(active, EVERYTHING))
+        few = leaders.active
+        element = self._element(index[leaders.chosen], width)
+        if self._refuses(few, element, width, number, leaders, ("atomic", "write after read", "write after read")):
+            self.atomic(active, index, width, number, LeaderLanes(active, EVERYTHING))
             return
         self.dirty = True
         view, count = self._view(0, width)
@@ -258,17 +258,17 @@ class SharedShadow:
         view[element] = keys
 
     def _refuses(
-        self, few: Active, element: Array, width: int, number: int, part: Part, acts: tuple[str, str, str]
+        self, few: Active, element: Array, width: int, number: int, leaders: LeaderLanes, acts: tuple[str, str, str]
     ) -> bool:
         """Check an access against the last writer and readers; True when it is to be made again by all blocks."""
         for which, act in enumerate(acts):
             view, count = self._view(which, width)
             seen = self._unsafe(few, view, element, count, writes=act != "atomic")
-            if seen is not None and (found := self._look(few, seen, element, count, number, act)):
-                if not part.whole:
-                    self.twins.spread()
+            if seen is not None and (found := self._examine(few, seen, element, count, number, act)):
+                if not leaders.complete:
+                    self.block_classes.split_all()
                     return True
-                self._tell(found)
+                self._report_all(found)
         return False
 
     def writers(self, index: Array, width: int) -> tuple[Array, Array]:
@@ -280,30 +280,30 @@ class SharedShadow:
 
     def read_until_now(self, active: Active, index: Array, width: int, number: int, since: int) -> None:
         """Check and record reads that began at the stamp ``since`` and end now: nobody may have written in between."""
-        part = self.twins.part(active, None)
-        keys, words = self.writers(index[part.chosen], width)
+        leaders = self.block_classes.leader_lanes(active, None)
+        keys, words = self.writers(index[leaders.chosen], width)
         late = (keys >= np.uint64(STAMP.pack(since))) & (keys < NEVER)
         if late.any():
-            if not part.whole:
-                self.twins.spread()
+            if not leaders.complete:
+                self.block_classes.split_all()
                 self.read_until_now(active, index, width, number, since)
                 return
-            lanes = np.repeat(part.active.lanes[:, None], late.shape[1], 1)[late]
+            lanes = np.repeat(leaders.active.lanes[:, None], late.shape[1], 1)[late]
             detail = "What it reads is overwritten before its group was waited for"
-            self.tell("async_not_waited", number, lanes, words[late], keys[late], detail)
-        self._remember(part.active, self._element(index[part.chosen], width), width, number)
+            self.report("async_not_waited", number, lanes, words[late], keys[late], detail)
+        self._remember(leaders.active, self._element(index[leaders.chosen], width), width, number)
 
     def land(self, active: Active, index: Array, width: int, number: int) -> None:
         """Record that asynchronous writes have arrived: from now on they are ordinary writes of their threads."""
-        part = self.twins.part(active, None)
+        leaders = self.block_classes.leader_lanes(active, None)
         view, count = self._view(0, width)
-        view[self._element(index[part.chosen], width)] = self.keys(part.active, number, count)
+        view[self._element(index[leaders.chosen], width)] = self.keys(leaders.active, number, count)
         self.dirty = True
 
-    def settle(self, index: Array, width: int, part: Part) -> None:
+    def settle(self, index: Array, width: int, leaders: LeaderLanes) -> None:
         """Mark words as written long ago: objects such as barriers, which have an order of their own."""
         view, count = self._view(0, width)
-        index = index[part.chosen]
+        index = index[leaders.chosen]
         view[self._element(index, width)] = np.zeros(index.size * count, np.uint64).view(view.dtype)
 
     # ---- order
@@ -326,7 +326,7 @@ class SharedShadow:
             self.clocks.fill(self.now)
             self._level_out()
             return
-        self.twins.part(Active(mask, int(np.count_nonzero(mask)), mask.size), None)
+        self.block_classes.leader_lanes(Active(mask, int(np.count_nonzero(mask)), mask.size), None)
         members = np.asarray(mask.reshape(self.blocks, self.warps, 32).any(2))
         if everyone:
             self.clocks[members] = self.now
@@ -339,7 +339,7 @@ class SharedShadow:
     def warp_barrier(self, active: Active) -> None:
         """Order everything before within the warps of the active lanes (bar.warp.sync)."""
         self.tick()
-        self.twins.part(active, None)
+        self.block_classes.leader_lanes(active, None)
         block, warp = np.nonzero(active.mask.reshape(self.blocks, self.warps, 32).any(2))
         self.clocks[block, warp, warp] = self.now
         self._refloor()
@@ -351,14 +351,14 @@ class SharedShadow:
         if active.all:
             self.collective.fill(self.now)
         else:
-            self.twins.part(active, None)
+            self.block_classes.leader_lanes(active, None)
             self.collective[active.mask] = self.now
         self._limits = None
 
     def acquire(self, active: Active) -> None:
         """Order everything before for the warps of the active lanes: they saw a barrier object complete."""
         self.tick()
-        self.twins.part(active, None)
+        self.block_classes.leader_lanes(active, None)
         self.clocks[active.mask.reshape(self.blocks, self.warps, 32).any(2)] = self.now
         self._refloor()
 
@@ -375,7 +375,7 @@ class SharedShadow:
 
     # ---- what the quick check did not clear
 
-    def _look(self, active: Active, seen: Array, element: Array, count: int, number: int, act: str) -> list[Found]:
+    def _examine(self, active: Active, seen: Array, element: Array, count: int, number: int, act: str) -> list[Found]:
         """Return what is wrong with an access that meets these keys."""
         found: list[Found] = []
         lanes = active.lanes
@@ -422,15 +422,15 @@ class SharedShadow:
             found.append(("shared_race", number, lane[race], word[race], other, detail))
         return found
 
-    def tell(self, kind: str, number: int, lanes: Array, words: Array, keys: Array, detail: str) -> None:
+    def report(self, kind: str, number: int, lanes: Array, words: Array, keys: Array, detail: str) -> None:
         """Report accesses that meet these keys."""
         other = int(NUMBER.of(keys[:1])[0])
-        self._tell([(kind, number, lanes, words, other, detail)])
+        self._report_all([(kind, number, lanes, words, other, detail)])
 
-    def _tell(self, found: list[Found]) -> None:
+    def _report_all(self, found: list[Found]) -> None:
         for kind, number, lanes, words, other, detail in found:
             lane = int(lanes[0])
-            address, name, offset = self._place_of(int(words[0]) * self.grain, lane)
+            address, name, offset = self._place_of(int(words[0]) * self.granularity, lane)
             self._batch.report(
                 kind, number, lane, count=int(np.unique(lanes).size), address=address, allocation=name, offset=offset,
                 other=other, detail=detail,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.ptx.program import PtxProgram
+from evokern.ptx.register_accesses import factors_of, is_product, sums_of
 from evokern.ptx.segments import Routine, Segment
 from evokern.ptx.syntax import Immediate, Instruction, Register, Symbol
-from evokern.ptx.touches import factors_of, is_product, sums_of
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.batch import Batch
 
@@ -84,7 +84,7 @@ class _Paths:
             if instruction.opcode == "wgmma" and not is_product(instruction):
                 state = _ordered(instruction, state)
                 continue
-            reads, writes = (self.mask(names) for names in self.program.touch(number))
+            reads, writes = (self.mask(names) for names in self.program.register_access_at(number))
             if not reads and not writes:
                 continue
             sums = factors = 0
@@ -156,7 +156,7 @@ class _Table:
     factors: Array
 
 
-class RegistersInFlight:
+class WgmmaHazards:
     """The groups that registers belong to, lane by lane, where somebody might touch them too early.
 
     Attributes:
@@ -193,7 +193,7 @@ class RegistersInFlight:
         for rows, names in ((table.sums, sums_of(instruction)), (table.factors, factors_of(instruction))):
             rows[np.array([table.bit[name] for name in names], np.int64)[:, None], active.lanes] = group
 
-    def look(self, number: int) -> list[Action]:
+    def checks_before(self, number: int) -> list[Action]:
         """Return what is to be done before an instruction runs: nothing, for nearly all."""
         watch = self.watched.get(number)
         if watch is None:

@@ -29,7 +29,7 @@ UNGROUPED = -1
 """Groups that a wait keeps in flight which waits for copies outside any group too."""
 WARPGROUP = 4
 """Warps of a warpgroup."""
-TOGETHER = 32
+SIMULTANEOUS = 32
 """Clocks within which warps that come to the same instructions are served together."""
 _MEMORY = CAUSES.index("memory")
 
@@ -69,7 +69,7 @@ class SegmentPlan:
 
 
 @dataclass(slots=True, eq=False)
-class Typical:
+class MeanTimes:
     """How long a segment took after a certain one, as far as it was walked."""
 
     walks: int = 0
@@ -89,7 +89,7 @@ class Clocks:
 
     def __init__(
         self, rows: int, warps: int, warps_per_block: int, latencies: Latencies, copy_latency: float, *,
-        multiplies: bool, crowd: float | None,
+        multiplies: bool, contention_factor: float | None,
     ) -> None:  # fmt: skip
         """Start all warps at once.
 
@@ -100,7 +100,8 @@ class Clocks:
             latencies: the chip's.
             copy_latency: clocks until an asynchronous copy has landed that nothing keeps waiting.
             multiplies: whether there are products of warpgroups.
-            crowd: how many blocks' demands a block meets on its SM; None where warps do not come in each other's way.
+            contention_factor: how many blocks' demands a block meets on its SM; None where warps do not come in
+                each other's way.
         """
         self.ready = np.zeros((rows, warps))
         # Products of a warpgroup take over sums of one another that are not there yet: when the others would be.
@@ -111,17 +112,19 @@ class Clocks:
         self.passing = np.full(warps, -1)
         self.copies, self.products = Groups(warps), Groups(warps)
         self.pending = np.zeros(warps)
-        self.asked, self.asked_at = np.zeros(warps), np.full(warps, np.inf)
+        self.copy_demand, self.copy_demand_at = np.zeros(warps), np.full(warps, np.inf)
         self.products_done = np.zeros(warps)
         self.block = np.repeat(np.arange(warps // warps_per_block), warps_per_block)
         self.latencies, self.copy_latency = latencies, copy_latency
-        self.sms = [Pipes(len(NAMES)) for _ in range(warps // warps_per_block)] if crowd is not None else None
-        self.crowd = crowd or 1.0
+        self.sms = (
+            [Pipes(len(NAMES)) for _ in range(warps // warps_per_block)] if contention_factor is not None else None
+        )
+        self.contention_factor = contention_factor or 1.0
         self.busy: dict[str, Array] = {}
         self._waits = np.zeros((len(CAUSES), warps))
         self.waits = dict(zip(CAUSES, self._waits, strict=True))
 
-    def run(self, plan: SegmentPlan, mask: Array | None, known: Typical) -> None:
+    def run(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes) -> None:
         """Let the warps of a mask (None for all) run one segment, and note what it took."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         came, waited = float(self.clock[at].mean()), self._waits[:, at].mean(1)
@@ -137,7 +140,7 @@ class Clocks:
         known.whole += float(self.clock[at].mean()) - came
         known.waits += self._waits[:, at].mean(1) - waited
 
-    def skip(self, plan: SegmentPlan, mask: Array | None, known: Typical, *, whole: bool) -> None:
+    def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
         """Let them run a segment that took its mean; ``whole`` where waits for barriers and pipes are part of it."""
         at: Array | slice = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
         if not whole:
@@ -157,7 +160,7 @@ class Clocks:
         """Hold warps that ran a segment back until the pipes have had time for it."""
         if self.sms is None or plan.demand is None:
             return
-        for block, warps, begin in self._together(at, start):
+        for block, warps, begin in self._simultaneous(at, start):
             end = float(self.clock[warps].max())
             late = self.sms[block].share(begin, end, plan.demand * len(warps)) - end
             if late > 0:
@@ -170,11 +173,11 @@ class Clocks:
                 meeting = warps[self.passing[warps] >= 0]
                 np.maximum.at(self.arrival[:, block], self.passing[meeting], self.clock[meeting] - 1.0)
 
-    def _together(self, at: Array | slice, start: Array) -> Iterator[tuple[int, Array, float]]:
+    def _simultaneous(self, at: Array | slice, start: Array) -> Iterator[tuple[int, Array, float]]:
         """Yield the warps that came at about the same time, block by block, and when the first of them did."""
         warps = np.arange(self.clock.size)[at]
         order = np.lexsort((start, self.block[warps]))
-        slots = self.block[warps[order]], start[order] // TOGETHER
+        slots = self.block[warps[order]], start[order] // SIMULTANEOUS
         cuts = np.flatnonzero(np.diff(slots[0]) | (np.diff(slots[1]) != 0)) + 1
         for part in np.split(order, cuts):
             yield int(self.block[warps[part[0]]]), warps[part], float(start[part].min())
@@ -219,8 +222,8 @@ class Clocks:
             elif step.kind == "async":
                 self.pending[at] = np.maximum(self.pending[at], when + step.latency)
                 if step.copies:
-                    self.asked[at] += step.copies
-                    self.asked_at[at] = np.minimum(self.asked_at[at], when)
+                    self.copy_demand[at] += step.copies
+                    self.copy_demand_at[at] = np.minimum(self.copy_demand_at[at], when)
             elif step.kind == "commit":
                 self._close(at)
             elif step.kind == "fence":
@@ -245,14 +248,14 @@ class Clocks:
 
     def _transfer(self, at: Array | slice, sms: list[Pipes]) -> None:
         """Let the copies that warps asked for come through their SMs' ports to L2."""
-        asking = np.arange(self.clock.size)[at]
-        asking = asking[self.asked[asking] > 0]
-        if not asking.size:
+        demanding = np.arange(self.clock.size)[at]
+        demanding = demanding[self.copy_demand[demanding] > 0]
+        if not demanding.size:
             return
-        for block, warps, start in self._together(asking, self.asked_at[asking]):
-            done = sms[block].queue(L2, start, float(self.asked[warps].sum())) + self.copy_latency
+        for block, warps, start in self._simultaneous(demanding, self.copy_demand_at[demanding]):
+            done = sms[block].queue(L2, start, float(self.copy_demand[warps].sum())) + self.copy_latency
             self.pending[warps] = np.maximum(self.pending[warps], done)
-        self.asked[asking], self.asked_at[asking] = 0.0, np.inf
+        self.copy_demand[demanding], self.copy_demand_at[demanding] = 0.0, np.inf
 
     def _pass_barrier(self, at: Array | slice) -> None:
         number = self.passing[at]
@@ -280,8 +283,8 @@ class Clocks:
             until[at] = begin + (step.hold.clocks if step.hold else 0.0)
             if self.sms is not None and step.hold is not None:
                 # Its share of a quarter of the pipe for each warp is the same share of the whole for four.
-                for block, warps, start in self._together(at, begin):
-                    clocks = step.hold.clocks * self.crowd * len(warps) / WARPGROUP
+                for block, warps, start in self._simultaneous(at, begin):
+                    clocks = step.hold.clocks * self.contention_factor * len(warps) / WARPGROUP
                     until[warps] = np.maximum(until[warps], self.sms[block].queue(TENSOR, start, clocks))
             self.products_done[at] = until[at] + self.latencies.product
             for result in step.results:

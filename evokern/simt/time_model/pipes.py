@@ -63,21 +63,21 @@ class Demands:
     """Clocks of each pipe (a row, in the order of `NAMES`) by each instruction, apart from what goes on behind it."""
     copies: Array
     """Clocks of the port to L2 that an asynchronous copy takes in the background."""
-    crowd: float
+    contention_factor: float
     """How many blocks' demands a block meets: 1 where it is alone on its SM. Clocks above have this factor."""
 
 
-def demands(program: PtxProgram, counters: Counters, chip: Profile, crowd: float = 1.0) -> Demands:
+def demands(program: PtxProgram, counters: Counters, chip: Profile, contention_factor: float = 1.0) -> Demands:
     """Return what instructions take of the pipes of an SM, from the mean of what was counted.
 
     Args:
         program: the program that ran.
         counters: what was counted.
         chip: the chip.
-        crowd: how many blocks' demands a block meets: 1 where it is alone on its SM.
+        contention_factor: how many blocks' demands a block meets: 1 where it is alone on its SM.
     """
     found = pipe_clocks(counters, chip)
-    runs = np.maximum(counters.warp_instructions, 1) / crowd
+    runs = np.maximum(counters.warp_instructions, 1) / contention_factor
     found["l2"] = _port_clocks(counters, chip)
     in_line = np.stack([found[name] for name in NAMES]) / runs
     is_copy = np.array([instruction.opcode == "cp" for instruction in program.instructions])
@@ -85,7 +85,7 @@ def demands(program: PtxProgram, counters: Counters, chip: Profile, crowd: float
     copies = np.where(is_copy, in_line[L2], 0.0)
     in_line[L2, is_copy] = 0.0
     in_line[TENSOR, is_product] = 0.0
-    return Demands(in_line, copies, crowd)
+    return Demands(in_line, copies, contention_factor)
 
 
 def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:

@@ -91,7 +91,7 @@ def line_blocks(grid: tuple[int, int, int]) -> tuple[int, ...]:
     return tuple(sorted({0, *(block for _, blocks in lines(grid).values() for block in blocks)}))
 
 
-def extended(grid: tuple[int, int, int], values: Sequence[float] | Array) -> Array:
+def extrapolated(grid: tuple[int, int, int], values: Sequence[float] | Array) -> Array:
     """Return a quantity of every block of a grid from that of its `line_blocks`."""
     known = dict(zip(line_blocks(grid), values, strict=True))
     ids = np.arange(grid[0] * grid[1] * grid[2])
@@ -112,7 +112,7 @@ def explains(grid: tuple[int, int, int], along: Array, sampled: Sequence[int], r
         sampled: other blocks.
         runs: their `block_runs`.
     """
-    expected, real = extended(grid, along.sum(1))[list(sampled)], runs.sum(1)
+    expected, real = extrapolated(grid, along.sum(1))[list(sampled)], runs.sum(1)
     return bool(abs(expected - real).mean() <= UNEXPLAINED * real.mean())
 
 

@@ -7,12 +7,12 @@ never completely, for every SM loads first. Launch and drain are added, and the 
 DRAM, behind which there is no other work yet.
 
 Three constants are fitted, the same for every kernel and chip, to attention candidates measured on an H200:
-`HIDE_NORM` and `BESIDE` to 390 at 2,8,512,64 (plain and causal), 2,8,128,64 and 8,8,512,64, `SPILL_COST` to 160 at the
-first. README.md says how well the result predicts.
+`OVERLAP_EXPONENT` and `CO_RESIDENT_SHARE` to 390 at 2,8,512,64 (plain and causal), 2,8,128,64 and 8,8,512,64,
+`SPILL_COST` to 160 at the first. README.md says how well the result predicts.
 
 Counters come from a sample of blocks (`sample_blocks`); a block's mean stands for the whole grid where blocks do the
 same work. Where they differ, the work of each is known from further blocks, and the SM that is done last is found by
-placing all of them (`spread`): its own blocks make up its terms, and no other SM's idle time shortens them.
+placing all of them (`placement`): its own blocks make up its terms, and no other SM's idle time shortens them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.time_model.latencies import latencies_of
 from evokern.simt.time_model.pipes import SCHEDULERS, pipe_clocks
-from evokern.simt.time_model.placement import GridWork, extended, place
+from evokern.simt.time_model.placement import GridWork, extrapolated, place
 
-HIDE_NORM = 1.5
+OVERLAP_EXPONENT = 1.5
 """Exponent that joins what an SM does with what the chip has to load: near their sum, for every SM loads first."""
-BESIDE = 0.25
+CO_RESIDENT_SHARE = 0.25
 """Share of what other blocks of an SM want of its pipes that gets in the way of a block: they are out of step."""
 SPILL_COST = 1e-3
 """Share by which a byte that a thread spills lengthens the kernel: local loads and stores that PTX does not show."""
@@ -104,7 +104,7 @@ def sample_blocks(total: int, wanted: int) -> tuple[int, ...]:
     return tuple(sorted({round(i * (total - 1) / (wanted - 1)) for i in range(wanted)}))
 
 
-def crowd(blocks: int, resident: int, chip: Profile) -> float:
+def contention_factor(blocks: int, resident: int, chip: Profile) -> float:
     """Return how many blocks' demands on the pipes of an SM a block meets there.
 
     Args:
@@ -113,7 +113,7 @@ def crowd(blocks: int, resident: int, chip: Profile) -> float:
         chip: the chip.
     """
     share, waves = _busiest(blocks, resident, chip)
-    return 1 + BESIDE * (share / waves - 1)
+    return 1 + CO_RESIDENT_SHARE * (share / waves - 1)
 
 
 def _busiest(blocks: int, resident: int, chip: Profile) -> tuple[int, int]:
@@ -132,7 +132,7 @@ def predict(facts: LaunchFacts, chip: Profile) -> Prediction:
     else:
         terms, sm_us = _last_sm(facts, facts.work, resident, chip)
     launch = latencies_of(chip).launch_us
-    hidden = _norm([max(loaded.values()), sm_us], HIDE_NORM) * (1 + SPILL_COST * facts.spill_bytes)
+    hidden = _norm([max(loaded.values()), sm_us], OVERLAP_EXPONENT) * (1 + SPILL_COST * facts.spill_bytes)
     return Prediction(launch + loaded["dram"] / waves + hidden, {**terms, **loaded, "launch": launch})
 
 
@@ -184,15 +184,15 @@ def work_of(
 
     Args:
         grid: blocks along x, y, z.
-        counters: of its `spread.line_blocks`.
-        runs: their `spread.block_runs`; what an instruction did is shared by how often a block ran it.
+        counters: of its `placement.line_blocks`.
+        runs: their `placement.block_runs`; what an instruction did is shared by how often a block ran it.
         ends: clocks that each of them takes.
         chip: the chip.
     """
     shares = runs / np.maximum(runs.sum(0), 1)
-    pipes = {name: extended(grid, clocks) for name, clocks in _clocks(counters, shares, chip).items()}
+    pipes = {name: extrapolated(grid, clocks) for name, clocks in _clocks(counters, shares, chip).items()}
     sectors = shares @ (counters.load_sectors + counters.store_sectors)
-    return GridWork(pipes, extended(grid, ends), extended(grid, sectors))
+    return GridWork(pipes, extrapolated(grid, ends), extrapolated(grid, sectors))
 
 
 def _clocks(counters: Counters, shares: Array, chip: Profile) -> dict[str, Array]:

@@ -18,11 +18,11 @@ import numpy as np
 
 from evokern.ptx.operands import registers_of
 from evokern.ptx.program import PtxProgram
+from evokern.ptx.register_accesses import is_product
 from evokern.ptx.segments import Segment
 from evokern.ptx.syntax import Address, Immediate, Instruction
-from evokern.ptx.touches import is_product
 from evokern.simt.counters import BatchRecord
-from evokern.simt.time_model.clocks import UNGROUPED, Clocks, SegmentPlan, Step, Typical
+from evokern.simt.time_model.clocks import UNGROUPED, Clocks, MeanTimes, SegmentPlan, Step
 from evokern.simt.time_model.latencies import Latencies, cost_of
 from evokern.simt.time_model.pipes import Demands, Hold
 
@@ -83,13 +83,13 @@ class Timeline:
         multiplies = any(is_product(item) for item in self.program.instructions)
         state = Clocks(
             len(self._rows) + 1, record.warps, warps_per_block, self.latencies, self.l2_latency,
-            multiplies=multiplies, crowd=None if self.demands is None else self.demands.crowd,
+            multiplies=multiplies, contention_factor=None if self.demands is None else self.demands.contention_factor,
         )  # fmt: skip
-        typical: dict[tuple[int, int], Typical] = {}
+        mean_times: dict[tuple[int, int], MeanTimes] = {}
         done, before = 0, -1
         for segment, mask in record.steps:
             plan = self._plans[segment]
-            known = typical.setdefault((before, segment), Typical())
+            known = mean_times.setdefault((before, segment), MeanTimes())
             before = segment
             if known.walks and done > MOST_STEPS:
                 state.skip(plan, mask, known, whole=True)

@@ -8,7 +8,7 @@ from simt_tools import Defect, defects, module_of
 
 from evokern import simt
 from evokern.simt.arrays import Active, Array
-from evokern.simt.sanitizer.block_classes import EVERYTHING, Part, Twins
+from evokern.simt.sanitizer.block_classes import EVERYTHING, BlockClasses, LeaderLanes
 
 SOURCE = """
 extern "C" __global__ void neighbours(const int* which, float* out, int odd_block) {
@@ -93,27 +93,27 @@ def test_a_copy_that_one_block_does_not_wait_for(early: int) -> None:
 def test_sharing_changes_no_finding(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every planted defect is told in the same words, lanes counted, when each block keeps a shadow of its own."""
 
-    def alone(twins: Twins, active: Active, address: Array | None) -> Part:
-        twins.spread()
-        return Part(active, EVERYTHING)
+    def alone(classes: BlockClasses, active: Active, address: Array | None) -> LeaderLanes:
+        classes.split_all()
+        return LeaderLanes(active, EVERYTHING)
 
     shared = defect.run().findings
-    monkeypatch.setattr(Twins, "part", alone)
+    monkeypatch.setattr(BlockClasses, "leader_lanes", alone)
     assert defect.run().findings == shared
 
 
 def test_classes_divide_by_what_blocks_do() -> None:
     """Blocks divide by mask and addresses, those that differ alike stay together, and shadows are copied once."""
     copied: list[tuple[int, int]] = []
-    twins = Twins(4, 2, lambda source, target: copied.append((source, target)))
+    classes = BlockClasses(4, 2, lambda source, target: copied.append((source, target)))
     everyone = Active(np.ones(8, np.bool_), 8, 8)
-    assert twins.part(everyone, np.tile([0, 4], 4)).active.lanes.tolist() == [0, 1]
-    part = twins.part(everyone, np.array([0, 4, 0, 8, 0, 4, 0, 8]))
+    assert classes.leader_lanes(everyone, np.tile([0, 4], 4)).active.lanes.tolist() == [0, 1]
+    part = classes.leader_lanes(everyone, np.array([0, 4, 0, 8, 0, 4, 0, 8]))
     assert (part.active.lanes.tolist(), copied) == ([0, 1, 2, 3], [(0, 1)])
     some = Active(np.array([1, 1, 0, 0, 1, 1, 0, 1], np.bool_), 5, 8)
-    part = twins.part(some, np.array([0, 4, 0, 4, 8]))
+    part = classes.leader_lanes(some, np.array([0, 4, 0, 4, 8]))
     assert (part.active.lanes.tolist(), copied[1:]) == ([0, 1, 7], [(1, 3)])
     assert np.arange(5)[part.chosen].tolist() == [0, 1, 4]
-    twins.spread()
-    assert (twins.together, copied[2:]) == (False, [(0, 2)])
-    assert twins.part(everyone, np.arange(8)).whole
+    classes.split_all()
+    assert (classes.any_merged, copied[2:]) == (False, [(0, 2)])
+    assert classes.leader_lanes(everyone, np.arange(8)).complete

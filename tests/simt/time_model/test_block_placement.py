@@ -17,7 +17,7 @@ from evokern.gate.bench import tolerances
 from evokern.hardware.profiles import chip
 from evokern.ptx.program import PtxProgram
 from evokern.simt.counters import Counters
-from evokern.simt.time_model import placement as spread
+from evokern.simt.time_model import placement
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import latencies_of
 from evokern.simt.time_model.pipes import demands, holds
@@ -53,14 +53,15 @@ def _run(grid: tuple[int, int, int], steps: Sequence[int], blocks: Sequence[int]
 
 
 def _facts(grid: tuple[int, int, int], steps: Sequence[int], resident: int, sms: int) -> timemodel.LaunchFacts:
-    program, counters = _run(grid, steps, spread.line_blocks(grid))
+    program, counters = _run(grid, steps, placement.line_blocks(grid))
     latencies = latencies_of(H200)
-    crowd = timemodel.crowd(len(steps), resident, replace(H200, sms=sms))
+    contention_factor = timemodel.contention_factor(len(steps), resident, replace(H200, sms=sms))
     timeline = Timeline(
-        program, latencies, {}, latencies.l2, holds(program, counters, H200), demands(program, counters, H200, crowd)
+        program, latencies, {}, latencies.l2, holds(program, counters, H200),
+        demands(program, counters, H200, contention_factor),
     )  # fmt: skip
     ends = [end for record in counters.record for end in timeline.walk(record, counters.warps_per_block).blocks]
-    work = timemodel.work_of(grid, counters, spread.block_runs(program, counters), ends, H200)
+    work = timemodel.work_of(grid, counters, placement.block_runs(program, counters), ends, H200)
     blocks = grid[0] * grid[1]
     return timemodel.LaunchFacts(blocks, resident, counters, sum(ends) / len(ends), max(ends), 0.0, 0.0, 0.0, 0, work)
 
@@ -119,17 +120,17 @@ def test_a_block_that_fills_a_pipe_makes_room_late() -> None:
     """Two that want the same pipe for 100 clocks each hold their SM for 200: the next block goes to the other SM."""
     facts = _facts((1, 8, 1), LONGEST_FIRST, 1, 8)
     wanted = np.array([100.0, 1.0, 100.0, 1.0, 100.0])
-    work = spread.GridWork({"issue": wanted}, np.array([1.0, 50.0, 1.0, 50.0, 1.0]), np.zeros(5))
+    work = placement.GridWork({"issue": wanted}, np.array([1.0, 50.0, 1.0, 50.0, 1.0]), np.zeros(5))
     found = timemodel.predict(replace(facts, blocks=5, resident=2, work=work), replace(H200, sms=2))
     assert found.terms_us["issue"] == pytest.approx(200 / H200.clock_mhz)
 
 
 def test_blocks_go_where_room_comes_up_first() -> None:
     """One block to each SM, then a second; once all are full the next one follows the shortest, and chains add up."""
-    two = spread.place([1.0] * 6, [4.0, 3.0, 2.0, 9.0, 9.0, 9.0], sms=3, resident=2)
+    two = placement.place([1.0] * 6, [4.0, 3.0, 2.0, 9.0, 9.0, 9.0], sms=3, resident=2)
     assert two.sm.tolist() == [0, 1, 2, 0, 1, 2]
     assert two.longest.tolist() == [1.0, 1.0, 1.0]
-    one = spread.place([4.0, 3.0, 1.0, 2.0, 5.0], [4.0, 3.0, 1.0, 2.0, 5.0], sms=3, resident=1)
+    one = placement.place([4.0, 3.0, 1.0, 2.0, 5.0], [4.0, 3.0, 1.0, 2.0, 5.0], sms=3, resident=1)
     assert one.sm.tolist() == [0, 1, 2, 2, 1]
     assert one.longest.tolist() == [4.0, 8.0, 3.0]
 
@@ -140,17 +141,17 @@ def test_lines_know_every_block_of_folded_rows(rows_fast: bool) -> None:
     rows, heads = np.array(FOLDED * 2, float), 40
     grid = (16, heads, 1) if rows_fast else (heads, 16, 1)
     every = np.tile(rows, heads) if rows_fast else np.repeat(rows, heads)
-    along = every[list(spread.line_blocks(grid))]
-    assert len(along) <= 2 * spread.LINE
-    assert spread.extended(grid, along).tolist() == every.tolist()
+    along = every[list(placement.line_blocks(grid))]
+    assert len(along) <= 2 * placement.LINE
+    assert placement.extrapolated(grid, along).tolist() == every.tolist()
 
 
 def test_a_long_axis_is_filled_in_evenly() -> None:
     """Between the blocks of a line, of which there are at most sixteen, work changes evenly."""
     grid = (1000, 1, 1)
     every = np.arange(1000.0)
-    assert len(spread.line_blocks(grid)) == spread.LINE
-    assert spread.extended(grid, every[list(spread.line_blocks(grid))]) == pytest.approx(every)
+    assert len(placement.line_blocks(grid)) == placement.LINE
+    assert placement.extrapolated(grid, every[list(placement.line_blocks(grid))]) == pytest.approx(every)
 
 
 def test_work_that_lines_cannot_tell_is_not_guessed() -> None:
@@ -161,7 +162,7 @@ def test_work_that_lines_cannot_tell_is_not_guessed() -> None:
 
     def explained(every: np.ndarray) -> bool:
         runs = every.reshape(-1, 1).astype(float)
-        return spread.explains(grid, runs[list(spread.line_blocks(grid))], sampled, runs[list(sampled)])
+        return placement.explains(grid, runs[list(placement.line_blocks(grid))], sampled, runs[list(sampled)])
 
     assert explained(10 + 3 * x + y)
     assert not explained(10 + 3 * x * y)
@@ -170,9 +171,9 @@ def test_work_that_lines_cannot_tell_is_not_guessed() -> None:
 def test_blocks_count_as_equal_within_a_twentieth() -> None:
     """A grid of equal blocks is sampled as ever; those of a causal mask are not equal."""
     grid = (1, 8, 1)
-    even, uneven = (spread.block_runs(*_run(grid, steps, range(8))) for steps in ([4] * 8, LONGEST_FIRST))
-    assert spread.are_equal(even)
-    assert not spread.are_equal(uneven)
+    even, uneven = (placement.block_runs(*_run(grid, steps, range(8))) for steps in ([4] * 8, LONGEST_FIRST))
+    assert placement.are_equal(even)
+    assert not placement.are_equal(uneven)
 
 
 @pytest.mark.thorough

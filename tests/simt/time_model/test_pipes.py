@@ -11,7 +11,7 @@ import simt_tools
 from evokern import simt
 from evokern.hardware.profiles import chip
 from evokern.simt import matrix
-from evokern.simt.operations.wmma_travel import moves
+from evokern.simt.operations.wmma_moves import moves
 from evokern.simt.time_model import prediction as timemodel
 from evokern.simt.time_model.latencies import cost_of, latencies_of
 from evokern.simt.time_model.pipes import L2, NAMES, SCHEDULERS, demands, holds, pipe_clocks, tensor_rate

@@ -93,7 +93,7 @@ def test_more_blocks_are_never_faster(blocks: int, more: int, resident: int) -> 
 
     def time_us(number: int) -> float:
         # As in a walk whose pipes are full: a block takes as many times as long as it meets blocks.
-        clocks = _FACTS.block_clocks * timemodel.crowd(number, resident, h200)
+        clocks = _FACTS.block_clocks * timemodel.contention_factor(number, resident, h200)
         facts = replace(_FACTS, blocks=number, resident=resident, block_clocks=clocks, longest_clocks=clocks)
         return timemodel.predict(facts, h200).time_us
 
@@ -103,9 +103,9 @@ def test_more_blocks_are_never_faster(blocks: int, more: int, resident: int) -> 
 def test_blocks_that_share_an_sm_get_in_each_others_way_by_a_share() -> None:
     """One to an SM meets nobody; further ones count for a quarter each, spread over the waves that they need."""
     h200 = chip("h200")
-    crowds = [timemodel.crowd(number * h200.sms, 4, h200) for number in range(1, 7)]
-    assert crowds == pytest.approx([1 + timemodel.BESIDE * beside for beside in (0, 1, 2, 3, 1.5, 2)])
-    assert timemodel.crowd(1, 8, h200) == 1.0
+    factors = [timemodel.contention_factor(number * h200.sms, 4, h200) for number in range(1, 7)]
+    assert factors == pytest.approx([1 + timemodel.CO_RESIDENT_SHARE * others for others in (0, 1, 2, 3, 1.5, 2)])
+    assert timemodel.contention_factor(1, 8, h200) == 1.0
 
 
 def test_waiting_for_pipes_is_no_latency() -> None:
@@ -122,7 +122,9 @@ def test_no_sm_is_done_before_its_busiest_pipe() -> None:
     quick = replace(_FACTS, blocks=4 * h200.sms, block_clocks=1.0, longest_clocks=1.0, pipe_wait_clocks=0.0)
     found = timemodel.predict(quick, h200)
     busiest = max(time for name, time in found.terms_us.items() if name not in ("latency", "launch", "l2", "dram"))
-    hidden = (busiest**timemodel.HIDE_NORM + found.terms_us["l2"] ** timemodel.HIDE_NORM) ** (1 / timemodel.HIDE_NORM)
+    hidden = (busiest**timemodel.OVERLAP_EXPONENT + found.terms_us["l2"] ** timemodel.OVERLAP_EXPONENT) ** (
+        1 / timemodel.OVERLAP_EXPONENT
+    )
     assert found.time_us == pytest.approx(found.terms_us["launch"] + hidden)
 
 

@@ -93,9 +93,13 @@ H200 = chip("h200")
 
 
 def _walk(
-    entry: str, *numbers: int, threads: int = 64, held: dict[int, Hold] | None = None, crowd: float | None = None
+    entry: str,
+    *numbers: int,
+    threads: int = 64,
+    held: dict[int, Hold] | None = None,
+    contention_factor: float | None = None,
 ) -> BlockTimes:
-    """Walk one block, whose warps share the pipes with as many blocks as ``crowd`` says, or with nobody."""
+    """Walk one block, whose warps share the pipes with as many blocks as ``contention_factor`` says, or with nobody."""
     module, memory = simt_tools.module_of(SOURCE, ("--use_fast_math",)), simt.Memory()
     x, y = (memory.allocate(name, np.zeros(4 * threads, np.float32)) for name in "xy")
     args = [x, y, *(np.int32(number) for number in numbers)]
@@ -106,35 +110,35 @@ def _walk(
     assert counters is not None
     program, latencies = module.program(entry), latencies_of(H200)
     pipes = holds(program, counters, H200) if held is None else held
-    shared = None if crowd is None else demands(program, counters, H200, crowd)
+    shared = None if contention_factor is None else demands(program, counters, H200, contention_factor)
     line = Timeline(program, latencies, counters.conflicts(), latencies.l2, pipes, shared)
     (record,) = counters.record
     return line.walk(record, counters.warps_per_block)
 
 
-CROWDS = pytest.mark.parametrize(("threads", "crowd"), [(64, None), (64, 1.0), (512, 1.0), (512, 2.0)])
+CONTENTION = pytest.mark.parametrize(("threads", "contention_factor"), [(64, None), (64, 1.0), (512, 1.0), (512, 2.0)])
 
 
-@CROWDS
+@CONTENTION
 def test_loops_that_settle_take_as_long_as_walked_throughout(
-    threads: int, crowd: float | None, monkeypatch: pytest.MonkeyPatch
+    threads: int, contention_factor: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Means of the first turns stand for the others: the same time within a thousandth, waits too."""
-    quick = _walk("load_then_compute", 20, 40, threads=threads, crowd=crowd)
+    quick = _walk("load_then_compute", 20, 40, threads=threads, contention_factor=contention_factor)
     monkeypatch.setattr(timeline, "SETTLED", 1 << 30)
-    whole = _walk("load_then_compute", 20, 40, threads=threads, crowd=crowd)
+    whole = _walk("load_then_compute", 20, 40, threads=threads, contention_factor=contention_factor)
     assert quick.blocks == pytest.approx(whole.blocks, rel=1e-3)
     assert quick.waits == pytest.approx(whole.waits, rel=1e-2)
 
 
-@CROWDS
+@CONTENTION
 def test_what_a_kernel_does_first_says_nothing_of_the_rest(
-    threads: int, crowd: float | None, monkeypatch: pytest.MonkeyPatch
+    threads: int, contention_factor: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record longer than the walk: loads at the start, which wait long, are not taken for the loop after them."""
-    whole = _walk("load_then_compute", 60, 100, threads=threads, crowd=crowd)
+    whole = _walk("load_then_compute", 60, 100, threads=threads, contention_factor=contention_factor)
     monkeypatch.setattr(timeline, "MOST_STEPS", 300)
-    cut = _walk("load_then_compute", 60, 100, threads=threads, crowd=crowd)
+    cut = _walk("load_then_compute", 60, 100, threads=threads, contention_factor=contention_factor)
     assert cut.blocks == pytest.approx(whole.blocks, rel=0.05)
     assert cut.waits == pytest.approx(whole.waits, abs=0.02 * whole.blocks[0])
 
@@ -147,24 +151,27 @@ def test_special_functions_of_a_warp_follow_one_another() -> None:
 
 def test_warps_that_issue_together_share_the_issue_slots() -> None:
     """Four schedulers serve four warps of independent arithmetic as one, sixteen take four times as long."""
-    times = {warps: _walk("independent", threads=32 * warps, crowd=1.0).blocks[0] for warps in (1, 4, 16)}
+    times = {warps: _walk("independent", threads=32 * warps, contention_factor=1.0).blocks[0] for warps in (1, 4, 16)}
     assert times[4] == pytest.approx(times[1], rel=0.05)
     assert times[16] == pytest.approx(4 * times[4], rel=0.05)
-    apart, together = _walk("independent", threads=512), _walk("independent", threads=512, crowd=1.0)
+    apart, together = _walk("independent", threads=512), _walk("independent", threads=512, contention_factor=1.0)
     assert apart.blocks[0] == pytest.approx(times[1], rel=0.05)
     assert together.blocks[0] - apart.blocks[0] == pytest.approx(together.waits["pipes"])
 
 
 def test_blocks_beside_a_block_want_the_same_pipes() -> None:
     """A block that meets as much again of its own work takes twice as long where a pipe is full."""
-    alone, beside = (_walk("independent", threads=512, crowd=crowd).blocks[0] for crowd in (1.0, 2.0))
-    assert beside == pytest.approx(2 * alone, rel=0.05)
+    alone, co_resident = (
+        _walk("independent", threads=512, contention_factor=contention_factor).blocks[0]
+        for contention_factor in (1.0, 2.0)
+    )
+    assert co_resident == pytest.approx(2 * alone, rel=0.05)
 
 
 def test_copies_of_all_warps_come_through_one_port() -> None:
     """Copies land after all bytes that were asked for before have come from L2, whichever warps they are for."""
     port = 16 * 512 / H200.l2_bytes_per_clock_per_sm
-    times = {warps: _walk("copies", threads=32 * warps, crowd=1.0) for warps in (1, 4, 16)}
+    times = {warps: _walk("copies", threads=32 * warps, contention_factor=1.0) for warps in (1, 4, 16)}
     for fewer, more in ((1, 4), (4, 16)):
         grown = times[more].blocks[0] - times[fewer].blocks[0]
         assert grown == pytest.approx((more - fewer) * port, rel=0.05)
@@ -176,20 +183,25 @@ def test_copies_of_all_warps_come_through_one_port() -> None:
 
 def test_a_group_waits_for_its_own_copies() -> None:
     """What came with an earlier group does not come through the port again."""
-    once, twice = (_walk(entry, threads=512, crowd=1.0).blocks[0] for entry in ("copies", "copies_twice"))
+    once, twice = (_walk(entry, threads=512, contention_factor=1.0).blocks[0] for entry in ("copies", "copies_twice"))
     assert twice == pytest.approx(2 * once, rel=0.03)
 
 
 def test_waiting_for_all_copies_needs_no_group() -> None:
     """`cp.async.wait_all` waits for copies that nobody committed as long as for a group of them."""
-    grouped, bare = (_walk(entry, threads=128, crowd=1.0).blocks[0] for entry in ("copies", "copies_without_a_group"))
+    grouped, bare = (
+        _walk(entry, threads=128, contention_factor=1.0).blocks[0] for entry in ("copies", "copies_without_a_group")
+    )
     assert bare == pytest.approx(grouped, abs=3)
 
 
 def test_a_barrier_opens_when_the_last_warp_has_had_its_pipes() -> None:
     """What a warp waits for pipes before a barrier, those wait too that stand there already."""
     threads, chain = 17 * 32, 500 * latencies_of(H200).alu
-    alone, shared = (_walk("one_late", threads=threads, crowd=crowd).blocks[0] for crowd in (None, 1.0))
-    work = _walk("independent", threads=16 * 32, crowd=1.0).blocks[0]
+    alone, shared = (
+        _walk("one_late", threads=threads, contention_factor=contention_factor).blocks[0]
+        for contention_factor in (None, 1.0)
+    )
+    work = _walk("independent", threads=16 * 32, contention_factor=1.0).blocks[0]
     assert shared == pytest.approx(work + chain, rel=0.2)
     assert shared > alone + 0.7 * work

@@ -85,7 +85,7 @@ def clocks(
     *,
     wait_first: bool = False,
     warpgroups: int = 1,
-    crowd: float | None = None,
+    contention_factor: float | None = None,
     latencies: Latencies = LATENCIES,
 ) -> BlockTimes:
     """Walk warpgroups that multiply and compute beside it, or with what they waited for."""
@@ -105,7 +105,7 @@ def clocks(
     )  # fmt: skip
     assert result.counters is not None
     program = module.program("chain")
-    shared = None if crowd is None else demands(program, result.counters, H200, crowd)
+    shared = None if contention_factor is None else demands(program, result.counters, H200, contention_factor)
     line = Timeline(program, latencies, {}, latencies.l2, holds(program, result.counters, H200), shared)
     return line.walk(result.counters.record[0], 4 * warpgroups)
 
@@ -123,15 +123,17 @@ def test_whoever_awaits_products_goes_on_a_while_after_their_end() -> None:
     """A wait costs its latency once, however many products it is for, beside what they take of the tensor pipe."""
     at_once = replace(LATENCIES, product=0.0)
     for products in (1, 12):
-        late, early = (clocks(products, 0, crowd=1.0, latencies=table).blocks[0] for table in (LATENCIES, at_once))
+        late, early = (
+            clocks(products, 0, contention_factor=1.0, latencies=table).blocks[0] for table in (LATENCIES, at_once)
+        )
         assert late - early == LATENCIES.product
 
 
 def test_warpgroups_share_the_tensor_pipe() -> None:
     """Two that issue products at the same time take twice as long as one, as does one beside a block of its kind."""
-    one, two = (clocks(24, 0, warpgroups=groups, crowd=1.0).blocks[0] for groups in (1, 2))
+    one, two = (clocks(24, 0, warpgroups=groups, contention_factor=1.0).blocks[0] for groups in (1, 2))
     assert two - one == pytest.approx(24 * 32, rel=0.05)
-    assert clocks(24, 0, crowd=2.0).blocks[0] - one == pytest.approx(24 * 32, rel=0.05)
+    assert clocks(24, 0, contention_factor=2.0).blocks[0] - one == pytest.approx(24 * 32, rel=0.05)
     assert clocks(24, 0, warpgroups=2).blocks[0] == clocks(24, 0).blocks[0]
 
 

@@ -8,11 +8,11 @@ from evokern.ptx.instruction_set import Operation, result_count
 from evokern.ptx.operands import registers_of
 from evokern.ptx.syntax import Function, Instruction, Vector
 
-Touch = tuple[frozenset[object], frozenset[object]]
+RegisterAccess = tuple[frozenset[object], frozenset[object]]
 """(registers read, registers written)."""
 
 
-def registers_touched(instruction: Instruction, operation: Operation) -> tuple[list[str], list[str]]:
+def registers_accessed(instruction: Instruction, operation: Operation) -> tuple[list[str], list[str]]:
     """Return the registers that an instruction reads and those that it writes, in the order of its operands.
 
     What an instruction may leave as it was, under a guard, or adds to, it reads as well.
@@ -27,9 +27,9 @@ def registers_touched(instruction: Instruction, operation: Operation) -> tuple[l
     return reads, writes
 
 
-def touch_of(instruction: Instruction, operation: Operation) -> Touch:
+def register_access(instruction: Instruction, operation: Operation) -> RegisterAccess:
     """Return the registers that an instruction reads and writes; the carry flag counts as one."""
-    reads, writes = registers_touched(instruction, operation)
+    reads, writes = registers_accessed(instruction, operation)
     carries = instruction.has("cc") or instruction.opcode in ("addc", "subc", "madc")
     return frozenset(reads), frozenset([*writes, "carry"] if carries else writes)
 
@@ -49,17 +49,19 @@ def factors_of(instruction: Instruction) -> list[str]:
     return registers_of(instruction.operands[1]) if isinstance(instruction.operands[1], Vector) else []
 
 
-def awaited(function: Function, instructions: Sequence[Instruction], touches: list[Touch]) -> list[Touch]:
+def with_awaited_registers(
+    function: Function, instructions: Sequence[Instruction], accesses: list[RegisterAccess]
+) -> list[RegisterAccess]:
     """Return the registers that a segment's instructions touch, with those in flight among what a wait writes.
 
     So nothing that is meant to come behind a wait is moved before it.
     """
     waits = [at for at, item in enumerate(instructions) if item.opcode == "wgmma" and item.has("wait_group")]
     if not waits:
-        return touches
-    here = frozenset[object]().union(*(reads | writes for reads, writes in touches))
+        return accesses
+    here = frozenset[object]().union(*(reads | writes for reads, writes in accesses))
     flying = {name for item in function.instructions if is_product(item) for name in sums_of(item) + factors_of(item)}
-    changed = list(touches)
+    changed = list(accesses)
     for at in waits:
-        changed[at] = touches[at][0], touches[at][1] | (flying & here)
+        changed[at] = accesses[at][0], accesses[at][1] | (flying & here)
     return changed

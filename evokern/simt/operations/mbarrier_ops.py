@@ -38,11 +38,11 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
 
     if kind in ("init", "inval"):
         count = b.src(operands[1], "u32") if kind == "init" else np.zeros(1, np.uint32)
-        return lambda: state.objects.init(active_of(), where(), offset, number, active_of().pick(count))
+        return lambda: state.mbarriers.init(active_of(), where(), offset, number, active_of().pick(count))
     if kind in ("expect_tx", "complete_tx"):
         amount = b.src(operands[1], "u32")
         sign = 1 if kind == "expect_tx" else -1
-        return lambda: state.objects.expect(
+        return lambda: state.mbarriers.expect(
             active_of(), where(), offset, number, active_of().pick(amount).astype(np.int64) * sign
         )
     if kind in ("arrive", "arrive_drop"):
@@ -53,7 +53,7 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
         def arrive() -> None:
             active = active_of()
             value = active.pick(extra).astype(np.int64) if extra is not None else _ONE
-            tokens = state.objects.arrive(active, where(), offset, number, _ONE if announce else value,
+            tokens = state.mbarriers.arrive(active, where(), offset, number, _ONE if announce else value,
                                             expect=value if announce else None, drop=kind == "arrive_drop")  # fmt: skip
             if out is not None:
                 active.put(out, tokens)
@@ -66,7 +66,7 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
 
         def wait() -> None:
             active = active_of()
-            active.put(flag, state.objects.done(active, where(), offset, number, active.pick(token), parity=parity))
+            active.put(flag, state.mbarriers.done(active, where(), offset, number, active.pick(token), parity=parity))
 
         return wait
     raise Unsupported(f"{i.name}")
