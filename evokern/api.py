@@ -96,11 +96,11 @@ def _watchers(on_progress: OnProgress | None) -> OnProgress:
 
     watchers = [watcher for watcher in (notebook_panel(), on_progress) if watcher is not None]
 
-    def tell(progress: Progress) -> None:
+    def notify(progress: Progress) -> None:
         for watcher in watchers:
             watcher(progress)
 
-    return tell
+    return notify
 
 
 def resume(

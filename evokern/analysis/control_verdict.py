@@ -1,4 +1,4 @@
-"""Whether a search was worth it, in words: its control beside it, and what it cost."""
+"""The verdict of a search's control on its sampler, in words, and what the search cost."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ TIE = 0.01
 """Share of a time within which neither arm is said to be better: the playoff's margin of equivalence."""
 
 
-def verdict(control: Mapping[str, Any], unit: str, told: Callable[[float], str]) -> str:
+def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable[[float], str]) -> str:
     """Return what the control says of the sampler.
 
     Args:
         control: the object `control` of `show --json`.
         unit: of times, as text.
-        told: writes a time in µs.
+        format_time: writes a time in µs.
     """
     searched, drawn = control["arms"]
     sampler, ratio = searched["sampler"], control["advantage"]
     if ratio is None:
         silent = [arm["sampler"] for arm in (searched, drawn) if arm["best_us"] is None]
         return f"{' and '.join(silent)} measured nothing yet, so the two cannot be compared"
-    ours, theirs = f"{told(searched['best_us'])} {unit}", f"{told(drawn['best_us'])} {unit}"
+    sampler_time, random_time = f"{format_time(searched['best_us'])} {unit}", f"{format_time(drawn['best_us'])} {unit}"
     if ratio > 1 + TIE:
         matched = searched["matched_after"]["evaluated"]
         # The first candidate is the kernel's default or a warm start: somebody's knowledge, not the sampler's work.
         when = "with its first candidate" if matched == 1 else f"after {matched}"
         return (
-            f"{sampler} earned its keep: {ours} is {ratio:.2f}× as fast as random search's {theirs} "
+            f"{sampler} earned its keep: {sampler_time} is {ratio:.2f}× as fast as random search's {random_time} "
             f"after {drawn['evaluated']} evaluated trials; {sampler} had that {when}"
         )
     if ratio < 1 - TIE:
-        return f"{sampler} did not earn its keep: random search found {theirs}, {sampler} {ours}"
+        return f"{sampler} did not earn its keep: random search found {random_time}, {sampler} {sampler_time}"
     when = f"after {searched['best_after']['evaluated']} and {drawn['best_after']['evaluated']} evaluated trials"
-    return f"a tie: {sampler} found {ours}, random search {theirs}, {when}"
+    return f"a tie: {sampler} found {sampler_time}, random search {random_time}, {when}"
 
 
 def price(cost: Mapping[str, Any]) -> str:

@@ -91,9 +91,9 @@ class Watcher:
             return
         self._output.remark(line(progress))
         self._best, self._drawn = number, time.monotonic()
-        told, when = self._failure
-        failure = next(iter(progress.last_failures), told)
-        if failure != told and self._drawn - when >= FAILURE_EVERY_S:
+        shown, when = self._failure
+        failure = next(iter(progress.last_failures), shown)
+        if failure != shown and self._drawn - when >= FAILURE_EVERY_S:
             short = failure if len(failure) <= _FAILURE_WIDTH else f"{failure[:_FAILURE_WIDTH]} …"
             self._output.remark(f"  last failure: {short}")
             self._failure = failure, self._drawn

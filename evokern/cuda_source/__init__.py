@@ -16,7 +16,7 @@ from evokern.cuda_source.reader.records import (
     SharedArray,
     TemplateParameter,
 )
-from evokern.cuda_source.specialize.specialize import specialise
+from evokern.cuda_source.specialize.specialize import specialize
 
 __all__ = [
     "ELEMENT_TYPES",
@@ -33,5 +33,5 @@ __all__ = [
     "TemplateParameter",
     "device_only",
     "read",
-    "specialise",
+    "specialize",
 ]

@@ -10,7 +10,7 @@ from string import Template
 
 from evokern.compile.nvrtc import compile_ptx
 from evokern.compile.records import Program
-from evokern.cuda_source.specialize.specialize import specialise
+from evokern.cuda_source.specialize.specialize import specialize
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.declaration.render import render
 from evokern.declaration.space import Config
@@ -130,9 +130,9 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
 
     parts = (program.headers, program.entries)
     try:
-        return specialise(program.source, program.macros, compiled, *parts).strip()
+        return specialize(program.source, program.macros, compiled, *parts).strip()
     except DeviceError as error:
-        text = specialise(program.source, program.macros, lambda text: None, *parts).strip()
+        text = specialize(program.source, program.macros, lambda text: None, *parts).strip()
         return f"// Choices not made stand here too: {' '.join(str(error).split())}\n\n{text}"
 
 

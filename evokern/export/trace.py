@@ -107,7 +107,7 @@ def _agrees(traces: Traces, kernel: Kernel, config: Config, problem: Problem, ch
     compiled = macros(kernel, config, problem)
     own = {name: int(problem[name]) for name in traces.fields}
     for _ in range(200):
-        fields = {name: rng.choice(_around(value, rng)) for name, value in own.items()}
+        fields = {name: rng.choice(_nearby_values(value, rng)) for name, value in own.items()}
         if not all(guard.holds(fields) for guard in traces.guards):
             continue
         try:
@@ -122,7 +122,7 @@ def _agrees(traces: Traces, kernel: Kernel, config: Config, problem: Problem, ch
     return True
 
 
-def _around(value: int, rng: random.Random) -> list[int]:
+def _nearby_values(value: int, rng: random.Random) -> list[int]:
     near = [value, value, value, value + 1, value - 1, 2 * value, value // 2, 3 * value, rng.randint(1, 4 * value + 4)]
     return [number for number in near if number >= 0]
 

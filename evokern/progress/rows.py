@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SHOWN_CONSTRAINTS = 4
 """Constraints that are named, those that turned away most."""
 SHOWN_FAILURES = 4
-"""Failures that are told, the last ones."""
+"""Failures that are shown, the last ones."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ProgressRow:
     label: str
     """What it is about; empty where it goes on about the row above."""
     text: str = ""
-    """What is said."""
+    """What it shows."""
     kind: Literal["plain", "best", "faster", "failure"] = "plain"
     """How it stands out: the champion, one that beats the baseline, a failure."""
     share: float | None = None
@@ -63,18 +63,18 @@ def _trials(progress: Progress) -> str:
     if not progress.trials_limit:
         return several(progress.trials, "trial")
     others = progress.trials - progress.evaluated
-    apart = f" (and {others} duplicate or infeasible)" if others else ""
-    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{apart}"
+    excluded = f" (and {others} duplicate or infeasible)" if others else ""
+    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{excluded}"
 
 
 def arm_texts(progress: Progress) -> list[str]:
     """Return what each arm found, where there is a control."""
-    told = []
+    texts = []
     for arm in progress.arms:
         time_us = arm.best.evaluation.time_us if arm.best else None
         found = f"{microseconds(time_us)} {time_unit(progress)}" if time_us else "nothing measured"
-        told.append(f"{arm.sampler}{' (control)' if arm.control else ''} {found} in {arm.trials}")
-    return told
+        texts.append(f"{arm.sampler}{' (control)' if arm.control else ''} {found} in {arm.trials}")
+    return texts
 
 
 def progress_rows(progress: Progress) -> list[ProgressRow]:

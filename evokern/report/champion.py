@@ -62,11 +62,11 @@ def proof(facts: Facts) -> dict[str, Any]:
             for name, stage in result.get("stages", {}).items()
         ],
         "playoff": _playoff(played, facts.unit) if played else None,
-        "playoff_how": _how(played) if played else "",
+        "playoff_how": _method(played) if played else "",
     }
 
 
-def _how(played: Mapping[str, Any]) -> str:
+def _method(played: Mapping[str, Any]) -> str:
     return "predicted times" if played["predicted"] else f"{played['rounds']} rounds, error budget {played['level']:g}"
 
 
@@ -121,7 +121,7 @@ def _ablated(rows: Sequence[Mapping[str, Any]], first: str, unit: str) -> TextTa
         first: what the first row is, which changes no gene.
         unit: of times.
     """
-    told = [
+    ablated_rows = [
         (
             _change(row) if row["gene"] else first if place == 0 else "all others together",
             row["note"],
@@ -135,4 +135,4 @@ def _ablated(rows: Sequence[Mapping[str, Any]], first: str, unit: str) -> TextTa
         for place, row in enumerate(rows)
     ]
     head = ("choice", "", unit, "of champion", "95 % interval", "GB/s", "occupancy", "speedup")
-    return TextTable(head, told, range(2, 8))
+    return TextTable(head, ablated_rows, range(2, 8))

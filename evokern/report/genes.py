@@ -11,7 +11,7 @@ from evokern.report.tables import Cell, TextTable
 
 DECIDING = 8
 """Genes whose values are drawn, those that decide most."""
-TOGETHER = 3
+PAIRED = 3
 """Genes that are shown in pairs."""
 
 
@@ -80,7 +80,7 @@ def effects(facts: Facts) -> dict[str, Any]:
         "explained": f"{100 * max(learned.explained or 0.0, 0.0):.0f} %",
         "effects": TextTable(head, rows, (1, 2, 5, 6)),
         "costs": bars("Predicted cost of each value", costs),
-        "pairs": _together(facts, order[:TOGETHER]),
+        "pairs": _pair_matrices(facts, order[:PAIRED]),
     }
 
 
@@ -95,7 +95,7 @@ def _findings(facts: Facts) -> TextTable:
     return TextTable(("", "finding"), rows)
 
 
-def _together(facts: Facts, names: list[str]) -> list[dict[str, Any]]:
+def _pair_matrices(facts: Facts, names: list[str]) -> list[dict[str, Any]]:
     """Return, for each pair of genes, the matrix of their values."""
     best = min(t.evaluation.time_us or 0.0 for t in facts.measured)
     values = {gene.name: gene.values for gene in facts.record.genes}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from evokern.analysis.control_verdict import verdict
+from evokern.analysis.control_verdict import control_verdict
 from evokern.report.facts import Facts, reasons
 from evokern.report.plots import Axis, Plot, bars, microseconds, span
 from evokern.report.tables import TextTable
@@ -19,7 +19,7 @@ SHOWN_ABOVE = 6.0
 def convergence(facts: Facts) -> dict[str, Any]:
     """Return the best so far, over trials and time, beside the control, the baseline and other samplers' studies."""
     return {
-        "verdict": verdict(facts.control, facts.unit, microseconds) if facts.control else "",
+        "verdict": control_verdict(facts.control, facts.unit, microseconds) if facts.control else "",
         "plots": [_curve(facts, over_time=False), _curve(facts, over_time=True)],
         "control": facts.control is not None,
     }

@@ -92,22 +92,22 @@ def _shares(series: Sequence[_Series]) -> Plot:
 
 def _drift(series: Sequence[_Series]) -> Plot:
     """Return each sample against its own median, in the order taken."""
-    apart = {
+    deviations = {
         name: [100 * (sample / timing.median_us - 1) for sample in timing.samples_us] for name, *_, timing in series
     }
-    everything = [value for values in apart.values() for value in values]
-    most = max(len(values) for values in apart.values())
+    everything = [value for values in deviations.values() for value in values]
+    most = max(len(values) for values in deviations.values())
     plot = Plot(
         "Samples in the order taken, against their median",
         Axis("sample", 0, most + 1),
         Axis("% of the median", *span([*everything, 0.0])),
     )
     for name, _, dot, timing in series:
-        told = [
+        points = [
             (n + 1, value, f"{name}, sample {n + 1}: {sample:.3f} µs")
-            for n, (value, sample) in enumerate(zip(apart[name], timing.samples_us, strict=True))
+            for n, (value, sample) in enumerate(zip(deviations[name], timing.samples_us, strict=True))
         ]
-        plot.points(told, dot, 3)
+        plot.points(points, dot, 3)
         plot.name(f"{dot} point", name)
     return plot
 

@@ -81,7 +81,7 @@ def guess(source: CudaSource, entry_name: str | None) -> Guess:
     grid = extents(launch.grid, names, locals_) if launch else None
     block = extents(launch.block, names, locals_) if launch else None
     shared = to_python(launch.shared, names, locals_) if launch else None
-    told = launch is not None and grid is not None and block is not None
+    complete = launch is not None and grid is not None and block is not None
     block = block or _bounded_block(entry, names)
     return Guess(
         entry=point,
@@ -92,7 +92,7 @@ def guess(source: CudaSource, entry_name: str | None) -> Guess:
         grid=grid or f"ceil_div(p.{fields[0]}, {block})",
         block=block,
         shared=shared or "0",
-        from_launch=f"line {launch.line}" if launch and told else "",
+        from_launch=f"line {launch.line}" if launch and complete else "",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.analysis.compare.compare import Reading, Side, compare
+from evokern.analysis.compare.compare import ComparedRun, Reading, compare
 from evokern.measurement.playoff import play
 from evokern.measurement.statistics import median, median_interval
 
@@ -59,11 +59,11 @@ def playoffs(rounds: Sequence[Round], pair: tuple[int, int], most: int = 100) ->
 
 
 def compared(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Count:
-    """Compare stored samples pair by pair; count the new sides that are called slower."""
-    alarms = [compare(_side("old", old), _side("new", new)).verdict == "slower" for old, new in pairs]
+    """Compare stored samples pair by pair; count the new runs that are called slower."""
+    alarms = [compare(_run("old", old), _run("new", new)).verdict == "slower" for old, new in pairs]
     return Count(sum(alarms), len(alarms))
 
 
-def _side(label: str, samples: Sequence[float]) -> Side:
+def _run(label: str, samples: Sequence[float]) -> ComparedRun:
     reading: Any = Reading(median(samples), median_interval(samples), tuple(samples))
-    return Side(label, "dial", "a GPU", False, {"1": reading})
+    return ComparedRun(label, "dial", "a GPU", False, {"1": reading})

@@ -13,8 +13,8 @@ from engine_helpers import tiny_table
 from stored_studies import MEASURED, record
 from typer.testing import CliRunner
 
-from evokern.analysis.compare.compare import Reading, Side, compare, compare_paired, markdown
-from evokern.analysis.compare.compared_runs import side_of
+from evokern.analysis.compare.compare import ComparedRun, Reading, compare, compare_paired, markdown
+from evokern.analysis.compare.compared_runs import compared_run
 from evokern.analysis.compare.paired import pair_programs
 from evokern.cli.app import app
 from evokern.device import StartReport
@@ -33,15 +33,15 @@ def samples(time_us: float, seed: int, count: int = 20) -> tuple[float, ...]:
     return tuple(float(x) for x in time_us * np.exp(np.array(found) + rng.normal(0, 0.004)))
 
 
-def side(label: str, times: Sequence[float], seed: int, **changes: object) -> Side:
+def stored_run(label: str, times: Sequence[float], seed: int, **changes: object) -> ComparedRun:
     readings = {f"p{n}": Reading(t, None, samples(t, 1000 * seed + n)) for n, t in enumerate(times)}
-    found = Side(label, "attention", "NVIDIA H200", False, readings, {"TILE": 64}, {"driver": label})
+    found = ComparedRun(label, "attention", "NVIDIA H200", False, readings, {"TILE": 64}, {"driver": label})
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
 def alarms(slower: float, problems: int = 1) -> int:
     pairs = [
-        compare(side("old", [5.4] * problems, 2 * n), side("new", [5.4 * slower] * problems, 2 * n + 1))
+        compare(stored_run("old", [5.4] * problems, 2 * n), stored_run("new", [5.4 * slower] * problems, 2 * n + 1))
         for n in range(100)
     ]
     return sum(one.verdict == "slower" for one in pairs)
@@ -63,13 +63,13 @@ def test_five_percent_is_found() -> None:
 
 def test_faster_is_no_alarm() -> None:
     """What is faster is said to be faster."""
-    found = compare(side("old", [5.4], 1), side("new", [4.9], 2))
+    found = compare(stored_run("old", [5.4], 1), stored_run("new", [4.9], 2))
     assert (found.verdict, found.lines[0].delta) == ("faster", 1.0)
 
 
 def test_predicted_times_are_compared_as_they_are() -> None:
     """Predictions have no noise, so that the threshold alone decides."""
-    old = side("old", [5.0], 1, predicted=True, readings={"p": Reading(5.0)})
+    old = stored_run("old", [5.0], 1, predicted=True, readings={"p": Reading(5.0)})
     new = replace(old, label="new", readings={"p": Reading(5.16)})
     assert compare(old, new).verdict == "slower"
     assert compare(old, replace(new, readings={"p": Reading(5.14)})).verdict == "same"
@@ -77,7 +77,7 @@ def test_predicted_times_are_compared_as_they_are() -> None:
 
 def test_intervals_must_not_overlap_where_no_samples_are_known() -> None:
     """Of an exported program only the interval is known: slower means beyond the threshold and apart."""
-    old = side("old", [5.0], 1, readings={"p": Reading(5.0, (4.8, 5.2))})
+    old = stored_run("old", [5.0], 1, readings={"p": Reading(5.0, (4.8, 5.2))})
     near = replace(old, readings={"p": Reading(5.3, (5.1, 5.5))})
     assert compare(old, near).verdict == "same"
     assert compare(old, replace(old, readings={"p": Reading(5.3, (5.25, 5.4))})).verdict == "slower"
@@ -94,14 +94,14 @@ def test_intervals_must_not_overlap_where_no_samples_are_known() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(changes: dict[str, object], message: str) -> None:
-    """Other kernels, chips and shapes are named with what each side is."""
+    """Other kernels, chips and shapes are named with what each run is."""
     with pytest.raises(UsageError, match=message):
-        compare(side("old", [5.4], 1), side("new", [5.4], 2, **changes))
+        compare(stored_run("old", [5.4], 1), stored_run("new", [5.4], 2, **changes))
 
 
-def test_problems_of_one_side_alone_are_left_out_and_said() -> None:
+def test_problems_of_one_run_alone_are_left_out_and_said() -> None:
     """A study with more problems is compared at the common ones."""
-    found = compare(side("old", [5.4, 9.0], 1), side("new", [5.4], 2))
+    found = compare(stored_run("old", [5.4, 9.0], 1), stored_run("new", [5.4], 2))
     assert [line.problem for line in found.lines] == ["p0"]
     assert found.remarks == ("only old was timed at p1: left out",)
 
@@ -117,7 +117,7 @@ def test_paired_programs_decide_by_the_playoff() -> None:
 
     played = pair_programs([Path("old"), Path("new")], run)
     assert order[:4] == ["old", "new", "new", "old"]
-    old, new = side("old", [5.0], 1), side("new", [5.4], 2)
+    old, new = stored_run("old", [5.0], 1), stored_run("new", [5.4], 2)
     slower = compare_paired(old, new, played)
     assert (slower.verdict, round(slower.ratio, 2)) == ("slower", 1.08)
     back = compare_paired(new, old, pair_programs([Path("new"), Path("old")], run))
@@ -185,7 +185,7 @@ def test_an_export_is_read_back(tmp_path: Path) -> None:
         "// problem: B=2, H=8, S=512, D=64, dtype=f16\n// configuration:\n//     BLOCK_M = 64\n//     SWIZZLE = xor\n\n"
         "int main() {}\n"
     )
-    found = side_of(str(path))
+    found = compared_run(str(path))
     assert (found.kernel, found.device, found.predicted) == ("attention", "NVIDIA H200", False)
     assert found.readings == {"2,8,512,64,dtype=f16": Reading(5.432, (5.401, 5.466))}
     assert found.config == {"BLOCK_M": "64", "SWIZZLE": "xor"}
@@ -193,6 +193,6 @@ def test_an_export_is_read_back(tmp_path: Path) -> None:
 
 def test_markdown_cannot_be_broken_by_what_is_compared() -> None:
     """A bar or a line break in a value does not break the table."""
-    old = side("old", [5.4], 1, config={"A": "x|y\nz"})
-    assert "| A | x\\|y z | 64 |" not in markdown(compare(old, side("new", [5.4], 2)))
-    assert "| A | x\\|y z | – |" in markdown(compare(old, side("new", [5.4], 2)))
+    old = stored_run("old", [5.4], 1, config={"A": "x|y\nz"})
+    assert "| A | x\\|y z | 64 |" not in markdown(compare(old, stored_run("new", [5.4], 2)))
+    assert "| A | x\\|y z | – |" in markdown(compare(old, stored_run("new", [5.4], 2)))

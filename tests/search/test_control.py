@@ -11,7 +11,7 @@ import pytest
 from engine_helpers import go, small_table, study, tiny_table, trials_of
 from typer.testing import CliRunner
 
-from evokern.analysis.control_verdict import price, verdict
+from evokern.analysis.control_verdict import control_verdict, price
 from evokern.api import resume
 from evokern.cli.app import app
 from evokern.cli.panel import line, panel
@@ -144,7 +144,7 @@ def test_the_verdict_is_plain(ours: float | None, theirs: float, words: str) -> 
     """Better, worse, within the margin of equivalence, or not to be said."""
     ratio = theirs / ours if ours else None
     control = {"arms": [_arm("evo", ours, 7), _arm("random", theirs, 40)], "advantage": ratio}
-    assert words in verdict(control, "µs", str)
+    assert words in control_verdict(control, "µs", str)
 
 
 def test_a_control_is_fixed_when_a_study_begins(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
 reference. A check that raises is a check that failed; the next ones run all the same, and where the same line of the
-kernel stops them too, it is not told again.
+kernel stops them too, it is not reported again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
         )
         return
     yield CheckResult("problems", True, f"{len(problems)} problems are valid, the first is {_text(problems[0])}")
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for name, check in _CHECKS.items():
         try:
             yield from _named(name, check(folder))
@@ -68,10 +68,10 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
             if not (place or isinstance(error, EvokernError)):
                 raise  # no doing of the kernel's
             defect = f"{type(error.__cause__ or error).__name__} at {place}" if place else str(error)
-            if defect in told:
-                yield CheckResult(name, None, f"stopped by the error under {told[defect]!r}")
+            if defect in reported:
+                yield CheckResult(name, None, f"stopped by the error under {reported[defect]!r}")
             else:
-                told[defect] = name
+                reported[defect] = name
                 yield CheckResult(name, False, _sentence(error, place))
 
 
@@ -122,12 +122,12 @@ def _default_feasible(folder: Folder) -> Results:
     for problem in folder.problems:
         # A small problem may be a waste for the default candidate: it is only asked whether it can run there.
         tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem in folder.small)
-        verdicts = {name: tried(chip) for name, chip in CHIPS.items()}
-        fits = [name for name, violation in verdicts.items() if violation is None]
+        violations = {name: tried(chip) for name, chip in CHIPS.items()}
+        fits = [name for name, violation in violations.items() if violation is None]
         anywhere = anywhere or bool(fits)
-        if len(fits) == len(verdicts):
+        if len(fits) == len(violations):
             continue
-        chip, why = next((name, violation) for name, violation in verdicts.items() if violation is not None)
+        chip, why = next((name, violation) for name, violation in violations.items() if violation is not None)
         where = f"only on {', '.join(fits)}" if fits else "on no chip"
         notes.setdefault(f"feasible {where}; {chip}: {why}", []).append(problem)
     if anywhere:

@@ -72,9 +72,9 @@ def gene_macros(folder: Folder) -> Results:
     constants = {choice_macro(gene, value) for gene in kernel.genes for value in gene.values if isinstance(value, str)}
     names = [name for name in macros(kernel, kernel.space.default(), folder.problems[0]) if name not in constants]
     unused = [name for name in names if name not in words]
-    elsewhere = {name for name in unused if _changes_the_launch(folder, name)}
-    unused = [name for name in unused if name not in elsewhere]
-    lenient = [name for name in names if name not in required | elsewhere]
+    launch_only = {name for name in unused if _changes_the_launch(folder, name)}
+    unused = [name for name in unused if name not in launch_only]
+    lenient = [name for name in names if name not in required | launch_only]
     wrong = []
     if unused:
         wrong.append(f"{kernel.source} never uses {', '.join(unused)}: changing it would change nothing")
@@ -83,8 +83,8 @@ def gene_macros(folder: Folder) -> Results:
     if wrong:
         yield False, "; ".join(wrong)
     else:
-        through = f"; {', '.join(sorted(elsewhere))} act through the launch alone" if elsewhere else ""
-        yield True, f"{len(names) - len(elsewhere)} macros are used, and each one's absence is an #error{through}"
+        through = f"; {', '.join(sorted(launch_only))} act through the launch alone" if launch_only else ""
+        yield True, f"{len(names) - len(launch_only)} macros are used, and each one's absence is an #error{through}"
 
 
 def _changes_the_launch(folder: Folder, name: str) -> bool:

@@ -19,12 +19,12 @@ from evokern.measurement.statistics import cliffs_delta, geometric_mean, median
 
 _RESAMPLES = 4000
 FEWEST_SAMPLES = 5
-"""Samples of each side with which the test can reach a level of 0.01 (1 of 252 orders is the most extreme)."""
+"""Samples of each run with which the test can reach a level of 0.01 (1 of 252 orders is the most extreme)."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One side's time at one problem."""
+    """One run's time at one problem."""
 
     time_us: float
     """Median, or predicted time, µs."""
@@ -37,8 +37,8 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Side:
-    """What is compared."""
+class ComparedRun:
+    """A run that is compared: a champion of a study, or an exported program."""
 
     label: str
     """What the user named."""
@@ -61,7 +61,7 @@ Change = Literal["same", "faster", "slower"]
 
 @dataclass(frozen=True)
 class ProblemComparison:
-    """One problem's verdict."""
+    """The comparison at one problem."""
 
     problem: str
     """The problem; `all` where several were paired as one."""
@@ -85,10 +85,10 @@ class ProblemComparison:
 class Comparison:
     """What came of it."""
 
-    old: Side
-    """The old side."""
-    new: Side
-    """The new side."""
+    old: ComparedRun
+    """The old run."""
+    new: ComparedRun
+    """The new run."""
     lines: tuple[ProblemComparison, ...]
     """One per problem."""
     method: str
@@ -119,8 +119,8 @@ class Comparison:
             "threshold": self.threshold,
             "level": self.level,
             "method": self.method,
-            "old": _side_table(self.old),
-            "new": _side_table(self.new),
+            "old": _run_table(self.old),
+            "new": _run_table(self.new),
             "problems": [
                 {**vars(line), "ratio_ci95": list(line.ratio_ci95) if line.ratio_ci95 else None} for line in self.lines
             ],
@@ -129,12 +129,12 @@ class Comparison:
         }
 
 
-def compare(old: Side, new: Side, *, threshold: float = 0.03, level: float = 0.01) -> Comparison:
-    """Compare two sides from what was stored of them.
+def compare(old: ComparedRun, new: ComparedRun, *, threshold: float = 0.03, level: float = 0.01) -> Comparison:
+    """Compare two runs from what was stored of them.
 
     Args:
-        old: the side that sets the standard.
-        new: the side that must not be slower.
+        old: the run that sets the standard.
+        new: the run that must not be slower.
         threshold: share by which slower is too slow.
         level: probability of a false alarm, over all problems.
 
@@ -151,8 +151,8 @@ def compare(old: Side, new: Side, *, threshold: float = 0.03, level: float = 0.0
     return Comparison(old, new, tuple(lines), method, threshold, level, tuple(remarks))
 
 
-def compare_paired(old: Side, new: Side, played: Playoff, *, threshold: float = 0.03) -> Comparison:
-    """Compare two sides from a playoff in which candidate 0 is the old one and 1 the new one."""
+def compare_paired(old: ComparedRun, new: ComparedRun, played: Playoff, *, threshold: float = 0.03) -> Comparison:
+    """Compare two runs from a playoff in which candidate 0 is the old one and 1 the new one."""
     _, remarks = comparable(old, new)
     by_index = {one.index: one for one in played.finalists}
     ratio = by_index[1].time_us / by_index[0].time_us
@@ -161,19 +161,19 @@ def compare_paired(old: Side, new: Side, played: Playoff, *, threshold: float = 
     ratio = 1 / loser.ratio if inverse else loser.ratio
     low, high = loser.ratio_ci95
     interval = (1 / high, 1 / low) if inverse else (low, high)
-    verdict: Change = "same"
+    change: Change = "same"
     if played.decided and ratio > 1 + threshold:
-        verdict = "slower"
+        change = "slower"
     elif played.decided and ratio < 1 - threshold:
-        verdict = "faster"
+        change = "faster"
     delta = cliffs_delta(by_index[1].samples_us, by_index[0].samples_us)
-    line = ProblemComparison("all", by_index[0].time_us, by_index[1].time_us, ratio, interval, None, delta, verdict)
+    line = ProblemComparison("all", by_index[0].time_us, by_index[1].time_us, ratio, interval, None, delta, change)
     method = f"paired runs on this machine, {played.rounds} rounds, sequential test"
     return Comparison(old, new, (line,), method, threshold, played.rules.level, tuple(remarks))
 
 
-def comparable(old: Side, new: Side) -> tuple[list[str], list[str]]:
-    """Return the problems that both sides have, and remarks.
+def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]]:
+    """Return the problems that both runs have, and remarks.
 
     Raises:
         UsageError: there is nothing to compare; the message says what differs.
@@ -194,9 +194,9 @@ def comparable(old: Side, new: Side) -> tuple[list[str], list[str]]:
             f"there is no problem that both were timed at: {shapes}; `evokern show` tells each one's times"
         )
     remarks = [
-        f"only {side.label} was timed at {name}: left out"
-        for side, other in ((old, new), (new, old))
-        for name in side.readings
+        f"only {run.label} was timed at {name}: left out"
+        for run, other in ((old, new), (new, old))
+        for name in run.readings
         if name not in other.readings
     ]
     for name in common:
@@ -206,8 +206,8 @@ def comparable(old: Side, new: Side) -> tuple[list[str], list[str]]:
     return common, remarks
 
 
-def changes(old: Side, new: Side) -> dict[str, tuple[Any, Any]]:
-    """Return what is not the same on both sides: choices and versions, name → (old, new)."""
+def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
+    """Return what is not the same in both runs: choices and versions, name → (old, new)."""
     one, two = {**old.facts, **old.config}, {**new.facts, **new.config}
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 
@@ -226,16 +226,14 @@ def _line(
         certain = chance < level
     else:
         if old.ci95_us is None or new.ci95_us is None:
-            raise UsageError(
-                f"at {problem} neither samples nor an interval are known of one side: nothing to test with"
-            )
+            raise UsageError(f"at {problem} neither samples nor an interval are known of one run: nothing to test with")
         certain = old.ci95_us[1] < new.ci95_us[0] or new.ci95_us[1] < old.ci95_us[0]
-    verdict: Change = "same"
+    change: Change = "same"
     if certain and ratio > 1 + threshold:
-        verdict = "slower"
+        change = "slower"
     elif certain and ratio < 1 - threshold:
-        verdict = "faster"
-    return ProblemComparison(problem, old.time_us, new.time_us, ratio, interval, chance, delta, verdict)
+        change = "faster"
+    return ProblemComparison(problem, old.time_us, new.time_us, ratio, interval, chance, delta, change)
 
 
 def _ratio(old: Sequence[float], new: Sequence[float]) -> tuple[float, tuple[float, float]]:
@@ -256,14 +254,14 @@ def _chance(old: Sequence[float], new: Sequence[float], ratio: float) -> float:
     return float(mannwhitneyu(new, old, alternative="greater" if ratio > 1 else "less").pvalue)
 
 
-def _side_table(side: Side) -> dict[str, Any]:
+def _run_table(run: ComparedRun) -> dict[str, Any]:
     return {
-        "label": side.label,
-        "kernel": side.kernel,
-        "device": side.device,
-        "predicted": side.predicted,
-        "config": dict(side.config),
-        "facts": dict(side.facts),
+        "label": run.label,
+        "kernel": run.kernel,
+        "device": run.device,
+        "predicted": run.predicted,
+        "config": dict(run.config),
+        "facts": dict(run.facts),
     }
 
 

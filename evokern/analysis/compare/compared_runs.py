@@ -1,4 +1,4 @@
-"""From what a user names, `old.db:attention-s512` or `best.cu`, to a side of a comparison."""
+"""From what a user names, `old.db:attention-s512` or `best.cu`, to a run that is compared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.compare.compare import Reading, Side
+from evokern.analysis.compare.compare import ComparedRun, Reading
 from evokern.errors import StudyError, UsageError
 from evokern.store import Reader, open_readonly
 from evokern.study.trial import Trial
@@ -16,8 +16,8 @@ _TIME = re.compile(
 )
 
 
-def side_of(text: str) -> Side:
-    """Read a side.
+def compared_run(text: str) -> ComparedRun:
+    """Read a run.
 
     Args:
         text: `FILE.db`, `FILE.db:STUDY`, or an exported `FILE.cu`.
@@ -33,7 +33,7 @@ def side_of(text: str) -> Side:
 
 
 def split(text: str) -> tuple[Path, str | None]:
-    """Return file and study of a side's name.
+    """Return file and study of a run's name.
 
     Raises:
         UsageError: there is no such file.
@@ -46,7 +46,7 @@ def split(text: str) -> tuple[Path, str | None]:
     raise UsageError(f"there is no file {file or text}; name FILE.db, FILE.db:STUDY or an exported FILE.cu")
 
 
-def _studied(reader: Reader, label: str, name: str | None) -> Side:
+def _studied(reader: Reader, label: str, name: str | None) -> ComparedRun:
     record = reader.study(name)
     best = reader.best(record)
     if best is None:
@@ -57,7 +57,7 @@ def _studied(reader: Reader, label: str, name: str | None) -> Side:
         name: str(environment[name]) for name in ("driver", "driver_cuda", "compiler", "torch") if name in environment
     }
     facts |= {"evokern": record.evokern_version, "kernel code": record.kernel_digest[:12], "trial": str(best.number)}
-    return Side(label, record.kernel, record.device, record.predicted, _readings(best, record.problems),
+    return ComparedRun(label, record.kernel, record.device, record.predicted, _readings(best, record.problems),
                 dict(best.config), facts)  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def _readings(best: Trial, problems: tuple[str, ...]) -> dict[str, Reading]:
     }
 
 
-def _exported(path: Path) -> Side:
+def _exported(path: Path) -> ComparedRun:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -93,7 +93,7 @@ def _exported(path: Path) -> Side:
         name: facts[name] for name in ("driver", "compiler", "evokern", "kernel", "trial") if name in facts
     }
     config = dict(line.split(" = ", 1) for line in comment[comment.index("configuration:") + 1 :] if " = " in line)
-    return Side(
+    return ComparedRun(
         str(path),
         facts["kernel"].split(",")[0],
         facts["device"].removesuffix(", simulated"),

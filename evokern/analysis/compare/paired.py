@@ -14,10 +14,10 @@ from evokern.errors import UsageError
 from evokern.measurement.playoff import Playoff, Rules, play
 
 RULES = Rules(samples=1)
-"""A run of a program is one round: it makes its own context, buffers and inputs, and tells its samples' median."""
+"""A run of a program is one round: it makes its own context, buffers and inputs, and prints its samples' median."""
 BUILD_S, RUN_S = 300, 120
 
-_TOLD = re.compile(r"^time: ([\d.]+) us", re.MULTILINE)
+_PRINTED_TIME = re.compile(r"^time: ([\d.]+) us", re.MULTILINE)
 
 Run = Callable[[Path], float]
 """Runs a program and returns its time in µs."""
@@ -87,14 +87,14 @@ def build(source: Path, binary: Path) -> Path:
 
 
 def run(binary: Path) -> float:
-    """Run a program at its own problem and return the time that it tells, µs.
+    """Run a program at its own problem and return the time that it prints, µs.
 
     Raises:
-        UsageError: it fails its own check, or tells no time.
+        UsageError: it fails its own check, or prints no time.
     """
     done = subprocess.run([str(binary)], capture_output=True, text=True, timeout=RUN_S, check=False)
-    told = _TOLD.search(done.stdout)
-    if done.returncode or told is None:
+    printed = _PRINTED_TIME.search(done.stdout)
+    if done.returncode or printed is None:
         last = (done.stdout + done.stderr).strip().splitlines()[-3:]
         raise UsageError(f"{binary.name} ended with {done.returncode}: {' / '.join(last)}")
-    return float(told[1])
+    return float(printed[1])

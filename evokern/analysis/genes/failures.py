@@ -16,7 +16,7 @@ WORKED = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 CHANCE = 0.01
 """Probability below which failures in a row are no accident, over all pairs that are looked at."""
 LEAST_FAILURES = 5
-"""Failures below which nothing is said."""
+"""Failures below which nothing is reported."""
 
 _ENDED: Mapping[Outcome, str] = {
     Outcome.WRONG: "gave wrong answers",
@@ -53,7 +53,7 @@ class Failing:
 def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str], most: int = 6) -> list[Failing]:
     """Return pairs of values at which nothing worked, although each value worked elsewhere; the surest first.
 
-    A pair is told when so many failures in a row would be an accident with less than 1 % probability at the share of
+    A pair is shown when so many failures in a row would be an accident with less than 1 % probability at the share of
     failures among all trials, corrected for the number of pairs (Bonferroni).
 
     Args:
@@ -80,15 +80,15 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
             groups.setdefault(pair, []).append(trial)
     limit = CHANCE / max(len(groups), 1)
     found = [_failing(pair, group) for pair, group in groups.items() if _all_fail(group, rate, limit)]
-    told: list[Failing] = []
-    members_told: list[set[int]] = []
+    distinct: list[Failing] = []
+    distinct_members: list[set[int]] = []
     for failing in sorted(found, key=lambda failing: -failing.count):
         members = {trial.number for trial in groups[failing.values]}
         # A pair that only repeats a larger one, on the same trials, tells nothing new.
-        if all(len(members - other) > len(members) / 2 for other in members_told):
-            told.append(failing)
-            members_told.append(members)
-    return told[:most]
+        if all(len(members - other) > len(members) / 2 for other in distinct_members):
+            distinct.append(failing)
+            distinct_members.append(members)
+    return distinct[:most]
 
 
 def pattern(evaluation: Evaluation) -> str:

@@ -47,7 +47,7 @@ class GenesReport:
     combinations: tuple[Failing, ...] = ()
     """Pairs of values at which nothing worked, although each works elsewhere."""
     quiet: tuple[str, ...] = ()
-    """Genes with several values of which nothing can be said."""
+    """Genes with several values of which nothing is known."""
     single: tuple[str, ...] = ()
     """Genes that the study gives one value."""
 
@@ -123,10 +123,10 @@ def report(
     ]
     model = importance(space, [trial.config for trial, _ in timed], [value for _, value in timed], effort=effort)
     effects = model.effects if model else {}
-    spoken = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
-    findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in spoken and decides(e)]
+    explained = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
+    findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in explained and decides(e)]
     barred = {finding.gene for finding in findings if finding.kind in ("locked", "barred")}
-    told = {finding.gene for finding in findings}
+    reported = {finding.gene for finding in findings}
     return GenesReport(
         study,
         len(trials),
@@ -136,7 +136,7 @@ def report(
         effects,
         model.explained if model else None,
         tuple(failing_pairs(space, trials, barred)),
-        tuple(gene.name for gene in space.genes if len(gene.values) > 1 and gene.name not in told),
+        tuple(gene.name for gene in space.genes if len(gene.values) > 1 and gene.name not in reported),
         tuple(gene.name for gene in space.genes if len(gene.values) == 1),
     )
 

@@ -179,8 +179,8 @@ def _dependence(
 
 
 def _predict(forest: object, genes: Sequence[Gene], asked: Sequence[npt.NDArray[np.int_]]) -> Floats:
-    said = forest.predict(_features(genes, np.concatenate(asked)))  # type: ignore[attr-defined]
-    return np.asarray(said, dtype=float).reshape(len(asked), -1)
+    predictions = forest.predict(_features(genes, np.concatenate(asked)))  # type: ignore[attr-defined]
+    return np.asarray(predictions, dtype=float).reshape(len(asked), -1)
 
 
 def _features(genes: Sequence[Gene], levels: npt.NDArray[np.int_]) -> Floats:

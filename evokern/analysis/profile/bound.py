@@ -54,11 +54,11 @@ class Suggestion:
     def text(self) -> str:
         """The suggestion in one line: what to try, what the candidate has, and what came of the values tried."""
         now = f"now {self.value}: {self.doc}" if self.doc else f"now {self.value}"
-        came_of = "; ".join(f"{value} was {what}" for value, what in self.tried.items())
+        outcomes = "; ".join(f"{value} was {what}" for value, what in self.tried.items())
         if not self.untried:
-            return f"{self.gene} ({now}) is tried out: {came_of}"
+            return f"{self.gene} ({now}) is tried out: {outcomes}"
         values = " or ".join(map(str, self.untried))
-        return f"{self.gene} = {values} ({now})" + (f"; {came_of}" if came_of else "")
+        return f"{self.gene} = {values} ({now})" + (f"; {outcomes}" if outcomes else "")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Bottleneck:
         return ADVICE.get(self.bound, "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the verdict as JSON values."""
+        """Return the bottleneck as JSON values."""
         return {
             "bound": self.bound,
             "evidence": list(self.evidence),
@@ -113,8 +113,8 @@ def by_terms(terms_us: Mapping[str, float], time_us: float) -> Bottleneck:
     shares: dict[str, float] = {}
     for name, spent in terms_us.items():
         shares[CAUSES[name]] = max(shares.get(CAUSES[name], 0.0), 100 * spent / time_us)
-    told = tuple(f"{name} alone would take {terms_us[name]:.2f} of {time_us:.2f} µs" for name in largest)
-    return Bottleneck(CAUSES[largest[0]], told, shares)
+    evidence = tuple(f"{name} alone would take {terms_us[name]:.2f} of {time_us:.2f} µs" for name in largest)
+    return Bottleneck(CAUSES[largest[0]], evidence, shares)
 
 
 def by_counters(values: Mapping[str, float | None], launch_us: float, time_us: float | None) -> Bottleneck:
@@ -182,10 +182,10 @@ def _evidence(
         return _known(("the SMs' instruction pipes are busy {:.0f} % of the time", get("sm_percent")),
                       ("the tensor pipe {:.0f} %", get("tensor_percent")),
                       ("{:.0f} % of the issue slots are used", get("issue_percent")))  # fmt: skip
-    told = [f"no unit is busy: {_UNITS[busiest]} comes first with {shares[busiest]:.0f} % of its peak"]
-    told += _known(("of {:.1f} cycles between two instructions of a warp", get("warp_cycles")))
-    told += [line for _, line in _stalls(values)]
-    return [*told, *_conflicts(values), *_known(("{:.0f} % of the warps an SM can hold are active",
+    evidence = [f"no unit is busy: {_UNITS[busiest]} comes first with {shares[busiest]:.0f} % of its peak"]
+    evidence += _known(("of {:.1f} cycles between two instructions of a warp", get("warp_cycles")))
+    evidence += [line for _, line in _stalls(values)]
+    return [*evidence, *_conflicts(values), *_known(("{:.0f} % of the warps an SM can hold are active",
                                                  get("warps_percent")))]  # fmt: skip
 
 
@@ -216,42 +216,44 @@ def _conflicts(values: Mapping[str, float | None]) -> list[str]:
 
 
 def suggested(
-    verdict: Bottleneck, subject: ProfileSubject, values: Mapping[str, float | None] | None = None
+    bottleneck: Bottleneck, subject: ProfileSubject, values: Mapping[str, float | None] | None = None
 ) -> Bottleneck:
-    """Return a verdict with the candidate's genes that may relieve what bounds it, as its kernel declares them.
+    """Return a bottleneck with the candidate's genes that may relieve what bounds it, as its kernel declares them.
 
     A candidate that waits is asked what for: waits for shared memory point to the genes of shared memory.
 
     Args:
-        verdict: what bounds the candidate.
+        bottleneck: what bounds the candidate.
         subject: the candidate, and what its study tried.
         values: counters, where there are some.
     """
     config, record = subject.config, subject.record
-    causes = [verdict.bound.removesuffix("-bound")]
-    waits = [key for key, _ in _stalls(values or {})] if verdict.bound == "latency-bound" else []
+    causes = [bottleneck.bound.removesuffix("-bound")]
+    waits = [key for key, _ in _stalls(values or {})] if bottleneck.bound == "latency-bound" else []
     if waits and waits[0] in ("short_scoreboard", "mio_throttle"):
         causes.append("shared-memory")
     relieves = {gene.name: gene.relieves for gene in subject.kernel.genes}  # a stored study keeps less of its genes
     space = Space(record.genes if record else subject.kernel.genes)
-    beside = _beside(space, config, subject.history)
+    single_changes = _single_changes(space, config, subject.history)
     time_us = subject.trial.evaluation.time_us if subject.trial else None
     found: list[tuple[int, Suggestion]] = []
     for gene in space.genes:
         weight = sum(relieves[gene.name].get(cause, 0) for cause in causes)
         if not weight or not space.active(gene, config):
             continue
-        tried = {value: beside[gene.name, value] for value in gene.values if (gene.name, value) in beside}
+        tried = {
+            value: single_changes[gene.name, value] for value in gene.values if (gene.name, value) in single_changes
+        }
         others = [value for value in gene.values if value != config[gene.name] and value not in tried]
         # Values that could not run are not worth a word, nor those that leave the unit which bounds the candidate idle.
-        others = [value for value in others if not (verdict.bound == "tensor-bound" and _leaves_out(value))]
+        others = [value for value in others if not (bottleneck.bound == "tensor-bound" and _leaves_out(value))]
         untried = tuple(v for v in others if subject.feasible(space.canonical({**config, gene.name: v})))
         if untried or tried:
-            outcomes = {value: _came_of(trial, time_us) for value, trial in tried.items()}
+            outcomes = {value: _outcome_text(trial, time_us) for value, trial in tried.items()}
             found.append((weight, Suggestion(gene.name, gene.doc, config[gene.name], untried, outcomes)))
     found.sort(key=lambda pair: (not pair[1].untried, -pair[0]))
     suggestions = tuple(suggestion for _, suggestion in found[:MOST_SUGGESTIONS])
-    return replace(verdict, suggestions=suggestions, undeclared=not any(relieves.values()))
+    return replace(bottleneck, suggestions=suggestions, undeclared=not any(relieves.values()))
 
 
 def _leaves_out(value: Value) -> bool:
@@ -259,7 +261,7 @@ def _leaves_out(value: Value) -> bool:
     return str(value).lower() in _WITHOUT
 
 
-def _beside(space: Space, config: Config, trials: Sequence[Trial]) -> dict[tuple[str, Value], Trial]:
+def _single_changes(space: Space, config: Config, trials: Sequence[Trial]) -> dict[tuple[str, Value], Trial]:
     """Return the trials that are the candidate with one gene changed: (gene, its other value) → trial."""
     found: dict[tuple[str, Value], Trial] = {}
     for trial in trials:
@@ -271,7 +273,7 @@ def _beside(space: Space, config: Config, trials: Sequence[Trial]) -> dict[tuple
     return found
 
 
-def _came_of(trial: Trial, time_us: float | None) -> str:
+def _outcome_text(trial: Trial, time_us: float | None) -> str:
     took = trial.evaluation.time_us
     if trial.outcome in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW) and took and time_us:
         return f"{100 * (took / time_us - 1):+.1f} % (trial {trial.number})"

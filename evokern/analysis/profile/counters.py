@@ -86,14 +86,14 @@ def missing_profiler() -> str | None:
 
 
 def profile_counted(
-    subject: ProfileSubject, keep: Path | None = None, said: Callable[[str], None] = lambda text: None
+    subject: ProfileSubject, keep: Path | None = None, on_command: Callable[[str], None] = lambda text: None
 ) -> CountedCandidate:
     """Count one call of a candidate on its GPU.
 
     Args:
         subject: the candidate; its `gpu` is where it runs.
         keep: where Nsight Compute's report shall stay.
-        said: called with each command line before it runs.
+        on_command: called with each command line before it runs.
 
     Raises:
         UsageError: the candidate cannot run there, or the counters cannot be read; the message says what to do.
@@ -115,7 +115,7 @@ def profile_counted(
             call = WatchedCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
             job.write_bytes(pickle.dumps(call))
             program = (sys.executable, "-m", "evokern.device.gpu.watched", str(job))
-            found = watch(ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, said)
+            found = watch(ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, on_command)
     except DeviceError as error:
         raise _with_remedy(error, gpu) from error
     finally:
@@ -152,15 +152,15 @@ def _launch(launch: Launch, values: Values) -> CountedLaunch:
 def _candidate(
     subject: ProfileSubject, gpu: LiveGpu, launches: Sequence[CountedLaunch], command: str, report: Path | None
 ) -> CountedCandidate:
-    together = combined([launch.counters for launch in launches])
-    duration = together.get("duration_ns")
+    total = combined([launch.counters for launch in launches])
+    duration = total.get("duration_ns")
     duration_us = None if duration is None else duration / 1000
     time_us = _searched(subject, gpu)
     launch_us = latencies_of(subject.chip).launch_us * len(launches)
-    verdict = by_counters(together, launch_us, time_us or duration_us)
+    bottleneck = by_counters(total, launch_us, time_us or duration_us)
     return CountedCandidate(
         subject.title, subject.kernel.name, dict(subject.config), str(subject.problem), gpu.model, time_us, duration_us,
-        together, tuple(launches), suggested(verdict, subject, together), command, str(report) if report else None,
+        total, tuple(launches), suggested(bottleneck, subject, total), command, str(report) if report else None,
     )  # fmt: skip
 
 

@@ -113,26 +113,26 @@ class _Lines:
         """Yield the lines in the order of the code."""
         scale, moved = self.scale, max(_sectors(self.counters), 1)
         for (file, line), numbers in _places(self.counters).items():
-            mine = _only(self.counters, numbers)
-            if not mine.total_warp_instructions:
+            selected = _only(self.counters, numbers)
+            if not selected.total_warp_instructions:
                 continue
-            times = self._times(mine, moved)
+            times = self._times(selected, moved)
             resource = max(times, key=times.__getitem__)
-            ideal = mine.ideal_load_sectors.sum() + mine.ideal_store_sectors.sum()
+            ideal = selected.ideal_load_sectors.sum() + selected.ideal_store_sectors.sum()
             yield LineProfile(
                 file=file,
                 line=line,
                 source=self._text(file, line),
                 time_us=times[resource],
                 resource=resource,
-                warp_instructions=round(mine.total_warp_instructions * scale),
-                thread_instructions=round(int(mine.thread_instructions.sum()) * scale),
-                divergent=round(int(mine.divergent.sum()) * scale),
-                shared_wavefronts=round(int(mine.shared_wavefronts.sum()) * scale),
-                ideal_wavefronts=round(int(mine.ideal_wavefronts.sum()) * scale),
-                global_sectors=round(_sectors(mine) * scale),
+                warp_instructions=round(selected.total_warp_instructions * scale),
+                thread_instructions=round(int(selected.thread_instructions.sum()) * scale),
+                divergent=round(int(selected.divergent.sum()) * scale),
+                shared_wavefronts=round(int(selected.shared_wavefronts.sum()) * scale),
+                ideal_wavefronts=round(int(selected.ideal_wavefronts.sum()) * scale),
+                global_sectors=round(_sectors(selected) * scale),
                 ideal_sectors=round(int(ideal) * scale),
-                pipes={name: round(count * scale) for name, count in mine.by_pipe().items() if count},
+                pipes={name: round(count * scale) for name, count in selected.by_pipe().items() if count},
                 calls=tuple(sorted(self._calls(numbers, resource, moved), key=lambda share: -share.time_us)),
             )
 
@@ -141,18 +141,18 @@ class _Lines:
         for number in numbers:
             chains.setdefault(self.counters.called_from[number], []).append(number)
         for chain, part in chains.items():
-            mine = _only(self.counters, part)
-            if chain and mine.total_warp_instructions:
+            selected = _only(self.counters, part)
+            if chain and selected.total_warp_instructions:
                 # A call that issues nothing to the line's resource has no part in its time.
-                time_us = self._times(mine, moved).get(resource, 0.0)
-                issued = round(mine.total_warp_instructions * self.scale)
+                time_us = self._times(selected, moved).get(resource, 0.0)
+                issued = round(selected.total_warp_instructions * self.scale)
                 yield CallShare(chain, self._text(*chain[0]), time_us, issued)
 
-    def _times(self, mine: Counters, moved: int) -> dict[str, float]:
+    def _times(self, selected: Counters, moved: int) -> dict[str, float]:
         """Return resource → µs on the SM that is done last: a line has its part of the launch's term."""
-        clocks = timemodel.block_clocks(mine, self.chip)
+        clocks = timemodel.block_clocks(selected, self.chip)
         times = {name: self.terms_us[name] * value / self._whole[name] for name, value in clocks.items() if value}
-        return times | {name: self.terms_us.get(name, 0.0) * _sectors(mine) / moved for name in ("l2", "dram")}
+        return times | {name: self.terms_us.get(name, 0.0) * _sectors(selected) / moved for name in ("l2", "dram")}
 
     def _text(self, file: str, line: int) -> str:
         own = self.texts.get(file, ())
@@ -194,7 +194,7 @@ def _matrix_work(counters: Counters, numbers: Sequence[int]) -> dict[str, tuple[
         if counters.pipes[number] != "tensor" or name not in counters.mma:
             continue
         issued, operations = counters.mma[name]
-        mine = int(counters.warp_instructions[number])
+        selected = int(counters.warp_instructions[number])
         known = work.get(name, (0, 0.0))
-        work[name] = known[0] + mine, known[1] + operations / issued * mine
+        work[name] = known[0] + selected, known[1] + operations / issued * selected
     return work

@@ -134,10 +134,10 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
             )
         )
     total = predicted.total
-    verdict = suggested(by_terms(total.terms_us, total.time_us), subject)
+    bottleneck = suggested(by_terms(total.terms_us, total.time_us), subject)
     return CandidateProfile(
         subject.title, kernel.name, kernel.source, dict(config), str(problem), f"sim:{chip.name}", True, total.time_us,
-        total.terms_us, total.bound, total.cause, tuple(parts), verdict, predicted.sampled,
+        total.terms_us, total.bound, total.cause, tuple(parts), bottleneck, predicted.sampled,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from evokern.study.trial import Trial
 
 
 @dataclass(frozen=True)
-class Words:
+class ProfileRequest:
     """How a user names a candidate."""
 
     name: str | None = None
@@ -97,82 +97,83 @@ class ProfileSubject:
 
 
 @contextmanager
-def subject_of(words: Words) -> Iterator[ProfileSubject]:
+def subject_of(request: ProfileRequest) -> Iterator[ProfileSubject]:
     """Find the candidate; the kernel's folder may be a copy that lives as long as the context.
 
     Raises:
         UsageError: there is no such study, kernel, trial, gene, problem or chip.
     """
-    if words.trial is not None and words.changes:
+    if request.trial is not None and request.changes:
         raise UsageError("--trial and --set both name a candidate; leave one out")
     with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
-        stored = _stored(words, Path(scratch))
-        yield stored or _declared(words)
+        stored = _stored(request, Path(scratch))
+        yield stored or _declared(request)
 
 
-def _stored(words: Words, scratch: Path) -> ProfileSubject | None:
+def _stored(request: ProfileRequest, scratch: Path) -> ProfileSubject | None:
     """Return a candidate of a study in the database; None where the words mean a study file or a kernel."""
-    if not words.db.is_file():
-        if words.name is None or words.trial is not None:
+    if not request.db.is_file():
+        if request.name is None or request.trial is not None:
             raise StudyError(
-                f"there is no database {words.db} to take {'a trial' if words.trial is not None else 'a study'} from; "
+                f"there is no database {request.db} to take "
+                f"{'a trial' if request.trial is not None else 'a study'} from; "
                 "say --db FILE, or name a study or kernel and no --trial, for example attention-s512"
             )
         return None
-    with open_readonly(words.db) as reader:
+    with open_readonly(request.db) as reader:
         try:
-            record = reader.study(words.name)
+            record = reader.study(request.name)
         except StudyError:
-            if words.trial is not None or words.name is None:
+            if request.trial is not None or request.name is None:
                 raise
             return None
-        return _of_record(reader, record, words, scratch)
+        return _of_record(reader, record, request, scratch)
 
 
-def _of_record(reader: Reader, record: StudyRecord, words: Words, scratch: Path) -> ProfileSubject:
+def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scratch: Path) -> ProfileSubject:
     if record.device.startswith("replay:"):
         raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
     study, sessions, trial = study_of(record), reader.sessions(record), None
-    if words.changes:
-        kernel = kernel_of(study, trust=words.trust)
-        config, title = _changed(kernel, words), f"a candidate of {record.name}"
+    if request.changes:
+        kernel = kernel_of(study, trust=request.trust)
+        config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
-        found = chosen_trial(reader, record, words.trial)
-        kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=words.trust)
+        found = chosen_trial(reader, record, request.trial)
+        kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=request.trust)
         config, trial = found.trial.config, found.trial
         title = f"trial {found.trial.number} of {record.name}"
-        title += " (the champion)" if words.trial is None else f" ({found.trial.evaluation.reason})"
-    device, remarks = words.device, []
+        title += " (the champion)" if request.trial is None else f" ({found.trial.evaluation.reason})"
+    device, remarks = request.device, []
     if device is None and not record.device.startswith("sim:"):
         here = [gpu.index for gpu in probe().gpus if gpu.model == record.device]
         device = f"cuda:{here[0]}" if here else None
         if not here:
             remarks.append(f"the study ran on {record.device}, which is not here; what follows is simulated")
     gpu, base = _device(device) if device else (None, chip_of(record.device, sessions))
-    problem = _problem(study, kernel, words)
+    problem = _problem(study, kernel, request)
     return ProfileSubject(
         title, kernel, config, problem, limits_for(base, study.limits), study, gpu, record, trial,
         tuple(reader.trials(record)), tuple(remarks),
     )  # fmt: skip
 
 
-def _declared(words: Words) -> ProfileSubject:
+def _declared(request: ProfileRequest) -> ProfileSubject:
     """Return a candidate of a study file, or of a kernel."""
-    name = words.name or ""
+    name = request.name or ""
     if name in study_files() or name.endswith(".toml"):
         study = find_study(name)
-        kernel = kernel_of(study, trust=words.trust)
-        problem = _problem(study, kernel, words)
-        device, title = words.device or study.device, f"{study.name}"
+        kernel = kernel_of(study, trust=request.trust)
+        problem = _problem(study, kernel, request)
+        device, title = request.device or study.device, f"{study.name}"
     else:
-        kernel = _kernel(name, words.trust)
-        known = (kernel.problem(words.problem),) if words.problem else known_problems(kernel)[:1]
+        kernel = _kernel(name, request.trust)
+        known = (kernel.problem(request.problem),) if request.problem else known_problems(kernel)[:1]
         if not known:
             raise KernelError(f"no problem of {kernel.name} is known; name one with --problem")
-        problem, device, title = known[0], words.device or "auto", kernel.name
+        problem, device, title = known[0], request.device or "auto", kernel.name
         study = Study(kernel.name, kernel.name, (dict(problem),))
-    config = _changed(kernel, words)
-    title = f"{'a' if words.changes else 'the default'} candidate of {title}"
+    config = _changed(kernel, request)
+    title = f"{'a' if request.changes else 'the default'} candidate of {title}"
     remarks = []
     if device == "auto":
         device = "cuda:0" if probe().gpus else f"sim:{TARGET}"
@@ -193,12 +194,12 @@ def _kernel(name: str, trust: bool) -> Kernel:
         raise StudyError(f"there is no study or kernel {name!r}; known: {known}") from None
 
 
-def _changed(kernel: Kernel, words: Words) -> Config:
-    return kernel.space.with_changes(kernel.space.default(), words.changes or {})
+def _changed(kernel: Kernel, request: ProfileRequest) -> Config:
+    return kernel.space.with_changes(kernel.space.default(), request.changes or {})
 
 
-def _problem(study: Study, kernel: Kernel, words: Words) -> Problem:
-    wanted = study if words.problem is None else replace(study, problems=(words.problem,))
+def _problem(study: Study, kernel: Kernel, request: ProfileRequest) -> Problem:
+    wanted = study if request.problem is None else replace(study, problems=(request.problem,))
     return problems_of(wanted, kernel)[0]
 
 

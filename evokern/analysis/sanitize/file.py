@@ -186,17 +186,17 @@ def _largest(arguments: Sequence[Argument]) -> Argument | None:
 
 def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, launch: Launch) -> list[str]:
     """Return what the user should know about the launch."""
-    said = []
+    remarks = []
     if source.missing_includes:
-        said.append(f"left out, because not found: {_absent(source)}; -I names their folder")
+        remarks.append(f"left out, because not found: {_absent(source)}; -I names their folder")
     largest = _largest(wanted.arguments)
     if wanted.grid is None:
         why = f"one thread for each element of {largest.text}" if largest else "no output"
-        said.append(f"no --grid was given: {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
+        remarks.append(f"no --grid was given: {launch.grid[0]} block{'' if launch.grid[0] == 1 else 's'}, {why}")
     dynamic = [array.name for array in source.shared if array.dynamic and array.function == entry.name]
     if dynamic and not wanted.shared_bytes:
-        said.append(f"{', '.join(dynamic)} is dynamic shared memory, and no --smem was given: it has 0 bytes")
+        remarks.append(f"{', '.join(dynamic)} is dynamic shared memory, and no --smem was given: it has 0 bytes")
     threads = launch.blocks * launch.threads
     if threads > LONG_RUN:
-        said.append(f"{threads:,} threads run on the CPU: smaller shapes show the same defects sooner")
-    return said
+        remarks.append(f"{threads:,} threads run on the CPU: smaller shapes show the same defects sooner")
+    return remarks

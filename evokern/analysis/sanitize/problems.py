@@ -24,12 +24,12 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
     """
     if text is not None:
         return (kernel.problem(text),)
-    like = known_problems(kernel)[:1]
-    problems = gate_problems(kernel, config, like, chip) if like else ()
+    templates = known_problems(kernel)[:1]
+    problems = gate_problems(kernel, config, templates, chip) if templates else ()
     if not problems:
         listed = "; ".join(kernel.workload.small_problems) or "none is declared"
         raise KernelError(
             f"this candidate of {kernel.name} can run none of its small problems on {chip.model} ({listed}); name one "
-            f"with --problem, for example --problem {like[0] if like else ','.join(kernel.field_names)}"
+            f"with --problem, for example --problem {templates[0] if templates else ','.join(kernel.field_names)}"
         )
     return problems

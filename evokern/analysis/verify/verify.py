@@ -170,8 +170,8 @@ def playoff_stage(played: Playoff | None, players: list[str], number: int) -> St
     how = f"in {played.rounds} rounds"
     ties = [players[one.index] for one in played.finalists if one.standing == "tie"]
     if played.predicted:
-        apart = "less" if ties else "more"
-        how = f"by predicted times, {apart} than {100 * played.rules.margin:g} % apart (they have no noise)"
+        comparison = "less" if ties else "more"
+        how = f"by predicted times, {comparison} than {100 * played.rules.margin:g} % apart (they have no noise)"
     detail = f"{players[best.index]} is fastest, {best.time_us:.3f} µs, decided {how}"
     if ties:
         detail = (

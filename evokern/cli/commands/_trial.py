@@ -12,7 +12,7 @@ from evokern.wording import duration, microseconds
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
 
-_TOLD_BY_FINDING = ("diagnosis", "message")
+_COVERED_BY_FINDING = ("diagnosis", "message")
 """Evidence that says in a sentence what the finding below it says in full."""
 
 
@@ -27,8 +27,8 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
     evaluation = found.trial.evaluation
     drawn = " drawn by the control" if found.trial.control else ""
     guessed = " predicted" if record.predicted and evaluation.outcome is Outcome.MEASURED else ""
-    came = f"{facts['outcome']}, {facts['reason']}{guessed}"
-    print(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {came}")
+    result = f"{facts['outcome']}, {facts['reason']}{guessed}"
+    print(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {result}")
     print("configuration (* differs from the default candidate)")
     for gene in record.genes:
         value = found.trial.config.get(gene.name)
@@ -52,8 +52,8 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         print("finding")
         for line in finding_lines(finding, _named(reader, record, found)):
             print(f"  {line}")
-    told = ("finding", *_TOLD_BY_FINDING) if finding else ()
-    _section("evidence", {key: value for key, value in facts["evidence"].items() if key not in told})
+    covered = ("finding", *_COVERED_BY_FINDING) if finding else ()
+    _section("evidence", {key: value for key, value in facts["evidence"].items() if key not in covered})
     for line in gate_lines(facts["gate"]):
         print(line)
     for title in ("proposal", "rejections"):

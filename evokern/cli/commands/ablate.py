@@ -71,14 +71,16 @@ def ablate(
     unit = "predicted µs" if found.predicted else "µs"
     header = (unit, "of champion", "95 % interval", "GB/s", "occupancy", "speedup", "change")
 
-    def told(rows: list[tuple[Row, str]]) -> None:
+    def print_rows(rows: list[tuple[Row, str]]) -> None:
         texts = [cells(row, unnamed) for row, unnamed in rows]
         for line in table(header, [(*text[1:], text[0]) for text in texts]):
             output.say(line)
 
     output.say(f"trial {found.trial} of {found.study} on {found.device}, each choice back at the default alone")
-    told([(found.champion, "the champion"), *((row, "") for row in found.alone)])
+    print_rows([(found.champion, "the champion"), *((row, "") for row in found.alone)])
     if found.path:
         output.say("")
         output.say("from the default to the champion, a change at a time")
-        told([(row, "the default" if n == 0 else "all other choices together") for n, row in enumerate(found.path)])
+        print_rows(
+            [(row, "the default" if n == 0 else "all other choices together") for n, row in enumerate(found.path)]
+        )

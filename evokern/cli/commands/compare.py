@@ -18,7 +18,7 @@ from evokern.wording import microseconds
 if TYPE_CHECKING:
     from evokern.analysis.compare.compare import Comparison
 
-_SIDE = "FILE.db, FILE.db:STUDY, or an exported FILE.cu."
+_RUN = "FILE.db, FILE.db:STUDY, or an exported FILE.cu."
 
 
 @command(
@@ -31,8 +31,8 @@ _SIDE = "FILE.db, FILE.db:STUDY, or an exported FILE.cu."
 )
 def compare(
     output: Output,
-    old: Annotated[str, typer.Argument(metavar="OLD", help=f"What sets the standard: {_SIDE}")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help=f"What must not be slower: {_SIDE}")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help=f"What sets the standard: {_RUN}")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help=f"What must not be slower: {_RUN}")],
     threshold: Annotated[
         float, typer.Option("--threshold", metavar="SHARE", help="Slower by more than this share is too slow.")
     ] = 0.03,
@@ -73,10 +73,10 @@ def compare(
 
 def _found(output: Output, old: str, new: str, threshold: float, level: float, stored: bool, trust: bool) -> Comparison:
     from evokern.analysis.compare.compare import comparable, compare, compare_paired
-    from evokern.analysis.compare.compared_runs import side_of
+    from evokern.analysis.compare.compared_runs import compared_run
     from evokern.analysis.compare.paired import pair, why_not
 
-    one, two = side_of(old), side_of(new)
+    one, two = compared_run(old), compared_run(new)
     comparable(one, two)
     reason = "--stored was given" if stored else why_not(one.device)
     if reason is None:

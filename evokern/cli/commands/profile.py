@@ -86,10 +86,10 @@ def profile(
     """
     from evokern.analysis.profile.counters import missing_profiler, profile_counted
     from evokern.analysis.profile.simulated import profile_simulated
-    from evokern.analysis.profile.subject import Words, subject_of
+    from evokern.analysis.profile.subject import ProfileRequest, subject_of
 
-    words = Words(study, db, trial, parse_assignments(set_), problem, device, trust)
-    with subject_of(words) as subject:
+    request = ProfileRequest(study, db, trial, parse_assignments(set_), problem, device, trust)
+    with subject_of(request) as subject:
         notes = list(subject.remarks)
         lacking = missing_profiler() if subject.gpu else None
         if keep is not None and (subject.gpu is None or lacking):
@@ -100,17 +100,17 @@ def profile(
         found: CountedCandidate | CandidateProfile
         if subject.gpu is None or lacking:
             found = profile_simulated(subject)
-            told = lines(found, None if all_ else top)
+            output_lines = lines(found, None if all_ else top)
         else:
             found = profile_counted(subject, keep, LOGGER.info)
-            told = counted_lines(found)
+            output_lines = counted_lines(found)
         notes += _kept(subject, db, found.as_dict())
         for note in notes[len(subject.remarks) + bool(lacking) :]:
             output.remark(note)
     if output.json:
         output.emit({**found.as_dict(), "notes": notes})
         return
-    for line in told:
+    for line in output_lines:
         output.say(line)
 
 
@@ -134,7 +134,7 @@ def counted_lines(found: CountedCandidate) -> Iterator[str]:
     yield f"{found.title} at {found.problem} on {found.device}, counted by Nsight Compute"
     searched = f"{microseconds(found.time_us)} µs as searched, " if found.time_us else ""
     yield f"time {searched}{microseconds(found.duration_us)} µs under Nsight Compute"
-    yield from _verdict(found.verdict)
+    yield from _bottleneck(found.verdict)
     yield ""
     several = len(found.launches) > 1
     for launch in found.launches:
@@ -157,16 +157,18 @@ def _value(value: float | None, unit: str) -> str:
     return f"{value:,.0f}" if unit in ("ns", "") else f"{value:.1f}"
 
 
-def _verdict(verdict: Bottleneck) -> Iterator[str]:
-    yield from _wrapped(f"{verdict.bound}: {'; '.join(verdict.evidence)}")
-    if verdict.advice:
-        yield from _wrapped(f"what helps: {verdict.advice}")
-    for index, suggestion in enumerate(verdict.suggestions):
+def _bottleneck(bottleneck: Bottleneck) -> Iterator[str]:
+    yield from _wrapped(f"{bottleneck.bound}: {'; '.join(bottleneck.evidence)}")
+    if bottleneck.advice:
+        yield from _wrapped(f"what helps: {bottleneck.advice}")
+    for index, suggestion in enumerate(bottleneck.suggestions):
         yield from _wrapped(f"{'try next: ' if index == 0 else '          '} {suggestion.text}")
-    if verdict.advice and not verdict.suggestions:
-        how = f'say it in kernel.py, for example Parameter(…, relieves=("{verdict.bound.removesuffix("-bound")}",))'
+    if bottleneck.advice and not bottleneck.suggestions:
+        how = f'say it in kernel.py, for example Parameter(…, relieves=("{bottleneck.bound.removesuffix("-bound")}",))'
         none = "no gene of this kernel relieves that"
-        yield from _wrapped(f"this kernel's genes do not say what they relieve: {how}" if verdict.undeclared else none)
+        yield from _wrapped(
+            f"this kernel's genes do not say what they relieve: {how}" if bottleneck.undeclared else none
+        )
 
 
 def _wrapped(text: str, indent: int = 11) -> list[str]:
@@ -183,7 +185,7 @@ def lines(found: CandidateProfile, top: int | None) -> Iterator[str]:
     yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}")
     if found.fault:
         yield f"its results are wrong: {found.fault}"
-    yield from _verdict(found.verdict)
+    yield from _bottleneck(found.verdict)
     for launch in found.launches:
         yield ""
         yield from _launch(found, launch, top)

@@ -67,10 +67,10 @@ def replay(
     if plot is not None and not plot.absolute().parent.is_dir():
         raise UsageError(f"cannot write {plot}: there is no folder {plot.absolute().parent}")
 
-    said = Told(output, repeats)
+    progress = ReplayProgress(output, repeats)
     result = run(
         space, samplers=names, trials=trials, repeats=repeats, seed=seed, window=window, budget=budget, jobs=jobs,
-        on_repeat=said,
+        on_repeat=progress,
     )  # fmt: skip
     if plot is not None:
         _write(plot, result)
@@ -83,8 +83,8 @@ def replay(
         print(f"wrote {plot}")
 
 
-class Told:
-    """Tells how far a replay is: a line per sampler, and one every few seconds."""
+class ReplayProgress:
+    """Prints how far a replay is: a line per sampler, and one every few seconds."""
 
     def __init__(self, output: Output, repeats: int) -> None:
         self._output, self._repeats = output, repeats

@@ -212,7 +212,7 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         result: what the search ended with.
         extended: whether time was added to its budget.
     """
-    from evokern.analysis.control_verdict import price, verdict
+    from evokern.analysis.control_verdict import control_verdict, price
 
     failed = result.summary["best"] is None and result.summary["trials"] > 0
     code = INTERRUPTED if result.interrupted else int(failed)
@@ -246,7 +246,7 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
         output.say(f"nothing beat the baseline: {against}")
     if result.summary["control"]:
-        output.say(f"control: {verdict(result.summary['control'], unit, microseconds)}")
+        output.say(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.say(f"cost: {price(result.summary['cost'])}")
     output.say(

@@ -49,19 +49,19 @@ def selftest(
     if opened.identity.startswith("replay:"):
         raise UsageError(f"{opened.identity} replays answers and runs no kernel; name cuda:N or sim:CHIP")
 
-    def tell(one: CaseResult) -> None:
-        came = f"caught by {one.caught_by}" if one.caught_by else "passed"
-        output.remark(f"{'ok' if one.right else 'FAILED':<8}{one.case.name:<32}{came}")
+    def report_case(one: CaseResult) -> None:
+        result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"
+        output.remark(f"{'ok' if one.right else 'FAILED':<8}{one.case.name:<32}{result_text}")
 
-    result = run(opened, tell)
+    result = run(opened, report_case)
     facts = result.as_dict()
     if output.json:
         output.emit(facts)
         return 0 if result.passed else 1
     for one in (*result.missed, *result.rejected):
-        meant = "must pass" if one.case.honest else f"meant for {' or '.join(one.case.checks(one.kind))}"
-        came = f"caught by {one.caught_by}" if one.caught_by else "passed"
-        output.say(f"FAILED  {one.case.name}: {came}, {meant} ({one.evaluation.reason})")
+        expectation = "must pass" if one.case.honest else f"meant for {' or '.join(one.case.checks(one.kind))}"
+        result_text = f"caught by {one.caught_by}" if one.caught_by else "passed"
+        output.say(f"FAILED  {one.case.name}: {result_text}, {expectation} ({one.evaluation.reason})")
     cheats, honest = facts["cheats"], facts["honest"]
     output.say(
         f"{result.device}: {cheats['caught']} of {cheats['total']} cheats caught, "

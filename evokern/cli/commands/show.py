@@ -101,7 +101,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
 
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:
-    from evokern.analysis.control_verdict import price, verdict
+    from evokern.analysis.control_verdict import control_verdict, price
 
     summary = reader.summary(record)
     unit = "µs predicted" if record.predicted else "µs"
@@ -132,7 +132,11 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     if best["speedup"] is not None and best["speedup"] <= 1:
         lines.append("nothing beat the baseline")
     if summary["control"]:
-        lines += [f"control: {verdict(summary['control'], unit, microseconds)}", "", *_arms(summary["control"], unit)]
+        lines += [
+            f"control: {control_verdict(summary['control'], unit, microseconds)}",
+            "",
+            *_arms(summary["control"], unit),
+        ]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += _failures(reader, record, each=3)
     lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
@@ -143,11 +147,11 @@ def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, e
     """Return a table of the commonest reasons of failure: the `most` of all, and of each outcome `each`."""
     from evokern.report.facts import reasons
 
-    found, told = reasons(reader.trials(record), most=most), Counter[str]()
+    found, shown_per_outcome = reasons(reader.trials(record), most=most), Counter[str]()
     rows = []
     for outcome, reason, count in found:
-        told[outcome] += 1
-        if each is None or told[outcome] <= each:
+        shown_per_outcome[outcome] += 1
+        if each is None or shown_per_outcome[outcome] <= each:
             rows.append((str(count), outcome, reason))
     return ["", "commonest reasons (numbers as #)", *table(("trials", "outcome", "reason"), rows)] if rows else []
 
@@ -194,7 +198,7 @@ def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float |
         ("shared", lambda t: _most(r.static_shared_bytes + r.dynamic_shared_bytes for r in t.evaluation.resources)),
         ("changed genes", lambda t: changed(t.config, record.genes)),
     ]
-    return table([name for name, _ in columns], [[told(t) for _, told in columns] for t in measured[:top]])
+    return table([name for name, _ in columns], [[cell(t) for _, cell in columns] for t in measured[:top]])
 
 
 def _interval(trial: Trial) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 
-def _words(text: str) -> frozenset[str]:
+def _name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-SHIMMED = _words("""
+SHIMMED = _name_set("""
     algorithm array assert.h cassert cfloat climits cmath cstddef cstdint cstdio cstdlib cstring float.h
     inttypes.h cinttypes initializer_list limits limits.h math.h numeric stdbool.h stddef.h stdint.h stdio.h
     stdlib.h string.h tuple type_traits utility
 """)
 """Host headers that evokern stands in for (``evokern/compile/shims``); a test holds the two lists together."""
 
-CUDA = _words("""
+CUDA = _name_set("""
     cooperative_groups.h cuComplex.h cuda.h cuda_awbarrier.h cuda_awbarrier_primitives.h cuda_bf16.h
     cuda_bf16.hpp cuda_fp16.h cuda_fp16.hpp cuda_fp4.h cuda_fp6.h cuda_fp8.h cuda_pipeline.h
     cuda_pipeline_primitives.h cuda_runtime.h cuda_runtime_api.h cuda_device_runtime_api.h cuda_tf32.h
@@ -26,17 +26,17 @@ CUDA = _words("""
 """)
 """Headers of the CUDA toolkit that NVRTC compiles."""
 
-LIBRARIES = _words("""
+LIBRARIES = _name_set("""
     cooperative_groups cub cuda cute cutlass nv thrust crt
 """)
 """First folder of header libraries written for device compilers too: they are left to the compiler, unread."""
 
-HOST_NAMESPACES = _words("""
+HOST_NAMESPACES = _name_set("""
     torch at c10 caffe2 pybind11 py boost cv nvinfer1 absl fmt spdlog xla tensorflow ffi tvm
 """)
 """Namespaces of libraries that exist on the host only."""
 
-DEVICE_STD = _words("""
+DEVICE_STD = _name_set("""
     min max swap move forward numeric_limits array tuple pair get declval size_t ptrdiff_t nullptr_t byte
     initializer_list integral_constant bool_constant true_type false_type is_same is_same_v conditional
     conditional_t enable_if enable_if_t decay decay_t remove_cv remove_cv_t remove_const remove_const_t
@@ -53,13 +53,13 @@ DEVICE_STD = _words("""
 """)
 """Names of ``std`` that device code may use with evokern's header shims."""
 
-DEVICE_RUNTIME = _words("""
+DEVICE_RUNTIME = _name_set("""
     cudaError_t cudaError cudaSuccess cudaStream_t cudaTextureObject_t cudaSurfaceObject_t
     cudaGridDependencySynchronize cudaTriggerProgrammaticLaunchCompletion cudaDataType cudaRoundMode
 """)
 """Names with the runtime's prefix that device code may use."""
 
-BUILTIN_MACROS = _words("""
+BUILTIN_MACROS = _name_set("""
     NULL INFINITY NAN FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON INT_MAX INT_MIN UINT_MAX LONG_MAX
     LLONG_MAX ULLONG_MAX CHAR_BIT SHRT_MAX SHRT_MIN USHRT_MAX CHAR_MAX SCHAR_MAX UCHAR_MAX LONG_MIN ULONG_MAX
     LLONG_MIN SIZE_MAX INT8_MAX INT16_MAX INT32_MAX INT64_MAX INT8_MIN INT16_MIN INT32_MIN INT64_MIN UINT8_MAX

@@ -21,7 +21,7 @@ _EMPTY_SECTION = re.compile(r"((?:\A|\n)\n*)// ----[^\n]*\n(?://[^\n]*\n)*\n+(?=
 _PASSES = 40  # each pass makes the text shorter; nesting deeper than this is left as it is
 
 
-def specialise(
+def specialize(
     text: str,
     macros: Mapping[str, str | int],
     compiler: Compile,

@@ -101,10 +101,10 @@ def _drop_macros(text: str) -> str:
     bodies = preprocessor.macro_words(unit.definitions)
     used |= {word for name in used for word in bodies.get(name, ())}
     layout = Layout(unit)
-    gone = [d.index for d in unit.definitions if d.name not in used]
-    gone += [
+    unused = [d.index for d in unit.definitions if d.name not in used]
+    unused += [
         index
         for index, token in enumerate(unit.stream.tokens)
         if token.directive == "undef" and not set(_WORD.findall(token.text)[1:2]) & used
     ]
-    return apply(text, [layout.removal(index, index) for index in gone])
+    return apply(text, [layout.removal(index, index) for index in unused])

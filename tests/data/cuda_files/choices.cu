@@ -1,4 +1,4 @@
-// Vector scaling with choices: what `specialise` has to take apart.
+// Vector scaling with choices: what `specialize` has to take apart.
 //
 //   LOADS   how x is read: one by one, or four at a time
 //   TILE    elements of a block

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paths import DATA, KERNELS
 
 from evokern.compile import headers
-from evokern.cuda_source import specialise
+from evokern.cuda_source import specialize
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.instrument import Compile, ConstantValue
 from evokern.declaration import render
@@ -53,7 +53,7 @@ def ptx(text: str, macros: Mapping[str, str] | None = None, own: Mapping[str, st
 
 
 def compiler(macros: Mapping[str, str | int], entries: Iterable[str] = ()) -> Compile:
-    """NVRTC as `specialise` asks it."""
+    """NVRTC as `specialize` asks it."""
 
     def compile_text(text: str) -> str | None:
         try:
@@ -66,7 +66,7 @@ def compiler(macros: Mapping[str, str | int], entries: Iterable[str] = ()) -> Co
 
 def special(text: str, macros: Mapping[str, str | int], entries: Iterable[str] = ()) -> str:
     """Specialise with NVRTC."""
-    return specialise(text, macros, compiler(macros), entries=entries)
+    return specialize(text, macros, compiler(macros), entries=entries)
 
 
 def chosen(loads: str, tile: int, **more: str) -> dict[str, str]:
@@ -155,7 +155,7 @@ def test_a_template_kernel_is_decided_as_it_is_launched() -> None:
     """The compiler instantiates the kernels that it is told of."""
     text = "template <int N> __global__ void k(int* x) {\n  if constexpr (N == 4) x[0] = 1;\n  else x[0] = 2;\n}\n"
 
-    assert specialise(text, {}, compiler({}, ["k<4>"]), entries=["k<4>"]).splitlines()[1] == "  x[0] = 1;"
+    assert specialize(text, {}, compiler({}, ["k<4>"]), entries=["k<4>"]).splitlines()[1] == "  x[0] = 1;"
 
 
 def test_branches_inside_constexpr_functions_are_decided() -> None:
@@ -245,7 +245,7 @@ def test_literals(answer: ConstantValue, literal: str | None) -> None:
 def test_without_a_compiler_every_choice_stays() -> None:
     """The text is whole then, with the chosen macros in it, and means the same."""
     macros = chosen("LOADS_SCALAR", 256, SCALE="3")
-    result = specialise(CHOICES, macros, lambda text: None)
+    result = specialize(CHOICES, macros, lambda text: None)
 
     assert "if constexpr (LOADS == LOADS_VECTOR)" in result and "#error" in result
     assert ptx(CHOICES, macros) == ptx(result)
@@ -260,7 +260,7 @@ def test_questions_that_do_not_compile_are_left_out() -> None:
         asked.append(text)
         return compiler(macros)(text) if len(asked) > 1 else None
 
-    result = specialise(CHOICES, macros, refuse_once)
+    result = specialize(CHOICES, macros, refuse_once)
 
     assert "if constexpr" not in result and "__launch_bounds__(least(TILE, 128))" in result
     assert ptx(CHOICES, macros) == ptx(result)
@@ -364,13 +364,13 @@ def test_kernels_of_the_repository(name: str, problem: str) -> None:
     """Specialised candidates are shorter, and compile to the same code as the originals."""
     for program in random_candidates(name, problem, 2):
         ask = compiler(program.macros, program.entries)
-        text = specialise(program.source, program.macros, ask, program.headers, program.entries)
-        whole = specialise(program.source, program.macros, ask, program.headers)
+        text = specialize(program.source, program.macros, ask, program.headers, program.entries)
+        whole = specialize(program.source, program.macros, ask, program.headers)
 
         assert ptx(program.source, program.macros, dict(program.headers)) == ptx(whole)
         before = (program.source, *program.headers.values())
         assert len(text.splitlines()) < sum(len(part.splitlines()) for part in before)
-        assert text == specialise(text, program.macros, ask, {}, program.entries)
+        assert text == specialize(text, program.macros, ask, {}, program.entries)
 
 
 PIECES = st.sampled_from(
@@ -419,8 +419,8 @@ def test_any_text_can_be_specialised(text: str, answers: random.Random) -> None:
         numbers = re.findall(r"evokern_tell<(\d+)", asked)
         return "\n".join(f"evokern_answerILi{number}EbLx{answers.randrange(2)}EE" for number in numbers)
 
-    assert isinstance(specialise(text, {"A": 1}, answer), str)
-    assert isinstance(specialise(text, {"A": 1}, lambda asked: None), str)
+    assert isinstance(specialize(text, {"A": 1}, answer), str)
+    assert isinstance(specialize(text, {"A": 1}, lambda asked: None), str)
 
 
 def test_a_header_that_two_branches_include_stands_in_both() -> None:
@@ -432,7 +432,7 @@ def test_a_header_that_two_branches_include_stands_in_both() -> None:
     headers = {"shared.cuh": "#pragma once\n__device__ int shared() { return A; }\n"}
     for chosen in (0, 1):
         macros = {"A": chosen}
-        made = specialise(text, macros, compiler(macros, ("k",)), headers, ("k",))
+        made = specialize(text, macros, compiler(macros, ("k",)), headers, ("k",))
         assert made.count("int shared()") == 1
         assert "#if" not in made
         assert ptx(text, macros, headers) == ptx(made)
