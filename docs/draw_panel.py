@@ -20,7 +20,7 @@ import evokern
 from evokern.cli.panel import panel
 from evokern.declaration.space import Config
 from evokern.study.settings import Study
-from evokern.study.trial import Evaluation, Outcome, Trial
+from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
 FOLDER = Path(__file__).resolve().parent
 FACTS = FOLDER / "panel.json"
@@ -62,7 +62,9 @@ def record(device: str, budget: str | None, trials: int | None) -> dict[str, Any
 def progress_of(facts: dict[str, Any]) -> evokern.Progress:
     """Return the progress that recorded facts describe."""
     best = facts["best"]
-    found = best and Trial(best["number"], Config(best["config"]), Evaluation(Outcome.MEASURED, best["time_us"]))
+    found = best and Trial(
+        best["number"], Proposal(Config(best["config"])), Evaluation(Outcome.MEASURED, best["time_us"])
+    )
     baseline = facts["baseline"]
     return evokern.Progress(
         **{name: facts[name] for name in PLAIN},

@@ -61,6 +61,8 @@ class KernelFile:
 def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
     """Return every file that makes a kernel what it is: the folder's own by name, then those from elsewhere.
 
+    Files that did not change are not read again: a search asks for them with every candidate.
+
     Args:
         folder: the kernel's folder.
         source: the file with the device code, relative to the folder.
@@ -68,22 +70,47 @@ def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
     Raises:
         KernelError: a file cannot be read, or one name in `#include` means two files.
     """
+    kept = _READ.get((folder, source))
+    if kept and all(_stamp(path) == stamp for path, stamp in kept[0].items()):
+        return kept[1]
+    stamps = {folder: _stamp(folder)}
+    files = _read_files(folder, source, stamps)
+    _READ[folder, source] = (stamps, files)
+    return files
+
+
+_Stamp = tuple[int, int, int, int] | None
+_READ: dict[tuple[Path, str], tuple[dict[Path, _Stamp], tuple[KernelFile, ...]]] = {}
+"""What was read last of each folder, with the stamps of all that was looked at."""
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what changes when a file does: times of change, size, inode; None where there is none."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
+
+
+def _read_files(folder: Path, source: str, stamps: dict[Path, _Stamp]) -> tuple[KernelFile, ...]:
+    """Read the files, and note the stamp of each path before it is looked at."""
     own = sorted(path for path in folder.iterdir() if path.suffix in {*_SOURCES, ".py"} and path.is_file())
     first = own if folder / source in own else [*own, folder / source]
-    content = {path: _read(path) for path in first}
+    content = {path: _read(path, stamps) for path in first}
     real = {path: path.resolve() for path in first}  # a link counts by what it leads to
     waiting = [path for path in first if path.suffix != ".py" and path.name != REFERENCE]
     named = {path.name: real[path] for path in waiting}
     while waiting:
         including = waiting.pop(0)
-        for include, path in _included(including, content[including], folder.resolve().parent):
+        for include, path in _included(including, content[including], folder.resolve().parent, stamps):
             if named.setdefault(include, path) != path:
                 raise KernelError(
                     f'"{include}" in {including} means {path}, and {named[include]} in another file of the kernel: '
                     "the compiler knows a header by that name alone; rename one of the two"
                 )
             if path not in real.values():
-                content[path], real[path] = _read(path), path
+                content[path], real[path] = _read(path, stamps), path
                 waiting.append(path)
     spelled: dict[Path, list[str]] = {}
     for include, path in named.items():
@@ -100,10 +127,11 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path, folder.resolve())).as_posix()
 
 
-def _included(including: Path, content: bytes, root: Path) -> Iterator[tuple[str, Path]]:
+def _included(including: Path, content: bytes, root: Path, stamps: dict[Path, _Stamp]) -> Iterator[tuple[str, Path]]:
     """Yield name and place of the headers below `root` that a file includes."""
     for include in _INCLUDE.findall(content.decode("utf-8", errors="replace")):
         found = including.parent / include
+        stamps.setdefault(found, _stamp(found))
         if found.suffix in _SOURCES and found.is_file() and (path := found.resolve()).is_relative_to(root):
             yield include, path
 
@@ -112,7 +140,8 @@ def _with_plain_ends(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, stamps: dict[Path, _Stamp]) -> bytes:
+    stamps.setdefault(path, _stamp(path))
     try:
         return path.read_bytes()
     except OSError as error:

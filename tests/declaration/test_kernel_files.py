@@ -265,3 +265,15 @@ def test_a_copy_stays_in_its_scratch_folder(here: Path, tmp_path: Path, name: st
     with Reader(here / "evokern.db") as reader, pytest.raises(KernelError, match="far from its kernel's folder"):
         stored_kernel(reader, reader.study("mine"), digest, scratch, trust=True)
     assert [] == [*tmp_path.rglob("escaped.cuh")]
+
+
+def test_files_are_read_again_when_they_change(here: Path) -> None:
+    """What did not change is not read again; a changed header, and a new file of the folder, are seen at once."""
+    kernel = _kernel(here)
+    first = kernel.files()
+    assert all(once is again for once, again in zip(first, kernel.files(), strict=True))
+    header = here / "kernels" / "common" / "store.cuh"
+    header.write_text(header.read_text() + "// more\n")
+    assert header.read_bytes() in [file.content for file in kernel.files()]
+    (kernel.folder / "new.cuh").write_text("// new\n")
+    assert "new.cuh" in [file.name for file in kernel.files()]

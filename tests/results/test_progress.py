@@ -19,7 +19,7 @@ import evokern
 from evokern.declaration.space import Config
 from evokern.progress import notebook_panel
 from evokern.progress.notebook import NotebookPanel, panel_html
-from evokern.study.trial import Trial
+from evokern.study.trial import Proposal, Trial
 
 RECORDING = DATA / "table_small.json.gz"
 
@@ -126,7 +126,7 @@ def test_texts_of_a_search_do_not_become_markup() -> None:
     """Compilers' logs, kernels' and baselines' names are shown as they are."""
     still = progress_told()
     assert still.best is not None
-    best = Trial(4, Config({"TILE": HOSTILE}), still.best.evaluation)
+    best = Trial(4, Proposal(Config({"TILE": HOSTILE})), still.best.evaluation)
     hostile = replace(
         still, study=HOSTILE, device=HOSTILE, best=best, baseline=(HOSTILE, 9.0), last_failures=(HOSTILE,),
         notes=(HOSTILE,), set_aside=HOSTILE, outcomes={HOSTILE: 3}, rejections={HOSTILE: 3},
