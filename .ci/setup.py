@@ -84,7 +84,7 @@ def choose_cuda(asked: str) -> tuple[str, str]:
 
 
 def load_driver_module():
-    """Load `evokern/driver.py` alone: the package itself needs what is not installed yet."""
+    """Load `evokern/hardware/driver.py` alone: the package itself needs what is not installed yet."""
     spec = importlib.util.spec_from_file_location("evokern_driver", ROOT / "evokern" / "hardware" / "driver.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
