@@ -44,7 +44,7 @@ def test_what_was_right_is_praised_first() -> None:
 @pytest.mark.thorough
 def test_it_says_how_far_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long search of the simulated device is no silence."""
-    monkeypatch.setattr(importlib.import_module("evokern.search._model_search"), "SAYS_S", 0.0)
+    monkeypatch.setattr(importlib.import_module("evokern.search._model_search"), "NOTE_EVERY_S", 0.0)
     said: list[str] = []
     search_model(faulty(FAULT=("none",), VARIANT=(0, 1)), CHIP, 2, seed=1, say=said.append)
     assert said[-1].startswith("warm start: 2 of 2 candidates simulated, best ")
