@@ -197,7 +197,7 @@ class Gate:
         bench.poison()
         runner.run(calls(bench, launches))
 
-    def sane(self, tensors: Mapping[str, Tensor]) -> bool:
+    def accepts_reference(self, tensors: Mapping[str, Tensor]) -> bool:
         """Tell whether the gate itself is intact: the reference, written into the outputs, must pass.
 
         A candidate that writes far outside its buffers can change the gate's own state, and every later candidate would

@@ -197,8 +197,8 @@ class _Code:
         for instruction in function.instructions:
             try:
                 operations.append(self.lookup(instruction))
-            except Unsupported as verdict:
-                raise refusal(self.lines, instruction, str(verdict)) from None
+            except Unsupported as error:
+                raise refusal(self.lines, instruction, str(error)) from None
         if not function.instructions or operations[-1].kind != "control":
             raise SourceError(f"function {function.name} runs past its last instruction: end it with ret or exit")
         return operations

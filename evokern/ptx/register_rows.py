@@ -117,5 +117,5 @@ class RegisterRows:
 def _class_of(routine: Routine, declared: str) -> str:
     try:
         return row_class(declared)
-    except Unsupported as verdict:
-        raise SourceError(f"function {routine.function.name}: {verdict}") from None
+    except Unsupported as error:
+        raise SourceError(f"function {routine.function.name}: {error}") from None

@@ -67,7 +67,7 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
             else:
                 value = int(target[number]) + addend
             start = memory.module_data[module, number][variable.name].offset + offset
-            memory.arena[start : start + 8] = np.array([value], np.uint64).view(np.uint8)
+            memory.storage[start : start + 8] = np.array([value], np.uint64).view(np.uint8)
     return addresses
 
 

@@ -133,8 +133,8 @@ class Machine:
             instruction = self._program.instructions[number]
             try:
                 bound.end = bind_control(binder, segment, instruction)
-            except Unsupported as verdict:
-                raise self._program.refuse(instruction, str(verdict)) from None
+            except Unsupported as error:
+                raise self._program.refuse(instruction, str(error)) from None
         if masked:
             bound.masked = steps
         else:
@@ -160,8 +160,8 @@ class Machine:
                 action = self._effects[number] = binding_of(operation)(instruction, binder)
                 return action
             return binder.finish(binding_of(operation)(instruction, binder))
-        except Unsupported as verdict:
-            raise self._program.refuse(instruction, str(verdict)) from None
+        except Unsupported as error:
+            raise self._program.refuse(instruction, str(error)) from None
 
     # ---- running
 

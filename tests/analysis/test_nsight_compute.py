@@ -107,7 +107,7 @@ def test_what_is_asked_of_nsight_compute(here: Path) -> None:
     text = " ".join(options)
     for part in (
         "--clock-control none", "--cache-control none", "--csv --page raw", "--profile-from-start off",
-        "--kernel-name-base mangled --kernel-name regex:^(columns)$", "-m evokern.device.gpu.watched",
+        "--kernel-name-base mangled --kernel-name regex:^(columns)$", "-m evokern.device.gpu.profiled_call",
     ):  # fmt: skip
         assert part in text
     assert found["command"] in log.read_text()

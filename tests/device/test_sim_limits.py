@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evokern.api import search
-from evokern.device.sim.overall import _share
+from evokern.device.sim.study_prediction import _share
 from evokern.errors import StudyError
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome

@@ -38,7 +38,7 @@ from evokern.workers.process import Retire
 ERRORS = {"misaligned": "CUDA_ERROR_MISALIGNED_ADDRESS", "out_of_bounds": "CUDA_ERROR_ILLEGAL_ADDRESS"}
 
 INSTRUCTION_LIMIT = 50_000_000
-"""Warp instructions of a launch after which it counts as endless."""
+"""Warp instructions of a launch after which it counts as a hang."""
 
 
 class Candidate:

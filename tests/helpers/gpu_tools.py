@@ -16,7 +16,7 @@ from simt_tools import Defect
 from evokern import simt
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import Program
-from evokern.device.gpu.nsight import WatchSettings, find_ncu, options, read
+from evokern.device.gpu.nsight import ProfilerSettings, find_ncu, options, read
 
 CUDA = Path("/usr/local/cuda/bin")
 
@@ -106,7 +106,7 @@ def measured(
     """
     program = find_ncu()
     assert program is not None
-    _, text = launch_all(jobs, folder, program, *options(metrics, WatchSettings(flush=True)), timeout=timeout)
+    _, text = launch_all(jobs, folder, program, *options(metrics, ProfilerSettings(flush=True)), timeout=timeout)
     rows = read(text, metrics)
     if not rows:
         raise RuntimeError("\n".join(text.splitlines()[-12:]))

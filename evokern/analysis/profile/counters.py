@@ -15,9 +15,9 @@ from typing import Any
 from evokern.analysis.profile.bound import Bottleneck, by_counters, suggested
 from evokern.analysis.profile.subject import ProfileSubject
 from evokern.declaration.kernel import Launch
-from evokern.device.gpu.jobs import WatchedCall
+from evokern.device.gpu.jobs import ProfiledCall
 from evokern.device.gpu.lock import GpuLock
-from evokern.device.gpu.nsight import METRICS, WatchSettings, find_ncu, watch
+from evokern.device.gpu.nsight import METRICS, ProfilerSettings, find_ncu, profile_command
 from evokern.device.gpu.profile import LiveGpu
 from evokern.errors import DeviceError, UsageError
 from evokern.hardware.profiles import CHIPS
@@ -104,7 +104,7 @@ def profile_counted(
     built = subject.built()
     launches = built.build(subject.problem).launches
     symbols = tuple(built.programs[0].lowered[launch.entry] for launch in launches)
-    how = WatchSettings(
+    how = ProfilerSettings(
         symbols=symbols, profiler_range_only=True, flush=subject.study.timing.cache == "flush", keep=_report(keep)
     )
     # The same lock as a search's: counting beside one would disturb its times.
@@ -112,10 +112,12 @@ def profile_counted(
     try:
         with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
             job = Path(scratch) / "job.pickle"
-            call = WatchedCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
+            call = ProfiledCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
             job.write_bytes(pickle.dumps(call))
-            program = (sys.executable, "-m", "evokern.device.gpu.watched", str(job))
-            found = watch(ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, on_command)
+            program = (sys.executable, "-m", "evokern.device.gpu.profiled_call", str(job))
+            found = profile_command(
+                ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, on_command
+            )
     except DeviceError as error:
         raise _with_remedy(error, gpu) from error
     finally:

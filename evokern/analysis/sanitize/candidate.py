@@ -23,7 +23,7 @@ from evokern.simt import Finding
 from evokern.simt.sanitizer.hang import REPEATS
 
 INSTRUCTION_LIMIT = 20_000_000
-"""Warp instructions of a launch after which it counts as endless, as in a study's `[simulation]`."""
+"""Warp instructions of a launch after which it counts as a hang, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
 """Blocks of a launch; more would take hours here, and a smaller grid shows the same defects."""
 _CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
@@ -120,7 +120,7 @@ def run_launch(
         launch: entry point, grid, block, dynamic shared memory and the names of its arguments.
         arguments: what the names stand for.
         memory: where the buffers live.
-        limit: warp instructions after which it counts as endless.
+        limit: warp instructions after which it counts as a hang.
         blocks: linear ids of the blocks to run; None for all.
 
     Raises:
@@ -168,7 +168,7 @@ def sanitize_kernel(
         config: the candidate.
         problems: what it is run at, whole.
         chip: whose limits it must keep, and what it is compiled for.
-        limit: warp instructions after which a launch counts as endless.
+        limit: warp instructions after which a launch counts as a hang.
 
     Raises:
         UsageError: the candidate cannot run there, does not compile, or uses what the simulator does not execute.

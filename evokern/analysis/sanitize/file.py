@@ -54,7 +54,7 @@ class FileLaunch:
     include_dirs: tuple[Path, ...] = ()
     """Folders with the file's own headers, after the file's folder."""
     limit: int = INSTRUCTION_LIMIT
-    """Warp instructions after which the launch counts as endless."""
+    """Warp instructions after which the launch counts as a hang."""
     seed: int = 0
     """Seed of the random inputs."""
     suffix: str = ""

@@ -86,7 +86,7 @@ def sanitize(
     ] = "sm_89",
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", min=1, help="Warp instructions after which a launch counts as endless."),
+        typer.Option("--limit", metavar="N", min=1, help="Warp instructions after which a launch counts as a hang."),
     ] = None,
     trust: TrustOption = False,
 ) -> int:

@@ -53,8 +53,8 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
-class WatchedCall:
-    """One call of a candidate for Nsight Compute to watch."""
+class ProfiledCall:
+    """One call of a candidate for Nsight Compute to profile."""
 
     folder: Path
     """The kernel's folder."""

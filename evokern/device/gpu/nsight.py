@@ -25,7 +25,7 @@ from evokern.errors import DeviceError
 USUAL_PLACE = "/usr/local/cuda/bin"
 """Where a CUDA toolkit that is not on PATH has its tools."""
 MARK = "evokern: "
-"""What a line of the watched program begins with that says why it failed."""
+"""What a line of the profiled program begins with that says why it failed."""
 _ATTEMPTS = 6
 _WORDS = re.compile(r"[a-z0-9]+__[a-z0-9_]+")
 
@@ -106,17 +106,17 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class WatchSettings:
-    """How a command is watched."""
+class ProfilerSettings:
+    """How a command is profiled."""
 
     metrics: tuple[Metric, ...] = METRICS
     """What is asked for."""
     flush: bool = False
     """Empty the caches before every pass; otherwise they stay as the launches before left them."""
     symbols: tuple[str, ...] = ()
-    """Names of the kernels in the machine code; empty watches every launch."""
+    """Names of the kernels in the machine code; empty profiles every launch."""
     profiler_range_only: bool = False
-    """Watch only between `cuProfilerStart` and `cuProfilerStop`."""
+    """Profile only between `cuProfilerStart` and `cuProfilerStop`."""
     keep: Path | None = None
     """Where the report stays, `.ncu-rep`."""
     limit_s: float = 300.0
@@ -125,7 +125,7 @@ class WatchSettings:
 
 @dataclass(frozen=True)
 class CountedRun:
-    """What became of a watched command."""
+    """What became of a profiled command."""
 
     launches: tuple[Mapping[str, float | None], ...]
     """Key of each metric → value, for each launch in order."""
@@ -140,10 +140,10 @@ def find_ncu() -> str | None:
     return shutil.which("ncu") or shutil.which("ncu", path=USUAL_PLACE)
 
 
-def watch(
+def profile_command(
     ncu: str,
     program: Sequence[str],
-    how: WatchSettings,
+    how: ProfilerSettings,
     environment: Mapping[str, str] | None = None,
     on_command: Callable[[str], None] = lambda text: None,
 ) -> CountedRun:
@@ -200,8 +200,8 @@ def watch(
 _PRINT = ("--csv", "--page", "raw", "--print-units", "base")
 
 
-def options(names: Sequence[str], how: WatchSettings) -> tuple[str, ...]:
-    """Return Nsight Compute's options, before the command that it watches."""
+def options(names: Sequence[str], how: ProfilerSettings) -> tuple[str, ...]:
+    """Return Nsight Compute's options, before the command that it profiles."""
     # Clocks stay as they are when candidates are timed.
     given = ["--clock-control", "none", "--cache-control", "all" if how.flush else "none", "--metrics", ",".join(names)]
     if how.profiler_range_only:
@@ -240,7 +240,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _run(command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None) -> str:
-    # Numbers in the C locale; a session of its own, so that the watched program ends with its watcher.
+    # Numbers in the C locale; a session of its own, so that the profiled program ends with its watcher.
     settings = {**os.environ, "LC_ALL": "C", **(environment or {})}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=settings, start_new_session=True

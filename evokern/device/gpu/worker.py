@@ -96,7 +96,7 @@ class GpuWorker:
 
     def _sane(self, job: Evaluate) -> bool:
         try:
-            return all(gate.sane(self._runs.workload(job.config, p)[0]) for p, gate in self._gates.items())
+            return all(gate.accepts_reference(self._runs.workload(job.config, p)[0]) for p, gate in self._gates.items())
         except (EvokernError, RuntimeError):
             # The right answer cannot even be checked any more.
             return False

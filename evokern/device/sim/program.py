@@ -71,7 +71,7 @@ class SimulatedProgram:
             launch: entry point, grid, block, dynamic shared memory and the names of its arguments.
             arguments: what the names stand for.
             memory: where the buffers live.
-            instruction_limit: warp instructions of a batch of blocks after which it counts as endless.
+            instruction_limit: warp instructions of a batch of blocks after which it counts as a hang.
             blocks: linear ids of the blocks to run; None for all.
             sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment always are.
             count: count wavefronts, sectors and instructions.

@@ -23,7 +23,7 @@ class SimRunner:
         Args:
             program: the candidate's program.
             problem: the problem, for the evidence of a failure.
-            instruction_limit: warp instructions after which a launch counts as endless.
+            instruction_limit: warp instructions after which a launch counts as a hang.
             lead: bytes from a multiple of the usual alignment to the start of each buffer.
         """
         self._program, self._problem = program, problem

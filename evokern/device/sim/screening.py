@@ -18,9 +18,9 @@ import torch
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import gate_problems
 from evokern.device.sim.jobs import SimSettings, Simulate
-from evokern.device.sim.overall import Overall, predict_all
 from evokern.device.sim.predict import Predicted, Predictor
 from evokern.device.sim.spot_check import SpotCheck
+from evokern.device.sim.study_prediction import StudyPrediction, predict_study
 from evokern.device.sim.worker import SimWorker
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
@@ -66,25 +66,25 @@ class ScreeningWorker:
             return self._predictor.predict(job.config, job.built, problem, most_us)
 
         try:
-            overall = predict_all(self._kernel, self._settings, job.config, limit_us, predict)
+            predicted = predict_study(self._kernel, self._settings, job.config, limit_us, predict)
         except RunFailed as failed:
             if failed.outcome is not Outcome.SLOW:
                 raise
             return Evaluation(Outcome.SLOW, limit_us, evidence={**failed.evidence, "elite_us": job.elite_us})
-        if job.elite_us is not None and overall.time_us >= NEAR * job.elite_us:
-            return _not_checked(overall, job.elite_us)
+        if job.elite_us is not None and predicted.time_us >= NEAR * job.elite_us:
+            return _not_checked(predicted, job.elite_us)
         problems = self._settings.context.problems
         if all(self._spot_check.judges(job.config, job.built, problem, self._predictor) for problem in problems):
             faults = (self._spot_check.fault(job.config, job.built, problem, self._predictor) for problem in problems)
             against = next((fault for fault in faults if fault is not None), None)
-        elif job.elite_us is not None and overall.time_us >= job.elite_us:
-            return _not_checked(overall, job.elite_us)  # the gate is too dear for what would not be the best
+        elif job.elite_us is not None and predicted.time_us >= job.elite_us:
+            return _not_checked(predicted, job.elite_us)  # the gate is too dear for what would not be the best
         else:
             against = self._gate(job)
-        against = against or overall.impossible()
+        against = against or predicted.impossible()
         if against is not None:
             return Evaluation(Outcome.WRONG, evidence=against)
-        return Evaluation(Outcome.MEASURED, overall.time_us, overall.timings)
+        return Evaluation(Outcome.MEASURED, predicted.time_us, predicted.timings)
 
     def _gate(self, job: Simulate) -> Mapping[str, Any] | None:
         """Return what the gate has against a candidate whose blocks cannot be judged alone."""
@@ -95,5 +95,7 @@ class ScreeningWorker:
         return self._full.gate(job.config, job.built, problems)[0]
 
 
-def _not_checked(overall: Overall, elite_us: float) -> Evaluation:
-    return Evaluation(Outcome.SLOW, overall.time_us, evidence={"elite_us": elite_us, "predicted_us": overall.time_us})
+def _not_checked(predicted: StudyPrediction, elite_us: float) -> Evaluation:
+    return Evaluation(
+        Outcome.SLOW, predicted.time_us, evidence={"elite_us": elite_us, "predicted_us": predicted.time_us}
+    )

@@ -65,11 +65,11 @@ class ProblemBuffers:
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Give every buffer its contents back afterwards: what runs inside is counted, not judged."""
-        before = self.memory.arena.copy()
+        before = self.memory.storage.copy()
         try:
             yield
         finally:
-            self.memory.arena[:] = before
+            self.memory.storage[:] = before
 
     def results(self, kernel: Kernel) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Yield each output: its name, its elements, the reference, and which elements were written."""

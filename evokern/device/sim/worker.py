@@ -23,10 +23,10 @@ from evokern.declaration.small_problems import gate_problems
 from evokern.declaration.space import Config
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
-from evokern.device.sim.overall import predict_all
 from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
+from evokern.device.sim.study_prediction import predict_study
 from evokern.device.sim.tail_risk import TailRiskProbe
 from evokern.errors import KernelError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
@@ -97,29 +97,29 @@ class SimWorker:
             return self._predict(job, problem, most_us)
 
         try:
-            overall = predict_all(self._kernel, self._settings, job.config, limit_us, predict)
+            predicted = predict_study(self._kernel, self._settings, job.config, limit_us, predict)
         except RunFailed as failed:
             if failed.outcome is not Outcome.SLOW:
                 raise
             evidence = {**failed.evidence, "elite_us": job.elite_us, "limit_us": limit_us}
             raise RunFailed(Outcome.SLOW, evidence) from failed
-        time_us = overall.time_us
+        time_us = predicted.time_us
         if limit_us is not None and time_us >= limit_us:
             evidence = {"elite_us": job.elite_us, "predicted_us": time_us, "limit_us": limit_us}
             return Evaluation(Outcome.SLOW, time_us, evidence=evidence)
         against, reports = self.gate(job.config, job.built, problems)
         if against is not None:
             return Evaluation(Outcome.WRONG, evidence=against, gate=reports)
-        impossible = overall.impossible()
+        impossible = predicted.impossible()
         if impossible is not None:
             return Evaluation(Outcome.WRONG, evidence=impossible, gate=reports)
-        first = overall.predictions[0].total
+        first = predicted.predictions[0].total
         evidence = {
             "terms_us": {name: round(value, 4) for name, value in first.terms_us.items()},
             "bound": first.cause,
-            **recorded(overall.tasks, overall.floors),
+            **recorded(predicted.tasks, predicted.floors),
         }
-        return Evaluation(Outcome.MEASURED, time_us, overall.timings, evidence=evidence, gate=reports)
+        return Evaluation(Outcome.MEASURED, time_us, predicted.timings, evidence=evidence, gate=reports)
 
     def gate(
         self, config: Config, built: Built, problems: Sequence[Problem]

@@ -1,6 +1,6 @@
-"""Global memory: allocations in one flat arena, with guard zones that belong to nobody.
+"""Global memory: allocations in one flat storage, with guard zones that belong to nobody.
 
-Device addresses are arena positions plus `GLOBAL_BASE`. Shared and local memory have windows of their own in the
+Device addresses are storage positions plus `GLOBAL_BASE`. Shared and local memory have windows of their own in the
 generic address space, far below. Guard zones cost address space only: pages nobody writes are never backed.
 """
 
@@ -53,12 +53,12 @@ class Buffer:
 
     @property
     def offset(self) -> int:
-        """Position of the first byte in the arena."""
+        """Position of the first byte in the storage."""
         return self.address - GLOBAL_BASE
 
     def read(self) -> Array:
         """Return a copy of the contents, in the dtype and shape it was allocated with."""
-        raw = self.memory.arena[self.offset : self.offset + self.size]
+        raw = self.memory.storage[self.offset : self.offset + self.size]
         return raw.view(self.dtype).reshape(self.shape).copy()
 
     def write(self, data: Array) -> None:
@@ -70,7 +70,7 @@ class Buffer:
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if raw.size != self.size:
             raise UsageError(f"buffer {self.name!r} holds {self.size} bytes, was given {raw.size}")
-        self.memory.arena[self.offset : self.offset + self.size] = raw
+        self.memory.storage[self.offset : self.offset + self.size] = raw
 
 
 class Memory:
@@ -85,7 +85,7 @@ class Memory:
         self._starts: list[int] = []
         self._end = GUARD_BYTES
         self._bytes = 0
-        self._arena: Array = np.zeros(0, np.uint8)
+        self._storage: Array = np.zeros(0, np.uint8)
         self._pending: list[tuple[int, Array]] = []
         self._views: dict[int, Array] = {}
         self.module_data: dict[Any, dict[str, Buffer]] = {}
@@ -134,33 +134,33 @@ class Memory:
         return buffer
 
     @property
-    def arena(self) -> Array:
+    def storage(self) -> Array:
         """All bytes; grown when allocations came since the last look."""
         if self._pending:
             grown = np.zeros(-(-(self._end + 64) // 64) * 64, np.uint8)
             waiting = {start for start, _ in self._pending}
             for buffer in self.buffers:
                 if buffer.offset not in waiting:
-                    grown[buffer.offset : buffer.offset + buffer.size] = self._arena[
+                    grown[buffer.offset : buffer.offset + buffer.size] = self._storage[
                         buffer.offset : buffer.offset + buffer.size
                     ]
             for start, raw in self._pending:
                 grown[start : start + raw.size] = raw
-            self._arena = grown
+            self._storage = grown
             self._pending = []
             self._views = {}
-        return self._arena
+        return self._storage
 
     def view(self, width: int) -> Array:
-        """Return the arena as elements of so many bytes."""
-        arena = self.arena
+        """Return the storage as elements of so many bytes."""
+        storage = self.storage
         view = self._views.get(width)
         if view is None:
-            view = self._views[width] = arena[: arena.size // width * width].view(RAW[width])
+            view = self._views[width] = storage[: storage.size // width * width].view(RAW[width])
         return view
 
     def find(self, offset: int) -> Buffer | None:
-        """Return the allocation that holds an arena position, None in a guard zone."""
+        """Return the allocation that holds an storage position, None in a guard zone."""
         index = bisect.bisect_right(self._starts, offset) - 1
         if index < 0:
             return None

@@ -58,13 +58,13 @@ class GlobalSpace:
         self.starts, self.sizes = self.memory.bounds()
 
     def view(self, width: int) -> Array:
-        """Return the arena as elements of a width."""
+        """Return the storage as elements of a width."""
         return self.memory.view(width)
 
     def locate(
         self, active: Active, address: Array, offset: int, width: int, number: int, site: Site, *, write: bool
     ) -> tuple[Active | None, Array]:
-        """Check addresses and turn them into arena indices in units of the width; see `SharedSpace.locate`."""
+        """Check addresses and turn them into storage indices in units of the width; see `SharedSpace.locate`."""
         where = address.view(np.int64) - (GLOBAL_BASE - offset)
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)

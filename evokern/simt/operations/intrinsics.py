@@ -64,12 +64,12 @@ def bind_intrinsic(
 
 
 def _string(state: MachineState, address: int) -> str:
-    arena: Array = state.memory.arena
+    storage: Array = state.memory.storage
     start = address - GLOBAL_BASE
     buffer = state.memory.find(start)
     if buffer is None:
         return "(string outside global memory)"
-    raw = arena[start : buffer.offset + buffer.size].tobytes()
+    raw = storage[start : buffer.offset + buffer.size].tobytes()
     return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 

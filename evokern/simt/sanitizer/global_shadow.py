@@ -33,7 +33,7 @@ class GlobalShadow:
         self.blocks = blocks
         self.granularity = program.global_granularity
         self.ordered = program.orders_blocks
-        self.size = memory.arena.size
+        self.size = memory.storage.size
         words = self.size // self.granularity
         self.writer = np.zeros(words, np.uint64)
         self.readers = (np.zeros(words, np.uint64), np.zeros(words, np.uint64))

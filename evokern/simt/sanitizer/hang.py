@@ -144,8 +144,8 @@ class HangDetector:
         batch, state, calls = self._batch, self._machine, self._machine.calls
         arrays = [*batch.registers.bits.values(), batch.live, batch.carry(), state.shared.bytes]
         arrays += [state.local.bytes, state.params.area, *calls.returns, *calls.inside.values()]
-        arena = state.memory.arena
-        return arrays + [arena[b.offset : b.offset + b.size] for b in state.memory.buffers if b.writable]
+        storage = state.memory.storage
+        return arrays + [storage[b.offset : b.offset + b.size] for b in state.memory.buffers if b.writable]
 
     def _waits(self, key: int, active: Active, burst: int) -> tuple[Any, ...]:
         """Return who is where: running, waiting for a turn (and how long), parked, at barriers, copying."""

@@ -1,8 +1,8 @@
-"""The program that Nsight Compute watches: one candidate, launched warm once between the profiler's start and stop.
+"""The program that Nsight Compute profiles: one candidate, launched warm once between the profiler's start and stop.
 
-    python -m evokern.device.gpu.watched JOB
+    python -m evokern.device.gpu.profiled_call JOB
 
-JOB is a file with a pickled `WatchedCall`. Buffers and inputs are made as the gate makes them, and the launches are
+JOB is a file with a pickled `ProfiledCall`. Buffers and inputs are made as the gate makes them, and the launches are
 those that the search times; nothing is checked or timed here.
 """
 
@@ -17,7 +17,7 @@ from cuda.bindings import driver
 
 from evokern.compile.build import tensors_of
 from evokern.device.gpu.cuda import Candidate, check, finish
-from evokern.device.gpu.jobs import WatchedCall
+from evokern.device.gpu.jobs import ProfiledCall
 from evokern.device.gpu.nsight import MARK
 from evokern.errors import EvokernError
 from evokern.gate import Gate
@@ -30,7 +30,7 @@ _WARM_CALLS = 2
 
 def main() -> None:
     """Run the job named on the command line; a failure is told in one line, and ends with exit code 1."""
-    job: WatchedCall = pickle.loads(Path(sys.argv[1]).read_bytes())
+    job: ProfiledCall = pickle.loads(Path(sys.argv[1]).read_bytes())
     try:
         launch(job)
     except RunFailed as failed:
@@ -40,8 +40,8 @@ def main() -> None:
         sys.exit(_failure_exit(str(error).splitlines()[0]))
 
 
-def launch(job: WatchedCall) -> None:
-    """Launch a candidate until it is warm, then once while the profiler watches.
+def launch(job: ProfiledCall) -> None:
+    """Launch a candidate until it is warm, then once while the profiler counts.
 
     Raises:
         RunFailed: a launch failed.

@@ -18,7 +18,7 @@ from evokern.study.trial import Timing
 
 
 @dataclass(frozen=True)
-class Overall:
+class StudyPrediction:
     """What is predicted of a candidate, a value per problem in the study's order."""
 
     problems: tuple[Problem, ...]
@@ -51,13 +51,13 @@ class Overall:
         return None
 
 
-def predict_all(
+def predict_study(
     kernel: Kernel,
     settings: SimSettings,
     config: Config,
     limit_us: float | None,
     predict: Callable[[Problem, float | None], Predicted],
-) -> Overall:
+) -> StudyPrediction:
     """Predict a candidate at every problem of a study.
 
     Args:
@@ -79,7 +79,7 @@ def predict_all(
     for position in sorted(range(len(least)), key=least.__getitem__):
         found[position] = predict(problems[position], _share(limit_us, least, position))
         least[position] = found[position].total.time_us
-    return Overall(problems, tasks, floors, tuple(found[position] for position in range(len(least))))
+    return StudyPrediction(problems, tasks, floors, tuple(found[position] for position in range(len(least))))
 
 
 def _share(limit_us: float | None, least_us: Sequence[float], position: int) -> float | None:
