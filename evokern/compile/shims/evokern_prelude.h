@@ -7,3 +7,14 @@
 #include "cmath"
 #include "algorithm"
 #include "evokern_types.h"
+
+// Programmatic dependent launch: nvcc has these two of cuda_device_runtime_api.h, which NVRTC's cuda_runtime.h leaves
+// out. As templates they give way to that header's where a file includes it.
+template <class... None>
+static __device__ __forceinline__ void cudaGridDependencySynchronize(None...) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+template <class... None>
+static __device__ __forceinline__ void cudaTriggerProgrammaticLaunchCompletion(None...) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
