@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evokern.api import load_study, search
+from evokern import load_study
+from evokern.api import search
 from evokern.study.settings import Study
 from evokern.study.trial import Outcome
 

@@ -28,7 +28,7 @@ from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
 from evokern.device.sim.tail_risk import TailRiskProbe
-from evokern.errors import EvokernError, KernelError, SourceError, UsageError
+from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.measurement.roofline import recorded
@@ -61,7 +61,9 @@ class SimWorker:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
-        except (SourceError, UsageError) as error:
+        except (KernelError, DeviceError):  # the folder or the machine is at fault, not this candidate
+            raise
+        except UsageError as error:
             evaluation = not_simulated(error)
         return replace(evaluation, device_s=time.perf_counter() - began)
 
