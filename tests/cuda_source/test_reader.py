@@ -127,6 +127,37 @@ def test_macros_and_where_their_values_come_from() -> None:
     assert bare == {"BLOCK_M": "undefined", "SCALE": "undefined"}
 
 
+def test_directives_behind_blanks_are_directives() -> None:
+    """Macros, includes and conditionals are read with blanks, tabs or comments before and behind the hash."""
+    source = read(
+        "  #define BS 128\n"
+        "\t# define TS 4\n"
+        "/* a */ # /* b */ define WS 32\n"
+        "  #ifndef QS\n    #define QS 3\n  #endif\n"
+        '  #include "absent.h"\n'
+        "  #include <vector>\n"
+        "#define STRING(x) \\\n   #x\n"
+        "  #if 0\n__global__ void dead() {}\n  #endif\n"
+        "__global__ void k(float* a) {\n  #pragma unroll\n  for (int i = 0; i < BS; ++i) a[i] = TS;\n"
+        "  #if USE_SMEM\n  a[0] = 1;\n  #endif\n}\n"
+    )
+    kinds = {macro.name: (macro.kind, macro.number, macro.line) for macro in source.macros}
+    assert {
+        "BS": ("defined", 128, 1),
+        "TS": ("defined", 4, 2),
+        "WS": ("defined", 32, 3),
+        "QS": ("default", 3, 5),
+        "STRING": ("defined", None, 9),
+        "USE_SMEM": ("undefined", None, 17),
+    } == kinds
+    assert [(include.name, include.status, include.line) for include in source.includes] == [
+        ("absent.h", "missing", 7),
+        ("vector", "host", 8),
+    ]
+    assert names(source) == ["k"]
+    assert "absent" not in source.device_text
+
+
 def test_launches_carry_the_expressions_behind_them() -> None:
     """A launch gives its grid, block, shared memory and arguments, and the local variables that they come from."""
     launches = sample("nvcc_program.cu").launches
