@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def _name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -30,6 +32,15 @@ LIBRARIES = _name_set("""
     cooperative_groups cub cuda cute cutlass nv thrust crt
 """)
 """First folder of header libraries written for device compilers too: they are left to the compiler, unread."""
+
+HALF_TYPES = {
+    "cuda_fp16.h": r"(?:__)?half2?|__half\w*|__\w+2half\w*",
+    "cuda_bf16.h": r"(?:__)?nv_bfloat16\w*|__\w*bfloat16\w*",
+}
+"""Headers of the half types, which a host library's header brings along (cuBLAS, torch, NCCL), and their names."""
+
+BOTH_HALF_TYPES = "cuda_fp8.h"
+"""The toolkit's header that includes both of them."""
 
 HOST_NAMESPACES = _name_set("""
     torch at c10 caffe2 pybind11 py boost cv nvinfer1 absl fmt spdlog xla tensorflow ffi tvm
@@ -68,6 +79,18 @@ BUILTIN_MACROS = _name_set("""
     FLT_DIG DBL_DIG FLT_MANT_DIG DBL_MANT_DIG HALF_MAX NDEBUG TRUE FALSE
 """)
 """Upper-case names that the compiler, its headers or the header shims define."""
+
+
+_HOST_LIBRARIES = re.compile(
+    r"(?:torch|ATen|c10|caffe2|pybind11|boost|absl|opencv2?|Eigen|sys|bits|unistd|omp|mpi|time|getopt|nvToolsExt|nvtx3|"
+    r"cublas\w*|cudnn\w*|cusparse\w*|cusolver\w*|cufft\w*|curand|nccl|nvrtc|cuda_profiler\w*|pthread|signal|errno|"
+    r"fcntl|sched|dirent|ctype|wchar|locale)(?:/.*|\.h|\.hpp)?"
+)
+
+
+def is_host_header(name: str) -> bool:
+    """Whether a header is known to be the host's alone: the C++ library's without a suffix, and well-known ones."""
+    return ("." not in name and "/" not in name) or _HOST_LIBRARIES.fullmatch(name) is not None
 
 
 def is_device_header(name: str) -> bool:
