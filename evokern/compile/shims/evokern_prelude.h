@@ -1,11 +1,14 @@
 // What nvcc includes ahead of every file by way of cuda_runtime.h, and NVRTC does not: INFINITY, NAN, the limits of the
-// integers, fixed-width integers, std::sqrt, std::min. evokern gives this file to NVRTC as --pre-include, so lines stay put.
+// integers, fixed-width integers, std::sqrt, std::min, std::pair; std::numeric_limits, which every torch header brings.
+// evokern gives this file to NVRTC as --pre-include, so lines stay put.
 #pragma once
 #include "stddef.h"
 #include "stdint.h"
 #include "limits.h"
 #include "cmath"
 #include "algorithm"
+#include "limits"
+#include "utility"
 #include "evokern_types.h"
 
 // Programmatic dependent launch: nvcc has these two of cuda_device_runtime_api.h, which NVRTC's cuda_runtime.h leaves

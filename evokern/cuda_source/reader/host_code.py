@@ -191,10 +191,23 @@ class _Separation:
     ) -> bool:
         if id(leaf) in obstacles or leaf.names[:1] == ("main",):
             return False
+        if leaf.kind == "function" and leaf.body is None and leaf.names and self._only_host(leaf.names[0], marks):
+            return False
         if leaf.kind in ("function", "variable", "call", "typedef", "alias", "using"):
             host_only = "__host__" in marks[id(leaf)] and not marks[id(leaf)] & _DEVICE_MARKS
             return not host_only and not self.host_reason(unit, leaf)
         return True
+
+    def _only_host(self, name: str, marks: Mapping[int, frozenset[str]]) -> bool:
+        """Whether a function's definitions are a host's: its prototypes and instantiations go with them."""
+        defined = [
+            (unit, leaf)
+            for unit, leaf in self.pairs
+            if leaf.kind == "function" and leaf.body is not None and leaf.names[:1] == (name,)
+        ]
+        return bool(defined) and all(
+            not marks[id(leaf)] & _DEVICE_MARKS and bool(self.host_reason(unit, leaf)) for unit, leaf in defined
+        )
 
     def _is_own_macro(self, leaf: CppDeclaration) -> bool:
         return leaf.kind == "call" and bool(leaf.names) and leaf.names[0] in self.macros
