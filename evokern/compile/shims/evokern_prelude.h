@@ -11,6 +11,13 @@
 #include "utility"
 #include "evokern_types.h"
 
+// Names of the host streams on which the header of Thrust complex numbers declares operators.
+namespace std {
+template <class Char> struct char_traits;
+template <class Char, class Traits> class basic_istream;
+template <class Char, class Traits> class basic_ostream;
+}  // namespace std
+
 // Programmatic dependent launch: nvcc has these two of cuda_device_runtime_api.h, which NVRTC's cuda_runtime.h leaves
 // out. As templates they give way to that header's where a file includes it.
 template <class... None>
