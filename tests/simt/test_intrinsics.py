@@ -118,3 +118,29 @@ def test_a_cluster_refuses_its_own_kernel_alone() -> None:
     with pytest.raises(SourceError, match=r"^kernel pair: thread-block clusters"):
         module.check("pair")
     module.check("alone")
+
+
+def test_a_shared_address_below_its_array_wraps_with_its_offset() -> None:
+    """The compiler may form a base below address 0 and add the rest as an offset: 32-bit addresses wrap."""
+    source = """
+template <int Offset>
+__device__ float read(float* out) {
+  __shared__ float row[64];
+  row[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  float found;
+  const unsigned base = (unsigned)__cvta_generic_to_shared(row) + 4 * threadIdx.x - 4;
+  asm volatile("ld.shared.f32 %0, [%1+%2];" : "=f"(found) : "r"(base), "n"(Offset));
+  return found;
+}
+extern "C" __global__ void own(float* out) { out[threadIdx.x] = read<4>(out); }
+extern "C" __global__ void below(float* out) { out[threadIdx.x] = read<0>(out); }
+"""
+    module = module_of(source)
+    memory = simt.Memory()
+    out = memory.allocate("out", np.zeros(64, np.float32))
+    result = simt.launch(module, "own", (1, 1, 1), (64, 1, 1), [out], memory=memory, source=source)
+    assert (result.findings, result.completed) == ((), True)
+    np.testing.assert_array_equal(np.arange(64), out.read())
+    found = simt.launch(module, "below", (1, 1, 1), (64, 1, 1), [out], memory=memory, source=source).findings
+    assert [(finding.kind, finding.count) for finding in found] == [("out_of_bounds", 1)]

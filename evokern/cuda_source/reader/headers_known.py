@@ -89,7 +89,12 @@ _HOST_LIBRARIES = re.compile(
 
 
 def is_host_header(name: str) -> bool:
-    """Whether a header is known to be the host's alone: the C++ library's without a suffix, and well-known ones."""
+    """Whether a header is known to be the host's alone: the C++ library's without a suffix, and well-known ones.
+
+    What ends in ``.cuh`` holds device code, of whichever library it is.
+    """
+    if name.endswith(".cuh"):
+        return False
     return ("." not in name and "/" not in name) or _HOST_LIBRARIES.fullmatch(name) is not None
 
 
