@@ -1,8 +1,7 @@
-"""Run the CUDA files of `sources.toml` and print what came of each: `python tests/foreign/run.py --folder DIR`, from the
-repository's root.
+"""Run the CUDA files of `sources.toml` and print what came of each: `python tests/foreign/run.py --folder DIR`.
 
-DIR holds the texts as OWNER/NAME/PATH; what is missing is fetched into it. Exit code 1 when something came out other
-than expected, 2 when a text cannot be had.
+It is started in the repository's root. DIR holds the texts as OWNER/NAME/PATH; what is missing is fetched into it. Exit
+code 1 when something came out other than expected, 2 when a text cannot be had.
 """
 
 from __future__ import annotations
