@@ -51,7 +51,7 @@ class TrialUnderTest:
         if strict:
             kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal"))
             study = replace(study, gate=replace(self.study.gate, input_sets=tuple(kinds), runs=max(3, study.gate.runs)))
-        return Task(self.kernel, self.problems, study)
+        return Task(self.kernel, self.problems, study, secret=self.record.secret)
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def _one_session(
     end = loop.spent()
     if end is None:
         reporter.opening(loop)
-        report = target.device.start(_task(target, trials))
+        report = target.device.start(_task(target, record, trials))
         session.began(report)
         reporter.start(report)
         stop.loop = loop
@@ -209,10 +209,10 @@ def _explain(target: SearchTarget) -> Callable[[Config], str]:
     return explain
 
 
-def _task(target: SearchTarget, recorded: Sequence[Trial]) -> Task:
+def _task(target: SearchTarget, record: StudyRecord, recorded: Sequence[Trial]) -> Task:
     known = {
         trial.evaluation.fingerprint: (trial.number, trial.evaluation)
         for trial in reversed(recorded)
         if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
-    return Task(target.kernel, target.problems, target.study, known)
+    return Task(target.kernel, target.problems, target.study, known, record.secret)

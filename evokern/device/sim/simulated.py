@@ -77,7 +77,7 @@ class SimulatedDevice:
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), niceness=0)
         first = first_candidate(task, profile)
-        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first)
+        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret)
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
         worker = (
@@ -126,7 +126,7 @@ class SimulatedDevice:
     def _job(self, work: CompiledRequest) -> Simulate:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
         known = min((time for time in (work.request.elite_us, self._first_us) if time is not None), default=None)
-        return Simulate(work.request.config, work.built, known)
+        return Simulate(work.request.config, work.built, known, work.request.elite_us)
 
     def _running(self) -> Pipeline:
         if self._pipeline is None:
@@ -144,6 +144,6 @@ def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, defa
     built = require_built(task, answer)
     if not task.study.timing.race:
         return None
-    job = Simulate(default, built, None)
+    job = Simulate(default, built, None, best_us=0.0)  # only its time is wanted
     evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None
