@@ -43,6 +43,18 @@ def limit(found: Mapping[str, Any], unit: str) -> str:
     return f"{reached}, bound by {found['setter']}"
 
 
+def proved(found: Mapping[str, Any]) -> str:
+    """Return whether a champion is verified, in a line.
+
+    Args:
+        found: an object with `verified`, `verified_reason` and `verified_share`, as `show --json` prints them.
+    """
+    word = {True: "verified", False: "refuted", None: "not verified"}[found["verified"]]
+    share = found["verified_share"]
+    ran = "" if share is None or share >= 1 else f"{100 * share:.2g} % of its blocks ran at the study's own problem; "
+    return f"{word}: {ran}{found['verified_reason']}"
+
+
 def several(number: int, what: str) -> str:
     """Return `1 trial`, `12 trials`."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -101,6 +101,10 @@ class Device(Protocol):
         """Default number of trials in flight for a new study."""
 
     @property
+    def verifiable(self) -> bool:
+        """Whether its candidates are programs, which can be run again to verify them."""
+
+    @property
     def diagnoses(self) -> bool:
         """Whether a crash or a hang says so little here that the simulated device is asked for its cause."""
 

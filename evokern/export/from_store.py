@@ -12,9 +12,10 @@ from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
 from evokern.declaration.kernel import Kernel, Tolerance
 from evokern.errors import StudyError
 from evokern.export.standalone import Provenance, standalone
-from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, interval_us
+from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
 from evokern.study.trial import Outcome
 from evokern.version import __version__
+from evokern.wording import proved
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Exported:
     """Its time, µs a call."""
     predicted: bool
     """Whether that is a prediction."""
+    proof: Verification
+    """What is proved of it."""
 
 
 def export_trial(
@@ -39,6 +42,7 @@ def export_trial(
     problem: int = 0,
     file_name: str = "best.cu",
     trust: bool = False,
+    force: bool = False,
 ) -> Exported:
     """Write a trial of a study as a program of its own.
 
@@ -48,6 +52,7 @@ def export_trial(
         trial: number of the trial; None takes the champion.
         problem: which of the study's problems the program is compiled for, counted from 0.
         file_name: name of the file, for the build line.
+        force: write a trial that its verification refuted.
         trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
 
     Raises:
@@ -63,6 +68,11 @@ def export_trial(
         raise StudyError(
             f"trial {found.trial.number} of {record.name} ended {evaluation.outcome.value} ({evaluation.reason}); "
             "only a candidate that passed the gate can be exported"
+        )
+    proof = reader.verification(record, found.trial)
+    if proof.verified is False and not force:
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); --force writes it all the same"
         )
     if not 0 <= problem < len(record.problems):
         known = ", ".join(f"{index} is {one}" for index, one in enumerate(record.problems))
@@ -82,7 +92,7 @@ def export_trial(
             sample_us=float(timing.get("sample_us", 500)),
             file_name=file_name,
         )
-    return Exported(text, found.trial.number, evaluation.time_us, record.predicted)
+    return Exported(text, found.trial.number, evaluation.time_us, record.predicted, proof)
 
 
 def _tolerance(kernel: Kernel, gate: Mapping[str, Any]) -> dict[str, Tolerance]:
@@ -113,5 +123,6 @@ def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: li
     if "driver_cuda" in environment:
         facts["driver"] = f"{environment.get('driver') or 'of unknown version'}, for CUDA {environment['driver_cuda']}"
     facts |= {"compiler": str(environment["compiler"])} if "compiler" in environment else {}
+    facts |= {"proof": proved(reader.verification(record, found.trial).as_dict())}
     facts |= {"time": time, "baseline": against, "kernel": f"{record.kernel}, code {found.kernel_digest[:12]}"}
     return facts | {"evokern": record.evokern_version or __version__}

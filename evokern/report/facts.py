@@ -15,7 +15,7 @@ from evokern.declaration.space import Space, Value
 from evokern.errors import EvokernError, StudyError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
-from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, arms, control_table
+from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
 
 EFFORT = Effort(repeats=8, most=400)
@@ -49,6 +49,8 @@ class Facts:
     """Constraint → proposals turned away before they became trials."""
     proof: ProofRecord | None
     """The latest verification."""
+    verification: Verification
+    """What is proved of the champion."""
     ablation: ProofRecord | None
     """The latest ablation."""
     control: Mapping[str, Any] | None
@@ -104,6 +106,7 @@ def gather(reader: Reader, name: str | None) -> Facts:
         _baseline_timing(sessions, baseline[0] if baseline else None),
         reader.rejections(record),
         verified[-1] if verified else None,
+        reader.verification(record, best),
         ablated[-1] if ablated else None,
         control_table(record, trials),
         _curves(reader, record, trials),

@@ -18,10 +18,11 @@ from evokern.search._arms import arm_window, control_seed
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
+from evokern.search.champion import UNLIMITED_S, reserve, verify_champion
 from evokern.search.diagnosis import run_diagnosed
 from evokern.search.identity import SearchTarget, agree
 from evokern.search.loop import Limits, Loop
-from evokern.search.request import SessionRequest
+from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, open_readonly
 from evokern.study.settings import check_control
@@ -39,7 +40,7 @@ def run(
     db: Path,
     request: SessionRequest,
     on_progress: OnProgress,
-    diagnoser: str,
+    factories: WorkerFactories,
 ) -> SearchResult:
     """Search or resume a target, and close its device.
 
@@ -48,7 +49,7 @@ def run(
         db: database that keeps the results.
         request: what this session is asked for.
         on_progress: called at every event.
-        diagnoser: factory of the worker that says why candidates crash or hang (see `Diagnoses`).
+        factories: of the workers that say why candidates crash, and that verify the champion.
 
     Raises:
         UsageError: it cannot be searched or resumed as asked.
@@ -73,7 +74,7 @@ def run(
         with stoppable() as stop:
             try:
                 prior = warm_start(store, record, target, request.warm_start, offer, reporter.note)
-                end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, diagnoser)
+                end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, request, factories)
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -94,15 +95,18 @@ def _one_session(
     stop: Stop,
     began: float,
     prior: Prior | None,
-    diagnoser: str,
+    request: SessionRequest,
+    factories: WorkerFactories,
 ) -> EndReason:
     record = session.study
+    verifies = request.verify and target.device.verifiable
+    kept_s = reserve(record.budget_s, target.device.predicted) if verifies else 0.0
     loop = Loop(
         History(target.space),
         sampler_of(record, target, prior),
         target.device,
         session,
-        Limits(record.window, record.budget_s, record.trials_limit),
+        Limits(record.window, record.budget_s and record.budget_s - kept_s, record.trials_limit),
         target.violation,
         control=(History(target.space), control_of(record, target)) if record.control != "none" else None,
         before_s=session.before_s,
@@ -118,13 +122,27 @@ def _one_session(
         reporter.start(report)
         stop.loop = loop
         try:
-            end = run_diagnosed(loop, target, session, trials, reporter.event, diagnoser)
+            end = run_diagnosed(loop, target, session, trials, reporter.event, factories.diagnoser)
         finally:
             stop.loop = None
         if end != "interrupted":
             _rate(target.device, session, reporter)
+            if verifies:
+                _verify(target, session, loop, reporter, stop, factories.verifier)
     reporter.end(loop, end)
     return end
+
+
+def _verify(
+    target: SearchTarget, session: Session, loop: Loop, reporter: ProgressReporter, stop: Stop, verifier: str
+) -> None:
+    """Verify the champion in what is left of the budget; the device is closed, which leaves the processor to it."""
+    target.device.close()
+    budget_s, predicted = session.study.budget_s, target.device.predicted
+    seconds = UNLIMITED_S[predicted] if budget_s is None else budget_s - loop.elapsed_s
+    verify_champion(
+        target, session, verifier, seconds, stopped=lambda: loop.stop_requested, note=reporter.after_loop
+    )  # fmt: skip
 
 
 def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:

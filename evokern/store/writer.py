@@ -28,6 +28,7 @@ from evokern.measurement.roofline import Rates
 from evokern.samplers import Prior, TrialResult
 from evokern.store._addition import now
 from evokern.store._files import Lock, check_place, connect, explained, remove
+from evokern.store._proofs import ProofRecord, insert_proof
 from evokern.store._schema import migrations, refuse_newer
 from evokern.store.records import StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
 from evokern.study.trial import Proposal, Trial
@@ -312,6 +313,17 @@ class Session:
             for trial in trials:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
                 _update(self._db, "evokern_trials", self._trials[trial.number], values)
+
+    def proved(self, trial: int, result: Mapping[str, Any]) -> None:
+        """Write what the verification of a trial found."""
+        with self.transaction():
+            insert_proof(self._db, self.study, "verify", trial, result)
+
+    def proofs(self) -> list[ProofRecord]:
+        """Return what verifications of this study found, the first one first."""
+        with explained(self._store.path):
+            rows = self._db["evokern_proofs"].rows_where("study = ? AND kind = ?", [self.study.uuid, "verify"], "rowid")
+            return [ProofRecord.of(row) for row in rows]
 
     def tell(self, result: TrialResult) -> None:
         """Tell Optuna's tables of a trial that is recorded."""

@@ -38,7 +38,7 @@ class FragileDevice:
     identity, predicted, profile, window = "fragile", False, chip("l4"), 4
 
     def __init__(self, diagnoses: bool = True, until: Callable[[], bool] = lambda: True) -> None:
-        self.diagnoses = diagnoses
+        self.diagnoses, self.verifiable = diagnoses, False
         self._until = until
         self._asked: list[Request] = []
 
@@ -162,7 +162,7 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
     notes("slow")
     kernel = load_kernel(FAULTY)
     context = WorkerContext(FAULTY, (kernel.problem("3000"),), chip("l4"))
-    diagnoses = _diagnose.Diagnoses(api.DIAGNOSER, context, kernel.genes, lambda trials: None)
+    diagnoses = _diagnose.Diagnoses(api.FACTORIES.diagnoser, context, kernel.genes, lambda trials: None)
     try:
         config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "misaligned"})
         diagnoses.see(Trial(0, Proposal(config), KINDS["misaligned"]))

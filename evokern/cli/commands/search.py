@@ -10,7 +10,7 @@ from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
-from evokern.wording import counts, limit, microseconds, several
+from evokern.wording import counts, limit, microseconds, proved, several
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -33,6 +33,9 @@ PriceOption = Annotated[
     typer.Option(
         "--cost-per-hour", metavar="PRICE", min=0, help="Price of an hour of the device: show tells the cost."
     ),
+]
+NoVerifyOption = Annotated[
+    bool, typer.Option("--no-verify", help="End without verifying the champion; `evokern verify` does it later.")
 ]
 GoOnOption = Annotated[
     bool, typer.Option("--go-on", help="Continue although the study's file or the kernel's code changed.")
@@ -109,6 +112,7 @@ def search(
     ] = False,
     go_on: GoOnOption = False,
     trust: TrustOption = False,
+    no_verify: NoVerifyOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
     """Search for the fastest right variant of a study's kernel, or go on where an earlier search stopped.
@@ -116,7 +120,7 @@ def search(
     Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
     machine, and give the same command again.
     """
-    from evokern.api import DIAGNOSER
+    from evokern.api import FACTORIES
     from evokern.search import SessionRequest, search_study
 
     with Watcher(output) as watch:
@@ -134,8 +138,9 @@ def search(
             fresh=fresh,
             go_on=go_on,
             trust=trust,
+            verify=not no_verify,
         )
-        result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
+        result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, factories=FACTORIES)
     return conclude(output, result, extended=extend is not None)
 
 
@@ -156,13 +161,14 @@ def resume(
     cost_per_hour: PriceOption = None,
     go_on: GoOnOption = False,
     trust: TrustOption = False,
+    no_verify: NoVerifyOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
     """Go on with a study from what the database keeps of it; without STUDY the one searched last.
 
     Unlike `search` it needs no study file, and begins nothing new.
     """
-    from evokern.api import DIAGNOSER
+    from evokern.api import FACTORIES
     from evokern.search import SessionRequest, resume_study
 
     with Watcher(output) as watch:
@@ -174,8 +180,9 @@ def resume(
             cost_per_hour=cost_per_hour,
             go_on=go_on,
             trust=trust,
+            verify=not no_verify,
         )
-        result = resume_study(study, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
+        result = resume_study(study, request, db=db, on_progress=watch, factories=FACTORIES)
     return conclude(output, result, extended=extend is not None)
 
 
@@ -235,6 +242,7 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         return code
     output.say(f"outcomes: {counts(result.summary['outcomes'])}")
     output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
+    output.say(proved(result.summary))
     if result.summary["limit"]:
         output.say(limit(result.summary["limit"], unit))
     if baseline is None:

@@ -15,7 +15,7 @@ from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.cli.commands._trial import show_trial
 from evokern.errors import UsageError
-from evokern.wording import changed, counts, duration, limit, microseconds, several
+from evokern.wording import changed, counts, duration, limit, microseconds, proved, several
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord
@@ -127,6 +127,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
+    lines.append(proved(summary))
     if summary["limit"]:
         lines.append(limit(summary["limit"], unit))
     if best["speedup"] is not None and best["speedup"] <= 1:

@@ -88,6 +88,11 @@ class LiveDevice:
         return _COMPILES_AHEAD * _compile_workers() + 2 * _EXECUTED_AHEAD
 
     @property
+    def verifiable(self) -> bool:
+        """Candidates are programs, which can be run again."""
+        return True
+
+    @property
     def diagnoses(self) -> bool:
         """A GPU names an error, and neither line nor access."""
         return True

@@ -246,6 +246,11 @@ class TableDevice:
         return self._window
 
     @property
+    def verifiable(self) -> bool:
+        """A recording has no programs."""
+        return False
+
+    @property
     def diagnoses(self) -> bool:
         """There is no kernel to look at."""
         return False

@@ -119,8 +119,8 @@ def evidence(name: str, found: Coverage, problem: Any, where: str) -> dict[str, 
     """Return the evidence against a launch that leaves elements of an output unwritten."""
     missing = found.elements - found.written
     message = (
-        f"{missing} of {found.elements} elements of {name!r} are written by no thread at {problem}{where}: the grid or an "
-        "index does not reach them"
+        f"{missing} of {found.elements} elements of {name!r} are written by no thread at {problem}{where}: the grid or "
+        "an index does not reach them"
     )
     return {"check": "coverage", "message": message, "problem": str(problem), "output": name, "written": found.written,
             "elements": found.elements}  # fmt: skip

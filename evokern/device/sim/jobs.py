@@ -24,7 +24,7 @@ class SimSettings:
     """Limits and samples."""
     default: Config
     """Candidate on which the gate's power is proved."""
-    secret: int
+    secret: int = 0
     """Of the study: draws inputs and the blocks that are judged at its own problems."""
 
 

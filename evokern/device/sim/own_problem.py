@@ -35,6 +35,7 @@ from evokern.errors import KernelError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.memory.write_record import recorded
+from evokern.simt.time_model.prediction import sample_blocks
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
 
@@ -43,6 +44,10 @@ WHOLE_INSTRUCTIONS = 15_000_000
 second, by the lanes that run side by side)."""
 CANDIDATE_INSTRUCTIONS = 1_500_000
 """The same for a candidate whose blocks cannot be judged one by one and that would not be the best."""
+LIMIT_ROOM = 2
+"""Times `WHOLE_INSTRUCTIONS` that a batch of blocks may issue beyond the study's limit, which is meant for a few."""
+COUNTED = 2
+"""Blocks whose instructions are counted at a problem that no prediction was made for."""
 DRAWN_AT_ONCE = 32
 """Blocks of a further sample; a launch that leaves a quarter of its output out is told from one whose blocks differ
 with a chance to err below 0.75^32 = 1e-4."""
@@ -147,9 +152,13 @@ class OwnProblemCheck:
             RunFailed: a block crashed or did not end.
         """
         call = _Call(problem, program, built.build(problem).launches, tensors_of(self._kernel, config, problem))
+        return self._decided(config, call, instructions, self._rng(built, problem), most)
+
+    def _decided(
+        self, config: Config, call: _Call, instructions: Sequence[float], rng: random.Random, most: float
+    ) -> OwnProblem:
         cost = sum(each * launch.blocks for each, launch in zip(instructions, call.launches, strict=True))
-        rng = self._rng(built, problem)
-        if not independent(call.tensors, program, call.launches):
+        if not independent(call.tensors, call.program, call.launches):
             if cost <= max(most, CANDIDATE_INSTRUCTIONS):
                 return self._whole(call)
             return self._scaled(config, call, cost, max(most, CANDIDATE_INSTRUCTIONS))
@@ -168,6 +177,46 @@ class OwnProblemCheck:
         if found.against is None and most and not found.judged:
             return self._and_scaled(config, call, cost, most, found)
         return found
+
+    def at(self, config: Config, problem: Problem, *, most: float) -> OwnProblem:
+        """Check a candidate at any problem that it can run: whole where that is cheap enough, else by samples.
+
+        Args:
+            config: its configuration.
+            problem: a problem that it can run.
+            most: warp instructions that may run.
+
+        Raises:
+            RunFailed: it does not compile there, a block crashed, or one did not end.
+        """
+        call = self._call(config, problem, None)
+        stage, each = self._stage(call), []
+        for launch in call.launches:
+            blocks = sample_blocks(launch.blocks, COUNTED)
+            result = call.program.launch(
+                launch, stage.buffers, stage.memory, instruction_limit=self._simulation.instruction_limit,
+                blocks=blocks, sanitize=False, count=True,
+            )  # fmt: skip
+            if result.findings:
+                raise failure(result.fatal or result.findings[0], self._simulation.instruction_limit, problem)
+            assert result.counters is not None  # asked for
+            each.append(float(result.counters.warp_instructions.sum()) / len(blocks))
+        rng = random.Random(hashlib.sha256(f"{self._secret} {config.key} {problem}".encode()).digest())
+        return self._decided(config, call, each, rng, most)
+
+    def _call(self, config: Config, problem: Problem, like: tuple[Rendered, SimulatedProgram] | None) -> _Call:
+        """Return a candidate at a problem, compiled there unless its program is at hand."""
+        rendered = render(self._kernel, config, problem)
+        if like is not None and like[0] == rendered:
+            program = like[1]
+        else:
+            made = compile_simulated(rendered, self._chip)
+            if isinstance(made, CompileFailure):
+                evidence = {"log": made.log[:8000], "message": f"{made.message} (at {problem})"}
+                raise RunFailed(Outcome.COMPILE_ERROR, evidence)
+            program = made
+        tensors = tensors_of(self._kernel, config, problem)
+        return _Call(problem, program, launches_of(self._kernel, config, problem), tensors)
 
     def _settled(
         self, config: Config, call: _Call, found: OwnProblem, cost: float, most: float, rng: random.Random
@@ -205,18 +254,19 @@ class OwnProblemCheck:
             if len(self._stages) > 2:
                 self._stages.clear()  # the old buffers go before the new ones come
             seed = int.from_bytes(hashlib.sha256(f"{self._secret} inputs".encode()).digest()[:7], "big")
-            stage = self._stages[call.problem] = ProblemBuffers(call.problem, call.tensors, seed=seed)
+            stage = self._stages[call.problem] = ProblemBuffers(call.problem, call.tensors, seed=seed, read_only=True)
         stage.reset()
         return stage
 
     def _run(self, call: _Call, stage: ProblemBuffers, blocks: Sequence[int] | None) -> None:
         for launch in call.launches:
-            limit = self._simulation.instruction_limit
+            # The limit holds for a batch of blocks; what is known of these is that as many on average end well before.
+            limit = self._simulation.instruction_limit + LIMIT_ROOM * WHOLE_INSTRUCTIONS
             result = call.program.launch(
                 launch, stage.buffers, stage.memory, instruction_limit=limit, blocks=blocks, sanitize=False
             )
-            if result.fatal is not None:
-                raise failure(result.fatal, limit, call.problem)
+            if result.findings:
+                raise failure(result.fatal or result.findings[0], limit, call.problem)
 
     def _sampled(self, call: _Call, blocks: tuple[int, ...], known: Sequence[int] = ()) -> OwnProblem:
         """Run some blocks of a candidate whose blocks share nothing."""
@@ -266,16 +316,7 @@ class OwnProblemCheck:
                 self._kernel, problem, tensors_of(self._kernel, config, problem)
             ):
                 continue
-            program = call.program
-            if render(self._kernel, config, problem) != rendered:
-                made = compile_simulated(render(self._kernel, config, problem), self._chip)
-                if isinstance(made, CompileFailure):
-                    evidence = {"log": made.log[:8000], "message": f"{made.message} (at {problem})"}
-                    raise RunFailed(Outcome.COMPILE_ERROR, evidence)
-                program = made
-            launches = launches_of(self._kernel, config, problem)
-            smaller = _Call(problem, program, launches, tensors_of(self._kernel, config, problem))
-            whole = self._whole(smaller, str(problem))
+            whole = self._whole(self._call(config, problem, (rendered, call.program)), str(problem))
             return replace(whole, blocks=0, of=call.blocks, coverage={}, judged=False)
         return OwnProblem(None, 0, call.blocks)
 
@@ -291,7 +332,7 @@ class OwnProblemCheck:
             if not possible:
                 return
             same = [one for one in possible if render(self._kernel, config, one[1]) == rendered]
-            name, problem = max(same or possible, key=lambda one: int(problem[one[0]]))
+            _, problem = max(same or possible, key=lambda one: int(problem[one[0]]))
             yield problem
 
     def _halved(self, config: Config, problem: Problem, name: str) -> Problem | None:

@@ -36,6 +36,8 @@ class SimulatedDevice:
     """Default trials in flight."""
     diagnoses = False
     """Every failure comes with its finding already."""
+    verifiable = True
+    """Candidates are programs, which can be run again."""
 
     def __init__(self, name: str | Profile, cores: int | None = None, screening: bool = False) -> None:
         """Make a device.

@@ -34,6 +34,8 @@ class ProblemBuffers:
         kind: InputSet = "normal",
         seed: int = 0,
         memory: simt.Memory | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         """Allocate, and draw the inputs.
 
@@ -43,6 +45,7 @@ class ProblemBuffers:
             kind: kind of inputs.
             seed: of the inputs.
             memory: where the buffers live; None for a memory of its own.
+            read_only: make a write to an input a finding, as it is for the gate.
         """
         self.key = (problem, tuple(tensors.items()))
         self.problem = problem
@@ -59,7 +62,9 @@ class ProblemBuffers:
             raw: Any = data.view(-1).view(torch.uint8).numpy()
             if tensor.role == "inout":
                 self._raw[name] = raw
-            self.buffers[name] = self.memory.allocate(name, np.asarray(raw))
+            self.buffers[name] = self.memory.allocate(
+                name, np.asarray(raw), writable=tensor.role != "input" or not read_only
+            )
 
     def poison(self) -> None:
         """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
