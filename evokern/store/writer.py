@@ -313,8 +313,8 @@ class Session:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
                 _update(self._db, "evokern_trials", self._trials[trial.number], values)
 
-    def tell(self, result: TrialResult) -> None:
-        """Tell Optuna's tables of a trial that is recorded."""
+    def write_result(self, result: TrialResult) -> None:
+        """Write the end of a recorded trial into Optuna's tables."""
         with self.transaction():
             self._optuna.tell(result)
 
