@@ -110,7 +110,7 @@ class SamplerSettings:
     """Which sampler proposes, and its own settings."""
 
     name: str = "evo"
-    """evo, tpe, nsga2, gp, random or grid."""
+    """A name of `SAMPLERS`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of that sampler (checked when it is built)."""
 

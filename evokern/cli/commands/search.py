@@ -10,6 +10,7 @@ from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
+from evokern.study.settings import CONTROLS, SAMPLERS
 from evokern.wording import counts, limit, microseconds, several
 
 if TYPE_CHECKING:
@@ -40,13 +41,11 @@ GoOnOption = Annotated[
 
 
 def _complete_samplers(incomplete: str) -> list[str]:
-    from evokern.study.settings import SAMPLERS
-
     return [name for name in SAMPLERS if name.startswith(incomplete)]
 
 
 def _complete_controls(incomplete: str) -> list[str]:
-    return [name for name in ("random", "none") if name.startswith(incomplete)]
+    return [name for name in CONTROLS if name.startswith(incomplete)]
 
 
 @command(
@@ -71,7 +70,7 @@ def search(
         typer.Option(
             "--sampler",
             metavar="NAME",
-            help="evo, tpe, nsga2, gp, random or grid. Default: what the study says.",
+            help=f"Who proposes: {', '.join(SAMPLERS)}. Default: what the study says.",
             autocompletion=_complete_samplers,
         ),
     ] = None,
@@ -83,7 +82,8 @@ def search(
             "--window",
             metavar="W",
             help="Trials in flight: proposal n sees the results up to n - W; fixed per study. "
-            "Default: what keeps the device at work; with --trials at most a sixteenth of them, but 8.",
+            "Default: as many as keep the device at work; where trials are limited, a sixteenth of them but at least 8, "
+            "and no more than the device's.",
         ),
     ] = None,
     control: Annotated[
