@@ -82,8 +82,8 @@ def search(
             "--window",
             metavar="W",
             help="Trials in flight: proposal n sees the results up to n - W; fixed per study. "
-            "Default: as many as keep the device at work; where trials are limited, a sixteenth of them but at least 8, "
-            "and no more than the device's.",
+            "Default: as many as keep the device at work; where trials are limited, a sixteenth of them "
+            "but at least 8, and no more than the device's.",
         ),
     ] = None,
     control: Annotated[
