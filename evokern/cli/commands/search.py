@@ -113,8 +113,8 @@ def search(
 ) -> int:
     """Search for the fastest right variant of a study's kernel, or go on where an earlier search stopped.
 
-    Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
-    machine, and give the same command again.
+    Without STUDY it is attention-s512. Every proposal is on disk before it runs and every result as it arrives: stop it
+    with Ctrl-C, lose the machine, and give the same command again. What was in flight runs again.
     """
     from evokern.api import DIAGNOSER
     from evokern.search import SessionRequest, search_study
