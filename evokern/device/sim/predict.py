@@ -135,7 +135,7 @@ class Predictor:
                     raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
                 raise failure(result.fatal, most, stage.problem)
             if result.counters is None:
-                raise InternalError("the simulator returned no counters")
+                raise InternalError("the PTX machine returned no counters")
             return result.counters
 
         counters = run(blocks, limit, None if limit_us is None else too_slow)

@@ -56,7 +56,7 @@ def lookup(instruction: Instruction) -> Operation:
     family = FAMILY.get(kind or "", "")
     known = _TABLE.get((instruction.opcode, family))
     if known is None:
-        raise Unsupported(f"instruction {instruction.name} is not supported by the simulator")
+        raise Unsupported(f"instruction {instruction.name} is not supported by the PTX machine")
     return known
 
 
