@@ -99,8 +99,8 @@ def search(
         str | None,
         typer.Option(
             "--warm-start",
-            metavar="DB:STUDY|sim",
-            help="Begin with what another study found, or with a search of this GPU, simulated (sim).",
+            metavar="DB:STUDY|FILE|sim",
+            help="Begin with what another study or a recording found, or with a search of this GPU, simulated (sim).",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,
