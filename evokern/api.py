@@ -63,7 +63,7 @@ def search(
         budget: total time over all sessions, for example `2h`; seconds as a number.
         extend: time to add to the budget that the study has.
         trials: total number of evaluated trials.
-        sampler: evo, tpe, nsga2, gp, random or grid.
+        sampler: who proposes, a name of `evokern.study.settings.SAMPLERS`.
         seed: seed of the proposals.
         window: trials in flight; proposal n sees the results up to n - window.
         control: `random` gives every second trial of a new study to random search, beside the sampler, which sees

@@ -250,7 +250,7 @@ class Parser:
         for directive in ("reqnctapercluster", "explicitcluster", "maxclusterrank"):
             if f".{directive}" in match[5]:
                 raise SourceError(
-                    f"entry {name}: thread-block clusters (.{directive}) are not supported by the simulator"
+                    f"entry {name}: thread-block clusters (.{directive}) are not supported by the PTX machine"
                 )
         if body or name not in self.functions:
             self.functions[name] = function

@@ -32,7 +32,7 @@ TRIALS_A_WINDOW = 16
 """Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an
 H200, 150 trials from scratch ended 18 % behind its best with 51 in flight, 5 % with 18, and 4 % with 8."""
 LEAST_WINDOW = 8
-"""Trials in flight that such a search may always have."""
+"""Trials in flight that such a search may always have, if the device's window is as large."""
 
 
 def run(
@@ -188,7 +188,8 @@ def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: S
 def _narrowed(record: StudyRecord, target: SearchTarget, request: SessionRequest) -> StudyRecord:
     """Return a new study's record with a window that lets most of its trials profit from results.
 
-    Where trials are limited and no window is given, at most one in `TRIALS_A_WINDOW` is in flight, but `LEAST_WINDOW`.
+    Where trials are limited and neither the command nor the study's file gives a window, one trial in `TRIALS_A_WINDOW`
+    is in flight, but at least `LEAST_WINDOW` are, and no more than the device's window.
     """
     if record.trials_limit is None or (request.window or target.study.window) is not None:
         return record

@@ -325,8 +325,8 @@ class Session:
             rows = self._db["evokern_proofs"].rows_where("study = ? AND kind = ?", [self.study.uuid, "verify"], "rowid")
             return [ProofRecord.of(row) for row in rows]
 
-    def tell(self, result: TrialResult) -> None:
-        """Tell Optuna's tables of a trial that is recorded."""
+    def write_result(self, result: TrialResult) -> None:
+        """Write the end of a recorded trial into Optuna's tables."""
         with self.transaction():
             self._optuna.tell(result)
 

@@ -46,7 +46,7 @@ def fill(store: Store, outcomes: list[Evaluation]) -> StudyRecord:
         session.propose(number, proposal, 1.0 + number)
         trial = Trial(number, proposal, evaluation, 2.0 + number)
         session.record(trial, 2.0 + number)
-        session.tell(TrialResult.of(trial))
+        session.write_result(TrialResult.of(trial))
     session.ended(2.0 + len(outcomes), "trials")
     return study
 
@@ -198,7 +198,7 @@ def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path)
         with pytest.raises(ZeroDivisionError), session.transaction():
             trial = Trial(0, Proposal(cells[0]), MEASURED)
             session.record(trial, 1.0)
-            session.tell(TrialResult.of(trial))
+            session.write_result(TrialResult.of(trial))
             session.propose(1, Proposal(cells[1], rejections={"rows": 3}), 1.0)
             raise ZeroDivisionError
     with Store(tmp_path / "a.db") as store:

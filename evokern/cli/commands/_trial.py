@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _COVERED_BY_FINDING = ("diagnosis", "message")
 """Evidence that says in a sentence what the finding below it says in full."""
+STORED_RESTART = "excursion "
+"""How the database calls a niche restart (`evokern.samplers.evo`); stored words keep their names."""
 
 
 def show_trial(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord) -> None:
@@ -56,8 +58,8 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
     _section("evidence", {key: value for key, value in facts["evidence"].items() if key not in covered})
     for line in gate_lines(facts["gate"]):
         print(line)
-    for title in ("proposal", "rejections"):
-        _section(title, facts[title])
+    _section("proposal", proposal_words(facts["proposal"]))
+    _section("rejections", facts["rejections"])
     if facts["profile"]:
         _section("profile", {key: facts["profile"][key] for key in ("source", "device", "problem", "created")})
         _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
@@ -114,6 +116,15 @@ def _named(reader: Reader, record: StudyRecord, found: TrialRecord) -> str:
         if name.endswith(".cu") and text_there == finding["source"]:
             return name
     return f"{record.kernel}'s source"
+
+
+def proposal_words(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a sampler said of its proposal, with the stored word for a niche restart as people know it."""
+    words = dict(info)
+    turn = str(words.get("turn", ""))
+    if turn.startswith(STORED_RESTART):
+        words["turn"] = f"niche restart {turn.removeprefix(STORED_RESTART)}"
+    return words
 
 
 def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
+from evokern.study.settings import CONTROLS, SAMPLERS
 from evokern.wording import counts, limit, microseconds, proved, several
 
 if TYPE_CHECKING:
@@ -43,13 +44,11 @@ GoOnOption = Annotated[
 
 
 def _complete_samplers(incomplete: str) -> list[str]:
-    from evokern.study.settings import SAMPLERS
-
     return [name for name in SAMPLERS if name.startswith(incomplete)]
 
 
 def _complete_controls(incomplete: str) -> list[str]:
-    return [name for name in ("random", "none") if name.startswith(incomplete)]
+    return [name for name in CONTROLS if name.startswith(incomplete)]
 
 
 @command(
@@ -74,7 +73,7 @@ def search(
         typer.Option(
             "--sampler",
             metavar="NAME",
-            help="evo, tpe, nsga2, gp, random or grid. Default: what the study says.",
+            help=f"Who proposes: {', '.join(SAMPLERS)}. Default: what the study says.",
             autocompletion=_complete_samplers,
         ),
     ] = None,
@@ -86,7 +85,8 @@ def search(
             "--window",
             metavar="W",
             help="Trials in flight: proposal n sees the results up to n - W; fixed per study. "
-            "Default: what keeps the device at work; with --trials at most a sixteenth of them, but 8.",
+            "Default: as many as keep the device at work; where trials are limited, a sixteenth of them "
+            "but at least 8, and no more than the device's.",
         ),
     ] = None,
     control: Annotated[
@@ -102,8 +102,8 @@ def search(
         str | None,
         typer.Option(
             "--warm-start",
-            metavar="DB:STUDY|sim",
-            help="Begin with what another study found, or with a search of this GPU, simulated (sim).",
+            metavar="DB:STUDY|FILE|sim",
+            help="Begin with what another study or a recording found, or with a search of this GPU, simulated (sim).",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,
@@ -117,8 +117,8 @@ def search(
 ) -> int:
     """Search for the fastest right variant of a study's kernel, or go on where an earlier search stopped.
 
-    Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
-    machine, and give the same command again.
+    Without STUDY it is attention-s512. Every proposal is on disk before it runs and every result as it arrives: stop it
+    with Ctrl-C, lose the machine, and give the same command again. What was in flight runs again.
     """
     from evokern.api import FACTORIES
     from evokern.search import SessionRequest, search_study

@@ -73,7 +73,7 @@ def verify(
         return 0 if proof.passed else 1
     output.say(f"trial {proof.trial} of {proof.study} on {proof.device}")
     for stage in proof.stages:
-        output.say(f"{_MARKS[stage.state]:<8}{stage.name:<11}{stage.detail}")
+        output.say(f"{_MARKS[stage.state]:<8}{stage.name:<13}{stage.detail}")
     if proof.playoff:
         unit = "predicted µs" if proof.playoff.predicted else "µs"
         # Predicted times have no noise, so that neither an interval nor Cliff's delta says anything of them.

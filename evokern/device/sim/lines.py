@@ -15,7 +15,7 @@ from evokern.compile.records import Built, CompileFailure
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.declaration.space import Config, Value
-from evokern.device.sim.predict import described
+from evokern.device.sim.failure import described
 from evokern.errors import UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile

@@ -28,7 +28,7 @@ from evokern.declaration.render import Rendered, render
 from evokern.declaration.space import Config
 from evokern.device.sim import coverage
 from evokern.device.sim.coverage import Coverage
-from evokern.device.sim.predict import failure
+from evokern.device.sim.failure import failure
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
 from evokern.errors import KernelError

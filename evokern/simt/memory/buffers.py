@@ -131,7 +131,7 @@ class Memory:
         self._bytes += raw.size
         if self._bytes > MEMORY_LIMIT:
             raise UsageError(
-                f"allocation {name!r} of {raw.size} bytes passes the simulator's {MEMORY_LIMIT >> 30} GiB: "
+                f"allocation {name!r} of {raw.size} bytes passes the PTX machine's {MEMORY_LIMIT >> 30} GiB: "
                 "use a smaller problem"
             )
         start = -(-self._end // ALIGNMENT) * ALIGNMENT + lead

@@ -30,13 +30,13 @@ def operation(
     pipe: str = "integer",
     kind: str = "lanes",
     results: int = 1,
-    gate: bool = False,
+    converged: bool = False,
 ) -> Callable[[Bind], Bind]:
     """Enter a binding function into the table under each of the space-separated opcodes."""
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():
-            _TABLE[opcode, family] = Operation(opcode, family, section, pipe, kind, results, gate)
+            _TABLE[opcode, family] = Operation(opcode, family, section, pipe, kind, results, converged)
             _BINDS[opcode, family] = bind
         return bind
 
@@ -56,7 +56,7 @@ def lookup(instruction: Instruction) -> Operation:
     family = FAMILY.get(kind or "", "")
     known = _TABLE.get((instruction.opcode, family))
     if known is None:
-        raise Unsupported(f"instruction {instruction.name} is not supported by the simulator")
+        raise Unsupported(f"instruction {instruction.name} is not supported by the PTX machine")
     return known
 
 
