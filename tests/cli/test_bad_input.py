@@ -68,7 +68,7 @@ def _change(path: Path, old: str, new: str) -> None:
         (("search", "small", "--budget", "2x"), "'2x' is no duration; write for example 2h"),
         (("search", "small", "--budget", "2"), "'2' has no unit; write for example 2h, 2m or 2s"),
         (("search", "small", "--budget", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
-        (("verify", "--fuzz", "0"), "'0' is no time to spend: it must be longer than nothing"),
+        (("verify", "--fuzz", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
         (("search", "small", "--extend", "-5m"), "'-5m' is no duration"),
         (("search", "small", "--extend", "5m"), "no budget to extend; give one with --budget"),
         (("check", "sclae"), "there is no kernel 'sclae': did you mean 'scale'?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
     """Let a handler that notes its jobs diagnose; returns where it does, by how it behaves."""
 
     def behave(how: str) -> Path:
-        monkeypatch.setattr(api, "DIAGNOSER", "worker_handlers:Diagnostician")
+        monkeypatch.setattr(api, "FACTORIES", replace(api.FACTORIES, diagnoser="worker_handlers:Diagnostician"))
         monkeypatch.setenv("DIAGNOSED", str(tmp_path / how))
         return tmp_path / how
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from evokern.analysis.verify.candidate import Candidate
 from evokern.analysis.verify.stages import fuzz_stage, own_problem_stage, sanitizer_stage
+from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS
 from evokern.search.champion import VerifierSettings, VerifyJob
 
@@ -29,7 +29,7 @@ class ChampionWorker:
     def handle(self, job: VerifyJob) -> dict[str, Any]:
         """Verify one trial."""
         settings = self._settings
-        candidate = Candidate(self._kernel, job.config, settings.study, settings.context.problems,
+        candidate = CandidateUnderTest(self._kernel, job.config, settings.study, settings.context.problems,
                               settings.context.profile, settings.secret)  # fmt: skip
         stages = [sanitizer_stage(candidate)]
         if stages[-1].state != "failed" and settings.predicted:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from evokern.analysis.verify.candidate import Candidate
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
+from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import MOST, small_problem
@@ -39,7 +39,7 @@ class Stage:
     """The numbers, as JSON values."""
 
 
-def sanitizer_stage(candidate: Candidate) -> Stage:
+def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     """Run the candidate on every small problem that it can, each access checked."""
     kernel, config = candidate.kernel, candidate.config
     declared = kernel.workload.small_problems
@@ -58,7 +58,7 @@ def sanitizer_stage(candidate: Candidate) -> Stage:
     return Stage("sanitizer", "passed", f"no finding at {listed}", {"problems": [str(p) for p in problems]})
 
 
-def own_problem_stage(candidate: Candidate, most: float) -> Stage:
+def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     """Run the candidate at the study's own problems: whole where that takes at most so many warp instructions."""
     checker = _own_problem_check(candidate)
     found: list[OwnProblem] = []
@@ -80,7 +80,7 @@ def own_problem_stage(candidate: Candidate, most: float) -> Stage:
     return Stage(OWN_PROBLEM, "passed", detail, facts)
 
 
-def fuzz_stage(candidate: Candidate, seconds: float, seed: int, most_cases: int | None = None) -> Stage:
+def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_cases: int | None = None) -> Stage:
     """Fuzz the candidate: shapes near the study's own by some of their blocks, then small ones, in full.
 
     Args:
@@ -111,13 +111,13 @@ def fuzz_stage(candidate: Candidate, seconds: float, seed: int, most_cases: int 
     return Stage("fuzz", "failed", f"{first.check} at {first.case}: {first.message}", facts)
 
 
-def _own_problem_check(candidate: Candidate) -> OwnProblemCheck:
+def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
     gate = candidate.study.gate
     tolerance = tolerances(candidate.kernel, gate.atol, gate.rtol)
     return OwnProblemCheck(candidate.kernel, candidate.chip, candidate.study.simulation, tolerance, candidate.secret)
 
 
-def _near(candidate: Candidate) -> Iterator[Problem]:
+def _near(candidate: CandidateUnderTest) -> Iterator[Problem]:
     """Yield shapes next to the study's own: each number a little more or less."""
     numbers = [entry.name for entry in candidate.kernel.fields if not entry.choices]
     for problem in candidate.problems[:1]:
@@ -129,7 +129,7 @@ def _near(candidate: Candidate) -> Iterator[Problem]:
                     continue
 
 
-def _runs(candidate: Candidate, problem: Problem) -> bool:
+def _runs(candidate: CandidateUnderTest, problem: Problem) -> bool:
     return check(candidate.kernel, candidate.config, [problem], candidate.chip, essential=True) is None
 
 

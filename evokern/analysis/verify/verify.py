@@ -9,8 +9,8 @@ from typing import Any
 
 from evokern.analysis.candidates import Interleaving, TrialUnderTest, evaluate, started
 from evokern.analysis.stored import chip_of
-from evokern.analysis.verify.candidate import Candidate
 from evokern.analysis.verify.stages import Stage, fuzz_stage, own_problem_stage, sanitizer_stage
+from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device
 from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS
 from evokern.hardware.profiles import limits_for
@@ -109,7 +109,7 @@ def verify(
                 played = by_prediction([evaluations[n].time_us or 0.0 for n in right], rules)
         stages.append(playoff_stage(played, players, subject.trial.number))
     on_stage("sanitizer on every small problem")
-    candidate = Candidate(subject.kernel, subject.trial.config, subject.study, subject.problems, chip,
+    candidate = CandidateUnderTest(subject.kernel, subject.trial.config, subject.study, subject.problems, chip,
                           subject.record.secret)  # fmt: skip
     stages.insert(1, sanitizer_stage(candidate))
     if device.predicted:

@@ -236,7 +236,10 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         output.say("what comes before the first candidate took all of it: the start, baselines, a warm start if any")
         return code
     if best is None:
-        output.say(f"no candidate was measured; `evokern show {result.study} --db {result.db}` tells more")
+        none = "no candidate was measured"
+        if result.summary["outcomes"]["measured"]:
+            none = "every measured candidate that was verified is refuted, so there is no champion"
+        output.say(f"{none}; `evokern show {result.study} --db {result.db}` tells more")
         for line in _reasons(result):
             output.say(line)
         return code

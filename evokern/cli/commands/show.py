@@ -121,7 +121,10 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     else:
         lines.append("baseline: none was measured, so no speedup is known")
     if best is None:
-        lines.append("best: no trial has been measured yet")
+        none = "no trial has been measured yet"
+        if summary["outcomes"]["measured"]:
+            none = "every measured trial that was verified is refuted (`show --trial N` tells more of one)"
+        lines.append(f"best: {none}")
         return lines + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""

@@ -93,7 +93,7 @@ class WriteRecord:
 
 
 @contextmanager
-def recorded(memory: Memory, *, by_block: bool) -> Iterator[WriteRecord]:
+def recording_writes(memory: Memory, *, by_block: bool) -> Iterator[WriteRecord]:
     """Record what launches in this memory write, while the context lasts."""
     record = WriteRecord(memory, by_block=by_block)
     memory.record = record

@@ -11,7 +11,7 @@ from evokern.study.settings import Study
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateUnderTest:
     """One configuration of a kernel at a study's problems."""
 
     kernel: Kernel
