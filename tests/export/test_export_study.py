@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,22 @@ def test_show_needs_no_kernel_folder(here: Path, tmp_path: Path, monkeypatch: py
     code, told, _ = _invoke("show", "--db", "copied.db")
     assert (code, "µs predicted" in told) == (0, True)
     assert _invoke("show", "--db", "copied.db", "--trial", "0")[0] == 0
+
+
+def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path) -> None:
+    """A candidate that is predicted slow never met the gate: its export is refused, with the ways on."""
+    database = tmp_path / "my runs.db"
+    shutil.copy("evokern.db", database)
+    best = json.loads(_invoke("show", "--json")[1])["best"]["trial"]
+    with sqlite3.connect(database) as db:
+        evidence = json.dumps({"elite_us": 1.0, "predicted_us": 9.0})
+        db.execute(
+            "UPDATE evokern_trials SET outcome = 'slow', timings = '[]', gate = '{}', evidence = ? WHERE number = ?",
+            [evidence, best],
+        )
+    code, _, told = _invoke("export", "--trial", str(best), "--db", str(database), "-o", str(tmp_path / "x.cu"))
+    assert code == 2
+    assert f"trial {best} of scale was predicted slow and never checked; verify it" in told
+    assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
+    assert told.rstrip().endswith("or name a measured one")
+    assert not (tmp_path / "x.cu").exists()

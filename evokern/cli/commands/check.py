@@ -5,6 +5,7 @@ from __future__ import annotations
 from evokern.cli._command import command
 from evokern.cli._options import KernelArgument, TrustOption
 from evokern.cli._output import Output
+from evokern.wording import command as command_line
 
 _MARKS = {True: "ok", False: "FAILED", None: "-"}
 
@@ -35,9 +36,10 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
     if output.json:
         output.emit({"kernel": loaded.name, "sound": not failed, "checks": [vars(finding) for finding in findings]})
     else:
-        output.say(f"{failed} of {len(findings)} checks failed" if failed else _sound(loaded.name))
+        output.say(f"{failed} of {len(findings)} checks failed" if failed else _sound(kernel))
     return 1 if failed else 0
 
 
 def _sound(name: str) -> str:
-    return f"the folder is sound; `evokern sanitize {name}` runs the kernel, `evokern search` compares its answers"
+    sanitize = command_line("sanitize", name)
+    return f"the folder is sound; `{sanitize}` runs the kernel, `evokern search` compares its answers"

@@ -15,6 +15,7 @@ from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.data import torch_dtype
 from evokern.study.settings import InputSet
+from evokern.wording import told_apart
 
 MOST_FLOPS_CHECKED = 5e9
 """Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
@@ -97,9 +98,10 @@ class ProblemBuffers:
             wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])
+                shown = told_apart(float(got[first]), float(expected[first]))
                 return (
                     f"{int(wrong.sum())} of {len(got)} elements of {name!r} that sampled blocks wrote are wrong, the "
-                    f"first is {float(got[first]):.6g} instead of {float(expected[first]):.6g}"
+                    f"first is {shown[0]} instead of {shown[1]}"
                 )
         return None if written_at_all else "the sampled blocks wrote no element of any output"
 
