@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from evokern.declaration.kernel_files import KernelFile, kernel_files
 from evokern.declaration.problem import Problem as Problem  # declared here for everybody who declares or reads kernels
@@ -305,6 +305,9 @@ class Tolerance:
 
 Inputs = Mapping[str, "torch.Tensor"]
 
+Arithmetic = Literal["f8", "f16", "tf32", "f32", "f64"]
+"""Number format of a workload's operations."""
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -335,7 +338,7 @@ class Workload:
     tolerance: Mapping[str, Tolerance]
     """Tolerance of each output."""
     flops: Callable[[Problem], float]
-    """Floating-point operations of one call."""
+    """Floating-point operations of one call, an FMA as two."""
     bytes: Callable[[Problem], float]
     """Fewest bytes of one call through device memory."""
     baselines: tuple[Baseline, ...] = ()
@@ -343,6 +346,14 @@ class Workload:
     small_problems: tuple[str, ...] = ()
     """Problems on which a simulated device runs the gate: small, tails included. Where each part names its field
     (`B=1,S=72`), the other fields are as in the study's problem. A candidate runs the first two that it can."""
+    arithmetic: Arithmetic | None = None
+    """Number format of those operations, which decides how fast they can be: `f16` (bf16 too) and `f8` (8-bit integers
+    too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the
+    tensors: the narrowest type of inputs and outputs."""
+
+    def __post_init__(self) -> None:
+        if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
+            raise KernelError(f"arithmetic = {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros, render
 from evokern.errors import EvokernError, KernelError
 from evokern.hardware.profiles import CHIPS, Profile
+from evokern.measurement.plausible import contradictions, declared_work
+from evokern.measurement.roofline import arithmetic_of
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """What the default candidate is compiled for: the three generations that evokern knows chips of."""
@@ -188,9 +190,11 @@ def _workload(folder: Folder) -> Results:
     elif outputs != tolerated:
         yield False, f"tolerance names {sorted(tolerated)}, the outputs are {sorted(outputs)}"
     else:
-        flops, moved = kernel.workload.flops(problem), kernel.workload.bytes(problem)
-        good = flops >= 0 and moved > 0
-        yield good, f"{flops:.3g} FLOP and {moved:.3g} bytes at {_text(problem)}"
+        flops, moved = declared_work(kernel, problem)
+        arithmetic = arithmetic_of(kernel, tensors)
+        yield True, f"{flops:.3g} FLOP ({arithmetic}) and {moved:.3g} bytes at {_text(problem)}"
+        for doubt in contradictions(kernel, problem, tensors):
+            yield None, doubt
 
 
 def _python_reference(folder: Folder) -> Results:

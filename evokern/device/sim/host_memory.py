@@ -1,4 +1,4 @@
-"""How many simulations the host's memory holds: each worker keeps a problem of the study whole, though it runs a part."""
+"""How many simulations the host's memory holds: each worker keeps a problem whole, though it runs a part of it."""
 
 from __future__ import annotations
 
