@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from evokern.declaration.space import Gene
 from evokern.study.trial import Outcome, Trial
@@ -32,7 +33,7 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     """
     recorded = list(trials)
     wrong = [trial for trial in recorded if trial.outcome is Outcome.WRONG]
-    near = [trial for trial in wrong if narrow(trial)]
+    near = [trial for trial in wrong if narrow(trial.evaluation.evidence)]
     found = []
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
@@ -43,13 +44,18 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     default = {gene.name: gene.default for gene in genes}
     first = next((trial for trial in wrong if dict(trial.config) == default), None)
     if first is not None:
-        found.append(f"the default candidate is wrong (trial {first.number}); suspect {_suspect(first)}")
+        found.append(
+            f"the default candidate is wrong (trial {first.number}); suspect {suspect(first.evaluation.evidence)}"
+        )
     return found
 
 
-def narrow(trial: Trial) -> bool:
-    """Whether a wrong trial misses as rounding does: few elements, just beyond the tolerance, or by next to nothing."""
-    evidence = trial.evaluation.evidence
+def narrow(evidence: Mapping[str, Any]) -> bool:
+    """Whether an answer misses as rounding does: few elements, just beyond the tolerance, or by next to nothing.
+
+    Args:
+        evidence: that of a wrong trial, or of a gate's verdict.
+    """
     if evidence["check"] == "margin":
         return True
     got, expected = _number(evidence.get("got")), _number(evidence.get("expected"))
@@ -72,11 +78,14 @@ def _miss(trial: Trial) -> str:
     return f"{evidence['bad']:,}{of} elements, the worst at {over}"
 
 
-def _suspect(trial: Trial) -> str:
-    """Return where to look first, by what the gate found."""
-    evidence = trial.evaluation.evidence
+def suspect(evidence: Mapping[str, Any]) -> str:
+    """Return where to look first when a default candidate is wrong, by what the gate found.
+
+    Args:
+        evidence: that of a wrong trial, or of a gate's verdict.
+    """
     message = str(evidence.get("message", ""))
-    if narrow(trial):
+    if narrow(evidence):
         return "the tolerance: it may be tighter than the rounding of the kernel's arithmetic"
     if evidence["check"] == "guard":
         return "a missing bound check for the last block, or a grid that is too large"

@@ -1,8 +1,8 @@
 """Is a kernel folder sound? Everything that can be known without a GPU, each check with what it found.
 
 The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
-reference. A check that raises is a check that failed; the next ones run all the same, and where the same line of the
-kernel stops them too, it is not reported again.
+reference, its tolerance, and a run of the default candidate on the simulator. A check that raises is a check that
+failed; the next ones run all the same, and where the same line of the kernel stops them too, it is not reported again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
 from evokern.analysis.check.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
+from evokern.analysis.check.rounding import rounding
+from evokern.analysis.check.simulated_run import simulated_run, small_problems_that_show
 from evokern.analysis.check.source_checks import entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem
@@ -39,6 +41,8 @@ class CheckResult:
     """Whether it holds; None when it could not be tried here."""
     detail: str
     """What was found, or what is wrong and what to do."""
+    warning: bool = False
+    """Whether it holds, and something is worth mending all the same."""
 
 
 def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
@@ -79,7 +83,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
 
 def _named(name: str, results: Results) -> Iterator[CheckResult]:
     for ok, detail in results:
-        yield CheckResult(name, ok, detail)
+        yield CheckResult(name, True if ok == "warning" else ok, detail, ok == "warning")
 
 
 def _place(error: BaseException, folder: Path) -> str:
@@ -194,7 +198,7 @@ def _workload(folder: Folder) -> Results:
         arithmetic = arithmetic_of(kernel, tensors)
         yield True, f"{flops:.3g} FLOP ({arithmetic}) and {moved:.3g} bytes at {_text(problem)}"
         for doubt in contradictions(kernel, problem, tensors):
-            yield None, doubt
+            yield "warning", doubt
 
 
 def _python_reference(folder: Folder) -> Results:
@@ -241,4 +245,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "compiler": _compiles,
     "reference": _python_reference,
     "reference.h": _cpp_reference,
+    "tolerance": rounding,
+    "small problems": small_problems_that_show,
+    "simulated run": simulated_run,
 }
