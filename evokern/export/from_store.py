@@ -8,7 +8,8 @@ from pathlib import Path
 
 from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
 from evokern.errors import StudyError
-from evokern.export.standalone import Provenance, standalone
+from evokern.export.banner import Provenance
+from evokern.export.standalone import standalone
 from evokern.gate.bench import tolerances
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, interval_us
 from evokern.study.trial import Outcome

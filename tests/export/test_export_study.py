@@ -57,13 +57,13 @@ def test_the_champion_is_exported(here: Path, tmp_path: Path) -> None:
     target = tmp_path / "mine.cu"
     code, told, _ = _invoke("export", "-o", str(target))
     assert code == 0
-    assert "nvcc -arch=sm_89 mine.cu -o mine && ./mine" in told
+    assert f"nvcc -arch=sm_89 {target} -o {tmp_path / 'mine'} && {tmp_path / 'mine'}" in told
     text = target.read_text()
     assert re.search(r"^// study: +scale, ", text, re.MULTILINE)
     assert re.search(rf"^// trial: +{best['trial']}$", text, re.MULTILINE)
     assert re.search(r"^// device: +sim:l4, simulated$", text, re.MULTILINE)
     assert re.search(rf"^// time: +{best['time_us']:.3f} µs predicted$", text, re.MULTILINE)
-    assert "wanted_y, 0, 0.0001)" in text.replace("0.0,", "0,"), "the study's own tolerance is used"
+    assert "expected[0], 0, 0.0001)" in text.replace("0.0,", "0,"), "the study's own tolerance is used"
 
 
 def test_python_exports_what_the_command_does(here: Path, tmp_path: Path) -> None:
