@@ -26,6 +26,7 @@ from evokern.errors import EvokernError, KernelError
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
+from evokern.wording import changed
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """What the default candidate is compiled for: the three generations that evokern knows chips of."""
@@ -108,15 +109,21 @@ def _functions(folder: Folder) -> Results:
     drawn = kernel.space.grid() if kernel.space.size <= SAMPLE else (kernel.space.draw(rng) for _ in range(SAMPLE))
     sample = list(dict.fromkeys((kernel.space.default(), *drawn)))
     feasible: dict[str, int] = dict.fromkeys(CHIPS, 0)
+    negative = ""
     for name, chip in CHIPS.items():
         for config in sample:
-            feasible[name] += check_feasible(kernel, config, folder.problems[:1], chip) is None
+            violation = check_feasible(kernel, config, folder.problems[:1], chip)
+            feasible[name] += violation is None
+            if violation is not None and not negative and "is empty: -" in violation.reason:
+                negative = f"{violation.reason}, for {changed(config, kernel.genes)}"
     for problem in folder.problems:
         for config in sample[:50]:
             if check_feasible(kernel, config, [problem], CHIPS["h200"]) is None:
                 kernel.workload.tensors(problem, config)
                 macros(kernel, config, problem)
     shares = ", ".join(f"{name} {100 * count / len(sample):.0f} %" for name, count in feasible.items())
+    if negative:
+        yield False, f"launches makes what no launch can be, instead of a constraint that turns it away: {negative}"
     yield any(feasible.values()), f"of {len(sample)} candidates these are feasible: {shares}"
 
 

@@ -101,7 +101,7 @@ class LiveDevice:
         self._lock = lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
         profile = limits_for(self._gpu.profile, task.study.limits)
         first, remarks = first_candidate(task, profile)
-        notes = (*self._foreign_load(), *remarks)
+        notes = [*self._foreign_load(), *remarks]
         compilers, executors = self._open_pools(task, profile, first, lock.turn_lock)
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         require_built(task, built)
