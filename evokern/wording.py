@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.declaration.space import Gene, Value
+
+
+def command(*words: object) -> str:
+    """Return a command line of evokern's that a shell takes as it stands: `evokern show 'my study' --db runs.db`."""
+    return shlex.join(["evokern", *map(str, words)])
 
 
 def microseconds(value: float | None) -> str:
@@ -15,6 +22,15 @@ def microseconds(value: float | None) -> str:
     if 0 < value < 0.095:
         return f"{value:.2g}"
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def told_apart(got: float, expected: float) -> tuple[str, str]:
+    """Return two numbers with as many digits as show that they differ, and by how much: at least six."""
+    difference = abs(got - expected)
+    digits = 6
+    if 0 < difference < math.inf and expected:
+        digits = min(max(6, math.ceil(math.log10(abs(expected) / difference)) + 2), 17)
+    return f"{got:.{digits}g}", f"{expected:.{digits}g}"
 
 
 def duration(seconds: float) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
-from evokern.declaration.kernel import Kernel, Tolerance
 from evokern.errors import StudyError
-from evokern.export.standalone import Provenance, standalone
+from evokern.export.banner import Provenance
+from evokern.export.standalone import standalone
+from evokern.gate.bench import tolerances
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
 from evokern.study.trial import Outcome
 from evokern.version import __version__
-from evokern.wording import proved
+from evokern.wording import command, proved
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,13 @@ def export_trial(
         raise StudyError(f"study {record.name} was played from a recording, which has no source to export")
     found = chosen_trial(reader, record, trial)
     evaluation = found.trial.evaluation
-    if evaluation.time_us is None or evaluation.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW):
+    if evaluation.outcome is Outcome.SLOW and not evaluation.passed_gate:
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} was predicted slow and never checked; verify it "
+            f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or name a "
+            "measured one"
+        )
+    if evaluation.time_us is None or not evaluation.passed_gate:
         raise StudyError(
             f"trial {found.trial.number} of {record.name} ended {evaluation.outcome.value} ({evaluation.reason}); "
             "only a candidate that passed the gate can be exported"
@@ -80,30 +85,19 @@ def export_trial(
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
-        timing = record.settings.get("timing", {})
+        timing, gate = record.settings.get("timing", {}), record.settings.get("gate", {})
         text = standalone(
             kernel,
             found.trial.config,
             kernel.problem(record.problems[problem]),
             chip_of(record.device, sessions),
             Provenance(_facts(reader, record, found, sessions), record.predicted),
-            tolerance=_tolerance(kernel, record.settings.get("gate", {})),
+            tolerance=tolerances(kernel, gate.get("atol"), gate.get("rtol")),
             sets=int(timing.get("rotate_sets", 4)),
             sample_us=float(timing.get("sample_us", 500)),
             file_name=file_name,
         )
     return Exported(text, found.trial.number, evaluation.time_us, record.predicted, proof)
-
-
-def _tolerance(kernel: Kernel, gate: Mapping[str, Any]) -> dict[str, Tolerance]:
-    """Return the kernel's tolerances with those of the study's gate put over them."""
-    return {
-        name: Tolerance(
-            own.atol if gate.get("atol") is None else gate["atol"],
-            own.rtol if gate.get("rtol") is None else gate["rtol"],
-        )
-        for name, own in kernel.workload.tolerance.items()
-    }
 
 
 def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: list[SessionRecord]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from evokern.store._schema import refuse_newer
 from evokern.store._verification import Verification, verification
 from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
 from evokern.study.trial import Outcome, Trial
+from evokern.wording import command
 
 
 def open_readonly(path: str | Path) -> Reader:
@@ -40,14 +41,15 @@ class Reader:
     def __init__(self, path: Path) -> None:
         """Open the file (see `open_readonly`)."""
         self.path = path
-        connection = connect_readonly(path)
+        with explained(path):
+            connection = connect_readonly(path)
         try:
             with explained(path):
                 self._db = Database(connection)
                 refuse_newer(self._db, path)
                 found = self._db["evokern_studies"].exists()
             if not found:
-                raise StoreError(f"{path} holds no evokern study; `evokern search --db {path}` would begin one")
+                raise StoreError(f"{path} holds no evokern study; `{command('search', '--db', path)}` would begin one")
         except BaseException:
             connection.close()
             raise
@@ -82,7 +84,7 @@ class Reader:
             if study.name == wanted:
                 return study
         if not studies:
-            raise StudyError(f"{self.path} holds no study yet; `evokern search --db {self.path}` begins one")
+            raise StudyError(f"{self.path} holds no study yet; `{command('search', '--db', self.path)}` begins one")
         raise StudyError(f"{self.path} holds no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
 
     def sessions(self, study: StudyRecord) -> list[SessionRecord]:

@@ -235,6 +235,7 @@ class Session:
             results: results of the trials that are recorded, up to the first that is not.
         """
         with self.transaction():
+            self._optuna.resume()
             for number, proposal in enumerate(proposals):
                 self._optuna.begin(number, proposal.config, control=proposal.control)
             for result in results:
@@ -339,8 +340,12 @@ class Session:
         self._db.execute("UPDATE evokern_sessions SET elapsed_s = ? WHERE uuid = ?", [elapsed_s, self.uuid])
 
     def ended(self, elapsed_s: float, reason: str) -> None:
-        """Write how this session ended."""
+        """Write how this session ended; Optuna's tables then have no running trial."""
         with self.transaction():
+            running = self._optuna.running()
+            recorded = f"study = ? AND outcome IS NOT NULL AND number IN ({', '.join(map(str, running))})"
+            rows = self._db["evokern_trials"].rows_where(recorded, [self.study.uuid], "number")
+            self._optuna.suspend(TrialResult.of(trial_of(row)) for row in rows)
             self._elapsed(elapsed_s)
             _update(self._db, "evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
 

@@ -138,6 +138,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "limit",
         "cost",
         "control",
+        "hints",
     ]
     assert list(shown) == keys
     assert list(shown["best"]) == ["trial", "time_us", "ci95_us", "speedup", "config"]

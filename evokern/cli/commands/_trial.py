@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
-from evokern.wording import duration, microseconds
+from evokern.wording import duration, microseconds, told_apart
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
@@ -55,7 +55,12 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         for line in finding_lines(finding, _named(reader, record, found)):
             print(f"  {line}")
     covered = ("finding", *_COVERED_BY_FINDING) if finding else ()
-    _section("evidence", {key: value for key, value in facts["evidence"].items() if key not in covered})
+    evidence = {key: value for key, value in facts["evidence"].items() if key not in covered}
+    if {"got", "expected"} <= set(evidence):
+        evidence |= dict(
+            zip(("got", "expected"), told_apart(float(evidence["got"]), float(evidence["expected"])), strict=True)
+        )
+    _section("evidence", evidence)
     for line in gate_lines(facts["gate"]):
         print(line)
     _section("proposal", proposal_words(facts["proposal"]))
@@ -170,8 +175,9 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         yield f"gate at {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
         yield f"  relative error {_text(report['relative_error'])}, {_text(report['tolerance_spent'])} of the tolerance"
         at = ", ".join(map(str, worst["index"]))
+        got, expected = told_apart(float(worst["got"]), float(worst["expected"]))
         yield (
-            f"  worst element {worst['output']}[{at}]: {_text(worst['got'])}, expected {_text(worst['expected'])} "
+            f"  worst element {worst['output']}[{at}]: {got}, expected {expected} "
             f"within {_text(worst['allowed'])} ({worst['input_set']} inputs), {worst['bad']:,} elements wrong"
         )
         yield f"  checks: {_text({name.replace('_', ' '): value for name, value in checks.items()})}"

@@ -11,6 +11,7 @@ from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOpti
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
+from evokern.wording import command as command_line
 from evokern.wording import counts, limit, microseconds, proved, several
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ _ENDS = {
     "budget": "the budget is used up (--extend 30m adds to it)",
     "trials": "the trials are done (--trials N sets a larger total)",
     "exhausted": "every candidate has been tried",
-    "interrupted": "interrupted; nothing is lost, the same command or `evokern resume {study} --db {db}` goes on",
+    "interrupted": "interrupted; nothing is lost, the same command or `{resume}` goes on",
 }
 
 
@@ -208,7 +209,19 @@ def _reasons(result: SearchResult) -> list[str]:
 
     with open_readonly(result.db) as reader:
         found = reasons(reader.trials(reader.study(result.study)), most=3)
-    return [f"{count} {outcome.replace('_', ' ')}: {reason}" for outcome, reason, count in found]
+    return [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example} (trial {one.trial})" for one in found]
+
+
+def _hints(result: SearchResult) -> list[str]:
+    """Return what the wrong trials have in common as lines."""
+    from evokern.analysis.wrong_trials import hints
+    from evokern.store import open_readonly
+
+    if not result.summary["outcomes"]["wrong"]:
+        return []
+    with open_readonly(result.db) as reader:
+        record = reader.study(result.study)
+        return hints(record.kernel, record.genes, reader.trials(record))
 
 
 def conclude(output: Output, result: SearchResult, *, extended: bool = False) -> int:
@@ -224,11 +237,12 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     failed = result.summary["best"] is None and result.summary["trials"] > 0
     code = INTERRUPTED if result.interrupted else int(failed)
     if output.json:
-        output.emit({**result.summary, "end": result.end})
+        output.emit({**result.summary, "hints": _hints(result), "end": result.end})
         return code
     baseline, best = result.summary["baseline"], result.summary["best"]
+    stored = (result.study, "--db", result.db)
     unit = "µs predicted" if result.summary["predicted"] else "µs"
-    end = _ENDS[result.end].format(study=result.study, db=result.db)
+    end = _ENDS[result.end].format(resume=command_line("resume", *stored))
     output.say(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
         output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
@@ -239,8 +253,8 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         none = "no candidate was measured"
         if result.summary["outcomes"]["measured"]:
             none = "every measured candidate that was verified is refuted, so there is no champion"
-        output.say(f"{none}; `evokern show {result.study} --db {result.db}` tells more")
-        for line in _reasons(result):
+        output.say(f"{none}; `{command_line('show', *stored)}` tells more")
+        for line in (*_reasons(result), *_hints(result)):
             output.say(line)
         return code
     output.say(f"outcomes: {counts(result.summary['outcomes'])}")
@@ -256,11 +270,11 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     else:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
         output.say(f"nothing beat the baseline: {against}")
+    for line in _hints(result):
+        output.say(line)
     if result.summary["control"]:
         output.say(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.say(f"cost: {price(result.summary['cost'])}")
-    output.say(
-        f"evokern show {result.study} --db {result.db}; evokern export {result.study} --db {result.db} -o best.cu"
-    )
+    output.say(f"{command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
     return code

@@ -11,6 +11,7 @@ from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Answer, Request, StartReport, Task
+from evokern.device.sim.host_memory import workers_that_fit
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.hardware.profiles import Profile, chip, limits_for
@@ -78,7 +79,8 @@ class SimulatedDevice:
         profile = limits_for(self._profile, task.study.limits)
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), niceness=0)
-        first = first_candidate(task, profile)
+        first, remarks = first_candidate(task, profile)
+        self._cores = workers_that_fit(task.kernel, first, task.problems, self._cores)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret)
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
@@ -99,6 +101,7 @@ class SimulatedDevice:
         notes = (
             f"no GPU is used: times are predicted for {profile.model}, from its data sheet and this kernel's PTX",
             "baselines run on a GPU only, so there is no speedup to report",
+            *remarks,
         )
         return StartReport(environment=environment, notes=notes)
 

@@ -17,6 +17,7 @@ from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.data import torch_dtype
 from evokern.simt.memory.write_record import WriteRecord
 from evokern.study.settings import InputSet
+from evokern.wording import told_apart
 
 MOST_FLOPS_CHECKED = 1e10
 """Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
@@ -145,9 +146,10 @@ class ProblemBuffers:
             wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])
+                shown = told_apart(float(got[first]), float(expected[first]))
                 return (
                     f"{int(wrong.sum())} of {len(got)} elements of {name!r} that {who} wrote are wrong, the "
-                    f"first is {float(got[first]):.6g} instead of {float(expected[first]):.6g}"
+                    f"first is {shown[0]} instead of {shown[1]}"
                 )
         return None if written_at_all else f"the {who} wrote no element of any output"
 
