@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
 
-from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.isolated import compile_ptx
 from evokern.compile.records import Program
 from evokern.cuda_source.specialize.specialize import specialize
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance

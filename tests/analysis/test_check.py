@@ -139,6 +139,14 @@ def test_a_defect_of_evokern_is_not_the_kernels(folder: Path, monkeypatch: pytes
     assert 3 == CliRunner().invoke(app, ["check", "scale", "--json"]).exit_code
 
 
+@pytest.mark.thorough
+def test_directives_may_stand_behind_blanks(folder: Path) -> None:
+    """`  #error` is an #error: a folder whose preprocessor lines are indented is as sound as before."""
+    source = folder / "kernel.cu"
+    source.write_text(re.sub(r"^#", "  #", source.read_text(), flags=re.MULTILINE))
+    assert _failures("scale") == (0, {})
+
+
 def test_what_is_alike_on_every_target_is_one_line(folder: Path) -> None:
     """A compile that fails for the same reason everywhere is one failure, and so is an infeasible default candidate."""
     _change(folder / "kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];")

@@ -169,7 +169,7 @@ def _compiles(folder: Folder) -> Results:
 
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
     """Return the compiler's target, whether the default candidate compiles for it, and what was found."""
-    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.isolated import compile_program
     from evokern.compile.records import CompileFailure
 
     kernel, default = folder.kernel, folder.kernel.space.default()

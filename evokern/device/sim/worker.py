@@ -29,7 +29,7 @@ from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
 from evokern.device.sim.tail_risk import TailRiskProbe
-from evokern.errors import KernelError
+from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.measurement.roofline import recorded
@@ -63,6 +63,10 @@ class SimWorker:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
+        except (KernelError, DeviceError):  # the folder or the machine is at fault, not this candidate
+            raise
+        except UsageError as error:
+            evaluation = not_simulated(error)
         return replace(evaluation, device_s=time.perf_counter() - began)
 
     def _prove(self) -> None:
@@ -201,3 +205,12 @@ class SimWorker:
             evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)
         return program
+
+
+def not_simulated(error: EvokernError) -> Evaluation:
+    """Return the outcome of a candidate with an instruction that the machine does not execute.
+
+    A GPU may run it, and here there is nothing to say of it.
+    """
+    what = f"not simulated: {error}"
+    return Evaluation(Outcome.CRASHED, evidence={"error": "not simulated", "message": str(error), "diagnosis": what})

@@ -1,6 +1,8 @@
-"""Asynchronous copies (PTX ISA 9.7.9.25) and fences (9.7.13.4)."""
+"""Asynchronous copies (PTX ISA 9.7.9.25), fences (9.7.13.4), and hints that change no result."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -163,3 +165,9 @@ def idle(i: Instruction, b: Binder) -> Action:
         return None
 
     return run
+
+
+@operation("createpolicy", "9.7.9.18")
+def createpolicy(i: Instruction, b: Binder) -> Action:
+    """Make a cache eviction policy: opaque bits, which the instructions that take them use as a hint."""
+    return partial(np.copyto, b.dst(i.operands[0], "u64"), np.zeros(1, np.uint64))
