@@ -1,4 +1,4 @@
-"""The default candidate on its smallest problem on the simulator, and whether the small problems can show defects."""
+"""The default candidate on its smallest problem on the PTX machine, and whether the small problems can show defects."""
 
 from __future__ import annotations
 

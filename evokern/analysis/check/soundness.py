@@ -1,7 +1,7 @@
 """Is a kernel folder sound? Everything that can be known without a GPU, each check with what it found.
 
 The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
-reference, its tolerance, and a run of the default candidate on the simulator. A check that raises is a check that
+reference, its tolerance, and a run of the default candidate on the PTX machine. A check that raises is a check that
 failed; the next ones run all the same, and where the same line of the kernel stops them too, it is not reported again.
 """
 
