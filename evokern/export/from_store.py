@@ -10,7 +10,6 @@ from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
 from evokern.errors import StudyError
 from evokern.export.banner import Provenance
 from evokern.export.standalone import standalone
-from evokern.gate.bench import tolerances
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
 from evokern.study.trial import Outcome
 from evokern.version import __version__
@@ -58,6 +57,8 @@ def export_trial(
         StudyError: there is no such study, trial or problem, or the trial was not measured.
         KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
     """
+    from evokern.gate.bench import tolerances  # only now: it needs torch, and whoever reads results does without
+
     record = reader.study(study)
     if record.device.startswith("replay:"):
         raise StudyError(f"study {record.name} was played from a recording, which has no source to export")
