@@ -220,7 +220,7 @@ def _leaders(function: Function, operations: list[Operation]) -> dict[int, bool]
     for position, (instruction, operation) in enumerate(zip(function.instructions, operations, strict=True)):
         if position in leaders:
             met = set()
-        if operation.gate or is_warp_barrier(instruction):
+        if operation.converged or is_warp_barrier(instruction):
             key = member_mask_key(instruction)
             if key not in met:
                 leaders[position] = True

@@ -58,8 +58,8 @@ DEVICE_STD = _name_set("""
     underlying_type underlying_type_t void_t common_type common_type_t is_trivially_copyable
     is_trivially_copyable_v is_constructible index_sequence make_index_sequence integer_sequence
     make_integer_sequence index_sequence_for tuple_size tuple_element make_tuple make_pair tie exchange as_const
-    alignment_of aligned_storage aligned_storage_t
-    clamp abs fabs sqrt exp exp2 log log2 log10 pow sin cos tan tanh sinh cosh floor ceil round trunc fmin fmax
+    alignment_of aligned_storage aligned_storage_t clamp abs fabs sqrt exp exp2 log log2 log10 pow sin cos tan
+    tanh sinh cosh floor ceil round trunc fmin fmax
     fma isnan isinf isfinite hypot erf cbrt copysign fmod lround memcpy memset int8_t int16_t int32_t int64_t
     uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t gcd lcm
 """)

@@ -16,7 +16,7 @@ from evokern.compile.records import Built, CompileFailure, Program
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.declaration.space import Config, Value
-from evokern.device.sim.predict import described
+from evokern.device.sim.failure import described
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile

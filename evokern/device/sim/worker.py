@@ -23,6 +23,7 @@ from evokern.declaration.small_problems import gate_problems
 from evokern.declaration.space import Config
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
+from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS, OwnProblem, OwnProblemCheck
 from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -49,6 +50,7 @@ class SimWorker:
         self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
         self._lines = FailureLines(self._kernel, chip)
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance)
+        self._own = OwnProblemCheck(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
@@ -117,10 +119,18 @@ class SimWorker:
         impossible = predicted.impossible()
         if impossible is not None:
             return Evaluation(Outcome.WRONG, evidence=impossible, gate=reports)
+        best = job.best_us is None or time_us < job.best_us
+        own: dict[str, Any] = {}
+        for problem, prediction in zip(predicted.problems, predicted.predictions, strict=True):
+            found = self._own_problem(job, problem, prediction, WHOLE_INSTRUCTIONS if best else 0)
+            if found.against is not None:
+                return Evaluation(Outcome.WRONG, evidence=found.against, gate=reports)
+            own[str(problem)] = found.as_dict()
         first = predicted.predictions[0].total
         evidence = {
             "terms_us": {name: round(value, 4) for name, value in first.terms_us.items()},
             "bound": first.cause,
+            "own_problem": own,
             **recorded(predicted.tasks, predicted.floors),
         }
         return Evaluation(Outcome.MEASURED, time_us, predicted.timings, evidence=evidence, gate=reports)
@@ -156,6 +166,16 @@ class SimWorker:
             return self._predictor.predict(job.config, built, problem, limit_us)
 
         return self._lines.run(job.config, job.built, problem, predict)
+
+    def _own_problem(self, job: Simulate, problem: Problem, predicted: Predicted, most: int) -> OwnProblem:
+        """Check a candidate at one of the study's own problems."""
+        each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in predicted.counters]
+
+        def check(built: Built) -> OwnProblem:
+            program = self._predictor.program(built, problem)
+            return self._own.check(job.config, built, problem, program, each, most=most)
+
+        return self._lines.run(job.config, job.built, problem, check)
 
     def _tail_risk_fault(
         self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]

@@ -156,9 +156,10 @@ def fence(i: Instruction, b: Binder) -> Action:
     return lambda: state.globals.fence(active_of())
 
 
-@operation("nanosleep griddepcontrol", "9.7.17", pipe="control", results=0)
+@operation("nanosleep", "9.7.19.2", pipe="control", results=0)
+@operation("griddepcontrol", "9.7.13.13", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """Hints about time: no effect on results."""
+    """What changes no result here: a wait for time to pass, and the order of grids, which never overlap."""
 
     def run() -> None:
         return None

@@ -36,13 +36,13 @@ def operation(
     pipe: str = "integer",
     kind: str = "lanes",
     results: int = 1,
-    gate: bool = False,
+    converged: bool = False,
 ) -> Callable[[Bind], Bind]:
     """Enter a binding function into the table under each of the space-separated opcodes."""
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():
-            _TABLE[opcode, family] = Operation(opcode, family, section, pipe, kind, results, gate)
+            _TABLE[opcode, family] = Operation(opcode, family, section, pipe, kind, results, converged)
             _BINDS[opcode, family] = bind
         return bind
 
@@ -64,7 +64,9 @@ def lookup(instruction: Instruction) -> Operation:
     if known is None:
         what = next((name for name, opcodes in _NOT_SIMULATED.items() if instruction.opcode in opcodes), "")
         raise Unsupported(
-            f"{what} are not simulated" if what else f"instruction {instruction.name} is not supported by the simulator"
+            f"{what} are not simulated"
+            if what
+            else f"instruction {instruction.name} is not supported by the PTX machine"
         )
     return known
 
