@@ -13,7 +13,7 @@ from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.registers import RegisterFile
-from evokern.simt.sanitizer.findings import Collector
+from evokern.simt.sanitizer.findings import ERROR, Collector
 from evokern.simt.settings import Geometry, Options
 
 
@@ -135,6 +135,7 @@ class Batch:
         offset: int = 0,
         other: int = -1,
         detail: str = "",
+        level: str = ERROR,
     ) -> None:
         """Record a finding at an instruction, for a lane; ``other`` is the other party's instruction."""
         block, thread = self.coordinates(lane)
@@ -142,6 +143,7 @@ class Batch:
         self._collectors[int(self.launch[lane])].add(
             kind, self.source_location(number), text, block=block, thread=thread, address=address,
             allocation=allocation, offset=offset, other=self.source_location(other), count=count, detail=detail,
+            level=level,
         )  # fmt: skip
 
     def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:

@@ -17,7 +17,7 @@ from evokern.simt.binder import Binder
 from evokern.simt.operations.matrix_ops import bind_products
 from evokern.simt.operations.memory_ops import access_type
 from evokern.simt.operations.table import binding_of
-from evokern.simt.sanitizer.shared_shadow import NUMBER
+from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.state import MachineState
 
 GROUP_ELEMENTS = 32768

@@ -19,7 +19,7 @@ from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
-from evokern.simt.sanitizer.findings import Collector, Finding
+from evokern.simt.sanitizer.findings import ERROR, Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.settings import Geometry, Options
 
@@ -51,6 +51,11 @@ class LaunchResult:
     """True when the launch did not end: instruction limit, or threads that wait for ever."""
     ended: bool = False
     """True when the caller had seen enough; counters are of what ran until then."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that make a kernel wrong; the others are warnings."""
+        return tuple(finding for finding in self.findings if finding.level == ERROR)
 
 
 def launch(

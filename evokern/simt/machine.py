@@ -32,6 +32,7 @@ from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.hang import HangDetector
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
 from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
@@ -82,8 +83,9 @@ class Machine:
         self.bound = [_prepared(segment) for segment in program.segments]
         batch = self._batch = Batch(program, geometry, options, collectors)
         schedule = self._schedule = Schedule(batch)
-        shared = SharedSpace(batch, dynamic_shared)
-        globals_ = GlobalSpace(batch, memory, global_shadow)
+        order = ThreadOrder(batch) if options.sanitize else None
+        shared = SharedSpace(batch, dynamic_shared, order)
+        globals_ = GlobalSpace(batch, memory, global_shadow, order)
         proxy_fences = ProxyFences(batch, shared.shadow)
         self.state = MachineState(
             batch=batch,
@@ -92,15 +94,16 @@ class Machine:
             memory=memory,
             symbols=symbols,
             specials=Specials(batch, schedule, shared, symbols),
+            order=order,
             shared=shared,
             local=LocalSpace(batch),
             params=ParamSpace(batch, params, symbols),
             globals=globals_,
-            barriers=Barriers(batch, schedule, shared.shadow),
+            barriers=Barriers(batch, schedule, order),
             copies=AsyncCopies(batch, shared, globals_),
             products=WarpgroupProducts(batch, shared, proxy_fences),
             proxy_fences=proxy_fences,
-            mbarriers=Mbarriers(batch, shared),
+            mbarriers=Mbarriers(batch, shared, order),
             events=EventCounter(batch, tally, self.bound) if tally is not None else None,
         )
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)

@@ -12,16 +12,18 @@ from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class SharedSpace:
     """Shared memory of all blocks of the batch, one stretch after the other."""
 
-    def __init__(self, batch: Batch, dynamic: int) -> None:
+    def __init__(self, batch: Batch, dynamic: int, order: ThreadOrder | None) -> None:
         """Make room for the shared variables of the program.
 
         Args:
             batch: the lanes.
+            order: what happens before what; None where nobody checks.
             dynamic: bytes that the launch adds.
         """
         self._batch = batch
@@ -36,8 +38,9 @@ class SharedSpace:
         self._views: dict[int, Array] = {width: self.bytes.view(RAW[width]) for width in (1, 2, 4, 8, 16, 32, 64)}
         self.base = batch.block_slot * self.stride
         self.single = blocks == 1
+        self.order = order
         self.shadow = (
-            SharedShadow(batch, self.bytes.size, self.place_of) if batch.options.sanitize and self.size else None
+            SharedShadow(batch, order, self.bytes.size, self.place_of) if order is not None and self.size else None
         )
 
     def load(self) -> None:
@@ -106,8 +109,8 @@ class SharedSpace:
 
     def met(self, active: Active) -> None:
         """Note that lanes have met at a warp-synchronous instruction."""
-        if self.shadow is not None and self.shadow.dirty:
-            self.shadow.met(active)
+        if self.order is not None and self.order.dirty:
+            self.order.met(active)
 
     def leader_lanes(self, active: Active, address: Array) -> LeaderLanes:
         """Return the lanes that stand for all lanes of an access, given their addresses within the block.
@@ -119,7 +122,7 @@ class SharedSpace:
         return (
             LeaderLanes(active, EVERYTHING)
             if self.shadow is None
-            else self.shadow.block_classes.leader_lanes(active, address)
+            else self.shadow.order.classes.leader_lanes(active, address)
         )
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:

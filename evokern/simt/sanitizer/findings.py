@@ -34,6 +34,9 @@ HINTS: dict[str, str] = {
 }
 """Kind → the usual cause, in one sentence."""
 
+ERROR, WARNING = "error", "warning"
+"""Levels: what makes a kernel wrong, and what leaves its results as they are on today's hardware or was never used."""
+
 FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
 """Kinds after which a GPU would not have finished the launch."""
 
@@ -72,6 +75,10 @@ class Finding:
     """The same for `other_line`."""
     called_from: tuple[tuple[str, int], ...] = ()
     """(header or empty, line) of the calls through which the line was inlined, innermost first."""
+    other_called_from: tuple[tuple[str, int], ...] = ()
+    """The same for `other_line`."""
+    level: str = ERROR
+    """`error`, or `warning` for a race within a warp, and for what was read but never used."""
 
     @property
     def place(self) -> str:
@@ -84,8 +91,9 @@ class Finding:
         """Return the fields in order, ready for JSON; what only concerns headers is left out where there is none."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not (self.file or self.other_file):
-            for name in ("file", "other_file", "called_from"):
-                del facts[name]
+            for name in ("file", "other_file", "called_from", "other_called_from"):
+                if not facts[name]:
+                    del facts[name]
         return facts
 
 
@@ -122,14 +130,17 @@ class Collector:
         other: SourceLocation = UNKNOWN_LOCATION,
         count: int = 1,
         detail: str = "",
+        level: str = ERROR,
     ) -> None:
-        """Record occurrences of one kind at one place; the first one is kept in full."""
+        """Record occurrences of one kind at one place; the first one of the gravest level is kept in full."""
         key = (kind, at if at.line else instruction, other)
         known = self._groups.get(key)
         if known is not None:
             known[1] += count
-            return
-        if len(self._groups) >= FINDING_LIMIT:
+            if known[0].level == level or level == WARNING:
+                return
+        total = count if known is None else known[1]
+        if known is None and len(self._groups) >= FINDING_LIMIT:
             self.dropped += count
             return
         hint = f"{detail}. {HINTS[kind]}" if detail else HINTS[kind]
@@ -149,8 +160,10 @@ class Collector:
             at.file,
             other.file,
             at.called_from,
+            other.called_from,
+            level,
         )
-        self._groups[key] = [finding, count]
+        self._groups[key] = [finding, total]
         if kind in FATAL and self.fatal_key is None:
             self.fatal_key = key
 

@@ -1,0 +1,124 @@
+"""Global memory between the threads of one block: the same races as in shared memory, under the same clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.access_keys import NUMBER, STAMP, THREAD, in_elements, repeated
+from evokern.simt.sanitizer.access_log import AccessLog, Meetings
+from evokern.simt.sanitizer.findings import ERROR, WARNING
+from evokern.simt.sanitizer.thread_order import ThreadOrder
+
+Tell = Callable[[int, int, int, int, int, str, str], None]
+"""Report a race: instruction, lane, lanes, word, other party's instruction, detail, level."""
+
+
+class BlockShadow:
+    """Keys per word of global memory for the blocks of one batch: who of its own block wrote, read and updated it.
+
+    Attributes:
+        order: what happens before what.
+    """
+
+    def __init__(self, batch: Batch, order: ThreadOrder, words: int, tell: Tell) -> None:
+        """Watch global memory.
+
+        Args:
+            batch: the lanes.
+            order: what happens before what.
+            words: how many there are.
+            tell: reports a race.
+        """
+        self._batch, self.order, self._tell = batch, order, tell
+        self.writer = np.zeros(words, np.uint64)
+        self.lane = np.zeros(words, np.int32)
+        """Lane of each word's last writer."""
+        self._logs = {kind: AccessLog(order, words, 0) for kind in ("read", "updated atomically")}
+        self._views: dict[tuple[int, int], Array] = {}
+        self._thread = batch.thread.astype(np.uint64)
+        self._written = False
+
+    def load(self) -> None:
+        """New blocks: whatever was done before was done by others."""
+        for log in self._logs.values():
+            log.load(slice(0, 0))
+        self._written = False
+
+    def _view(self, count: int) -> Array:
+        view = self._views.get((0, count))
+        if view is None:
+            view = self._views[0, count] = in_elements(self.writer, count)
+        return view
+
+    def _keys(self, active: Active, number: int) -> Array:
+        self.order.dirty = True
+        return active.pick(self._thread) + np.uint64(STAMP.pack(self.order.now) | NUMBER.pack(number))
+
+    def read(self, active: Active, element: Array, count: int, number: int) -> None:
+        """Check and record reads, in elements of ``count`` words."""
+        if self._written:
+            self._against_writers(active, element, count, number, None)
+        self._against(active, element, count, number, "updated atomically")
+        self._logs["read"].add(active.lanes, element, count, self._keys(active, number))
+
+    def write(self, active: Active, element: Array, count: int, number: int, changed: Array | None) -> None:
+        """Check and record writes; only those lanes can race with a write that change what is there."""
+        if self._written:
+            self._against_writers(active, element, count, number, changed)
+        self._against(active, element, count, number, "read")
+        self._against(active, element, count, number, "updated atomically")
+        self._view(count)[element] = repeated(self._keys(active, number), count)
+        if count == 1:
+            self.lane[element] = active.lanes
+        else:
+            self.lane[element[:, None] * count + np.arange(count)] = active.lanes[:, None]
+        self._written = True
+
+    def atomic(self, active: Active, element: Array, count: int, number: int) -> None:
+        """Check and record atomic and relaxed accesses, which race with plain ones only."""
+        if self._written:
+            self._against_writers(active, element, count, number, None)
+        self._against(active, element, count, number, "read")
+        self._logs["updated atomically"].add(active.lanes, element, count, self._keys(active, number))
+
+    def _against_writers(
+        self, active: Active, element: Array, count: int, number: int, changed: Array | None
+    ) -> None:
+        order = self.order
+        seen = self._view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        late = seen >= (active.pick(order.floor)[:, None] if order.level is None else order.level)
+        if changed is not None:
+            late &= changed[:, None]
+        if not late.any():
+            return
+        row, part = np.nonzero(late)
+        lanes, words, keys = active.lanes[row], element[row] * count + part, seen[row, part]
+        other = self.lane[words]
+        mine = (other != lanes) & (other // order.width == lanes // order.width)
+        lanes, words, keys = lanes[mine], words[mine], keys[mine]
+        race = STAMP.of(keys) >= order.seen(lanes, THREAD.of(keys))
+        self._report(number, Meetings(lanes[race], words[race], keys[race]), "written")
+
+    def _against(self, active: Active, element: Array, count: int, number: int, kind: str) -> None:
+        log = self._logs[kind]
+        if log.used:
+            self._report(number, log.meetings(active, element, count), kind)
+
+    def _report(self, number: int, met: Meetings, kind: str) -> None:
+        if not met.lanes.size:
+            return
+        others, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
+        within = (thread >> 5) == (self._batch.thread[met.lanes] >> 5)
+        for level, chosen in ((ERROR, ~within), (WARNING, within)):
+            for other in dict.fromkeys(others[chosen].tolist()):
+                mine = chosen & (others == other)
+                place = "block" if level == ERROR else "warp"
+                detail = f"The word is also {kind} by thread {int(thread[mine][0])} of the same {place}"
+                lanes = met.lanes[mine]
+                self._tell(
+                    number, int(lanes[0]), int(np.unique(lanes).size), int(met.words[mine][0]), other, detail, level
+                )
