@@ -181,7 +181,9 @@ class GlobalSpace:
             return
         element, count = self.shadow.element(index, width)
         if not synchronises:
-            self.within.write(active, element, count, number, changed)
+            if self.within.write(active, element, count, number, changed) and values is not None:
+                mine = active.pick(self.block_key)
+                self.shadow.collide(self._batch, active, mine, index, width, number, values)
             return
         self.within.atomic(active, element, count, number)
         if self._order is not None and self.shadow.ordered:

@@ -38,7 +38,7 @@ class BlockShadow:
         self.lane = np.zeros(words, np.int32)
         """Lane of each word's last writer."""
         self._logs = {kind: AccessLog(order, words, 0) for kind in ("read", "updated atomically")}
-        self._views: dict[tuple[int, int], Array] = {}
+        self._views: dict[int, Array] = {}
         self._thread = batch.thread.astype(np.uint64)
         self._written = False
 
@@ -49,9 +49,9 @@ class BlockShadow:
         self._written = False
 
     def _view(self, count: int) -> Array:
-        view = self._views.get((0, count))
+        view = self._views.get(count)
         if view is None:
-            view = self._views[0, count] = in_elements(self.writer, count)
+            view = self._views[count] = in_elements(self.writer, count)
         return view
 
     def _keys(self, active: Active, number: int) -> Array:
@@ -65,18 +65,24 @@ class BlockShadow:
         self._against(active, element, count, number, "updated atomically")
         self._logs["read"].add(active.lanes, element, count, self._keys(active, number))
 
-    def write(self, active: Active, element: Array, count: int, number: int, changed: Array | None) -> None:
-        """Check and record writes; only those lanes can race with a write that change what is there."""
+    def write(self, active: Active, element: Array, count: int, number: int, changed: Array | None) -> bool:
+        """Check and record writes; only those lanes can race with a write that change what is there.
+
+        Returns:
+            Whether several lanes write to one place.
+        """
         if self._written:
             self._against_writers(active, element, count, number, changed)
         self._against(active, element, count, number, "read")
         self._against(active, element, count, number, "updated atomically")
-        self._view(count)[element] = repeated(self._keys(active, number), count)
+        view, keys = self._view(count), repeated(self._keys(active, number), count)
+        view[element] = keys
         if count == 1:
             self.lane[element] = active.lanes
         else:
             self.lane[element[:, None] * count + np.arange(count)] = active.lanes[:, None]
         self._written = True
+        return bool((view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any())
 
     def atomic(self, active: Active, element: Array, count: int, number: int) -> None:
         """Check and record atomic and relaxed accesses, which race with plain ones only."""

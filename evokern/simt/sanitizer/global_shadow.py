@@ -99,21 +99,14 @@ class GlobalShadow:
         own = keys_of(_each(mine, element), self.now, number, atomic=atomic)
         if atomic:
             self.atomics.add(element, count, own)
-        keys = repeated(own, count)
-        view[element] = keys
-        if (
-            not atomic
-            and values is not None
-            and (view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any()
-        ):
-            self._collide(batch, active, element, mine, values, width, number, count)
+        view[element] = repeated(own, count)
         return changed
 
-    def _collide(
-        self, batch: Batch, active: Active, element: Array, mine: Array, values: Array, width: int, number: int,
-        count: int,
-    ) -> None:  # fmt: skip
+    def collide(
+        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array
+    ) -> None:
         """Report threads that write different values to one place with the same instruction of this batch."""
+        element, count = self.element(index, width)
         _, which = np.unique(element, return_inverse=True)
         last = np.zeros(element.size, np.int64)
         last[which] = np.arange(element.size)
