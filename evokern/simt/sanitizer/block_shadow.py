@@ -75,14 +75,13 @@ class BlockShadow:
             self._against_writers(active, element, count, number, changed)
         self._against(active, element, count, number, "read")
         self._against(active, element, count, number, "updated atomically")
-        view, keys = self._view(count), repeated(self._keys(active, number), count)
-        view[element] = keys
+        self._view(count)[element] = repeated(self._keys(active, number), count)
         if count == 1:
             self.lane[element] = active.lanes
         else:
             self.lane[element[:, None] * count + np.arange(count)] = active.lanes[:, None]
         self._written = True
-        return bool((view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any())
+        return bool((self.lane.take(element * count, mode="clip") != active.lanes).any())
 
     def atomic(self, active: Active, element: Array, count: int, number: int) -> None:
         """Check and record atomic and relaxed accesses, which race with plain ones only."""
