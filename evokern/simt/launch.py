@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.findings import ERROR, Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
+from evokern.simt.sanitizer.used_values import may_be_unused, suspects_of
 from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
@@ -29,6 +30,10 @@ REGISTER_BYTES = 192 << 20
 """Most bytes of register rows of a batch."""
 SHARED_BYTES = 64 << 20
 """Most bytes of shared memory of a batch, before its shadow."""
+SECOND_LOOK_BYTES = 1 << 28
+"""Most bytes of writable buffers of a launch whose findings are looked at again; with more, reads count as used."""
+MOST_SUSPECTS = 64
+"""Findings of one call that are looked at again."""
 BATCH_BYTES = 1 << 30
 """Most bytes of registers and shared memory of a batch that cannot be cut, because its blocks wait for each other."""
 
@@ -128,13 +133,14 @@ def launch_many(
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
     chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
-    before = run.contents() if len(args) > 1 else []
-    results = run.batches(args, chosen, batch_blocks)
+    place_data(run.program, module, memory, len(args))
+    before = run.contents() if len(args) > 1 or run.looks_again() else []
+    results = run.checked(args, chosen, batch_blocks, before)
     if results is None:  # one launch ended the batch of all: each once more by itself
         results = []
         for values in args:
             run.restore(before)
-            alone = run.batches([values], chosen, batch_blocks, alone=True)
+            alone = run.checked([values], chosen, batch_blocks, before, alone=True)
             assert alone is not None
             results += alone
             before = run.keep(before, values)
@@ -156,6 +162,7 @@ class _Run:
     enough: Callable[[Counters], bool] | None = None
     program: PtxProgram = field(init=False)
     width: int = field(init=False)
+    collectors: list[Collector] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.program = self.module.program(self.entry)
@@ -195,6 +202,46 @@ class _Run:
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
+    def looks_again(self) -> bool:
+        """Say whether findings are looked at a second time: what is written must be small enough to be put back."""
+        writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
+        return self.options.sanitize and writable <= SECOND_LOOK_BYTES
+
+    def checked(
+        self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
+        before: list[tuple[Buffer, Array]], *, alone: bool = False,
+    ) -> list[LaunchResult] | None:  # fmt: skip
+        """Run all blocks of all launches, and once more where only that tells whether a finding matters."""
+        results = self.batches(args, chosen, batch_blocks, alone=alone)
+        if results is None or not self.looks_again():
+            return results
+        collectors, options = self.collectors, self.options
+        groups = [
+            found if result.fatal is None and not result.ended and found and self._may_be_unused(found) else None
+            for collector, result in zip(collectors, results, strict=True)
+            for found in collector.reads()
+        ]
+        if not any(groups[:MOST_SUSPECTS]):
+            return results
+        suspects = suspects_of(groups[:MOST_SUSPECTS])
+        self.restore(before)
+        self.options = replace(options, suspects=suspects, count=False)
+        again = self.batches(args, chosen, batch_blocks, alone=alone)
+        self.options = options
+        if again is None:
+            return results
+        first = 0
+        for number, collector in enumerate(collectors):
+            size = len(collector.reads())
+            places = range(first, min(first + size, MOST_SUSPECTS))
+            collector.acquit([place - first for place in places if groups[place] and not suspects.used >> place & 1])
+            results[number] = replace(results[number], findings=collector.findings)
+            first += size
+        return results
+
+    def _may_be_unused(self, loads: Iterable[int]) -> bool:
+        return any(may_be_unused(self.program, number) for number in loads)
+
     def batches(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None, *, alone: bool = False
     ) -> list[LaunchResult] | None:
@@ -205,7 +252,7 @@ class _Run:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
         tally = Tally(program) if self.options.count else None
-        collectors = [Collector(self.source, self.module.lines.headers) for _ in args]
+        collectors = self.collectors = [Collector(self.source, self.module.lines.headers) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}

@@ -33,6 +33,7 @@ from evokern.simt.sanitizer.hang import HangDetector
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
+from evokern.simt.sanitizer.used_values import UsedValues
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
 from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
@@ -109,6 +110,7 @@ class Machine:
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
         self._hang_detector = HangDetector(self.state, self._reconvergence)
         self._effects: dict[int, Action] = {}
+        self._used = UsedValues(batch, options.suspects) if options.suspects is not None else None
 
     # ---- binding
 
@@ -120,15 +122,19 @@ class Machine:
         stop = segment.stop - (1 if segment.control else 0)
         base = segment.base
         checks_before = self.state.products.hazards.checks_before
-        for item in self._program.plan(segment, GROUP_ELEMENTS // self._batch.lanes):
+        used = self._used
+        for item in self._program.plan(segment, 1 if used else GROUP_ELEMENTS // self._batch.lanes):
             if self.state.products.hazards.watched:
                 for position in (item,) if isinstance(item, int) else item:
                     steps += checks_before(base + position)
             if isinstance(item, int):
-                steps.append(self._bind_one(binder, segment.routine, base + item, masked))
+                action = self._bind_one(binder, segment.routine, base + item, masked)
+                steps += used.around(base + item, action) if used else [action]
             else:
                 single = partial(self._bind_at, Binder(self.state), segment.routine, base, masked)
                 steps.append(bind_group(self.state, segment, item, single))
+        if segment.control and used:
+            steps += used.around(base + stop - segment.start, None)
         if segment.control and bound.end is None:
             number = segment.base + stop - segment.start
             binder.start(segment.routine, number, False)
@@ -177,6 +183,8 @@ class Machine:
         self.state.load(blocks)
         self._reconvergence.load()
         self._hang_detector.load()
+        if self._used is not None:
+            self._used.load()
 
     def run(self) -> None:
         """Run the loaded blocks to their end.

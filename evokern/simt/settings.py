@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
+
+if TYPE_CHECKING:
+    from evokern.simt.sanitizer.used_values import SuspectReads
 
 End = Callable[[Active], int]
 """Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""
@@ -52,6 +56,8 @@ class Options:
     """Warp instructions a launch may issue."""
     enough: Callable[[], bool] | None = None
     """Asked now and then: True ends the launch."""
+    suspects: SuspectReads | None = None
+    """Reads whose values are followed, on a second look at findings."""
 
 
 @dataclass(slots=True)

@@ -199,7 +199,7 @@ class LocalSpace:
             address = int(index[bad][0]) * width - int(self.base[lane])
             name, offset, _ = self._describe(address, lane)
             self._batch.report("uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address,
-                                allocation=name, offset=offset)  # fmt: skip
+                                allocation=name, offset=offset, reads=(number, active.lanes[bad], None))  # fmt: skip
 
 
 class ParamSpace:

@@ -13,8 +13,10 @@ from evokern.simt.sanitizer.access_log import AccessLog, Meetings
 from evokern.simt.sanitizer.findings import ERROR, WARNING
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
-Tell = Callable[[int, int, int, int, int, str, str], None]
-"""Report a race: instruction, lane, lanes, word, other party's instruction, detail, level."""
+Reads = tuple[int, Array, Array | None]
+"""What was read at a race: instruction, lanes, time stamps (None for now)."""
+Tell = Callable[[int, int, int, int, int, str, str, Reads | None], None]
+"""Report a race: instruction, lane, lanes, word, other party's instruction, detail, level, what was read."""
 
 
 class BlockShadow:
@@ -61,8 +63,8 @@ class BlockShadow:
     def read(self, active: Active, element: Array, count: int, number: int) -> None:
         """Check and record reads, in elements of ``count`` words."""
         if self._written:
-            self._against_writers(active, element, count, number, None)
-        self._against(active, element, count, number, "updated atomically")
+            self._against_writers(active, element, count, number, None, reads=True)
+        self._against(active, element, count, number, "updated atomically", reads=True)
         self._logs["read"].add(active.lanes, element, count, self._keys(active, number))
 
     def write(self, active: Active, element: Array, count: int, number: int, changed: Array | None) -> bool:
@@ -91,7 +93,7 @@ class BlockShadow:
         self._logs["updated atomically"].add(active.lanes, element, count, self._keys(active, number))
 
     def _against_writers(
-        self, active: Active, element: Array, count: int, number: int, changed: Array | None
+        self, active: Active, element: Array, count: int, number: int, changed: Array | None, *, reads: bool = False
     ) -> None:
         order = self.order
         seen = self._view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
@@ -106,14 +108,16 @@ class BlockShadow:
         mine = (other != lanes) & (other // order.width == lanes // order.width)
         lanes, words, keys = lanes[mine], words[mine], keys[mine]
         race = STAMP.of(keys) >= order.seen(lanes, THREAD.of(keys))
-        self._report(number, Meetings(lanes[race], words[race], keys[race]), "written")
+        self._report(number, Meetings(lanes[race], words[race], keys[race]), "written", reads=reads)
 
-    def _against(self, active: Active, element: Array, count: int, number: int, kind: str) -> None:
+    def _against(
+        self, active: Active, element: Array, count: int, number: int, kind: str, *, reads: bool = False
+    ) -> None:
         log = self._logs[kind]
         if log.used:
-            self._report(number, log.meetings(active, element, count), kind)
+            self._report(number, log.meetings(active, element, count), kind, reads=reads)
 
-    def _report(self, number: int, met: Meetings, kind: str) -> None:
+    def _report(self, number: int, met: Meetings, kind: str, *, reads: bool) -> None:
         if not met.lanes.size:
             return
         others, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
@@ -124,6 +128,9 @@ class BlockShadow:
                 place = "block" if level == ERROR else "warp"
                 detail = f"The word is also {kind} by thread {int(thread[mine][0])} of the same {place}"
                 lanes = met.lanes[mine]
-                self._tell(
-                    number, int(lanes[0]), int(np.unique(lanes).size), int(met.words[mine][0]), other, detail, level
-                )
+                read: Reads | None = (number, lanes, None) if reads else None
+                if kind == "read":
+                    width = self.order.width
+                    read = other, lanes // width * width + thread[mine], STAMP.of(met.keys[mine])
+                count, word = int(np.unique(lanes).size), int(met.words[mine][0])
+                self._tell(number, int(lanes[0]), count, word, other, detail, level, read)

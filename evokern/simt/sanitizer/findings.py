@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
+from evokern.simt.arrays import Array
 
 FINDING_LIMIT = 64
 """Most groups that one launch reports."""
@@ -36,6 +37,11 @@ HINTS: dict[str, str] = {
 
 ERROR, WARNING = "error", "warning"
 """Levels: what makes a kernel wrong, and what leaves its results as they are on today's hardware or was never used."""
+
+UNUSED = "What was read is never used"
+"""Said of a finding at a read without effect."""
+MOST_READS = 1 << 20
+"""Reads of lanes at one finding that are kept, to see whether they are used; a finding of more stays an error."""
 
 FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
 """Kinds after which a GPU would not have finished the launch."""
@@ -110,6 +116,7 @@ class Collector:
         self._groups: dict[_Key, list[Any]] = {}
         self.fatal_key: _Key | None = None
         self.dropped = 0
+        self._reads: dict[_Key, dict[int, list[tuple[Array, Array]]] | None] = {}
 
     def text(self, location: SourceLocation) -> str:
         """Return the text of a source line, stripped."""
@@ -131,9 +138,12 @@ class Collector:
         count: int = 1,
         detail: str = "",
         level: str = ERROR,
+        reads: tuple[int, Array, Array] | None = None,
     ) -> None:
         """Record occurrences of one kind at one place; the first one of the gravest level is kept in full."""
         key = (kind, at if at.line else instruction, other)
+        if level == ERROR:
+            self._note_reads(key, reads)
         known = self._groups.get(key)
         if known is not None:
             known[1] += count
@@ -166,6 +176,28 @@ class Collector:
         self._groups[key] = [finding, total]
         if kind in FATAL and self.fatal_key is None:
             self.fatal_key = key
+
+    def _note_reads(self, key: _Key, reads: tuple[int, Array, Array] | None) -> None:
+        """Keep what was read at a finding, unless something else is wrong there as well."""
+        known = self._reads.setdefault(key, {})
+        if known is None:
+            return
+        if reads is None or sum(who.size for parts in known.values() for who, _ in parts) > MOST_READS:
+            self._reads[key] = None
+        else:
+            known.setdefault(reads[0], []).append(reads[1:])
+
+    def reads(self) -> list[Mapping[int, Sequence[tuple[Array, Array]]] | None]:
+        """Return for each finding: load → (who, when) of what was read at it; None where it is certain."""
+        return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
+
+    def acquit(self, numbers: Sequence[int]) -> None:
+        """Make warnings of findings, by their places among all: what was read there came to nothing."""
+        keys = list(self._groups)
+        for number in numbers:
+            finding = self._groups[keys[number]][0]
+            hint = f"{UNUSED}. {finding.hint}"
+            self._groups[keys[number]][0] = replace(finding, level=WARNING, hint=hint)
 
     def _finish(self, key: _Key) -> Finding:
         finding, count = self._groups[key]

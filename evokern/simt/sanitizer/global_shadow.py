@@ -44,8 +44,11 @@ class GlobalShadow:
     def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
         """Return what watches the threads of each block of a batch."""
 
-        def tell(number: int, lane: int, count: int, word: int, other: int, detail: str, level: str) -> None:
-            self._report(batch, number, lane, count, word, other, detail, level)
+        def tell(
+            number: int, lane: int, count: int, word: int, other: int, detail: str, level: str,
+            reads: tuple[int, Array, Array | None] | None,
+        ) -> None:  # fmt: skip
+            self._report(batch, number, lane, count, word, other, detail, level, reads)
 
         return BlockShadow(batch, order, self.words, tell)
 
@@ -69,8 +72,8 @@ class GlobalShadow:
         view, count = self._view(width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
         if seen.any():
-            self._against_writers(batch, active, seen, mine, element, count, number, atomic=False)
-        self._against(batch, active, self.atomics, mine, element, count, number, "updated atomically")
+            self._against_writers(batch, active, seen, mine, element, count, number, atomic=False, reads=True)
+        self._against(batch, active, self.atomics, mine, element, count, number, "updated atomically", reads=True)
         if not initialised:
             self._unwritten(batch, active, seen, element, count, number)
         self.reads.add(element, count, keys_of(_each(mine, element), self.now, number))
@@ -131,7 +134,7 @@ class GlobalShadow:
 
     def _against_writers(
         self, batch: Batch, active: Active, seen: Array, mine: Array, element: Array, count: int, number: int, *,
-        changed: Array | None = None, atomic: bool,
+        changed: Array | None = None, atomic: bool, reads: bool = False,
     ) -> None:  # fmt: skip
         theirs = BLOCK.alone(seen)
         race = (theirs != 0) & (theirs != mine[:, None])
@@ -142,18 +145,20 @@ class GlobalShadow:
         if race.any():
             row, part = np.nonzero(race)
             words = element[row] * count + part
-            self._races(batch, active.lanes[row], words, seen[row, part], number, "written")
+            self._races(batch, active.lanes[row], words, seen[row, part], number, "written", reads=reads)
 
     def _against(
         self, batch: Batch, active: Active, history: BlockHistory, mine: Array, element: Array, count: int, number: int,
-        what: str,
+        what: str, *, reads: bool = False,
     ) -> None:  # fmt: skip
         if history.used:
             row, words, keys = history.others(element, count, _each(mine, element))
             if row.size:
-                self._races(batch, active.lanes[row], words, keys, number, what)
+                self._races(batch, active.lanes[row], words, keys, number, what, reads=reads)
 
-    def _races(self, batch: Batch, lanes: Array, words: Array, keys: Array, number: int, what: str) -> None:
+    def _races(
+        self, batch: Batch, lanes: Array, words: Array, keys: Array, number: int, what: str, *, reads: bool
+    ) -> None:
         """Report accesses of lanes that are not ordered behind those of other blocks."""
         other = BLOCK.of(keys) - 1
         if self.ordered:
@@ -164,16 +169,18 @@ class GlobalShadow:
             group = numbers == theirs
             detail = f"The word is also {what} by block {int(other[group][0])} of the grid"
             count = int(np.unique(lanes[group]).size)
-            self._report(batch, number, int(lanes[group][0]), count, int(words[group][0]), theirs, detail)
+            read = (number, lanes[group], None) if reads else None
+            self._report(batch, number, int(lanes[group][0]), count, int(words[group][0]), theirs, detail, reads=read)
 
     def _report(
-        self, batch: Batch, number: int, lane: int, count: int, word: int, other: int, detail: str, level: str = ERROR
-    ) -> None:
+        self, batch: Batch, number: int, lane: int, count: int, word: int, other: int, detail: str, level: str = ERROR,
+        reads: tuple[int, Array, Array | None] | None = None,
+    ) -> None:  # fmt: skip
         at = word * self.granularity
         buffer = self.memory.find(at)
         batch.report(
             "global_race", number, lane, count=count, address=at + GLOBAL_BASE, allocation=buffer.name if buffer else "",
-            offset=at - buffer.offset if buffer else at, other=other, detail=detail, level=level,
+            offset=at - buffer.offset if buffer else at, other=other, detail=detail, level=level, reads=reads,
         )  # fmt: skip
 
     def _unwritten(self, batch: Batch, active: Active, seen: Array, element: Array, count: int, number: int) -> None:
@@ -195,6 +202,7 @@ class GlobalShadow:
                         address=at + GLOBAL_BASE,
                         allocation=buffer.name,
                         offset=at - buffer.offset,
+                        reads=(number, lanes[inside], None),
                     )
 
     # ---- order between blocks

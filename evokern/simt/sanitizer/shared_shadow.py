@@ -42,8 +42,8 @@ class _Found:
     """Of the other party; empty where there is none."""
     detail: str = ""
     level: str = ERROR
-    read: bool = False
-    """Whether it was the other party that read."""
+    by: str = ""
+    """Who read without being allowed to: `reader`, who makes the access, or the `other` party."""
 
 
 class SharedShadow:
@@ -131,7 +131,7 @@ class SharedShadow:
         element = self._element(index[leaders.chosen], width)
         found = self._against_writers(few, element, width, "read")
         if self.atomics.used or self.overwritten.used:
-            found += self._against(few, element, width, self.atomics, "updated atomically by")
+            found += self._against(few, element, width, self.atomics, "updated atomically by", "read")
         if found:
             if not leaders.complete:
                 self.order.classes.split_all()
@@ -182,9 +182,9 @@ class SharedShadow:
         few = leaders.active
         element = self._element(index[leaders.chosen], width)
         found = self._against_writers(few, element, width, "write")
-        found += self._against(few, element, width, self.reads, "read by")
-        found += self._against(few, element, width, self.atomics, "updated atomically by")
-        found += self._against(few, element, width, self.strong_reads, "read by")
+        found += self._against(few, element, width, self.reads, "read by", "write")
+        found += self._against(few, element, width, self.atomics, "updated atomically by", "write")
+        found += self._against(few, element, width, self.strong_reads, "read by", "write")
         if found:
             if not leaders.complete:
                 self.order.classes.split_all()
@@ -218,7 +218,7 @@ class SharedShadow:
         element = self._element(index[leaders.chosen], width)
         found = self._against_writers(few, element, width, "read" if reads else "write")
         if writes:
-            found += self._against(few, element, width, self.reads, "read by")
+            found += self._against(few, element, width, self.reads, "read by", "write")
         if found:
             if not leaders.complete:
                 self.order.classes.split_all()
@@ -281,7 +281,7 @@ class SharedShadow:
         if bool((seen < (few.pick(order.floor)[:, None] if order.level is None else order.level)).all()):
             return []
         words_of = "written by" if act == "read" else "also written by"
-        hidden = self._of_log(few, element, count, self.overwritten, words_of) if self.overwritten.used else []
+        hidden = self._of_log(few, element, count, self.overwritten, words_of, act) if self.overwritten.used else []
         if count > 1 and bool((seen == seen[:, :1]).all()):  # written by one access
             short = seen[:, :1]
         else:
@@ -314,7 +314,7 @@ class SharedShadow:
         stamp = STAMP.of(keys)
         never, flying = stamp == STAMP.most, stamp == IN_FLIGHT
         if act != "write" and never.any():
-            found.append(_Found("uninitialised", lane[never], word[never], keys[:0]))
+            found.append(_Found("uninitialised", lane[never], word[never], keys[:0], by="reader"))
         if flying.any():
             detail = f"It is {'read' if act == 'read' else 'written'} before the copy has landed"
             found.append(_Found("async_not_waited", lane[flying], word[flying], keys[flying], detail))
@@ -322,21 +322,25 @@ class SharedShadow:
         keys, lane, word = keys[usual], lane[usual], word[usual]
         thread = THREAD.of(keys)
         race = (thread != self._batch.thread[lane]) & (STAMP.of(keys) >= self.order.seen(lane, thread))
-        return found + self._races(Meetings(lane[race], word[race], keys[race]), words_of)
+        return found + self._races(Meetings(lane[race], word[race], keys[race]), words_of, act)
 
-    def _against(self, few: Active, element: Array, width: int, log: AccessLog, words_of: str) -> list[_Found]:
+    def _against(
+        self, few: Active, element: Array, width: int, log: AccessLog, words_of: str, act: str
+    ) -> list[_Found]:
         """Return what is wrong with an access, given the reads or atomic updates of what it touches."""
-        count = max(width // self.granularity, 1)
-        return self._of_log(few, element, count, log, words_of) if log.used else []
+        return self._of_log(few, element, max(width // self.granularity, 1), log, words_of, act) if log.used else []
 
-    def _of_log(self, few: Active, element: Array, count: int, log: AccessLog, words_of: str) -> list[_Found]:
-        return self._races(log.meetings(few, element, count), words_of)
+    def _of_log(
+        self, few: Active, element: Array, count: int, log: AccessLog, words_of: str, act: str
+    ) -> list[_Found]:
+        return self._races(log.meetings(few, element, count), words_of, act)
 
-    def _races(self, met: Meetings, words_of: str) -> list[_Found]:
+    def _races(self, met: Meetings, words_of: str, act: str) -> list[_Found]:
         """Return races, by the other party's instruction, those within a warp apart."""
         if not met.lanes.size:
             return []
         found = []
+        by = "reader" if act == "read" else "other" if words_of == "read by" else ""
         number, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
         within = (thread >> 5) == (self._batch.thread[met.lanes] >> 5)
         for level, chosen in ((ERROR, ~within), (WARNING, within)):
@@ -345,10 +349,7 @@ class SharedShadow:
                 detail = f"The word is {words_of} thread {int(thread[mine][0])} of the same " + (
                     "block" if level == ERROR else "warp"
                 )
-                found.append(
-                    _Found("shared_race", met.lanes[mine], met.words[mine], met.keys[mine], detail, level,
-                           words_of == "read by")
-                )  # fmt: skip
+                found.append(_Found("shared_race", met.lanes[mine], met.words[mine], met.keys[mine], detail, level, by))
         return found
 
     def _keep_overwritten(self, found: list[_Found]) -> None:
@@ -371,5 +372,15 @@ class SharedShadow:
             other = int(NUMBER.of(item.keys[:1])[0]) if item.keys.size else -1
             self._batch.report(
                 item.kind, number, lane, count=int(np.unique(item.lanes).size), address=address, allocation=name,
-                offset=offset, other=other, detail=item.detail, level=item.level,
+                offset=offset, other=other, detail=item.detail, level=item.level, reads=self._reads(number, item),
             )  # fmt: skip
+
+    def _reads(self, number: int, item: _Found) -> tuple[int, Array, Array | None] | None:
+        """Return what was read at a finding, if that is what is wrong."""
+        if item.by == "reader":
+            return number, item.lanes, None
+        if item.by == "other":
+            width = self.order.width
+            other = int(NUMBER.of(item.keys[:1])[0])
+            return other, item.lanes // width * width + THREAD.of(item.keys), STAMP.of(item.keys)
+        return None

@@ -61,6 +61,7 @@ class ThreadOrder:
         self._fences = False
         self._copies: list[Callable[[int, int], None]] = []
         self.classes = BlockClasses(self.blocks, self.width, self._copy)
+        batch.stamp = lambda: self.now
 
     def on_copy(self, copy: Callable[[int, int], None]) -> None:
         """Have somebody told when a block parts from the one that stood for it: (from, to)."""
