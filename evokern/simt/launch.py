@@ -19,7 +19,7 @@ from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
 from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
-from evokern.simt.sanitizer.findings import ERROR, Collector, Finding
+from evokern.simt.sanitizer.findings import Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.used_values import may_be_unused, suspects_of
 from evokern.simt.settings import Geometry, Options
@@ -56,11 +56,13 @@ class LaunchResult:
     """True when the launch did not end: instruction limit, or threads that wait for ever."""
     ended: bool = False
     """True when the caller had seen enough; counters are of what ran until then."""
+    finished: bool = True
+    """True when every thread ran to its end, whatever was found."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that make a kernel wrong; the others are warnings."""
-        return tuple(finding for finding in self.findings if finding.level == ERROR)
+        return tuple(finding for finding in self.findings if finding.matters)
 
 
 def launch(
@@ -96,6 +98,7 @@ def launch_many(
     blocks: Sequence[int] | None = None,
     instruction_limit: int = 50_000_000,
     sanitize: bool = True,
+    past_misaligned: bool = False,
     count: bool = True,
     architecture: str | None = None,
     source: str | None = None,
@@ -116,6 +119,7 @@ def launch_many(
         instruction_limit: warp instructions that one batch of blocks may issue; an instruction counts as at least
             `evokern.simt.machine.LEAST_WARPS`, what it costs here.
         sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
+        past_misaligned: go on after a misaligned access, without it, so that what else is wrong is told as well.
         count: count wavefronts, sectors and instructions.
         architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
         source: text of the CUDA source, quoted in findings.
@@ -129,7 +133,7 @@ def launch_many(
         SourceError: the entry does not exist or uses what the machine does not execute.
         UsageError: the arguments do not match the entry, or the shape is impossible.
     """
-    options = Options(sanitize, count, instruction_limit)
+    options = Options(sanitize, count, instruction_limit, past_misaligned)
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
     chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
@@ -334,4 +338,6 @@ def _result(
 ) -> LaunchResult:
     fatal = collector.fatal
     waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
-    return LaunchResult(collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended)
+    return LaunchResult(
+        collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended, not unfinished
+    )

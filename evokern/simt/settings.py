@@ -54,6 +54,8 @@ class Options:
     """Count wavefronts and sectors."""
     instruction_limit: int = 50_000_000
     """Warp instructions a launch may issue."""
+    past_misaligned: bool = False
+    """Go on after a misaligned access, without it."""
     enough: Callable[[], bool] | None = None
     """Asked now and then: True ends the launch."""
     suspects: SuspectReads | None = None

@@ -94,7 +94,11 @@ class GlobalSpace:
         self, active: Active, where: Array, width: int, number: int, site: Site, write: bool
     ) -> tuple[Active | None, Array]:
         if lowest_bits(where) & (width - 1):
-            misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
+            good = misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
+            site.reset()
+            if not good.any():
+                return None, where
+            active, where = self._batch.restrict(active, good), where[good]
         which = np.searchsorted(self.starts, where, "right") - 1
         inside = where - self.starts[which]
         bad = (which < 0) | (inside > self.sizes[which] - width)

@@ -83,7 +83,7 @@ class SharedSpace:
             for all of them in the shadow.
 
         Raises:
-            Stopped: a misaligned address, which ends a launch at once.
+            Stopped: a misaligned address, where it ends a launch at once.
         """
         leaders = self.leader_lanes(active, address)
         where = address.astype(np.int64)
@@ -93,7 +93,12 @@ class SharedSpace:
             where = np.repeat(where, active.count)
         few = where[leaders.chosen]
         if lowest_bits(few) & (width - 1):
-            misaligned(self._batch, active, where, width, number, self._describe)
+            good = misaligned(self._batch, active, where, width, number, self._describe)
+            if not good.any():
+                return None, where, leaders
+            active, where = self._batch.restrict(active, good), where[good]
+            leaders = self.leader_lanes(active, where)
+            few = where[leaders.chosen]
         if int(few.max()) > self.size - width or int(few.min()) < 0:
             bad = (where > self.size - width) | (where < 0)
             outside(self._batch, active, where, bad, width, number, self._describe)
@@ -162,7 +167,10 @@ class LocalSpace:
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
         if lowest_bits(where) & (width - 1):
-            misaligned(self._batch, active, where, width, number, self._describe)
+            good = misaligned(self._batch, active, where, width, number, self._describe)
+            if not good.any():
+                return None, where
+            active, where = self._batch.restrict(active, good), where[good]
         if int(where.max()) > self.size - width or int(where.min()) < 0:
             bad = (where > self.size - width) | (where < 0)
             outside(self._batch, active, where, bad, width, number, self._describe)

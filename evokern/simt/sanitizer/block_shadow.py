@@ -122,7 +122,7 @@ class BlockShadow:
             return
         others, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
         within = (thread >> 5) == (self._batch.thread[met.lanes] >> 5)
-        for level, chosen in ((ERROR, ~within), (WARNING, within)):
+        for level, chosen in ((ERROR, ~within), (WARNING, within & ~np.isin(met.lanes, met.lanes[~within]))):
             for other in dict.fromkeys(others[chosen].tolist()):
                 mine = chosen & (others == other)
                 place = "block" if level == ERROR else "warp"

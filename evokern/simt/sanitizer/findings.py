@@ -87,6 +87,11 @@ class Finding:
     """`error`, or `warning` for a race within a warp, and for what was read but never used."""
 
     @property
+    def matters(self) -> bool:
+        """Whether it makes a kernel wrong; the others are warnings."""
+        return self.level == ERROR
+
+    @property
     def place(self) -> str:
         """`line 12`, `line 12 of tile.cuh` in a header, or the instruction where no line is known."""
         if not self.line:

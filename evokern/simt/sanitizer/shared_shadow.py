@@ -343,7 +343,7 @@ class SharedShadow:
         by = "reader" if act == "read" else "other" if words_of == "read by" else ""
         number, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
         within = (thread >> 5) == (self._batch.thread[met.lanes] >> 5)
-        for level, chosen in ((ERROR, ~within), (WARNING, within)):
+        for level, chosen in ((ERROR, ~within), (WARNING, within & ~np.isin(met.lanes, met.lanes[~within]))):
             for other in dict.fromkeys(number[chosen].tolist()):
                 mine = chosen & (number == other)
                 detail = f"The word is {words_of} thread {int(thread[mine][0])} of the same " + (
