@@ -76,7 +76,9 @@ def test_a_planted_defect_of_a_file_is_named(defect: Defect) -> None:
     assert defect.kind == first["kind"]
     assert first["line"] in defect.lines
     assert defect.source.splitlines()[first["line"] - 1].strip() == first["source"]
-    assert all(FIELDS <= set(finding) <= FIELDS | {"called_from", "other_called_from"} for finding in report["findings"])
+    assert all(
+        FIELDS <= set(finding) <= FIELDS | {"called_from", "other_called_from"} for finding in report["findings"]
+    )
     code, out, _ = _sanitize(*command, "-D", "FIXED", "--json")
     assert (0, {"clean": True, "errors": 0, "warnings": 0, "findings": []}) == (code, json.loads(out))
 
@@ -372,6 +374,12 @@ __global__ void unwritten(float* out, int flag) {
   if (flag) o = sh[1];
   out[t] = o;
 }
+__global__ void decides(float* out, int flag) {
+  __shared__ float sh[4]; int t = threadIdx.x; if (flag == 1 && t < 4) sh[t] = t;
+  __syncthreads();
+  if (sh[1] == sh[1] + flag) return;
+  out[t] = 1;
+}
 """
 """The compiler reads sh[1] whatever the flag is, and throws the value away where it is not set."""
 
@@ -383,6 +391,7 @@ __global__ void unwritten(float* out, int flag) {
         ("race", 1, "shared_race", "error"),
         ("unwritten", 0, "uninitialised", "warning"),
         ("unwritten", 2, "uninitialised", "error"),
+        ("decides", 0, "uninitialised", "error"),
     ],
 )
 def test_what_is_read_and_thrown_away_is_a_warning(

@@ -7,8 +7,8 @@ import numpy as np
 from evokern.simt.arrays import Active, Array, lowest_bits
 from evokern.simt.batch import Batch
 from evokern.simt.memory.buffers import GLOBAL_BASE, Buffer, Memory
-from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.block_history import BLOCK
+from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
@@ -45,9 +45,7 @@ class Site:
 class GlobalSpace:
     """Checks and indices for global accesses of one batch."""
 
-    def __init__(
-        self, batch: Batch, memory: Memory, shadow: GlobalShadow | None, order: ThreadOrder | None
-    ) -> None:
+    def __init__(self, batch: Batch, memory: Memory, shadow: GlobalShadow | None, order: ThreadOrder | None) -> None:
         self._batch, self._order = batch, order
         self.memory = memory
         self.writes = 0

@@ -56,8 +56,10 @@ class BlockShadow:
             view = self._views[count] = in_elements(self.writer, count)
         return view
 
-    def _keys(self, active: Active, number: int) -> Array:
+    def _keys(self, active: Active, number: int, *, plain: bool = True) -> Array:
         self.order.dirty = True
+        if plain and self.order.fences:
+            self.order.touch(active.lanes)
         return active.pick(self._thread) + np.uint64(STAMP.pack(self.order.now) | NUMBER.pack(number))
 
     def read(self, active: Active, element: Array, count: int, number: int) -> None:
@@ -90,7 +92,7 @@ class BlockShadow:
         if self._written:
             self._against_writers(active, element, count, number, None)
         self._against(active, element, count, number, "read")
-        self._logs["updated atomically"].add(active.lanes, element, count, self._keys(active, number))
+        self._logs["updated atomically"].add(active.lanes, element, count, self._keys(active, number, plain=False))
 
     def _against_writers(
         self, active: Active, element: Array, count: int, number: int, changed: Array | None, *, reads: bool = False

@@ -49,7 +49,8 @@ def misaligned(
     )
     if not batch.options.past_misaligned:
         batch.stop()
-    return ~bad
+    aligned: Array = ~bad
+    return aligned
 
 
 def outside(

@@ -153,6 +153,12 @@ class GlobalShadow:
     ) -> None:  # fmt: skip
         if history.used:
             row, words, keys = history.others(element, count, _each(mine, element))
+            if self.ordered and history is self.atomics and row.size:
+                # Whoever updated a word last, after a fence, has seen all updates of it before.
+                latest = self.writer[words]
+                chain = (BLOCK.alone(latest) == _each(mine, element)[row]) & (ATOMIC.alone(latest) != 0)
+                late = ~(chain & self._has_acquired(batch, active.lanes[row], BLOCK.of(keys) - 1))
+                row, words, keys = row[late], words[late], keys[late]
             if row.size:
                 self._races(batch, active.lanes[row], words, keys, number, what, reads=reads)
 
@@ -222,6 +228,10 @@ class GlobalShadow:
         if acquire:
             for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
                 self.acquired[pair] = self.released[pair[0]].copy()
+
+    def _has_acquired(self, batch: Batch, lanes: Array, other: Array) -> Array:
+        """Say whether the blocks of lanes have seen anything that others published."""
+        return self._known(batch, lanes, other, np.ones(lanes.size, np.int64))
 
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
         known = np.zeros(lanes.size, np.bool_)

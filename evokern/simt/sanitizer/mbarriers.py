@@ -135,7 +135,17 @@ class Mbarriers:
             if barrier.settle():
                 self._complete(int(place), int(lane), [])
 
-    def done(self, active: Active, address: Array, offset: int, number: int, token: Array, *, parity: bool, acquires: bool = True) -> Array:
+    def done(
+        self,
+        active: Active,
+        address: Array,
+        offset: int,
+        number: int,
+        token: Array,
+        *,
+        parity: bool,
+        acquires: bool = True,
+    ) -> Array:
         """Say per lane whether a phase has ended: that of a token, or the latest of a parity."""
         result = np.zeros(active.count, np.bool_)
         sound, index = self._locate(active, address, offset, number)

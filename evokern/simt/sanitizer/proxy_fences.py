@@ -11,8 +11,8 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.access_keys import IN_FLIGHT, STAMP, THREAD
+from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
 

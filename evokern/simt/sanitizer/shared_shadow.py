@@ -111,8 +111,10 @@ class SharedShadow:
         """Turn an index in units of the access width into one in units of the keys that cover it."""
         return index if width >= self.granularity else index * width // self.granularity
 
-    def _keys(self, active: Active, number: int) -> Array:
+    def _keys(self, active: Active, number: int, *, plain: bool = True) -> Array:
         """Return the keys that an access leaves behind, one per lane."""
+        if plain and self.order.fences:
+            self.order.touch(active.lanes)
         return active.pick(self.thread) + np.uint64(STAMP.pack(self.order.now) | NUMBER.pack(number))
 
     # ---- accesses
@@ -168,6 +170,8 @@ class SharedShadow:
         if not (seen < (few.pick(order.floor)[:, None] if order.level is None else order.level)).all():
             return False
         order.dirty = True
+        if order.fences:
+            order.touch(few.lanes)
         self.reads.add(few.lanes, element, count, few.pick(self.thread) + (np.uint64(STAMP.pack(order.now)) + tags))
         return True
 
@@ -234,7 +238,7 @@ class SharedShadow:
                 words = (element[:, None] * count + np.arange(count))[keys >= NEVER]
                 self.writer[words] = 0
         log = self.atomics if writes else self.strong_reads
-        log.add(few.lanes, element, count, self._keys(few, number))
+        log.add(few.lanes, element, count, self._keys(few, number, plain=False))
 
     def writers(self, index: Array, width: int) -> tuple[Array, Array]:
         """Return the keys of the last writers of what accesses cover, and the words, both [accesses, keys]."""
@@ -304,9 +308,7 @@ class SharedShadow:
             late &= seen != NEVER
         return not late.any()
 
-    def _examine(
-        self, few: Active, seen: Array, element: Array, count: int, act: str, words_of: str
-    ) -> list[_Found]:
+    def _examine(self, few: Active, seen: Array, element: Array, count: int, act: str, words_of: str) -> list[_Found]:
         """Return what is wrong with an access that meets these writers' keys."""
         found: list[_Found] = []
         suspect, part = np.nonzero(seen >= self.order.floor[few.lanes][:, None])
@@ -330,9 +332,7 @@ class SharedShadow:
         """Return what is wrong with an access, given the reads or atomic updates of what it touches."""
         return self._of_log(few, element, max(width // self.granularity, 1), log, words_of, act) if log.used else []
 
-    def _of_log(
-        self, few: Active, element: Array, count: int, log: AccessLog, words_of: str, act: str
-    ) -> list[_Found]:
+    def _of_log(self, few: Active, element: Array, count: int, log: AccessLog, words_of: str, act: str) -> list[_Found]:
         return self._races(log.meetings(few, element, count), words_of, act)
 
     def _races(self, met: Meetings, words_of: str, act: str) -> list[_Found]:

@@ -58,7 +58,10 @@ class ThreadOrder:
         """(block, state space, place) → what one sees who reads there, stamps by thread."""
         self._fenced = np.zeros(batch.lanes, np.int64)
         """Per lane, the stamp of its last fence."""
-        self._fences = False
+        self.fences = False
+        """Whether anybody fenced."""
+        self._touched = np.zeros(batch.lanes, np.int64)
+        """Per lane, the stamp of its last plain access since anybody fenced."""
         self._copies: list[Callable[[int, int], None]] = []
         self.classes = BlockClasses(self.blocks, self.width, self._copy)
         batch.stamp = lambda: self.now
@@ -77,13 +80,15 @@ class ThreadOrder:
         self.now = max(self.now, start) + 1
         self.collective.fill(self.now)
         self._fenced.fill(0)
-        self._fences = False
+        self._touched.fill(0)
+        self.fences = False
         self._published.clear()
         self._level_out()
 
     def _copy(self, source: int, target: int) -> None:
         if source in self._fine:
             self._fine[target] = self._fine[source].copy()
+        self._of_block(self._touched, target)[:] = self._of_block(self._touched, source)
         for copy in self._copies:
             copy(source, target)
 
@@ -242,7 +247,11 @@ class ThreadOrder:
         self.tick()
         self.classes.leader_lanes(active, None)
         self._fenced[active.mask] = self.now
-        self._fences = True
+        self.fences = True
+
+    def touch(self, lanes: Array) -> None:
+        """Note plain accesses, once anybody has fenced: those behind a thread's fence are not published with it."""
+        self._touched[lanes] = self.now
 
     def load_at(self, active: Active, space: str, place: Array) -> None:
         """Order what was published at a word for lanes that read it there.
@@ -257,7 +266,7 @@ class ThreadOrder:
 
     def store_at(self, active: Active, space: str, place: Array, *, releases: bool) -> None:
         """Publish at a word what lanes did before their fence, or before the instruction where it releases itself."""
-        if not (self._published or self._fences or releases):
+        if not (self._published or self.fences or releases):
             return
         self.tick()
         for lane, where in zip(active.lanes.tolist(), place.tolist(), strict=True):
@@ -270,7 +279,7 @@ class ThreadOrder:
 
     def update_at(self, active: Active, space: str, place: Array, *, releases: bool) -> None:
         """Do both, lane after lane, as an atomic update of a word does; what was published there stays."""
-        if not (self._published or self._fences or releases):
+        if not (self._published or self.fences or releases):
             return
         self.tick()
         for lane, where in zip(active.lanes.tolist(), place.tolist(), strict=True):
@@ -288,8 +297,13 @@ class ThreadOrder:
             return None
         known = self._known(block, np.array([thread]))
         if not releases:
-            fenced = self._fenced[block * self.width : (block + 1) * self.width]
-            known = np.minimum(known, np.maximum(fenced, self._fenced[lane]))
+            fenced = self._of_block(self._fenced, block)
+            first = int(self.classes.leader_of[block]) * self.width
+            limit = np.maximum(fenced, self._fenced[lane])
+            # Where nothing came behind the fence, the instruction that publishes is itself the last thing published.
+            if self._touched[first + thread] < self._fenced[lane]:
+                limit[thread] = self.now
+            known = np.minimum(known, limit)
         return known
 
     def _acquire(self, active: Active, place: Array, space: str) -> None:

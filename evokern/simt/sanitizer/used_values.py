@@ -61,21 +61,41 @@ class UsedValues:
     def around(self, number: int, action: Action | None) -> list[Action]:
         """Return the steps of an instruction: what is known of its registers follows them."""
         program = self._batch.program
-        instruction, operation, routine = program.instructions[number], program.operations[number], program.owners[number]
+        instruction, operation, routine = (
+            program.instructions[number],
+            program.operations[number],
+            program.owners[number],
+        )
         reads, writes = registers_accessed(replace(instruction, guard=None), operation)
-        if instruction.guard is not None:
-            reads.append(instruction.guard.name)
+        # What decides whether an instruction is done matters to the lanes for which it is not done, too.
+        deciding = _slots(routine, [instruction.guard.name]) if instruction.guard is not None else []
         guard = self._guard(instruction, routine)
         main = [action] if action is not None else []
         targets = _slots(routine, writes)
         if operation.kind == "lanes" and not instruction.has("cc"):
             if instruction.opcode == "selp" and isinstance(instruction.operands[3], Register):
-                return [self._select(instruction, routine, targets, guard), *main]
-            return [self._spread(_slots(routine, reads), targets, guard), *main]
-        steps = [self._use(_slots(routine, reads), guard), *main]
+                return [self._select(instruction, routine, targets, guard), *self._held(deciding, targets), *main]
+            return [self._spread(_slots(routine, reads), targets, guard), *self._held(deciding, targets), *main]
+        steps = [self._use(deciding, self._active), self._use(_slots(routine, reads), guard), *main]
         if number in self._suspects.of_load:
             return [*steps, self._begin(number, targets, guard)]
         return [*steps, self._spread([], targets, guard)] if targets else steps
+
+    def _active(self) -> Array:
+        return self._batch.active.mask
+
+    def _held(self, deciding: Sequence[tuple[str, int]], targets: Sequence[tuple[str, int]]) -> list[Action]:
+        """Return what adds to results where the predicate comes from that decides on them."""
+
+        def run() -> None:
+            bits = self._of(deciding)
+            if bits is not None:
+                for slot in targets:
+                    row = self._rows.setdefault(slot, np.zeros(self._batch.lanes, np.uint64))
+                    mask = self._batch.active.mask
+                    row[mask] |= bits[mask]
+
+        return [run] if deciding else []
 
     def _guard(self, instruction: Instruction, routine: Routine) -> Callable[[], Array]:
         """Return what says which lanes an instruction is done for."""
@@ -172,8 +192,10 @@ def surely_used(program: PtxProgram, number: int) -> bool:
 def may_be_unused(program: PtxProgram, number: int) -> bool:
     """Say whether an instruction is a load whose value may come to nothing."""
     instruction = program.instructions[number]
-    return instruction.opcode in ("ld", "ldu") and "param" not in instruction.modifiers and not surely_used(
-        program, number
+    return (
+        instruction.opcode in ("ld", "ldu")
+        and "param" not in instruction.modifiers
+        and not surely_used(program, number)
     )
 
 

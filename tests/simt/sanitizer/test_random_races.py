@@ -89,7 +89,7 @@ extern "C" __global__ void rows(float* out, const float* in) {
   for (int d = 16; d; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
   if (lane == 0) part[warp] = most;
   __syncthreads();
-  if (t == 0) { for (int w = 1; w < warps; w++) most = fmaxf(most, part[w]); part[0] = most; }
+  if (t == 0) { most = part[0]; for (int w = 1; w < warps; w++) most = fmaxf(most, part[w]); part[0] = most; }
   __syncthreads();
   most = part[0];  // read
 #ifdef FIXED
