@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.findings import Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
-from evokern.simt.sanitizer.used_values import may_be_unused, suspects_of
+from evokern.simt.sanitizer.used_values import SecondLook
 from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
@@ -32,8 +32,6 @@ SHARED_BYTES = 64 << 20
 """Most bytes of shared memory of a batch, before its shadow."""
 SECOND_LOOK_BYTES = 1 << 28
 """Most bytes of writable buffers of a launch whose findings are looked at again; with more, reads count as used."""
-MOST_SUSPECTS = 64
-"""Findings of one call that are looked at again."""
 BATCH_BYTES = 1 << 30
 """Most bytes of registers and shared memory of a batch that cannot be cut, because its blocks wait for each other."""
 
@@ -220,31 +218,19 @@ class _Run:
         if results is None or not self.looks_again():
             return results
         collectors, options = self.collectors, self.options
-        groups = [
-            found if result.fatal is None and not result.ended and found and self._may_be_unused(found) else None
-            for collector, result in zip(collectors, results, strict=True)
-            for found in collector.reads()
-        ]
-        if not any(groups[:MOST_SUSPECTS]):
+        open_ = [result.fatal is None and not result.ended for result in results]
+        look = SecondLook(self.program, collectors, open_)
+        if look.suspects is None:
             return results
-        suspects = suspects_of(groups[:MOST_SUSPECTS])
         self.restore(before)
-        self.options = replace(options, suspects=suspects, count=False)
+        self.options = replace(options, suspects=look.suspects, count=False)
         again = self.batches(args, chosen, batch_blocks, alone=alone)
         self.options = options
-        if again is None:
-            return results
-        first = 0
-        for number, collector in enumerate(collectors):
-            size = len(collector.reads())
-            places = range(first, min(first + size, MOST_SUSPECTS))
-            collector.acquit([place - first for place in places if groups[place] and not suspects.used >> place & 1])
-            results[number] = replace(results[number], findings=collector.findings)
-            first += size
-        return results
-
-    def _may_be_unused(self, loads: Iterable[int]) -> bool:
-        return any(may_be_unused(self.program, number) for number in loads)
+        if again is not None:
+            look.acquit()
+        return [
+            replace(result, findings=collector.findings) for result, collector in zip(results, collectors, strict=True)
+        ]
 
     def batches(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None, *, alone: bool = False

@@ -51,7 +51,8 @@ class Program:
             memory, base = "unsigned char* const m = scratch;", "unsigned long long base = (unsigned long long)m"
         body = "\n".join(f"  {line}" for line in self.lines)
         return (
-            f'extern "C" __global__ void __launch_bounds__({self.threads}) {self.entry}(unsigned* out, unsigned char* scratch) {{\n'
+            f'extern "C" __global__ void __launch_bounds__({self.threads}) {self.entry}('
+            f"unsigned* out, unsigned char* scratch) {{\n"
             f"  {memory}\n"
             f"  __shared__ unsigned long long objects[8];\n  __shared__ unsigned flags[16];\n"
             f"  const int t = threadIdx.x; unsigned acc = 0, ticket = 0; const {base};\n"
@@ -103,8 +104,8 @@ class Drawing:
         constraint = {8: "l", 2: "h"}.get(width, "r")
         if kind == "read":
             what = (
-                f'{{ {C[width]} v; asm volatile("ld.{space}.{PTX[width]} %0, [%1];" : "={constraint}"(v) : "{pointer}"({address}) '
-                ': "memory"); acc += (unsigned)v; }'
+                f'{{ {C[width]} v; asm volatile("ld.{space}.{PTX[width]} %0, [%1];" : "={constraint}"(v) '
+                f': "{pointer}"({address}) : "memory"); acc += (unsigned)v; }}'
             )
         elif kind == "write":
             value = "t" if width == 1 else f"t + {256 * (number % 200 + 1)}"
@@ -137,7 +138,10 @@ class Drawing:
 
     def arrive_at(self, number: int, threads: tuple[int, ...]) -> None:
         """Threads arrive at a barrier object."""
-        text = f'asm volatile("{{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }}" :: "r"(at(&objects[{number}])) : "memory");'
+        text = (
+            'asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" :: '
+            f'"r"(at(&objects[{number}])) : "memory");'
+        )
         self._add(Step("mb_arrive", threads, number=number), self._if(threads, text))
 
     def wait_at(self, number: int, threads: tuple[int, ...], parity: int) -> None:

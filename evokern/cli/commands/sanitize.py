@@ -185,7 +185,8 @@ def lines(report: SanitizeReport) -> Iterator[str]:
         total = len(report.findings)
         yield f"{total} finding{'s' if total > 1 else ''}: {counts(kinds)}"
         if warnings := total - len(report.errors):
-            yield f"{warnings} of them {'are warnings' if warnings > 1 else 'is a warning'}: --strict fails for these too"
+            what = "are warnings" if warnings > 1 else "is a warning"
+            yield f"{warnings} of them {what}: --strict fails for these too"
 
 
 def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[str]:

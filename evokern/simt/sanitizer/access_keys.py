@@ -1,4 +1,4 @@
-"""Keys: what the shadows keep of one access in 64 bits, its time stamp first, so that later accesses have larger keys."""
+"""Keys: what the shadows keep of an access in 64 bits, its time stamp on top, so that later ones have larger keys."""
 
 from __future__ import annotations
 

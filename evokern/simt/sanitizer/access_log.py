@@ -1,9 +1,10 @@
 """Every access to each word since its threads last met: what one key per word cannot hold.
 
 Readers of a word do not order one another, nor do atomic updates: whoever writes it next has to come after all of them.
-An access leaves its key as the word's latest one, and itself in a log. Where the latest is older than what the writer has
-seen, all are. Where it is not, the log is gone through: of each word and warp a table says when it came last, and which
-lane if it was always the same; what that does not clear is compared with every access to these words, each by itself.
+An access leaves its key as the word's latest one, and itself in a log. Where the latest is older than what the writer
+has seen, all are. Where it is not, the log is gone through: of each word and warp a table says when it came last, and
+which lane if it was always the same; what that does not clear is compared with every access to these words, each by
+itself.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ class AccessLog:
         order = self._order
         if not self._words_of_block:
             mine = self._lane[words, 0] == lanes + 1
-            return (self._table[words, 0] >= STAMP.of(order.floor)[lanes]) & ~mine
+            unseen: Array = self._table[words, 0] >= STAMP.of(order.floor)[lanes]
+            return unseen & ~mine
         warp = lanes >> 5
         late = self._table[words] >= STAMP.of(order.limits()).reshape(-1, order.warps)[warp]
         at, own = np.arange(lanes.size), warp % order.warps

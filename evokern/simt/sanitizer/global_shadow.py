@@ -184,9 +184,10 @@ class GlobalShadow:
     ) -> None:  # fmt: skip
         at = word * self.granularity
         buffer = self.memory.find(at)
+        name, offset = (buffer.name, at - buffer.offset) if buffer else ("", at)
         batch.report(
-            "global_race", number, lane, count=count, address=at + GLOBAL_BASE, allocation=buffer.name if buffer else "",
-            offset=at - buffer.offset if buffer else at, other=other, detail=detail, level=level, reads=reads,
+            "global_race", number, lane, count=count, address=at + GLOBAL_BASE, allocation=name, offset=offset,
+            other=other, detail=detail, level=level, reads=reads,
         )  # fmt: skip
 
     def _unwritten(self, batch: Batch, active: Active, seen: Array, element: Array, count: int, number: int) -> None:

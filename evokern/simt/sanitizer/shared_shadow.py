@@ -207,7 +207,7 @@ class SharedShadow:
     def strong(
         self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes, *, reads: bool, writes: bool
     ) -> None:
-        """Check and record atomic updates, and relaxed, acquiring or releasing accesses: they race with plain ones only.
+        """Check and record atomic updates, and relaxed, acquiring or releasing accesses; they race with plain ones.
 
         Args:
             active: lanes that access.
@@ -286,11 +286,8 @@ class SharedShadow:
             return []
         words_of = "written by" if act == "read" else "also written by"
         hidden = self._of_log(few, element, count, self.overwritten, words_of, act) if self.overwritten.used else []
-        if count > 1 and bool((seen == seen[:, :1]).all()):  # written by one access
-            short = seen[:, :1]
-        else:
-            short = seen
-        if self._ordered(few, short, act):
+        one = count > 1 and bool((seen == seen[:, :1]).all())  # written by one access
+        if self._ordered(few, seen[:, :1] if one else seen, act):
             return hidden
         return self._examine(few, seen, element, count, act, words_of) + hidden
 

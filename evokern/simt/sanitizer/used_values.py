@@ -9,7 +9,7 @@ exchange between lanes) or nothing does. Runs without findings pay nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +21,10 @@ from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import Instruction, Register
 from evokern.simt.arrays import Action, Array
 from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.findings import Collector
+
+MOST_SUSPECTS = 64
+"""Findings of one call that are looked at again: each is a bit of a word."""
 
 
 @dataclass(slots=True)
@@ -199,14 +203,37 @@ def may_be_unused(program: PtxProgram, number: int) -> bool:
     )
 
 
-def suspects_of(groups: Sequence[Mapping[int, Sequence[tuple[Array, Array]]] | None]) -> SuspectReads:
-    """Return the reads of findings: for each, load → (who, when) of its reads; None for one that is certain."""
-    suspects = SuspectReads()
-    for finding, loads in enumerate(groups):
-        for number, parts in (loads or {}).items():
-            who, when = (np.concatenate(part) for part in zip(*parts, strict=True))
-            suspects.add(finding, number, who, when)
-    return suspects
+class SecondLook:
+    """The findings of a call at reads that may come to nothing.
+
+    Attributes:
+        suspects: what is to be followed; None where no look is needed.
+    """
+
+    def __init__(self, program: PtxProgram, collectors: Sequence[Collector], undecided: Sequence[bool]) -> None:
+        """Ask what needs a look.
+
+        Args:
+            program: what ran.
+            collectors: the findings of each launch.
+            undecided: per launch, whether its findings may be looked at.
+        """
+        self._places: list[tuple[Collector, int]] = []
+        suspects = SuspectReads()
+        for collector, may in zip(collectors, undecided, strict=True):
+            for number, loads in enumerate(collector.reads() if may else ()):
+                if loads and len(self._places) < MOST_SUSPECTS and any(may_be_unused(program, load) for load in loads):
+                    for load, parts in loads.items():
+                        who, when = (np.concatenate(part) for part in zip(*parts, strict=True))
+                        suspects.add(len(self._places), load, who, when)
+                    self._places.append((collector, number))
+        self.suspects = suspects if self._places else None
+
+    def acquit(self) -> None:
+        """Make warnings of findings whose values nothing used."""
+        for bit, (collector, number) in enumerate(self._places):
+            if self.suspects is not None and not self.suspects.used >> bit & 1:
+                collector.acquit([number])
 
 
 def _slots(routine: Routine, names: Sequence[str]) -> list[tuple[str, int]]:
