@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
-
-if TYPE_CHECKING:
-    from evokern.simt.sanitizer.used_values import SuspectReads
+from evokern.simt.sanitizer.findings import SuspectReads
 
 End = Callable[[Active], int]
 """Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""

@@ -176,7 +176,8 @@ class AccessLog:
         if not self._words_of_block:
             mine = self._lane[words, 0] == lanes + 1
             unseen: Array = self._table[words, 0] >= STAMP.of(order.floor)[lanes]
-            return unseen & ~mine
+            suspects: Array = unseen & ~mine
+            return suspects
         warp = lanes >> 5
         late = self._table[words] >= STAMP.of(order.limits()).reshape(-1, order.warps)[warp]
         at, own = np.arange(lanes.size), warp % order.warps

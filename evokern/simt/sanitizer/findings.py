@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.simt.arrays import Array
@@ -218,6 +220,30 @@ class Collector:
     def fatal(self) -> Finding | None:
         """The first finding that would have ended the launch on a GPU."""
         return self._finish(self.fatal_key) if self.fatal_key is not None else None
+
+
+@dataclass(slots=True)
+class SuspectReads:
+    """The reads of all findings in question, and which of these findings turned out to matter.
+
+    Attributes:
+        used: findings whose values something used, as bits.
+    """
+
+    of_load: dict[int, list[tuple[Array, Array, int]]] = field(default_factory=dict)
+    """Instruction → (who, when, finding as a bit) of reads."""
+    used: int = 0
+
+    def add(self, finding: int, number: int, who: Array, when: Array) -> None:
+        """Add reads of a finding by one instruction."""
+        self.of_load.setdefault(number, []).append((who, when, 1 << finding))
+
+    def bits(self, number: int, who: Array, when: int) -> Array:
+        """Return for lanes that read now which findings their reads belong to."""
+        bits = np.zeros(who.size, np.uint64)
+        for known, times, bit in self.of_load[number]:
+            bits[np.isin(who, known[times == when])] |= np.uint64(bit)
+        return bits
 
 
 def variable_name(symbol: str) -> str:

@@ -10,7 +10,7 @@ exchange between lanes) or nothing does. Runs without findings pay nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,34 +21,10 @@ from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import Instruction, Register
 from evokern.simt.arrays import Action, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.findings import Collector
+from evokern.simt.sanitizer.findings import Collector, SuspectReads
 
 MOST_SUSPECTS = 64
 """Findings of one call that are looked at again: each is a bit of a word."""
-
-
-@dataclass(slots=True)
-class SuspectReads:
-    """The reads of all findings in question, and which of these findings turned out to matter.
-
-    Attributes:
-        used: findings whose values something used, as bits.
-    """
-
-    of_load: dict[int, list[tuple[Array, Array, int]]] = field(default_factory=dict)
-    """Instruction → (who, when, finding as a bit) of reads."""
-    used: int = 0
-
-    def add(self, finding: int, number: int, who: Array, when: Array) -> None:
-        """Add reads of a finding by one instruction."""
-        self.of_load.setdefault(number, []).append((who, when, 1 << finding))
-
-    def bits(self, number: int, who: Array, when: int) -> Array:
-        """Return for lanes that read now which findings their reads belong to."""
-        bits = np.zeros(who.size, np.uint64)
-        for known, times, bit in self.of_load[number]:
-            bits[np.isin(who, known[times == when])] |= np.uint64(bit)
-        return bits
 
 
 class UsedValues:
