@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evokern.simt.arrays import Active, Array
+from evokern.simt.arrays import Active, Array, sparse_zeros
 from evokern.simt.sanitizer.access_keys import STAMP, in_elements, repeated
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
@@ -58,7 +58,7 @@ class AccessLog:
         self._order = order
         self._words, self._words_of_block = words, words_of_block
         self._columns = order.warps if words_of_block else 1
-        self.latest = np.zeros(words, np.uint64) if not words_of_block else np.empty(words, np.uint64)
+        self.latest = np.empty(words, np.uint64) if words_of_block else sparse_zeros(words, np.uint64)
         self.used = False
         self._views: dict[int, Array] = {}
         self._thread = (np.arange(order.blocks * order.width) % order.width).astype(np.uint64)

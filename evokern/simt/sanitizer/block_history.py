@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evokern.simt.arrays import Array
+from evokern.simt.arrays import Array, sparse_zeros
 from evokern.simt.sanitizer.access_keys import in_elements
 from evokern.simt.sanitizer.bit_fields import BitField
 
@@ -49,7 +49,7 @@ class BlockHistory:
 
     def _view(self, which: int, count: int) -> Array:
         if self._low is None or self._high is None:
-            self._low, self._high = np.zeros(self._words, np.uint64), np.zeros(self._words, np.uint64)
+            self._low, self._high = (sparse_zeros(self._words, np.uint64) for _ in range(2))
         view = self._views.get((which, count))
         if view is None:
             view = self._views[which, count] = in_elements((self._low, self._high)[which], count)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from evokern.simt.arrays import Active, Array
+from evokern.simt.arrays import Active, Array, sparse_zeros
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.access_keys import NUMBER, STAMP, THREAD, in_elements, repeated
 from evokern.simt.sanitizer.access_log import AccessLog, Meetings
@@ -36,8 +36,8 @@ class BlockShadow:
             tell: reports a race.
         """
         self._batch, self.order, self._tell = batch, order, tell
-        self.writer = np.zeros(words, np.uint64)
-        self.lane = np.zeros(words, np.int32)
+        self.writer = sparse_zeros(words, np.uint64)
+        self.lane = sparse_zeros(words, np.int32)
         """Lane of each word's last writer."""
         self._logs = {kind: AccessLog(order, words, 0) for kind in ("read", "updated atomically")}
         self._views: dict[int, Array] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.ptx.program import PtxProgram
-from evokern.simt.arrays import Active, Array
+from evokern.simt.arrays import Active, Array, sparse_zeros
 from evokern.simt.batch import Batch
 from evokern.simt.memory.buffers import GLOBAL_BASE, Memory
 from evokern.simt.sanitizer.access_keys import in_elements, repeated
@@ -31,7 +31,7 @@ class GlobalShadow:
         self.ordered = program.orders_blocks
         self.size = memory.storage.size
         self.words = self.size // self.granularity
-        self.writer = np.zeros(self.words, np.uint64)
+        self.writer = sparse_zeros(self.words, np.uint64)
         self.reads = BlockHistory(self.words, logged=self.ordered)
         self.atomics = BlockHistory(self.words, logged=self.ordered)
         self._views: dict[int, Array] = {}
