@@ -43,13 +43,13 @@ def baseline_text(progress: Progress) -> str:
 
 
 def best_text(progress: Progress) -> str:
-    """Return time, trial and speedup of the champion."""
+    """Return time, trial and speedup of the champion, and what its verification said."""
     if progress.best is None:
         return "nothing measured yet"
     times = f", {progress.speedup:.2f}× the baseline" if progress.speedup else ""
-    return (
-        f"{microseconds(progress.best.evaluation.time_us)} {time_unit(progress)} (trial {progress.best.number}){times}"
-    )
+    time_us, number = progress.best.evaluation.time_us, progress.best.number
+    proof = {True: ", verified", False: ", refuted", None: ""}[progress.proofs.get(number)]
+    return f"{microseconds(time_us)} {time_unit(progress)} (trial {number}){times}{proof}"
 
 
 def spent_text(progress: Progress) -> str:

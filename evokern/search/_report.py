@@ -55,6 +55,10 @@ class ProgressReporter:
         """Something happened in the loop."""
         self._call(self._now(event=name))
 
+    def proved(self, trial: int, passed: bool) -> None:
+        """A trial's verification ended."""
+        self._base = replace(self._base, proofs={**self._base.proofs, trial: passed})
+
     def after_loop(self, text: str) -> None:
         """Something that the user should know happened between the loop and the end."""
         self._base = replace(self._base, notes=(*self._base.notes, text))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from evokern.declaration.space import Config
 from evokern.device import Device, Task
@@ -18,7 +20,7 @@ from evokern.search._arms import arm_window, control_seed
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
-from evokern.search.champion import UNLIMITED_S, reserve, verify_champion
+from evokern.search.champion import UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
 from evokern.search.identity import SearchTarget, agree
 from evokern.search.loop import Limits, Loop
@@ -121,28 +123,30 @@ def _one_session(
         session.began(report)
         reporter.start(report)
         stop.loop = loop
+        cores = len(os.sched_getaffinity(0))
+        verification = ChampionVerification(
+            target, session, factories.verifier, reporter.after_loop, reporter.proved, cores=cores
+        )
+
+        def after_event(event: Literal["trial", "idle"]) -> None:
+            if verifies:
+                verification.advance(loop.best, loop.left_s)
+            reporter.event(event)
+
         try:
-            end = run_diagnosed(loop, target, session, trials, reporter.event, factories.diagnoser)
+            end = run_diagnosed(loop, target, session, trials, after_event, factories.diagnoser)
+            if end != "interrupted":
+                _rate(target.device, session, reporter)
+            if end != "interrupted" and verifies:
+                target.device.close()  # leaves the processor to the verification
+                budget_s = session.study.budget_s
+                seconds = UNLIMITED_S[target.device.predicted] if budget_s is None else budget_s - loop.elapsed_s
+                verification.finish(seconds, lambda: loop.stop_requested)
         finally:
             stop.loop = None
-        if end != "interrupted":
-            _rate(target.device, session, reporter)
-            if verifies:
-                _verify(target, session, loop, reporter, stop, factories.verifier)
+            verification.close()
     reporter.end(loop, end)
     return end
-
-
-def _verify(
-    target: SearchTarget, session: Session, loop: Loop, reporter: ProgressReporter, stop: Stop, verifier: str
-) -> None:
-    """Verify the champion in what is left of the budget; the device is closed, which leaves the processor to it."""
-    target.device.close()
-    budget_s, predicted = session.study.budget_s, target.device.predicted
-    seconds = UNLIMITED_S[predicted] if budget_s is None else budget_s - loop.elapsed_s
-    verify_champion(
-        target, session, verifier, seconds, stopped=lambda: loop.stop_requested, note=reporter.after_loop
-    )  # fmt: skip
 
 
 def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:

@@ -8,10 +8,8 @@ It runs in a process of its own and within the study's budget; what it did not c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from evokern.declaration.space import Config
 from evokern.errors import EvokernError
@@ -20,7 +18,7 @@ from evokern.search.identity import SearchTarget
 from evokern.store import Session
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import Study
-from evokern.study.trial import Outcome
+from evokern.study.trial import Outcome, Trial
 from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 RESERVED_SHARE = 0.1
@@ -31,6 +29,15 @@ UNLIMITED_S = {False: 10.0, True: 300.0}
 """Seconds that it may take where no budget ends the search."""
 MOST_REFUTED = 5
 """Champions that may be refuted before the search is over."""
+EARLY_CORES = 4
+"""Cores of a machine from which on the processes start early: one drives the device, others compile."""
+EARLY_PROCESSES = 2
+"""Processes then: one for the best so far, one for what replaces it meanwhile."""
+LEAD_S = 30.0
+"""Seconds before the end of the loop at which they start. An attention kernel takes some twenty: import, sanitizer,
+fuzzing."""
+EARLY_FUZZ_S = 6.0
+"""Seconds that fuzzing may take then."""
 START_S = 30.0
 """Seconds for the process to start, on top: it imports torch."""
 
@@ -66,86 +73,133 @@ def reserve(budget_s: float | None, predicted: bool) -> float:
     return 0.0 if budget_s is None else min(RESERVED_S[predicted], RESERVED_SHARE * budget_s)
 
 
-def verify_champion(
-    target: SearchTarget,
-    session: Session,
-    verifier: str,
-    seconds: float,
-    *,
-    stopped: Callable[[], bool],
-    note: Callable[[str], None],
-) -> None:
-    """Verify the fastest measured trial; where it is refuted, the next.
+class ChampionVerification:
+    """Verifies the fastest measured trial, and where it is refuted the next, in processes of their own.
 
-    Args:
-        target: what was searched.
-        session: keeps what was found.
-        verifier: factory of the worker, as a `WorkerSpec` names it: takes `VerifierSettings`, answers `VerifyJob`.
-        seconds: how long all of it may take.
-        stopped: whether the user wants to stop.
-        note: takes a sentence for the user.
+    On a live device the processes start while the last trials run there, if cores are idle: what is the best then is
+    often the champion, and torch alone takes seconds to import.
     """
-    record = session.study
-    known = {proof.trial: proof.passed for proof in session.proofs()}
-    measured = [trial for trial in session.recorded_trials()[1] if trial.outcome is Outcome.MEASURED]
-    order = sorted(measured, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number))
-    left = [trial for trial in order if known.get(trial.number) is not False]
-    if not left or known.get(left[0].number):
-        return
-    end = time.monotonic() + seconds
-    chip = limits_for(target.device.profile, target.study.limits)
-    context = WorkerContext(target.kernel.folder, target.problems, chip)
-    settings = VerifierSettings(context, target.study, record.secret, target.device.predicted)
-    with _process(verifier, settings) as pool:
-        for trial in left[:MOST_REFUTED]:
-            if known.get(trial.number):
-                return
-            note(f"verifying trial {trial.number}")
-            result = _answer(pool, VerifyJob(trial.number, trial.config, 0.5 * seconds), end, stopped)
-            if isinstance(result, str):
-                note(f"trial {trial.number} is not verified: {result}; `evokern verify {record.name}` does it")
-                return
-            session.proved(
-                trial.number, {"study": record.name, "trial": trial.number, "device": record.device, **result}
-            )
-            failed = [f"{name}: {one['detail']}" for name, one in result["stages"].items() if one["state"] == "failed"]
-            if not failed:
-                return
-            note(f"trial {trial.number} is refuted, and no champion: {failed[0]}")
 
+    def __init__(
+        self,
+        target: SearchTarget,
+        session: Session,
+        verifier: str,
+        note: Callable[[str], None],
+        proved: Callable[[int, bool], None],
+        *,
+        cores: int,
+    ) -> None:
+        """Prepare; nothing is started.
 
-@contextmanager
-def _process(verifier: str, settings: VerifierSettings) -> Iterator[WorkerPool]:
-    # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
-    environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    server = ForkServer()
-    try:
-        pool = WorkerPool(server, WorkerSpec(verifier, settings, environment), size=1)
+        Args:
+            target: what is searched.
+            session: keeps what is found.
+            verifier: factory of the worker, as a `WorkerSpec` names it: takes `VerifierSettings`, answers `VerifyJob`.
+            note: takes a sentence for the user.
+            proved: takes every trial whose verification ended, earlier ones too, and whether it passed.
+            cores: of the machine.
+        """
+        self._session, self._note, self._proved = session, note, proved
+        self._known = {proof.trial: proof.passed for proof in session.proofs()}
+        for number, passed in self._known.items():
+            proved(number, passed)
+        self._pending: set[int] = set()
+        self._early = not target.device.predicted and cores >= EARLY_CORES
+        chip = limits_for(target.device.profile, target.study.limits)
+        context = WorkerContext(target.kernel.folder, target.problems, chip)
+        settings = VerifierSettings(context, target.study, session.study.secret, target.device.predicted)
+        # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
+        environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self._spec = WorkerSpec(verifier, settings, environment)
+        self._server: ForkServer | None = None
+        self._pool: WorkerPool | None = None
+
+    def advance(self, best: Trial | None, left_s: float) -> None:
+        """Go on while the search runs, near its end.
+
+        Args:
+            best: the fastest trial so far.
+            left_s: seconds that the loop still has.
+        """
+        if not self._early or left_s > LEAD_S or best is None:
+            return
         try:
-            yield pool
-        finally:
-            pool.close()
-    finally:
-        server.close()
+            pool = self._started()
+            for result in wait([pool], 0.0) if self._pending else ():
+                self._found(result)
+            known = best.number in self._known or best.number in self._pending
+            if not known and len(self._pending) < EARLY_PROCESSES:
+                self._submit(best, EARLY_FUZZ_S, LEAD_S + RESERVED_S[False])
+        except (EvokernError, OSError):
+            self._early = False  # asked again after the loop, which then says why
 
+    def finish(self, seconds: float, stopped: Callable[[], bool]) -> None:
+        """Verify after the loop.
 
-def _answer(pool: WorkerPool, job: VerifyJob, end: float, stopped: Callable[[], bool]) -> dict[str, Any] | str:
-    """Return what a job found, or why there is no answer."""
-    try:
-        pool.submit(job.number, job, max(1.0, end - time.monotonic()) + START_S)
-        while not stopped():
-            for result in wait([pool], 0.1):
-                return _found(result)
-            if time.monotonic() >= end:
-                return "the budget ended before it was done"
-    except (EvokernError, OSError) as error:
-        return str(error).splitlines()[0]
-    return "interrupted"
+        Args:
+            seconds: how long all of it may take.
+            stopped: whether the user wants to stop.
+        """
+        measured = [one for one in self._session.recorded_trials()[1] if one.outcome is Outcome.MEASURED]
+        order = sorted(measured, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number))
+        left = [trial for trial in order if self._known.get(trial.number) is not False]
+        end = time.monotonic() + seconds
+        for trial in left[:MOST_REFUTED]:
+            why = "" if trial.number in self._known else self._answered(trial, 0.5 * seconds, end, stopped)
+            if why:
+                name = self._session.study.name
+                self._note(f"trial {trial.number} is not verified: {why}; `evokern verify {name}` does it")
+            if why or self._known.get(trial.number):
+                return
 
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.close()
+        if self._server is not None:
+            self._server.close()
 
-def _found(result: JobResult) -> dict[str, Any] | str:
-    if result.status == "done":
-        found: dict[str, Any] = result.value
-        return found
-    how = f"no answer in {result.value:g} s" if result.status == "overran" else str(result.value).splitlines()[0]
-    return f"the verifying process failed ({how})"
+    def _started(self) -> WorkerPool:
+        if self._pool is None:
+            self._server = ForkServer()
+            self._pool = WorkerPool(self._server, self._spec, size=EARLY_PROCESSES if self._early else 1)
+        return self._pool
+
+    def _submit(self, trial: Trial, fuzz_s: float, deadline_s: float) -> None:
+        self._started().submit(trial.number, VerifyJob(trial.number, trial.config, fuzz_s), deadline_s + START_S)
+        self._pending.add(trial.number)
+
+    def _answered(self, trial: Trial, fuzz_s: float, end: float, stopped: Callable[[], bool]) -> str:
+        """Wait until a trial is known; return why it is not."""
+        self._note(f"verifying trial {trial.number}")
+        try:
+            if trial.number not in self._pending:
+                self._submit(trial, fuzz_s, max(1.0, end - time.monotonic()))
+            while not stopped():
+                for result in wait([self._started()], 0.1):
+                    why = self._found(result)
+                    if result.key == trial.number:
+                        return why
+                if time.monotonic() >= end:
+                    return "the budget ended before it was done"
+        except (EvokernError, OSError) as error:
+            return str(error).splitlines()[0]
+        return "interrupted"
+
+    def _found(self, result: JobResult) -> str:
+        """Keep what a job found; return why it found nothing."""
+        self._pending.discard(result.key)
+        if result.status != "done":
+            how = (
+                f"no answer in {result.value:g} s" if result.status == "overran" else str(result.value).splitlines()[0]
+            )
+            return f"the verifying process failed ({how})"
+        record, found = self._session.study, result.value
+        self._session.proved(result.key, {"study": record.name, "trial": result.key, "device": record.device, **found})
+        failed = [f"{name}: {one['detail']}" for name, one in found["stages"].items() if one["state"] == "failed"]
+        self._known[result.key] = not failed
+        self._proved(result.key, not failed)
+        if failed:
+            self._note(f"trial {result.key} is refuted, and no champion: {failed[0]}")
+        return ""

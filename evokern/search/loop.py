@@ -8,6 +8,7 @@ changes the sequence of candidates.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -184,6 +185,14 @@ class Loop:
         if self._running_from is None:
             return 0.0
         return min(1.0, self._device.busy_s() / max(self._clock() - self._running_from, 1e-9))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the budget or, at the last minute's rate, the trials are used up; infinite without both."""
+        left = math.inf if self._limits.budget_s is None else self._limits.budget_s - self.elapsed_s
+        if self._limits.trials is not None and self.trials_per_minute:
+            left = min(left, 60 * (self._limits.trials - self.evaluated) / self.trials_per_minute)
+        return left
 
     def spent(self) -> EndReason | None:
         """Return why there is nothing to do, before a device is opened for it: budget or trials are used up."""

@@ -22,7 +22,7 @@ class WorkerFactories:
     diagnoser: str
     """Says why candidates crash or hang (`evokern.search.diagnosis.Diagnoses`)."""
     verifier: str
-    """Verifies the champion (`evokern.search.champion.verify_champion`)."""
+    """Verifies the champion (`evokern.search.champion.ChampionVerification`)."""
 
 
 @dataclass(frozen=True)

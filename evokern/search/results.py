@@ -73,6 +73,8 @@ class Progress:
     """The last trials that did not measure, newest first: number, outcome, reason."""
     last_trial: Trial | None = None
     """The trial that this event is about."""
+    proofs: Mapping[int, bool] = field(default_factory=dict)
+    """Trial → whether its verification passed; one that is missing is not verified yet."""
     notes: tuple[str, ...] = ()
     """What the device wants its user to know."""
     end: EndReason | None = None

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from paths import DATA
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
-from evokern.search.champion import reserve
+from evokern.declaration.space import Config
+from evokern.hardware.profiles import chip
+from evokern.progress import best_text
+from evokern.search import Progress
+from evokern.search.champion import LEAD_S, ChampionVerification, reserve
 from evokern.store import add_proof, open_readonly
+from evokern.study.settings import Study
+from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
 STUDY = f'''kernel = "{DATA}/kernels/tail_bug"
 problems = ["64,4096"]
@@ -65,6 +74,83 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
     assert next_one is not None
     assert next_one.number == json.loads(told)["trial"] != first.number
     assert (False, "fuzz: wrong at 3,5") == (refuted.verified, refuted.reason)
+
+
+class Recorded:
+    """A session with three measured trials, the fastest first, that keeps what is proved."""
+
+    study = SimpleNamespace(name="three", secret=1, device="a GPU")
+
+    def __init__(self) -> None:
+        self.trials = [
+            Trial(number, Proposal(Config({}), "random", {}), Evaluation(Outcome.MEASURED, 1.0 + number), 0.0)
+            for number in range(3)
+        ]
+        self.kept: list[int] = []
+        self.told: dict[int, bool] = {}
+
+    def proofs(self) -> list[Any]:
+        return []
+
+    def recorded_trials(self) -> tuple[list[Any], list[Trial]]:
+        return [], self.trials
+
+    def proved(self, number: int, found: dict[str, Any]) -> None:
+        self.kept.append(number)
+
+
+def verification(session: Recorded, notes: list[str], cores: int) -> ChampionVerification:
+    kernel = SimpleNamespace(folder=DATA / "kernels" / "tail_bug")
+    study = Study(name="three", kernel="tail_bug", problems=("64,4096",), device="cuda:0")
+    target: Any = SimpleNamespace(
+        device=SimpleNamespace(predicted=False, profile=chip("l4")), study=study, kernel=kernel, problems=()
+    )
+    return ChampionVerification(
+        target, cast(Any, session), "worker_handlers:Verifier", notes.append, session.told.__setitem__, cores=cores
+    )
+
+
+def test_the_best_is_verified_while_the_last_trials_run() -> None:
+    """On a live device with idle cores: the best near the end is known at once, a refuted one is none."""
+    session, notes = Recorded(), list[str]()
+    one = verification(session, notes, cores=8)
+    try:
+        one.advance(session.trials[1], LEAD_S + 1)
+        assert one._pool is None
+        deadline = time.monotonic() + 60
+        while session.kept != [1] and time.monotonic() < deadline:
+            one.advance(session.trials[1], LEAD_S)
+        while session.kept != [1, 0] and time.monotonic() < deadline:
+            one.advance(session.trials[0], LEAD_S)
+        one.finish(0.0, lambda: False)
+        assert (session.kept, notes) == ([1, 0], ["trial 0 is refuted, and no champion: fuzz: wrong at 3,5"])
+    finally:
+        one.close()
+
+
+def test_with_few_cores_verification_waits_for_the_end() -> None:
+    """Nothing starts beside the trials; afterwards the fastest are verified in turn until one is right."""
+    session, notes = Recorded(), list[str]()
+    one = verification(session, notes, cores=2)
+    try:
+        one.advance(session.trials[0], 1.0)
+        assert one._pool is None
+        one.finish(60.0, lambda: False)
+        assert session.told == {0: False, 1: True}
+        assert notes == [
+            "verifying trial 0",
+            "trial 0 is refuted, and no champion: fuzz: wrong at 3,5",
+            "verifying trial 1",
+        ]
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize(("proofs", "said"), [({}, "µs (trial 1)"), ({1: True}, "verified"), ({1: False}, "refuted")])
+def test_the_panel_says_what_was_proved(proofs: dict[int, bool], said: str) -> None:
+    """The line of the best names its verification once it ended; that of another trial says nothing of it."""
+    progress = Progress("trial", "three", "a GPU", best=Recorded().trials[1], proofs={0: True, **proofs})
+    assert best_text(progress).endswith(said)
 
 
 @pytest.mark.parametrize(

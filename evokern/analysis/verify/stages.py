@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,6 +22,9 @@ from evokern.store import OWN_PROBLEM
 State = Literal["passed", "failed", "skipped"]
 NEAR = (1, -1)
 """What is added to a number of the study's own problem, so that its last tile is another one."""
+NEAR_SHARE = 0.5
+"""Share of the time for fuzzing after which no further shape near the study's own is begun; one always runs, and the
+small shapes have the rest at least."""
 NEAR_INSTRUCTIONS = 1_500_000
 """Warp instructions of a shape near the study's own: about a second; a larger one is sampled."""
 
@@ -85,14 +89,18 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
 
     Args:
         candidate: what is fuzzed.
-        seconds: how long.
+        seconds: how long; the shape and the case that run then are ended.
         seed: of the choice of cases.
         most_cases: cases after which it ends before.
     """
     kernel, config = candidate.kernel, candidate.config
-    near = [problem for problem in _near(candidate) if _runs(candidate, problem)]
+    began = time.monotonic()
+    near: list[Problem] = []
     near_check = _own_problem_check(candidate)
-    for problem in near:
+    for problem in (problem for problem in _near(candidate) if _runs(candidate, problem)):
+        if near and time.monotonic() - began >= NEAR_SHARE * seconds:
+            break
+        near.append(problem)
         try:
             against = near_check.at(config, problem, most=NEAR_INSTRUCTIONS).against
         except RunFailed as failed:
@@ -101,7 +109,8 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
             return Stage("fuzz", "failed", f"{against['check']}: {against['message']}", {"seed": seed})
     checker = Checker(kernel, config, candidate.study, candidate.chip)
     problems = shapes(kernel, config, candidate.problems, candidate.chip, seed)
-    found: FuzzResult = fuzz(checker, problems, seconds, seed=seed, most_cases=most_cases)
+    left_s = max((1 - NEAR_SHARE) * seconds, seconds - (time.monotonic() - began))
+    found: FuzzResult = fuzz(checker, problems, left_s, seed=seed, most_cases=most_cases)
     facts = {**found.as_dict(), "near": [str(problem) for problem in near], "seed": seed}
     if found.passed:
         about = f"{found.cases} cases at {found.problems} small shapes, seed {seed}"
