@@ -28,7 +28,7 @@ from evokern.gate.verdict import judge
 from evokern.hardware.profiles import Profile, chip
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings
-from evokern.study.trial import Evaluation
+from evokern.study.trial import Evaluation, Outcome
 
 KERNEL = suite_kernel()
 STUDY = suite_study("gpu")
@@ -89,6 +89,16 @@ def test_every_check_of_the_worker_has_a_cheat_that_only_it_catches(
         take_out(monkeypatch)
     weakened = emulated(monkeypatch, tmp_path / "turn", *cheats, **({} if callable(take_out) else take_out))
     assert [one.caught_by for one in weakened.results] == ["" for _ in cheats]
+
+
+def test_a_slow_candidate_says_what_it_lost_against(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The time to beat stands beside the least time that its work takes at each problem, and each is read as itself."""
+    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn", race=1.3)
+    config = Config({"CASE": "honest_plain"})
+    slow = evaluated(here, config, built(config, SMALL, L4), elite_us=2.0)
+    assert slow.outcome is Outcome.SLOW
+    assert (slow.evidence["elite_us"], len(slow.evidence["least_us"])) == (2.0, len(SMALL))
+    assert slow.reason == "slower than the elite's 2.000 µs"
 
 
 # ------------------------------------------------------------------------------------- the problem that a GPU checks

@@ -130,8 +130,8 @@ class Worker(GpuWorker):
 
 
 def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem], study: Study, chip: Profile,
-           turn: Path) -> Worker:  # fmt: skip
-    """Return a worker whose candidates run on the PTX machine for as long as the patch holds."""
+           turn: Path, *, race: float = 0.0) -> Worker:  # fmt: skip
+    """Return a worker whose candidates run on the PTX machine for as long as the patch holds; `race` as in a study."""
     patch.setattr(Candidate, "broken", None)
     patch.setattr(_gpu_worker, "Candidate", Candidate)
     patch.setattr(_gpu_timed_runs, "GraphClock", lambda sequence, *_: Clock(sequence))
@@ -139,16 +139,16 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
     for module in (_gpu_worker, _cuda):
         patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)
     turn.touch()
-    timing = TimingSettings(race=0.0, min_samples=3, max_samples=3, rotate_sets=2)
+    timing = TimingSettings(race=race, min_samples=3, max_samples=12 if race else 3, rotate_sets=2)
     context = WorkerContext(kernel.folder, tuple(problems), chip)
     settings = GpuSettings(context, study.gate, timing, 0, turn, kernel.space.default())
     return Worker(settings)
 
 
-def evaluated(worker: Worker, config: Config, built: Built) -> Evaluation:
+def evaluated(worker: Worker, config: Config, built: Built, elite_us: float | None = None) -> Evaluation:
     """Evaluate a candidate; a worker that retires has answered, and is as good as new here."""
     try:
-        answer = worker.handle(Evaluate(config, built, None))
+        answer = worker.handle(Evaluate(config, built, elite_us))
     except Retire as last:
         Candidate.broken = None
         answer = last.value
