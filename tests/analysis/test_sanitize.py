@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from evokern import simt
 from evokern.analysis.sanitize.arguments import parse_argument, place
-from evokern.analysis.sanitize.candidate import architecture, sanitize_kernel
+from evokern.analysis.sanitize.candidate import UNWRITTEN, architecture, sanitize_kernel
 from evokern.analysis.sanitize.diagnose import diagnose
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
@@ -306,6 +306,20 @@ def test_a_header_that_is_left_out_is_named(tmp_path: Path) -> None:
     assert "no --grid was given: 1 block, one thread" in told + remarks
 
 
+@pytest.mark.parametrize(("written", "kinds"), [(64, []), (40, []), (0, ["unwritten_output"])])
+def test_an_output_that_no_thread_writes_is_named(tmp_path: Path, written: int, kinds: list[str]) -> None:
+    """One that stays as it was is a warning; one that is written in part is remarked on, for it may be meant so."""
+    path = tmp_path / "some.cu"
+    path.write_text("__global__ void some(int* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }\n")
+    command = [str(path), "--block", "64", "--grid", "1", "--arg", "out:i32[64]", "--arg", f"i32={written}"]
+    code, out, remarks = _sanitize(*command, "--json")
+    found = json.loads(out)["findings"]
+    assert (0, kinds) == (code, [finding["kind"] for finding in found])
+    assert [("warning", "y", 64)] * len(kinds) == [(one["level"], one["allocation"], one["count"]) for one in found]
+    _, _, remarks = _sanitize(*command)
+    assert ("24 of 64 elements of y are written by no thread, the first is 40" in remarks) == (written == 40)
+
+
 def test_variables_are_called_as_in_the_source() -> None:
     """Mangled names of shared variables lose their decoration."""
     names = {"_ZZ6kernelE4tile": "tile", "_ZZN2ns1kIfEEvPT_E5stage": "stage", "_ZN2ns5tableE": "table", "in": "in"}
@@ -404,8 +418,9 @@ def test_what_is_read_and_thrown_away_is_a_warning(
                f"i32={flag}"]  # fmt: skip
     code, out, _ = _sanitize(*command, "--json")
     report = json.loads(out)
-    assert [(kind, level)] == [(finding["kind"], finding["level"]) for finding in report["findings"]]
-    assert int(level == "error") == code == report["errors"] == 1 - report["warnings"]
+    found = [(finding["kind"], finding["level"]) for finding in report["findings"]]
+    assert [(kind, level)] == [one for one in found if one[0] != UNWRITTEN]
+    assert int(level == "error") == code == report["errors"]
     assert 1 == _sanitize(*command, "--strict")[0]
     _, text, _ = _sanitize(*command)
     assert (f"1. warning: {kind.replace('_', ' ')}" in text) == (level == "warning")

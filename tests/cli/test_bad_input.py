@@ -140,6 +140,24 @@ def test_kernel_folders(here: Path, file: str, old: str, new: str, told: str) ->
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("blocks", "command", "told"),
+    [
+        ("blocks // 2 if p.N > 4096 else blocks", "check", "32768 of 65536 elements of 'y' are written by no thread"),
+        ("max(1, blocks // 2)", "sanitize", "unwritten output y"),
+    ],
+)
+def test_half_a_grid_is_found_before_any_search(here: Path, blocks: str, command: str, told: str) -> None:
+    """`check` sees at the study's own problem what the small ones do not show, `sanitize` at any that it runs."""
+    _change(
+        here / "kernels" / "scale" / "kernel.py", "    return [Launch", f"    blocks = {blocks}\n    return [Launch"
+    )
+    result = CliRunner().invoke(app, [command, "scale"])
+    assert result.exit_code == 1
+    assert told in result.output
+
+
+@pytest.mark.thorough
 def test_code_from_elsewhere_is_not_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel folder outside the working directory is refused until its user trusts it."""
     other = here / "other"

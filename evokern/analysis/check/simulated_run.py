@@ -18,6 +18,8 @@ from evokern.study.settings import GateSettings, SimulationSettings
 
 MOST_BYTES = 64 << 20
 """Buffers of a problem that are simulated here; larger ones take minutes."""
+OWN_INSTRUCTIONS = 1_500_000
+"""Warp instructions at a study's own problem: about a second; of a larger one some blocks run."""
 SEED = 0
 """Of the inputs: the gate of a search draws its own from a secret one."""
 
@@ -36,6 +38,47 @@ def simulated_run(folder: Folder) -> Results:
         yield None, f"not tried: the smallest problem, {problem}, takes more than {MOST_BYTES >> 20} MiB"
         return
     yield _run(kernel, config, problem, chip)
+
+
+def own_problem(folder: Folder) -> Results:
+    """The default candidate covers its outputs at the first study's problem, and some of its blocks are right there."""
+    kernel = folder.kernel
+    config = kernel.space.default()
+    studied = [problem for problem in folder.problems if problem not in folder.small][:1]
+    if not studied:
+        yield None, "not tried: no study names a problem of its own"
+        return
+    (problem,) = studied
+    chip = _chip(kernel, config, problem)
+    if chip is None:
+        yield None, f"not tried: the default candidate is infeasible at {problem}"
+    elif _bytes(kernel, problem) > MOST_BYTES:
+        yield None, f"not tried: {problem} takes more than {MOST_BYTES >> 20} MiB; `evokern search` does it"
+    else:
+        yield _covers(kernel, config, problem, chip)
+
+
+def _covers(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> tuple[bool | None, str]:
+    from evokern.device.sim.own_problem import OwnProblemCheck
+    from evokern.gate import RunFailed
+    from evokern.gate.bench import tolerances
+
+    where = f"the default candidate at {problem} on sim:{chip.name}"
+    try:
+        checker = OwnProblemCheck(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
+        found = checker.at(config, problem, most=OWN_INSTRUCTIONS)
+    except RunFailed as failed:
+        reason = failed.evidence.get("diagnosis") or failed.evidence.get("message") or failed.evidence.get("error")
+        return False, f"{where} {failed.outcome.value}: {reason or failed.evidence.get('check', '')}"
+    except KernelError:
+        return None, "not tried: the Python reference fails"
+    except UsageError as error:
+        return None, f"not tried: {error}"
+    if found.against is not None:
+        return False, f"{where}: {found.against['message']}"
+    ran = f"{found.blocks} of {found.of} blocks ran" + (", and they are right" if found.judged else "")
+    covered = "every output is written" if found.covered else "whether every output is written is not known"
+    return True, f"{where}: {ran}; {covered}" + (f"; whole at {found.scaled}" if found.scaled else "")
 
 
 def _bytes(kernel: Kernel, problem: Problem) -> int:

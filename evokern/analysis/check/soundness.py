@@ -17,7 +17,7 @@ from pathlib import Path
 from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
 from evokern.analysis.check.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
 from evokern.analysis.check.rounding import rounding
-from evokern.analysis.check.simulated_run import simulated_run, small_problems_that_show
+from evokern.analysis.check.simulated_run import own_problem, simulated_run, small_problems_that_show
 from evokern.analysis.check.source_checks import entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem
@@ -255,4 +255,5 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "tolerance": rounding,
     "small problems": small_problems_that_show,
     "simulated run": simulated_run,
+    "own problem": own_problem,
 }

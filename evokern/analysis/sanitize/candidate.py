@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from evokern import simt
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
@@ -20,12 +22,17 @@ from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simu
 from evokern.errors import DeviceError, SourceError, UsageError, nearest
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
+from evokern.simt.memory.write_record import WriteRecord, recording_writes
+from evokern.simt.sanitizer.findings import ERROR
 from evokern.simt.sanitizer.hang import REPEATS
 
 INSTRUCTION_LIMIT = 20_000_000
 """Warp instructions of a launch after which it counts as a hang, as in a study's `[simulation]`."""
 MOST_BLOCKS = 1 << 20
 """Blocks of a launch; more would take hours here, and a smaller grid shows the same defects."""
+UNWRITTEN = "unwritten_output"
+"""Kind of a finding on an output of which some elements are as they were before the launch."""
+_UNWRITTEN_HINT = "No thread writes these elements: check the grid, its rounding up, and early returns."
 _CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
 
 
@@ -84,7 +91,7 @@ class SanitizeReport:
         """The findings of all runs, one per kind and pair of lines, counts added up."""
         groups: dict[tuple[object, ...], Finding] = {}
         for finding in (finding for run in self.runs for finding in run.findings):
-            line = finding.line or finding.instruction
+            line = finding.line or finding.instruction or finding.hint  # of outputs one for each problem
             key = (finding.kind, finding.file, line, finding.other_file, finding.other_line)
             known = groups.get(key)
             count = finding.count + (known.count if known else 0)
@@ -117,6 +124,27 @@ class SanitizeReport:
             "warnings": len(findings) - errors,
             "findings": [finding.as_dict() for finding in findings],
         }
+
+
+def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: str, where: str = "") -> Finding | None:
+    """Return a finding on an output of which launches left elements as they were, None where they wrote all.
+
+    Args:
+        record: what they wrote.
+        buffer: the output.
+        itemsize: bytes of an element.
+        level: of the finding.
+        where: the problem, for the message.
+    """
+    missing = np.flatnonzero(~record.written(buffer, itemsize))
+    if not missing.size:
+        return None
+    offset = int(missing[0]) * itemsize
+    return Finding(
+        kind=UNWRITTEN, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
+        address=buffer.address + offset, allocation=buffer.name, offset=offset, other_line=0, count=int(missing.size),
+        hint=f"{_UNWRITTEN_HINT} It has {buffer.size // itemsize:,} elements{where}.", level=level,
+    )  # fmt: skip
 
 
 def run_launch(
@@ -209,23 +237,29 @@ def _run(
     if isinstance(program, CompileFailure):
         raise SourceError(f"{kernel.name} does not compile at {problem}: {program.message}")
     memory = simt.Memory()
-    buffers = draw_buffers(memory, tensors_of(kernel, config, problem))
+    tensors = tensors_of(kernel, config, problem)
+    buffers = draw_buffers(memory, tensors)
     launches = launches_of(kernel, config, problem)
     results = []
-    for launch in launches:
-        results.append(run_launch(program, launch, buffers, memory, limit))
-        if results[-1].fatal is not None:
-            break  # a GPU would not have begun the next one
-        for name in launch.args:
-            if isinstance(name, str):
-                buffers[name].initialised = True  # what a launch wrote is there for the next one
+    with recording_writes(memory, by_block=False) as record:
+        for launch in launches:
+            results.append(run_launch(program, launch, buffers, memory, limit))
+            if results[-1].fatal is not None:
+                break  # a GPU would not have begun the next one
+            for name in launch.args:
+                if isinstance(name, str):
+                    buffers[name].initialised = True  # what a launch wrote is there for the next one
+    findings = [finding for result in results for finding in result.findings]
+    completed = all(result.finished for result in results) and len(results) == len(launches)
+    if completed:  # what ended early had no time to write
+        findings += [
+            finding
+            for name, tensor in tensors.items()
+            if tensor.role == "output"
+            and (finding := unwritten(record, buffers[name], tensor.bytes // tensor.elements, ERROR, f" at {problem}"))
+        ]
     title = f"{kernel.name} at {problem}: " + ", then ".join(described(launch) for launch in launches)
-    run = SanitizedRun(
-        title,
-        tuple(finding for result in results for finding in result.findings),
-        all(result.finished for result in results) and len(results) == len(launches),
-        "".join(result.printed for result in results),
-    )
+    run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results))
     return run, program.texts
 
 

@@ -18,6 +18,7 @@ from evokern.analysis.sanitize.candidate import (
     described,
     refuse_huge,
     run_launch,
+    unwritten,
 )
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
@@ -26,6 +27,8 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
+from evokern.simt.memory.write_record import recording_writes
+from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
 """Threads of a launch from which on the user is told that it takes a while."""
@@ -93,10 +96,21 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     labels = names(entry, compiled.params)
     placed = place(wanted.arguments, labels, memory, wanted.seed)
     launch = replace(launch, args=tuple(labels))
-    result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
+    with recording_writes(memory, by_block=False) as record:
+        result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
+    findings = [*result.findings]
+    for argument, buffer in zip(wanted.arguments, placed, strict=True):
+        if argument.role == "out" and isinstance(buffer, simt.Buffer) and result.finished:
+            found = unwritten(record, buffer, argument.bytes // argument.elements, WARNING)
+            if found is not None and found.count == argument.elements:
+                findings.append(found)
+            elif found is not None:  # a buffer may well be larger than what is asked of the kernel
+                first = found.offset * argument.elements // argument.bytes
+                remarks.append(f"{found.count:,} of {argument.elements:,} elements of {buffer.name} are written by no "
+                               f"thread, the first is {first:,}")  # fmt: skip
     run = SanitizedRun(
         f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}{wanted.suffix}",
-        result.findings,
+        tuple(findings),
         result.finished,
         result.printed,
     )

@@ -190,8 +190,16 @@ def lines(report: SanitizeReport) -> Iterator[str]:
 
 
 def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[str]:
+    from evokern.analysis.sanitize.candidate import UNWRITTEN
+
     place = _place(report, finding.file, finding.line)
     level = "" if finding.matters else f"{finding.level}: "
+    if finding.kind == UNWRITTEN:
+        yield f"{number}. {level}unwritten output {finding.allocation}"
+        yield f"   first at      byte {finding.offset:,}"
+        yield f"   elements      {finding.count:,}"
+        yield f"   usual cause   {finding.hint}"
+        return
     yield f"{number}. {level}{finding.kind.replace('_', ' ')} at {place}"
     if finding.source:
         yield f"     {finding.source}"
