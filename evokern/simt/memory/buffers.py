@@ -14,6 +14,7 @@ import numpy as np
 
 from evokern.errors import UsageError
 from evokern.simt.arrays import RAW, Array
+from evokern.simt.memory.footprint import Footprint
 
 WINDOW_BITS = 40
 """Generic addresses: the window is address >> 40."""
@@ -78,6 +79,7 @@ class Memory:
 
     Attributes:
         buffers: all allocations, by ascending address.
+        footprint: where reads and writes are noted; None where nobody asks.
     """
 
     def __init__(self) -> None:
@@ -89,6 +91,7 @@ class Memory:
         self._pending: list[tuple[int, Array]] = []
         self._views: dict[int, Array] = {}
         self.module_data: dict[Any, dict[str, Buffer]] = {}
+        self.footprint: Footprint | None = None
 
     def allocate(
         self,

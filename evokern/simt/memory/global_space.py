@@ -134,6 +134,8 @@ class GlobalSpace:
         self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool
     ) -> None:
         """Check and record reads; a volatile or acquiring read takes part in the order of blocks instead."""
+        if self.memory.footprint is not None:
+            self.memory.footprint.read(index, width)
         if self.shadow is None or site.frozen:
             return
         if synchronises:
@@ -149,6 +151,8 @@ class GlobalSpace:
     ) -> None:  # fmt: skip
         """Check and record writes; a volatile or releasing write takes part in the order of blocks."""
         self.writes += 1
+        if self.memory.footprint is not None:
+            self.memory.footprint.write(index, width)
         if self.shadow is None:
             return
         if releases:
@@ -162,6 +166,9 @@ class GlobalSpace:
     def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
         """Record atomic updates, which take part in the order of blocks and do not race with each other."""
         self.writes += 1
+        if self.memory.footprint is not None:
+            self.memory.footprint.read(index, width)
+            self.memory.footprint.write(index, width)
         if self.shadow is not None:
             if releases:
                 self.fence(active)
