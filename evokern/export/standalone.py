@@ -105,7 +105,7 @@ def standalone(
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-_ROLES = {"input": ("input", "inout"), "output": ("output", "inout"), "workspace": ("workspace",)}
+_ROLES = {"input": ("input", "inout", "constant"), "output": ("output", "inout"), "workspace": ("workspace",)}
 
 
 def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> str:
@@ -185,7 +185,7 @@ def _reference(kernel: Kernel) -> str:
 
 def _ordered(tensors: Mapping[str, Tensor]) -> list[str]:
     """Inputs, outputs, workspaces: the order of the launcher's parameters."""
-    rank = {"input": 0, "inout": 1, "output": 1, "workspace": 2}
+    rank = {"input": 0, "constant": 0, "inout": 1, "output": 1, "workspace": 2}
     return sorted(tensors, key=lambda name: rank[tensors[name].role])
 
 
@@ -203,7 +203,7 @@ def _sizes(tensors: Mapping[str, Tensor]) -> str:
 def _parameters(tensors: Mapping[str, Tensor]) -> str:
     parts = []
     for name in _ordered(tensors):
-        parts.append(f"{'const ' if tensors[name].role == 'input' else ''}void* {name}")
+        parts.append(f"{'const ' if tensors[name].kept else ''}void* {name}")
     return ", ".join(parts)
 
 
@@ -225,7 +225,7 @@ def _conversions(tensors: Mapping[str, Tensor]) -> str:
 
 def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
     """Pointers in the order of `_ordered`; a buffer that is input and output is passed once."""
-    parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].role == "input"]
+    parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].kept]
     parts += [f"outputs[{index}]" for index in range(len(by_role["output"]))]
     return ", ".join([*parts, *(f"workspaces[{index}]" for index in range(len(by_role["workspace"])))])
 

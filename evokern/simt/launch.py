@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from evokern.errors import UsageError
 from evokern.ptx.program import PtxProgram
-from evokern.simt.arguments import pack_arguments, place_data, place_hidden
+from evokern.simt.arguments import fill_constants, pack_arguments, place_data, place_hidden
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Stopped
 from evokern.simt.counters import Counters
@@ -91,6 +91,7 @@ def launch_many(
     source: str | None = None,
     batch_blocks: int | None = None,
     enough: Callable[[Counters], bool] | None = None,
+    constants: Sequence[Mapping[str, Buffer]] = (),
 ) -> list[LaunchResult]:
     """Run several launches of one kernel that differ in their arguments only, side by side as lanes of one batch.
 
@@ -111,6 +112,7 @@ def launch_many(
         source: text of the CUDA source, quoted in findings.
         batch_blocks: blocks side by side; None for what suits the caches.
         enough: asked now and then with what was counted so far; True ends the launch. For a single argument list.
+        constants: for each argument list what its `__constant__` arrays hold, by their names in the source.
 
     Returns:
         One result per argument list.
@@ -122,14 +124,15 @@ def launch_many(
     options = Options(sanitize, count, instruction_limit)
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
+    filled = tuple(constants) or ({},) * len(args)
     chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
     before = run.contents() if len(args) > 1 else []
-    results = run.batches(args, chosen, batch_blocks)
+    results = run.batches(args, chosen, batch_blocks, constants=filled)
     if results is None:  # one launch ended the batch of all: each once more by itself
         results = []
-        for values in args:
+        for values, own in zip(args, filled, strict=True):
             run.restore(before)
-            alone = run.batches([values], chosen, batch_blocks, alone=True)
+            alone = run.batches([values], chosen, batch_blocks, alone=True, constants=[own])
             assert alone is not None
             results += alone
             before = run.keep(before, values)
@@ -191,12 +194,20 @@ class _Run:
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
     def batches(
-        self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None, *, alone: bool = False
+        self,
+        args: Sequence[Sequence[Any]],
+        chosen: tuple[int, ...],
+        batch_blocks: int | None,
+        *,
+        alone: bool = False,
+        constants: Sequence[Mapping[str, Buffer]],
     ) -> list[LaunchResult] | None:
         """Run all blocks of all launches; None when one of several launches stopped the others."""
         program, memory = self.program, self.memory
         params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
         symbols = place_data(program, self.module, memory, len(args)) | place_hidden(program, memory, params)
+        for number, filled in enumerate(constants):
+            fill_constants(self.module, memory, number, filled)
         total = self.grid[0] * self.grid[1] * self.grid[2]
         shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
         tally = Tally(program) if self.options.count else None

@@ -51,10 +51,11 @@ class ProblemBuffers:
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
         self.buffers: dict[str, simt.Buffer] = {}
         for name, tensor, data in drawn(tensors, kind, seed):
-            if tensor.role in ("input", "inout"):
+            if tensor.given:
                 self._inputs[name] = data
             raw: Any = data.view(-1).view(torch.uint8).numpy()
-            self.buffers[name] = self.memory.allocate(name, np.asarray(raw))
+            space = "const" if tensor.role == "constant" else "global"
+            self.buffers[name] = self.memory.allocate(name, np.asarray(raw), space=space)
 
     def poison(self) -> None:
         """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
@@ -112,7 +113,7 @@ def judges_blocks(
     launches: tuple[Launch, ...],
 ) -> bool:
     """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
-    independent = len(launches) == 1 and all(t.role in ("input", "output") for t in tensors.values())
+    independent = len(launches) == 1 and all(t.kept or t.role == "output" for t in tensors.values())
     keeps = any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
     small = sum(t.elements for t in tensors.values() if t.role == "output") <= MOST_ELEMENTS_CHECKED
     return independent and not keeps and small and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED
