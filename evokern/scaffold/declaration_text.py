@@ -124,13 +124,16 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     yield from ("    ),", "    fields=(")
     for field in plan.fields:
         multiple = f", multiple_of={field.multiple_of}" if field.multiple_of > 1 else ""
+        if field.choices:
+            multiple = f", choices=({', '.join(map(repr, field.choices))},), default={field.default!r}"
         doubt = f"  # guess: {field.why}" if field.why else ""
         yield f'        ProblemField("{field.name}"{multiple}),{doubt}'
     yield from ("    ),", "    launches=launches,")
     if plan.constraints:
         yield "    constraints=("
         for label, condition, reason in plan.constraints:
-            yield f'        Constraint("{label}", lambda c, p: {condition}, "{reason}"),  # guess: from runs'
+            doubt = "  # guess: from runs" if label.startswith("whole_") else ""
+            yield f'        Constraint("{label}", lambda c, p: {condition}, "{reason}"),{doubt}'
         yield "    ),"
     if plan.macros:
         pairs = ", ".join(f'"{macro}": {text}' for macro, text in plan.macros.items())
@@ -143,13 +146,15 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     work = " + ".join(" * ".join(f"({a})" if " " in a else a for a in t.shape) for t in outputs)
     yield f"        flops=lambda p: {work},  # guess: one operation for each element written"
     yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer once"
-    small = ", ".join(f'"{_values(problem)}"' for problem in made.small)
+    small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
     yield f"        small_problems=({small},),  # guess: several blocks, tails"
     yield from ("    ),", ")")
 
 
-def _values(problem: Mapping[str, int]) -> str:
-    return ",".join(map(str, problem.values()))
+def _values(made: Draft, problem: Mapping[str, int]) -> str:
+    """A problem as text: numbers by their position, fields with a default by their name."""
+    named = {field.name for field in made.plan.fields if field.default is not None}
+    return ",".join(f"{name}={value}" if name in named else str(value) for name, value in problem.items())
 
 
 def reference_h(made: Draft) -> str:
@@ -178,6 +183,6 @@ def study_toml(name: str, made: Draft) -> str:
     return (
         f"# Asks: which variant of {name} is the fastest?\n"
         f'kernel = "{name}"\n'
-        f'problems = ["{_values(made.study)}"]  # guess: {fields}\n'
+        f'problems = ["{_values(made, made.study)}"]  # guess: {fields}\n'
         'budget = "10m"\n'
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from evokern.cuda_source import CudaSource
 from evokern.scaffold.cpu_function import cpu_function
-from evokern.scaffold.infer import Evidence, settle, tensors_of
+from evokern.scaffold.infer import Evidence, settle, tensors_of, with_read_constants
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.problems import small_problems, study_problem, with_multiples
@@ -60,12 +60,18 @@ def draft(source: CudaSource, entry: str | None) -> Draft:
     return replace(made, reference=cpu_function(source, reading.function.name), notes=tuple(notes))
 
 
-def from_reading(reading: KernelReading) -> Draft:
-    """Complete what was read with what runs show."""
+def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft:
+    """Complete what was read with what runs show.
+
+    Args:
+        reading: what was read.
+        known_launch: whether grid and block are certain, so that no others are tried.
+    """
     prober = Prober(reading.source, CHIP)
-    plan, found = settle(prober, reading.plan)
+    plan, found = settle(prober, reading.plan, known_launch=known_launch)
     if found is None:
         return _unrun(reading, prober)
+    plan = with_read_constants(plan, found)
     plan, found = _without_idle_fields(prober, reading, plan, found)
     tensors = tensors_of(plan, found, reading.source)
     plan = with_multiples(prober, plan, found, tensors)
@@ -79,7 +85,7 @@ def from_reading(reading: KernelReading) -> Draft:
     notes = []
     for tensor in tensors:
         share = _share(plan, found, tensor)
-        if tensor.name in found.covered and share < 1 and reading.launch_line and not launch_guess:
+        if tensor.name in found.covered and share < 1 and reading.launch_line and not launch_guess and not known_launch:
             notes.append(f"kernel.py: the launch on {reading.launch_line} writes {100 * share:.0f} % of {tensor.name} "
                          f"({', '.join(tensor.shape)}): is its grid right?")  # fmt: skip
     return Draft(

@@ -86,9 +86,19 @@ class Evidence:
         return self.ok, good, good and self.plain, all(self.covered.values()), explained, -self.level
 
 
-def problems_at(fields: Sequence[DraftField], level: int) -> list[dict[str, int]]:
-    """Return three problems whose fields are different multiples of a number."""
-    if len(fields) == 1:  # long enough for several blocks of vectors
+def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> list[dict[str, int]]:
+    """Return three problems whose fields are different multiples of a number; flat: the grid has one dimension."""
+    free = [field for field in fields if not field.choices]
+    made = _multiples_of(free, level, flat)
+    for turn, problem in enumerate(made):
+        for at, field in enumerate(field for field in fields if field.choices):
+            numbers = [choice for choice in field.choices if isinstance(choice, int)]
+            problem[field.name] = numbers[(turn + at + 1) % len(numbers)]
+    return [{field.name: problem[field.name] for field in fields} for problem in made]
+
+
+def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[dict[str, int]]:
+    if len(fields) == 1 and flat:  # long enough for several blocks of vectors
         return [{fields[0].name: level * -(-number // level)} for number in _LONG]
     table = (_ODD if len(fields) < 4 else _FEW) if level == 1 else _TILES if level < 64 else _LARGE
     return [
@@ -102,12 +112,12 @@ def problems_at(fields: Sequence[DraftField], level: int) -> list[dict[str, int]
 
 def levels(plan: Plan) -> tuple[int, ...]:
     """Return the levels worth trying: those of a single field go further, since runs along it are cheap."""
-    return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 else LEVELS
+    return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
 
 
 def evidence(prober: Prober, plan: Plan, level: int, count: int = 3) -> Evidence:
     """Run a plan at several problems and explain what it touched."""
-    chosen = problems_at(plan.fields, level)[:count]
+    chosen = problems_at(plan.fields, level, len(plan.grid) < 2)[:count]
     runs: list[Run] = []
     for problem, limit in zip(chosen, LIMITS, strict=False):
         runs.append(prober.run(plan, problem, limit=limit))
@@ -118,7 +128,7 @@ def evidence(prober: Prober, plan: Plan, level: int, count: int = 3) -> Evidence
         atoms[INDEX_LIMIT] = list(LIMITS[: len(chosen)])
     fits: dict[str, Fit | None] = {}
     covered: dict[str, bool] = {}
-    for argument in plan.arguments:
+    for argument in (*plan.arguments, *plan.constants):
         if not argument.is_tensor:
             continue
         touches = [run.touches[argument.name] for run in runs]
@@ -141,24 +151,38 @@ def _grid_fit(plan: Plan, problems: Sequence[Mapping[str, int]], extents: Sequen
     return found if found and found.exact else None
 
 
-def settle(prober: Prober, plan: Plan) -> tuple[Plan, Evidence | None]:
-    """Find the level, and the grid where it is not known, at which runs explain every buffer."""
+def settle(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
+    """Find the level, and the grid where it is not known, at which runs explain every buffer.
+
+    Args:
+        prober: what runs the plan.
+        plan: the launch; grid and block may be missing.
+        known_launch: whether grid and block are certain, so that no others are tried.
+    """
     best: Evidence | None = None
     if plan.grid and plan.block:
         for level in levels(plan):
-            if level > MODEST and best is not None and best.serves and best.plain:
+            if level > MODEST and best is not None and _enough(best, known_launch):
                 break
             found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
             if best is None or found.standing > best.standing:
                 best = found
             if found.exact and found.serves and found.plain:
                 break
-        if best is not None and best.serves:
+        if best is not None and (best.serves or (known_launch and best.ok)):
             return plan, _with_indices(prober, plan, best)
     tried = _by_search(prober, plan)
     if tried is not None and (best is None or tried[1].standing > best.standing):
         return tried[0], _with_indices(prober, *tried)
     return plan, best if best is not None and best.ok else None
+
+
+def _enough(best: Evidence, known_launch: bool) -> bool:
+    """Whether larger multiples need not be tried: a draft can be made, or the kernel leaves a part unwritten anyway."""
+    held = known_launch and best.ok and all(
+        found or not any(run.touches[name].extent for run in best.runs) for name, found in best.fits.items()
+    )  # fmt: skip
+    return held or (best.serves and best.plain)
 
 
 def _with_indices(prober: Prober, plan: Plan, found: Evidence) -> Evidence:
@@ -170,6 +194,12 @@ def _with_indices(prober: Prober, plan: Plan, found: Evidence) -> Evidence:
         return found
     other = prober.run(plan, found.problems[0], limit=2)
     return replace(found, indexed=dict(other.touches) != dict(found.runs[0].touches))
+
+
+def with_read_constants(plan: Plan, found: Evidence) -> Plan:
+    """Return the plan without `__constant__` arrays that the kernel does not read."""
+    read = tuple(a for a in plan.constants if any(run.touches[a.name].read for run in found.runs))
+    return replace(plan, constants=read)
 
 
 def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
@@ -235,7 +265,8 @@ def _product(texts: Sequence[str]) -> str:
 def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, ...]:
     """Return the buffers: shape, order of axes and role as the runs show them."""
     made: list[DraftTensor] = []
-    for argument in plan.arguments:
+    constants = {argument.name for argument in plan.constants}
+    for argument in (*plan.constants, *plan.arguments):
         if not argument.is_tensor:
             continue
         shape = found.fits[argument.name]
@@ -246,7 +277,7 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
             continue
         written, read = any(t.written for t in touches), any(t.read for t in touches)
         whole = found.covered.get(argument.name, False) and shape.exact
-        role = "input" if not written else "output"
+        role = "constant" if argument.name in constants else "input" if not written else "output"
         if written and any(t.in_place for t in touches):
             role = "inout"
             why.append("elements are read before they are written")
@@ -285,7 +316,7 @@ def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: 
 def bytes_of(tensors: Sequence[DraftTensor]) -> str:
     """Return Python text of the fewest bytes of one call: each buffer once, those in place twice."""
     parts = []
-    for tensor in tensors:
+    for tensor in (tensor for tensor in tensors if tensor.role != "workspace"):
         times = DTYPE_BYTES[tensor.dtype] * (2 if tensor.role == "inout" else 1)
         parts.append(" * ".join([str(times), *(f"({a})" if " " in a else a for a in tensor.shape)]))
     return " + ".join(parts)

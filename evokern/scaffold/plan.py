@@ -36,8 +36,10 @@ class DraftField:
     """What must divide it, as runs on the simulator show."""
     why: str = ""
     """What is a guess about it."""
+    choices: tuple[int | str, ...] = ()
+    """Everything it may be; empty for any number."""
     default: int | None = None
-    """The value in the file, where it is a macro."""
+    """The value where the problem does not name it; None for a field that every problem names."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
+from evokern.ptx.symbols import symbol_of
 from evokern.scaffold.plan import DraftArgument, Plan
 from evokern.simt.memory.footprint import Footprint
 
@@ -103,6 +104,7 @@ class Prober:
         room: int = 0,
         exact: Mapping[str, int] | None = None,
         keep: bool = False,
+        sanitize: bool = False,
     ) -> Run:
         """Run one launch.
 
@@ -114,6 +116,7 @@ class Prober:
             room: elements that a buffer has room for; 0 for what the problem's fields make likely.
             exact: elements of each buffer, where they are known: an access behind them ends the run.
             keep: whether to return what the buffers held.
+            sanitize: whether a finding of the sanitizer counts as a reason why the run is no good.
         """
         config = plan.defaults if config is None else config
         try:
@@ -139,21 +142,44 @@ class Prober:
                 number = plan.value(argument.expression or "0", config, problem) if _whole(argument.dtype) else None
                 given[argument.name] = _scalar(argument, number)
         names = tuple(argument.name for argument in plan.arguments)
+        for constant in plan.constants:
+            size = _room_of(program, constant.name)
+            given[constant.name] = memory.allocate(
+                constant.name, _data(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, 99), space="const"
+            )
         memory.footprint = Footprint(lambda: memory.storage.size)
         launch = Launch(entry, grid, block, names, shared)
         try:
-            result = program.launch(launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=False, count=False)
+            result = program.launch(
+                launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, count=False
+            )
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
         why = "" if result.completed else _reason(result)
+        if sanitize and not why and result.findings:
+            why = f"{result.findings[0].kind} in kernel.cu:{result.findings[0].line}"
         buffers = {argument.name: given[argument.name] for argument in plan.arguments if argument.is_tensor}
         touches = {
             argument.name: _touch(memory.footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype])
             for argument in plan.arguments
             if argument.is_tensor
         }
+        placed = {name: buffer for arrays in memory.module_data.values() for name, buffer in arrays.items()}
+        for constant in plan.constants:
+            symbol = symbol_of(constant.name, placed)
+            width = DTYPE_BYTES[constant.dtype]
+            touches[constant.name] = _touch(memory.footprint, placed[symbol], width) if symbol else _UNTOUCHED
         contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         return Run(touches, why, contents)
+
+
+_UNTOUCHED = Touch(0, 0, 0, False, False)
+
+
+def _room_of(program: SimulatedProgram, name: str) -> int:
+    """Return the bytes of a `__constant__` array; 0 where the compiled code has none of that name."""
+    symbol = symbol_of(name, program.module.variables)
+    return program.module.variables[symbol].size if symbol else 0
 
 
 def _reason(result: simt.LaunchResult) -> str:
@@ -169,6 +195,8 @@ def _whole(dtype: str) -> bool:
 def _room(plan: Plan, problem: Mapping[str, int]) -> int:
     """Return elements that hold any product of up to four of the problem's fields, and some more."""
     largest = sorted(problem.values(), reverse=True)[:4]
+    if len(largest) == 1 and len(plan.grid) > 1:
+        largest *= 2  # a square
     return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest))
 
 

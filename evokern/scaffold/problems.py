@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import lcm, prod
 
-from evokern.scaffold.infer import INDEX_LIMIT, Evidence, size_of
+from evokern.scaffold.infer import INDEX_LIMIT, LEVELS, Evidence, problems_at, size_of
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
 
@@ -21,21 +21,40 @@ STUDY_ELEMENTS = 1 << 22
 
 def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> Plan:
     """Find what must divide each field, and put it into constraints where a gene is behind it, else into the field."""
-    if found.level == 1:
+    level = _clean_level(prober, plan, found, tensors)
+    if level == 1:
         return plan
-    base = {field.name: found.level for field in plan.fields}
+    base = {f.name: found.problems[0][f.name] if f.choices else level for f in plan.fields}
     fields, constraints = [], list(plan.constraints)
     for field in plan.fields:
-        needed = _needed(prober, plan, tensors, base, field.name, found.level)
-        unit = _unit(plan, field.name, needed) if needed > 1 else None
-        if unit is None:
+        if field.choices:
+            fields.append(field)
+            continue
+        needed = _needed(prober, plan, tensors, base, field.name, level)
+        units = _tile_units(plan, field.name, needed) if needed > 1 else []
+        if not units:
             why = "runs whose field is no multiple reach outside a buffer, or leave elements unwritten"
             fields.append(replace(field, multiple_of=needed, why=why) if needed > 1 else field)
             continue
         fields.append(field)
-        name = f"whole_{field.name.lower()}_tiles"
-        constraints.append((name, f"divides({unit}, p.{field.name})", "a part of a tile reaches outside the buffers"))
+        for number, unit in enumerate(units):
+            name = f"whole_{field.name.lower()}_tiles" + (f"_{number + 1}" if number else "")
+            reason = "a part of a tile reaches outside the buffers"
+            constraints.append((name, f"divides({unit}, p.{field.name})", reason))
     return replace(plan, fields=tuple(fields), constraints=tuple(constraints))
+
+
+def _clean_level(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> int:
+    """Return what every field must be a multiple of so that the sanitizer finds nothing: where tails, too, explain
+    every buffer, a block with a tail may still read what it never wrote.
+    """
+    for level in (each for each in LEVELS if each >= found.level):
+        problems = problems_at(plan.fields, level, len(plan.grid) < 2)[:1]
+        if level == 1:
+            problems.append(_problem(plan, tails=True))
+        if all(clean(prober, plan, tensors, problem) for problem in problems):
+            return level
+    return found.level
 
 
 def _needed(
@@ -56,20 +75,20 @@ def _needed(
 def clean(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], problem: Mapping[str, int]) -> bool:
     """Whether a run stays inside buffers of the drafted shapes and writes every element of the outputs."""
     sizes = {tensor.name: size_of(tensor, plan, problem, LIMIT) for tensor in tensors}
-    run = prober.run(plan, problem, limit=LIMIT, exact=sizes)
+    run = prober.run(plan, problem, limit=LIMIT, exact=sizes, sanitize=True)
     return run.ok and all(
         run.touches[tensor.name].distinct == sizes[tensor.name] for tensor in tensors if tensor.role == "output"
     )
 
 
-def _unit(plan: Plan, field: str, needed: int) -> str | None:
-    """Return the expression that a field is cut by, where its value is what must divide the field."""
-    for text in plan.grid:
-        for unit in _units(text, field):
-            if "c." in unit and plan.value(unit, plan.defaults, {f.name: 64 for f in plan.fields}) == needed:
-                return unit
+def _tile_units(plan: Plan, field: str, needed: int) -> list[str]:
+    """Return the expressions that a field is cut by, where the value of one is what must divide the field."""
+    problem = {f.name: 64 for f in plan.fields}
+    cut = dict.fromkeys(unit for text in plan.grid for unit in _units(text, field) if "c." in unit)
+    if any(plan.value(unit, plan.defaults, problem) == needed for unit in cut):
+        return list(cut)
     named = [g.name for g in plan.genes if g.default == needed and g.name.upper().endswith(field)]
-    return f"c.{named[0]}" if len(named) == 1 else None
+    return [f"c.{named[0]}"] if len(named) == 1 else []
 
 
 def _units(text: str, field: str) -> list[str]:
@@ -101,6 +120,10 @@ def _problem(plan: Plan, tails: bool) -> dict[str, int]:
     row = (5, 3, 7, 6, 11, 9, 13) if tails else (4, 6, 2, 8, 12, 10, 14)
     values: dict[str, int] = {}
     for at, field in enumerate(plan.fields):
+        if field.choices:
+            numbers = [choice for choice in field.choices if isinstance(choice, int)]
+            values[field.name] = numbers[min(len(numbers) - 1, 1 + at % 2 if tails else 0)]
+            continue
         on_grid = any(re.search(rf"p\.{field.name}\b", text) for text in plan.grid)
         values[field.name] = row[at % len(row)] if on_grid else _beside_the_grid(plan, at, tails)
         if (multiple := multiples[field.name]) > 1:
@@ -134,13 +157,17 @@ def _cut(plan: Plan, values: Mapping[str, int], axis: int, name: str, multiple: 
         return values[name]
     if not tails:
         return behind - multiple
-    return begin + (behind - begin) // (3 * multiple) * multiple
+    tail = (behind - begin) // (3 * multiple) * multiple
+    return min(behind - multiple, begin + tail + 2 * axis * multiple)  # not square either
 
 
 def _beside_the_grid(plan: Plan, at: int, tails: bool) -> int:
     """A field that a block walks along: longer than the block is wide where a block has a row, and no multiple."""
     threads = prod(plan.extents(plan.block, plan.defaults, {f.name: 64 for f in plan.fields})) if plan.block else 32
     row_each = any(re.fullmatch(r"p\.\w+( \* p\.\w+)*", text) for text in plan.grid)
+    if len(plan.fields) == 1:  # all blocks together walk along it
+        together = threads * prod(plan.extents(plan.grid, plan.defaults, {plan.fields[0].name: 64}))
+        return together + 37 if tails else 2 * together
     if row_each and threads <= 512:
         return threads + 37 + 2 * at if tails else 2 * threads
     return 45 + 2 * at if tails else 32 * (at + 1)
@@ -152,7 +179,8 @@ def _multiples(plan: Plan) -> dict[str, int]:
     for _, condition, _ in plan.constraints:
         match = re.fullmatch(r"divides\((.+), p\.(\w+)\)", condition)
         if match:
-            found[match[2]] = plan.value(match[1], plan.defaults, {f.name: 64 for f in plan.fields})
+            unit = plan.value(match[1], plan.defaults, {f.name: 64 for f in plan.fields})
+            found[match[2]] = lcm(found[match[2]], unit)
     return found
 
 
@@ -160,7 +188,7 @@ def study_problem(plan: Plan, tensors: Sequence[DraftTensor], literals: Mapping[
     """Return a problem for the study: the file's own numbers, else powers of two that fill a few megabytes."""
     axes = max((sum(1 for axis in tensor.shape if "p." in axis) for tensor in tensors), default=1)
     extent = 1 << max(5, (STUDY_ELEMENTS.bit_length() - 1) // max(1, axes))
-    return {field.name: literals.get(field.name, extent) for field in plan.fields}
+    return {field.name: literals.get(field.name, field.default or extent) for field in plan.fields}
 
 
 def uses_indices(tensors: Sequence[DraftTensor]) -> bool:

@@ -82,6 +82,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         block=block,
         shared=(launch.shared if launch and launch.shared else "0"),
         macros=macros_of,
+        constants=constants_of(text, types),
     )
     literals = dict(sizes.items())
     return KernelReading(function, plan, text, f"line {site.line}" if site and launch and launch.grid else "", literals)
@@ -218,9 +219,9 @@ def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapp
 
 def _fields(function: KernelFunction, sizes: Mapping[str, int]) -> tuple[DraftField, ...]:
     whole = [p.name.upper() for p in function.parameters if not p.pointer and p.base in WHOLE]
-    return tuple(DraftField(name) for name in dict.fromkeys(whole)) + tuple(
-        DraftField(name, default=None) for name in sizes
-    ) or (DraftField("N"),)
+    return tuple(DraftField(name) for name in dict.fromkeys(whole)) + tuple(DraftField(name) for name in sizes) or (
+        DraftField("N"),
+    )
 
 
 def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]) -> dict[str, str]:
@@ -232,6 +233,23 @@ def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]
         if not parameter.pointer and parameter.base in WHOLE and once and argument not in names:
             found[argument] = f"p.{parameter.name.upper()}"
     return found
+
+
+def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ...]:
+    """Return the `__constant__` arrays of a source that a host fills: those without values of their own.
+
+    Args:
+        text: device code.
+        types: names of types → the types that they stand for.
+    """
+    found = re.findall(r"__constant__\s+([^;=(){}]*?)\b(\w+)\s*((?:\[[^;=]*\])?)\s*;", text)
+    made = []
+    for kind, name, _ in found:
+        base = " ".join(re.sub(r"\b(?:static|const|extern|volatile)\b", " ", kind).split())
+        dtype = ELEMENT_TYPES.get(types.get(base, base))
+        if dtype:
+            made.append(DraftArgument(name, dtype, None))
+    return tuple(made)
 
 
 def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) -> dict[str, str]:

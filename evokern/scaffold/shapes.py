@@ -39,6 +39,8 @@ def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: 
     if not any(extents):
         return None
     subsets = [chosen for size in range(min(MOST_AXES, len(atoms)) + 1) for chosen in combinations(atoms, size)]
+    if len(atoms) <= 2:  # a square has one field for two axes
+        subsets += [(name, name) for name in atoms]
     found: list[tuple[tuple[int, int, int], Fit]] = []
     for rank, chosen in enumerate(subsets):
         sizes = [prod(atoms[name][run] for name in chosen) for run in range(len(extents))]
@@ -51,7 +53,8 @@ def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: 
                     found.append(((len(axes) + (factor > 1), factor, rank), Fit(tuple(axes), True)))
     if found:
         return min(found, key=lambda item: item[0])[1]
-    return (_bordered(extents, atoms) if borders else None) or _covering(extents, atoms, subsets)
+    bordered = (_bordered(extents, atoms) or _windowed(extents, atoms)) if borders else None
+    return bordered or _covering(extents, atoms, subsets)
 
 
 def _bordered(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit | None:
@@ -65,6 +68,21 @@ def _bordered(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit
             ]
             if sizes == list(extents):
                 return Fit(tuple(_plus(name, more) for name, more in zip(chosen, margin, strict=True)), True)
+    return None
+
+
+def _windowed(extents: Sequence[int], atoms: Mapping[str, Sequence[int]]) -> Fit | None:
+    """A product of extents that are longer than a field by another one less one, as of an image under a filter."""
+    names = [name for name in atoms if name.startswith("p.")]
+    pairs = {f"{a} + {b} - 1": [x + y - 1 for x, y in zip(atoms[a], atoms[b], strict=True)]
+             for a, b in combinations(names, 2)}  # fmt: skip
+    for size in (1, 2, 3):
+        for first in pairs:
+            for others in combinations([*pairs, *names], size - 1):
+                chosen = (first, *others)
+                known = {**pairs, **atoms}
+                if [prod(known[c][run] for c in chosen) for run in range(len(extents))] == list(extents):
+                    return Fit(chosen, True)
     return None
 
 

@@ -24,7 +24,9 @@ _LONE_COMMENT = re.compile(r"\n[ \t]*\n(?:[ \t]*(?://[^\n]*|/\*(?:[^*]|\*(?!/))*
 """A paragraph of nothing but comments."""
 
 
-def device_source(text: str, macros: Iterable[Macro], sizes: Mapping[str, int], genes: Set[str]) -> str:
+def device_source(
+    text: str, macros: Iterable[Macro], sizes: Mapping[str, int], genes: Set[str], required: Iterable[str] = ()
+) -> str:
     """Return device code that takes its numbers from outside.
 
     Args:
@@ -32,6 +34,7 @@ def device_source(text: str, macros: Iterable[Macro], sizes: Mapping[str, int], 
         macros: those with a number.
         sizes: macros that the problem decides.
         genes: macros that the configuration decides.
+        required: genes that the text may only name: those without an `#error` get one.
     """
     for macro in macros:
         if (macro.name not in genes and macro.name not in sizes) or macro.kind == "required":
@@ -40,6 +43,9 @@ def device_source(text: str, macros: Iterable[Macro], sizes: Mapping[str, int], 
         demand = f'#error "{macro.name} must be defined"'
         text = define.sub(demand if macro.kind == "default" else f"#ifndef {macro.name}\n{demand}\n#endif", text)
     text = _without_remains(text)
+    for name in required:
+        if f'#error "{name} must be defined"' not in text:
+            text = _behind_opening(text, f'#ifndef {name}\n#error "{name} must be defined"\n#endif\n')
     for header, words in _HEADER_OF.items():
         if re.search(words, text) and f"{header}>" not in text and f'{header}"' not in text:
             text = _behind_opening(text, f"#include <{header}>\n")
@@ -80,5 +86,5 @@ def _with_each_include_once(text: str) -> str:
 def _behind_opening(text: str, line: str) -> str:
     """Put a line behind the comment that opens a file."""
     opening = re.match(r"\s*(?:/\*.*?\*/\s*|//[^\n]*\n\s*)*", text, re.DOTALL)
-    at = opening.end() if opening else 0
+    at = text.rfind("\n", 0, opening.end() if opening else 0) + 1
     return text[:at] + line + text[at:]

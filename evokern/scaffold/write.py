@@ -11,6 +11,9 @@ from evokern.cuda_source import read
 from evokern.errors import UsageError
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.tuner.draft import draft_of
+from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
+from evokern.scaffold.tuner.script import run_script
 
 
 @dataclass(frozen=True)
@@ -26,23 +29,47 @@ class Scaffold:
 
 
 def scaffold(
-    path: Path, root: Path, name: str | None = None, entry: str | None = None, include: Sequence[Path] = ()
+    path: Path,
+    root: Path,
+    name: str | None = None,
+    entry: str | None = None,
+    include: Sequence[Path] = (),
+    *,
+    trust: bool = False,
 ) -> Scaffold:
-    """Write a kernel folder and a study for one kernel of a CUDA file.
+    """Write a kernel folder and a study for one kernel of a CUDA file, a tuning script or a T1 file.
 
     Args:
-        path: the `.cu` file.
+        path: the file; what it is shows in its content, not in its name.
         root: folder that gets `kernels/NAME/` and `studies/NAME.toml`.
         name: the kernel's name; None for the file's stem.
         entry: which `__global__` function, where the file has several.
         include: folders searched for the file's own headers, after the file's folder.
+        trust: whether a tuning script may run, up to its call of `tune_kernel`.
 
     Raises:
         SourceError: the file or its kernel cannot be read.
         UsageError: the folder or the study exists already, or the name is none.
     """
     name = kernel_name(path, root, name)
+    text = _text_of(path)
+    if is_t1(text):
+        return write(draft_of(from_t1(text, path)), name, path.name, root)
+    if is_script(text):
+        if not trust:
+            raise UsageError(
+                f"{path} is a Python program that would run up to its call of tune_kernel; look at it, then say --trust"
+            )
+        return write(draft_of(run_script(path)), name, path.name, root)
     return write(draft(read(path, include), entry), name, path.name, root)
+
+
+def _text_of(path: Path) -> str:
+    """Return a file's text to tell its kind by; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def kernel_name(path: Path, root: Path, name: str | None) -> str:
