@@ -45,8 +45,9 @@ def with_multiples(prober: Prober, plan: Plan, found: Evidence, tensors: Sequenc
 
 
 def _clean_level(prober: Prober, plan: Plan, found: Evidence, tensors: Sequence[DraftTensor]) -> int:
-    """Return what every field must be a multiple of so that the sanitizer finds nothing: where tails, too, explain
-    every buffer, a block with a tail may still read what it never wrote.
+    """Return what every field must be a multiple of so that the sanitizer finds nothing.
+
+    Where tails explain every buffer, a block with a tail may still read shared memory that it never wrote.
     """
     for level in (each for each in LEVELS if each >= found.level):
         problems = problems_at(plan.fields, level, len(plan.grid) < 2)[:1]
