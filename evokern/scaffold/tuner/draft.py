@@ -26,6 +26,10 @@ from evokern.scaffold.tuner.request import TunerRequest
 
 MOST_TRIED = 20_000
 """Configurations looked at for one that meets every restriction."""
+_OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
+"""Standards that CUDA's headers no longer take."""
+LEAST_SIZE = 64
+"""A smaller number among the compiler's options is a width of a filter or the like: it stays an option."""
 _AXIS = {0: r"width|_x$|^nx$|^x|col", 1: r"height|_y$|^ny$|^y|row", 2: r"depth|_z$|^nz$|^z"}
 """What the macro for an axis of the problem is called, where two macros have the same number."""
 
@@ -64,9 +68,12 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
     text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
     names = list(request.parameters)
     sizes = _size_macros(request, source, text)
+    given = _given_sizes(request, text)
     macros = [m for m in source.macros if m.name in names or m.name in sizes.values()]
     text = device_source(text, macros, dict.fromkeys(sizes.values(), 0), set(names), required=_used(names, text))
     fields, arguments, literals = _arguments(request, function, sizes)
+    fields += [DraftField(name) for name in given if name not in literals]
+    literals |= given
     on_axis = {axis: f"p.{name}" for axis, name in sizes.items()}
     for axis, size in enumerate(request.problem_size):
         if axis not in on_axis and isinstance(size, int):
@@ -76,13 +83,15 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
                 fields.append(DraftField(name, why="no macro or argument has the tuner's problem size"))
                 literals[name] = size
             on_axis[axis] = f"p.{name}"
-    grid = tuple(_grid(request, on_axis))
+    grid = tuple(_in_fields(extent, given, axis) for axis, extent in enumerate(_grid(request, on_axis)))
+    while len(grid) > 1 and grid[-1] in ("1", "ceil_div(1, 1)"):
+        grid = grid[:-1]
     block = tuple(_extent(request, axis) for axis in range(3))
     while len(block) > 1 and block[-1] == "1":
         block = block[:-1]
     default = _default_configuration(request, source)
     genes = tuple(_gene(name, values, default[name]) for name, values in request.parameters.items())
-    macros_of = {name: f"p.{name}" for name in sizes.values()}
+    macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
     macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
     plan = Plan(
         entry=function.name if function.extern_c else function.qualified,
@@ -93,11 +102,39 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         block=block,
         shared=over_genes(request.shared, names) or "0",
         macros=macros_of,
-        constraints=tuple(_constraints(request)),
-        options=tuple(o for o in request.options if not re.match(r"-{1,2}std=c\+\+(?:98|03|11|14)$", o)),
+        constraints=tuple((n, _in_fields(text, given, 0), why) for n, text, why in _constraints(request)),
+        options=tuple(o for o in request.options if not re.match(_OLD_STANDARD, o) and _defined(o)[0] not in given),
         constants=constants_of(text, {}),
     )
     return KernelReading(function, plan, text, "the tuner", {**literals})
+
+
+def _defined(option: str) -> tuple[str, str]:
+    """Return the macro that a compiler option defines, and its value; nothing for other options."""
+    match = re.fullmatch(r"-D(\w+)=(.*)", option)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
+    """Macros that the compiler's options define as a number and the code uses: sizes of the problem."""
+    defined = dict(map(_defined, request.options))
+    return {
+        name: int(value)
+        for name, value in defined.items()
+        if value.isdigit()
+        and int(value) >= LEAST_SIZE
+        and name not in request.parameters
+        and re.search(rf"\b{re.escape(name)}\b", text)
+    }
+
+
+def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
+    """Write the numbers of fields in an expression as the fields; of two with one number the axis' own."""
+    for number in set(given.values()):
+        fitting = [name for name, value in given.items() if value == number]
+        named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
+        text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"p.{(named or fitting)[0]}", text)
+    return text
 
 
 def _used(names: list[str], text: str) -> list[str]:
