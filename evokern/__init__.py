@@ -21,7 +21,7 @@ from evokern.declaration.kernel import (
     i64,
 )
 from evokern.declaration.space import Config, Gene, Mutation, Parameter
-from evokern.errors import EvokernError
+from evokern.errors import EvokernError, UsageError
 from evokern.results import StudyResults, load_study
 from evokern.search import Progress, SearchResult
 from evokern.version import __version__
@@ -46,6 +46,7 @@ __all__ = [
     "StudyResults",
     "Tensor",
     "Tolerance",
+    "UsageError",
     "VectorAccess",
     "Workload",
     "__version__",

@@ -8,15 +8,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evokern.search import OnProgress, Progress, SearchResult, SessionRequest, resume_study, search_study
+from evokern.search import (
+    OnProgress,
+    Progress,
+    SearchResult,
+    SessionRequest,
+    WorkerFactories,
+    resume_study,
+    search_study,
+)
 
 if TYPE_CHECKING:
     from evokern.declaration.kernel import Kernel
     from evokern.device import Device
     from evokern.study.settings import Study
 
-DIAGNOSER = "evokern.analysis.sanitize.diagnose:DiagnosisWorker"
-"""Who says why candidates crash or hang: a worker's factory, imported by its own process alone."""
+FACTORIES = WorkerFactories(
+    diagnoser="evokern.analysis.sanitize.diagnose:DiagnosisWorker",
+    verifier="evokern.analysis.verify.champion:ChampionWorker",
+)
+"""Who says why candidates crash or hang, and who verifies champions: imported by processes of their own alone."""
 
 
 def search(
@@ -37,6 +48,7 @@ def search(
     fresh: bool = False,
     go_on: bool = False,
     trust: bool = False,
+    verify: bool = True,
     on_progress: OnProgress | None = None,
 ) -> SearchResult:
     """Search a study, or resume it where it stands in the database.
@@ -51,7 +63,7 @@ def search(
         budget: total time over all sessions, for example `2h`; seconds as a number.
         extend: time to add to the budget that the study has.
         trials: total number of evaluated trials.
-        sampler: evo, tpe, nsga2, gp, random or grid.
+        sampler: who proposes, a name of `evokern.study.settings.SAMPLERS`.
         seed: seed of the proposals.
         window: trials in flight; proposal n sees the results up to n - window.
         control: `random` gives every second trial of a new study to random search, beside the sampler, which sees
@@ -62,6 +74,7 @@ def search(
         fresh: rename an earlier study of this name and begin anew.
         go_on: continue although the study's file or the kernel's code changed.
         trust: remember that the kernel folder's code may run.
+        verify: verify the champion at the end, within the budget.
         on_progress: called with a `Progress` at every event, from the searching thread. In a notebook a panel below the
             cell shows the progress as well.
 
@@ -86,8 +99,9 @@ def search(
         fresh=fresh,
         go_on=go_on,
         trust=trust,
+        verify=verify,
     )
-    return search_study(study, request, db=db, on_progress=_watchers(on_progress), diagnoser=DIAGNOSER)
+    return search_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
 
 
 def _watchers(on_progress: OnProgress | None) -> OnProgress:
@@ -114,6 +128,7 @@ def resume(
     cost_per_hour: float | None = None,
     go_on: bool = False,
     trust: bool = False,
+    verify: bool = True,
     on_progress: OnProgress | None = None,
 ) -> SearchResult:
     """Resume a study from what the database keeps of it; its TOML file is not read.
@@ -128,6 +143,7 @@ def resume(
         cost_per_hour: as `search`.
         go_on: as `search`.
         trust: as `search`.
+        verify: as `search`.
         on_progress: as `search`.
 
     Raises:
@@ -141,5 +157,6 @@ def resume(
         cost_per_hour=cost_per_hour,
         go_on=go_on,
         trust=trust,
+        verify=verify,
     )
-    return resume_study(study, request, db=db, on_progress=_watchers(on_progress), diagnoser=DIAGNOSER)
+    return resume_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.declaration.space import Gene, Value
+
+
+def command(*words: object) -> str:
+    """Return a command line of evokern's that a shell takes as it stands: `evokern show 'my study' --db runs.db`."""
+    return shlex.join(["evokern", *map(str, words)])
 
 
 def microseconds(value: float | None) -> str:
@@ -15,6 +22,15 @@ def microseconds(value: float | None) -> str:
     if 0 < value < 0.095:
         return f"{value:.2g}"
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def told_apart(got: float, expected: float) -> tuple[str, str]:
+    """Return two numbers with as many digits as show that they differ, and by how much: at least six."""
+    difference = abs(got - expected)
+    digits = 6
+    if 0 < difference < math.inf and expected:
+        digits = min(max(6, math.ceil(math.log10(abs(expected) / difference)) + 2), 17)
+    return f"{got:.{digits}g}", f"{expected:.{digits}g}"
 
 
 def duration(seconds: float) -> str:
@@ -41,6 +57,18 @@ def limit(found: Mapping[str, Any], unit: str) -> str:
     shown = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1g}"
     reached = f"{shown} % of the limit, {microseconds(found['time_us'])} {unit}"
     return f"{reached}, bound by {found['setter']}"
+
+
+def proved(found: Mapping[str, Any]) -> str:
+    """Return whether a champion is verified, in a line.
+
+    Args:
+        found: an object with `verified`, `verified_reason` and `verified_share`, as `show --json` prints them.
+    """
+    word = {True: "verified", False: "refuted", None: "not verified"}[found["verified"]]
+    share = found["verified_share"]
+    ran = "" if share is None or share >= 1 else f"{100 * share:.2g} % of its blocks ran at the study's own problem; "
+    return f"{word}: {ran}{found['verified_reason']}"
 
 
 def several(number: int, what: str) -> str:

@@ -21,6 +21,7 @@ from evokern.search.identity import problems_of, study_of
 from evokern.store import Reader, StudyRecord
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Trial
+from evokern.wording import command
 
 SILENT_S = 600.0
 """Seconds without an answer after which a device is given up."""
@@ -51,7 +52,7 @@ class TrialUnderTest:
         if strict:
             kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal"))
             study = replace(study, gate=replace(self.study.gate, input_sets=tuple(kinds), runs=max(3, study.gate.runs)))
-        return Task(self.kernel, self.problems, study)
+        return Task(self.kernel, self.problems, study, secret=self.record.secret)
 
 
 @contextmanager
@@ -99,7 +100,7 @@ def device_for(record: StudyRecord, name: str | None) -> Device:
     """
     if name is None and record.device.startswith("sim:"):
         return open_device(record.device)
-    remedy = f"`evokern show {record.name}` and `evokern report {record.name}` need no device"
+    remedy = f"`{command('show', record.name)}` and `{command('report', record.name)}` need no device"
     try:
         device = open_device(name or "cuda:0")
     except DeviceError as error:

@@ -12,6 +12,7 @@ from evokern.errors import KernelError, StudyError
 from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord
 from evokern.study.discovery import find_kernel, load_kernel
+from evokern.wording import command
 
 
 def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> TrialRecord:
@@ -25,8 +26,9 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     best = reader.best(record)
     if best is None:
         raise StudyError(
-            f"study {record.name} has no measured trial yet (`evokern show {record.name} --db {reader.path}` tells "
-            "what became of the others); name a trial with --trial"
+            f"study {record.name} has no measured trial yet "
+            f"(`{command('show', record.name, '--db', reader.path)}` tells what became of the "
+            "others); name a trial with --trial"
         )
     return reader.trial(record, best.number)
 

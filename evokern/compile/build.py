@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from evokern.compile.cache import CompileCache, program_key
 from evokern.compile.elf import parameter_sizes
 from evokern.compile.fingerprint import fingerprint
-from evokern.compile.nvrtc import all_options, compile_program, compile_ptx, compiler_version
+from evokern.compile.isolated import compile_program, compile_ptx
+from evokern.compile.nvrtc import all_options, compiler_version
 from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of

@@ -18,6 +18,9 @@ from pathlib import Path
 SHIMS = Path(__file__).parent / "shims"
 """The folder of header stand-ins; goes last on the include path, so that a real CUDA header wins."""
 
+FIRST = SHIMS / "evokern_first"
+"""The folder of stand-ins for headers of the toolkit that NVRTC cannot read; goes first on the include path."""
+
 PRELUDE = SHIMS / "evokern_prelude.h"
 """What nvcc includes ahead of every file and NVRTC does not: INFINITY, uint32_t, std::min."""
 
@@ -102,7 +105,7 @@ def nvrtc_options(major: int | None = None) -> tuple[str, ...]:
     ``-default-device`` makes unmarked helpers device code, which NVRTC refuses otherwise; the pre-included file brings
     the names that nvcc always has. Neither moves a line.
     """
-    directories = (f"--include-path={directory}" for directory in include_directories(major))
+    directories = (f"--include-path={directory}" for directory in (FIRST, *include_directories(major)))
     return (*directories, f"--pre-include={PRELUDE}", "-default-device")
 
 

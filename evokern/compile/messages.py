@@ -13,6 +13,8 @@ _ERROR = re.compile(
 _PTXAS = re.compile(r"^(?:ptxas|nvrtc)[^:\n]*(?:error|fatal)\s*:?\s*(?P<text>.*)$", re.M)
 _SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
 _ABSENT = re.compile(r"Error in parsing name expression.*?\" ?([^\"]+)\"")
+_NAME_MAP = "__nv_name_map"
+"""The file that NVRTC makes up to look entry points up: its errors follow from those of the source."""
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -49,13 +51,17 @@ def failure(log: str, fallback: str, seconds: float) -> CompileFailure:
         text = f"static shared memory: {needed} bytes, at most {available}; more must be dynamic"
         need = Need(needed, available, "bytes")
         return CompileFailure(log, text, constraint="static_shared_memory", need=need, seconds=seconds)
-    absent = _ABSENT.search(log)
-    if absent:
-        return CompileFailure(log, f"there is no entry point {absent[1]!r} in the source", seconds=seconds)
-    error = _ERROR.search(log)
+    errors = list(_ERROR.finditer(log))
+    error = next((found for found in errors if found["file"].strip() != _NAME_MAP), None)
     if error:
         file, line, text = error["file"].strip(), int(error["line"]), error["text"].strip()
         return CompileFailure(log, f"{file}:{line}: {text}", file, line, seconds=seconds)
+    absent = _ABSENT.search(log)
+    if absent:
+        why = next((found["text"].strip() for found in errors if not _ABSENT.match(found["text"].strip())), "")
+        name = re.sub(r" ?([<>:]) ?", r"\1", absent[1])  # the compiler sets blanks between the words
+        text = f"there is no entry point {name!r} in the source"
+        return CompileFailure(log, f"{text}: {why}" if why else text, seconds=seconds)
     assembler = _PTXAS.search(log)
     text = assembler["text"] if assembler else next((x.strip() for x in log.splitlines() if x.strip()), fallback)
     return CompileFailure(log or fallback, text, seconds=seconds)

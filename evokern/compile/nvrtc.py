@@ -1,4 +1,7 @@
-"""One call of the compiler: NVRTC through CuPy, which needs neither a GPU nor a toolkit."""
+"""One call of the compiler: NVRTC through CuPy, which needs neither a GPU nor a toolkit.
+
+It crashes on some sources and takes its process along; `evokern.compile.isolated` is for whoever must survive that.
+"""
 
 from __future__ import annotations
 
@@ -131,8 +134,13 @@ def compile_ptx(
 
     ``suffix`` is `a` for instructions that only this architecture has.
     """
-    architecture = f"compute_{compute_capability[0]}{compute_capability[1]}{suffix}"
+    architecture = virtual_architecture(compute_capability, suffix)
     return compile_program(source, name, headers, options, entries, architecture, line_info)
+
+
+def virtual_architecture(compute_capability: tuple[int, int], suffix: str = "") -> str:
+    """Return the compiler's name of what PTX is made for, for example `compute_90a`."""
+    return f"compute_{compute_capability[0]}{compute_capability[1]}{suffix}"
 
 
 def include_paths() -> tuple[str, ...]:

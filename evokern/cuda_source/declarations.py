@@ -259,7 +259,7 @@ class _Reader:
                     :1
                 ] or names
             if shape.body:
-                names += [i for i in range(shape.body[1], shape.last) if self.tokens[i].kind == "word"]
+                names = [i for i in self._class_names(shape) if self.text(i) != "typedef"]
         elif shape.class_word and shape.body:
             kind = "enum" if shape.class_word == "enum" else "class"
             names = self._class_names(shape)

@@ -14,8 +14,8 @@ from functools import cached_property
 
 _TOKEN = re.compile(
     r"""
-    (?P<space>[^\S\n]+|\n|\\\n)
-  | (?P<directive>^[^\S\n]*\#(?:\\\n|/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)
+    (?P<directive>^(?:[^\S\n]|/\*(?:[^*\n]|\*(?!/))*\*/)*\#(?:\\\n|/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)
+  | (?P<space>[^\S\n]+|\n|\\\n)
   | (?P<comment>//(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z))
   | (?P<raw>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\([\s\S]*?\)(?P=fence)")
   | (?P<string>(?:u8|[uUL])?"(?:\\[\s\S]|[^"\\\n])*"?)
@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-_DIRECTIVE_NAME = re.compile(r"\s*#\s*(\w*)")
+_DIRECTIVE_NAME = re.compile(r"(?:\s|/\*.*?\*/)*#(?:\s|/\*.*?\*/)*(\w*)")
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//(?:\\\n|[^\n])*|/\*[\s\S]*?(?:\*/|\Z)')
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
 

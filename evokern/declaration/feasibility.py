@@ -236,10 +236,10 @@ def _chip_needs(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
 def _geometry(launch: Launch, chip: Profile) -> Iterator[tuple[str, Need, str]]:
     for axis, extent, limit in zip("xyz", launch.grid, chip.grid_limit, strict=True):
         yield "grid_extent", Need(extent, limit, "blocks"), f"a grid has at most {limit} blocks along {axis}"
-        yield "grid_extent", Need(1, extent, "blocks"), f"the grid is empty along {axis}"
+        yield "grid_extent", Need(1, max(extent, 0), "blocks"), f"the grid is empty: {extent} along {axis}"
     for axis, extent, limit in zip("xyz", launch.block, chip.block_limit, strict=True):
         yield "block_extent", Need(extent, limit, "threads"), f"a block has at most {limit} threads along {axis}"
-        yield "block_extent", Need(1, extent, "threads"), f"the block is empty along {axis}"
+        yield "block_extent", Need(1, max(extent, 0), "threads"), f"the block is empty: {extent} along {axis}"
     limit = chip.threads_per_block
     yield "threads_per_block", Need(launch.threads, limit, "threads"), f"a block has at most {limit} threads"
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import struct
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from evokern.declaration.kernel_files import KernelFile, kernel_files
 from evokern.declaration.problem import Problem as Problem  # declared here for everybody who declares or reads kernels
@@ -129,13 +130,31 @@ def bfloat16_bits(value: float) -> int:
 
 
 def i32(value: int) -> Scalar:
-    """Return an `int` argument."""
-    return Scalar("i32", whole(value))
+    """Return an `int` argument.
+
+    Raises:
+        KernelError: it is no whole number, or does not fit.
+    """
+    return Scalar("i32", _fitting(value, "i32", 31))
 
 
 def i64(value: int) -> Scalar:
-    """Return a `long long` argument."""
-    return Scalar("i64", whole(value))
+    """Return a `long long` argument.
+
+    Raises:
+        KernelError: it is no whole number, or does not fit.
+    """
+    return Scalar("i64", _fitting(value, "i64", 63))
+
+
+def _fitting(value: int | float, dtype: str, bits: int) -> int:
+    if isinstance(value, float) and not value.is_integer():
+        raise KernelError(f"{dtype}({value}) is no whole number; a // b is a / b rounded down, f32(x) passes a float")
+    number = whole(value)
+    # A traced number (`evokern.export.trace`) would take the comparison for a condition on the shape.
+    if type(number) is int and not -(1 << bits) <= number < 1 << bits:
+        raise KernelError(f"{dtype}({number}) does not fit{', i64 would take it' if bits == 31 else ''}")
+    return number
 
 
 def f32(value: float) -> Scalar:
@@ -180,6 +199,9 @@ class Launch:
         object.__setattr__(self, "grid", _triple(self.grid))
         object.__setattr__(self, "block", _triple(self.block))
         object.__setattr__(self, "args", tuple(self.args))
+        for position, argument in enumerate(self.args):
+            if not isinstance(argument, (str, Scalar)):
+                raise KernelError(f"argument {position + 1} of {self.entry} is {_remedied(argument)}")
 
     @property
     def threads(self) -> int:
@@ -190,6 +212,18 @@ class Launch:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def _remedied(argument: object) -> str:
+    """Say what stands where a tensor's name or a `Scalar` belongs, and what to write there."""
+    if callable(argument):
+        name = getattr(argument, "__name__", "f")
+        return f"the function {name} itself; call it with its value: {name}(p.N)"
+    if isinstance(argument, int):
+        return f"the plain number {argument}; say its type: i32({argument})"
+    if isinstance(argument, float):
+        return f"the plain number {argument}; say its type: f32({argument})"
+    return f"{argument!r}; an argument is a tensor's name, or a number with its type such as i32(p.N)"
 
 
 def _triple(extent: int | Sequence[int]) -> tuple[int, int, int]:
@@ -294,8 +328,17 @@ class Tolerance:
     rtol: float
     """Relative part."""
 
+    def __post_init__(self) -> None:
+        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and math.isfinite(value) and value >= 0):
+                raise KernelError(f"{name} = {value!r} is no tolerance; give a finite number of at least 0")
+
 
 Inputs = Mapping[str, "torch.Tensor"]
+
+Arithmetic = Literal["f8", "f16", "tf32", "f32", "f64"]
+"""Number format of a workload's operations."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +370,7 @@ class Workload:
     tolerance: Mapping[str, Tolerance]
     """Tolerance of each output."""
     flops: Callable[[Problem], float]
-    """Floating-point operations of one call."""
+    """Floating-point operations of one call, an FMA as two."""
     bytes: Callable[[Problem], float]
     """Fewest bytes of one call through device memory."""
     baselines: tuple[Baseline, ...] = ()
@@ -335,6 +378,14 @@ class Workload:
     small_problems: tuple[str, ...] = ()
     """Problems on which a simulated device runs the gate: small, tails included. Where each part names its field
     (`B=1,S=72`), the other fields are as in the study's problem. A candidate runs the first two that it can."""
+    arithmetic: Arithmetic | None = None
+    """Number format of those operations, which decides how fast they can be: `f16` (bf16 too) and `f8` (8-bit integers
+    too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the
+    tensors: the narrowest type of inputs and outputs."""
+
+    def __post_init__(self) -> None:
+        if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
+            raise KernelError(f"arithmetic = {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations, islice
 from typing import Literal
 
 from evokern.errors import EvokernError, SpaceError, nearest
@@ -211,6 +213,13 @@ def _gene(
 
 
 Predicate = Callable[[Config], bool]
+_WALKED = 100_000
+"""Configurations that are walked for a feasible one where draws found none: some seconds."""
+
+
+def _steps(gene: Gene, value: Value) -> int:
+    """Return how far a value stands from the default in the gene's list."""
+    return abs(gene.values.index(value) - gene.values.index(gene.default))
 
 
 @dataclass(frozen=True)
@@ -350,6 +359,40 @@ class Space:
             if self.feasible(config):
                 return config
         return None
+
+    def first_feasible(self) -> Config | None:
+        """Return where a search begins: the default candidate, or where it is infeasible one near it that is not.
+
+        One gene is changed, then two, values next to the default first; then the space is drawn from and walked. The
+        answer depends on the space alone.
+
+        Returns:
+            A feasible configuration, or None when none was found.
+        """
+        known: list[Config | None] = self.__dict__.setdefault("_first_feasible", [])
+        if not known:
+            known.append(next((config for config in self._near_default() if self.feasible(config)), None))
+            if known[0] is None:
+                known[0] = self.sample(random.Random(0)) or next(
+                    (config for config in islice(self.grid(), _WALKED) if self.feasible(config)), None
+                )
+        return known[0]
+
+    def _near_default(self) -> Iterator[Config]:
+        """Yield the default candidate, then what differs from it in one gene, then in two."""
+        base = self.default()
+        yield base
+        moves = [
+            {gene.name: value}
+            for gene in self.genes
+            for value in sorted(gene.values, key=partial(_steps, gene))
+            if value != gene.default
+        ]
+        for change in moves:
+            yield self.canonical({**base, **change})
+        for one, two in combinations(moves, 2):
+            if one.keys() != two.keys():
+                yield self.canonical({**base, **one, **two})
 
     def neighbours(self, config: Config) -> Iterator[Config]:
         """Yield the feasible configurations that differ from `config` in one active gene (inactive ones follow)."""

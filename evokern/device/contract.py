@@ -31,6 +31,8 @@ class Task:
     """Gate, timing and simulation settings."""
     known: Mapping[str, tuple[int, Evaluation]] = field(default_factory=dict)
     """Fingerprint → (trial number, evaluation) of what this study has evaluated before."""
+    secret: int = 0
+    """Of the study: draws what candidates must not know beforehand, the same in every session."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ class Device(Protocol):
     @property
     def window(self) -> int:
         """Default number of trials in flight for a new study."""
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether its candidates are programs, which can be run again to verify them."""
 
     @property
     def diagnoses(self) -> bool:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
-from evokern.declaration.kernel import Kernel, Tolerance
 from evokern.errors import StudyError
-from evokern.export.standalone import Provenance, standalone
-from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, interval_us
+from evokern.export.banner import Provenance
+from evokern.export.standalone import standalone
+from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
 from evokern.study.trial import Outcome
 from evokern.version import __version__
+from evokern.wording import command, proved
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,8 @@ class Exported:
     """Its time, µs a call."""
     predicted: bool
     """Whether that is a prediction."""
+    proof: Verification
+    """What is proved of it."""
 
 
 def export_trial(
@@ -39,6 +40,7 @@ def export_trial(
     problem: int = 0,
     file_name: str = "best.cu",
     trust: bool = False,
+    force: bool = False,
 ) -> Exported:
     """Write a trial of a study as a program of its own.
 
@@ -48,21 +50,35 @@ def export_trial(
         trial: number of the trial; None takes the champion.
         problem: which of the study's problems the program is compiled for, counted from 0.
         file_name: name of the file, for the build line.
+        force: write a trial that its verification refuted.
         trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
 
     Raises:
         StudyError: there is no such study, trial or problem, or the trial was not measured.
         KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
     """
+    from evokern.gate.bench import tolerances  # only now: it needs torch, and whoever reads results does without
+
     record = reader.study(study)
     if record.device.startswith("replay:"):
         raise StudyError(f"study {record.name} was played from a recording, which has no source to export")
     found = chosen_trial(reader, record, trial)
     evaluation = found.trial.evaluation
-    if evaluation.time_us is None or evaluation.outcome not in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW):
+    if evaluation.outcome is Outcome.SLOW and not evaluation.passed_gate:
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} was predicted slow and never checked; verify it "
+            f"(`{command('verify', record.name, '--trial', found.trial.number, '--db', reader.path)}`), or name a "
+            "measured one"
+        )
+    if evaluation.time_us is None or not evaluation.passed_gate:
         raise StudyError(
             f"trial {found.trial.number} of {record.name} ended {evaluation.outcome.value} ({evaluation.reason}); "
             "only a candidate that passed the gate can be exported"
+        )
+    proof = reader.verification(record, found.trial)
+    if proof.verified is False and not force:
+        raise StudyError(
+            f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); --force writes it all the same"
         )
     if not 0 <= problem < len(record.problems):
         known = ", ".join(f"{index} is {one}" for index, one in enumerate(record.problems))
@@ -70,30 +86,19 @@ def export_trial(
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         sessions = reader.sessions(record)
-        timing = record.settings.get("timing", {})
+        timing, gate = record.settings.get("timing", {}), record.settings.get("gate", {})
         text = standalone(
             kernel,
             found.trial.config,
             kernel.problem(record.problems[problem]),
             chip_of(record.device, sessions),
             Provenance(_facts(reader, record, found, sessions), record.predicted),
-            tolerance=_tolerance(kernel, record.settings.get("gate", {})),
+            tolerance=tolerances(kernel, gate.get("atol"), gate.get("rtol")),
             sets=int(timing.get("rotate_sets", 4)),
             sample_us=float(timing.get("sample_us", 500)),
             file_name=file_name,
         )
-    return Exported(text, found.trial.number, evaluation.time_us, record.predicted)
-
-
-def _tolerance(kernel: Kernel, gate: Mapping[str, Any]) -> dict[str, Tolerance]:
-    """Return the kernel's tolerances with those of the study's gate put over them."""
-    return {
-        name: Tolerance(
-            own.atol if gate.get("atol") is None else gate["atol"],
-            own.rtol if gate.get("rtol") is None else gate["rtol"],
-        )
-        for name, own in kernel.workload.tolerance.items()
-    }
+    return Exported(text, found.trial.number, evaluation.time_us, record.predicted, proof)
 
 
 def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: list[SessionRecord]) -> dict[str, str]:
@@ -113,5 +118,6 @@ def _facts(reader: Reader, record: StudyRecord, found: TrialRecord, sessions: li
     if "driver_cuda" in environment:
         facts["driver"] = f"{environment.get('driver') or 'of unknown version'}, for CUDA {environment['driver_cuda']}"
     facts |= {"compiler": str(environment["compiler"])} if "compiler" in environment else {}
+    facts |= {"proof": proved(reader.verification(record, found.trial).as_dict())}
     facts |= {"time": time, "baseline": against, "kernel": f"{record.kernel}, code {found.kernel_digest[:12]}"}
     return facts | {"evokern": record.evokern_version or __version__}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
 
-from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.isolated import compile_ptx
 from evokern.compile.records import Program
 from evokern.cuda_source.specialize.specialize import specialize
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tolerance
 from evokern.declaration.render import render
 from evokern.declaration.space import Config
 from evokern.errors import DeviceError, KernelError
+from evokern.export.banner import Provenance, banner, declared, ordered, parameters
 from evokern.export.launcher import elements, launch_body, shape_checks
+from evokern.export.reference_runs import reference_runs
+from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.trace import Traces, trace
 from evokern.hardware.profiles import Profile
 
@@ -32,16 +34,6 @@ _CONVERSIONS = {
     "e4m3": ("__nv_fp8_e4m3(static_cast<float>(value))", "static_cast<float>(value)"),
     "e5m2": ("__nv_fp8_e5m2(static_cast<float>(value))", "static_cast<float>(value)"),
 }
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a candidate comes from: the words of the file's first comment."""
-
-    facts: Mapping[str, str] = field(default_factory=dict)
-    """Label → text: study, trial, device, driver, compiler, time with interval, baseline."""
-    predicted: bool = False
-    """Whether the time is a prediction."""
 
 
 def standalone(
@@ -77,16 +69,26 @@ def standalone(
     program = render(kernel, config, problem)
     template = Template(resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8"))
     limits = {**kernel.workload.tolerance, **(tolerance or {})}
+    sampled = sampled_fields(kernel, config, problem, traces)
     text = template.substitute(
-        banner=_banner(kernel, config, problem, chip.architecture + program.architecture_suffix, provenance, file_name),
+        banner=banner(
+            kernel,
+            config,
+            problem,
+            chip.architecture + program.architecture_suffix,
+            provenance,
+            file_name,
+            declared(traces),
+            sampled,
+        ),
         type_headers=_type_headers(traces.tensors),
         reference=_reference(kernel),
         kernel=device_code(kernel, config, problem, chip),
         members=", ".join(name.lower() for name in traces.fields),
         shape_checks=shape_checks(kernel, problem, traces),
         sizes=_sizes(traces.tensors),
-        launch_parameters=_parameters(traces.tensors),
-        addresses=" | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in _ordered(traces.tensors)),
+        launch_parameters=parameters(traces.tensors),
+        addresses=" | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in ordered(traces.tensors)),
         alignment=_alignment(kernel, config, problem),
         launch_body=launch_body(traces),
         sets=max(1, sets),
@@ -100,7 +102,11 @@ def standalone(
         make_inputs=_make_inputs(traces.tensors, by_role["input"]),
         make_outputs=_make_outputs(traces.tensors, by_role),
         make_workspaces=_make_workspaces(traces.tensors, by_role["workspace"]),
-        check=_check(_reference_fields(kernel, problem, traces), traces, by_role, limits),
+        reference_runs=reference_runs(kernel, problem, traces, by_role, sampled),
+        check=_check(traces, by_role, limits, sampled),
+        whole_usage=" [--whole]" if sampled else "",
+        whole_help=_WHOLE_HELP if sampled else "",
+        whole_option=_WHOLE_OPTION if sampled else "",
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -136,37 +142,6 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         return f"// Choices not made stand here too: {' '.join(str(error).split())}\n\n{text}"
 
 
-def _banner(
-    kernel: Kernel, config: Config, problem: Problem, architecture: str, provenance: Provenance, file_name: str
-) -> str:
-    binary = re.sub(r"\.cu$", "", file_name)
-    options = [o for o in kernel.options if not o.startswith("-D")]
-    build = " ".join(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
-    lines = [f"{kernel.name}: the fastest variant that evokern found, with the check of its own answers.", ""]
-    lines += [
-        f"    {build}",
-        f"    ./{binary} [--check] [SHAPE] [SEED]     prints the time, then PASS (exit 0) or FAIL (exit 1)",
-        "",
-        "--check leaves the timing out: one call against the reference, for example under compute-sanitizer.",
-        "",
-    ]
-    width = max((len(label) for label in provenance.facts), default=0)
-    lines += [f"{label + ':':<{width + 1}} {text}" for label, text in provenance.facts.items()]
-    lines += ["problem: " + ", ".join(f"{name}={value}" for name, value in problem.items()), "configuration:"]
-    lines += [f"    {name} = {value}" for name, value in config.items()]
-    return "\n".join(f"// {line}".rstrip() for line in lines)
-
-
-def build_target(architecture: str) -> str:
-    """Return nvcc's option for an architecture, such as `sm_89`.
-
-    For one with specific instructions, such as `sm_90a`, nvcc 13.0 takes its short form for the plain architecture.
-    """
-    if not architecture.endswith("a"):
-        return f"-arch={architecture}"
-    return f"-gencode=arch={architecture.replace('sm', 'compute')},code={architecture}"
-
-
 def _type_headers(tensors: Mapping[str, Tensor]) -> str:
     names = dict.fromkeys(_HEADERS[t.dtype] for t in tensors.values() if t.dtype in _HEADERS)
     return "\n".join(f"#include <{name}>" for name in names)
@@ -183,12 +158,6 @@ def _reference(kernel: Kernel) -> str:
     return re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE).strip()
 
 
-def _ordered(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Inputs, outputs, workspaces: the order of the launcher's parameters."""
-    rank = {"input": 0, "constant": 0, "inout": 1, "output": 1, "workspace": 2}
-    return sorted(tensors, key=lambda name: rank[tensors[name].role])
-
-
 def _sizes(tensors: Mapping[str, Tensor]) -> str:
     """Size functions of the workspaces, which the caller has to allocate."""
     lines = []
@@ -196,15 +165,8 @@ def _sizes(tensors: Mapping[str, Tensor]) -> str:
         if tensor.role == "workspace":
             size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
             lines += [f"/// Bytes of the workspace `{name}`, which the caller allocates."]
-            lines += [f"inline size_t {name}_bytes([[maybe_unused]] const Shape& shape) {{ return {size}; }}", ""]
+            lines += [f"EVOKERN_API size_t {name}_bytes([[maybe_unused]] const Shape& shape) {{ return {size}; }}", ""]
     return "\n".join(lines)
-
-
-def _parameters(tensors: Mapping[str, Tensor]) -> str:
-    parts = []
-    for name in _ordered(tensors):
-        parts.append(f"{'const ' if tensors[name].kept else ''}void* {name}")
-    return ", ".join(parts)
 
 
 def _alignment(kernel: Kernel, config: Config, problem: Problem) -> int:
@@ -254,26 +216,25 @@ def _make_workspaces(tensors: Mapping[str, Tensor], names: list[str]) -> str:
     return "\n".join(f"  workspaces.push_back(make_poisoned(evokern::{name}_bytes(shape)));" for name in names)
 
 
-def _reference_fields(kernel: Kernel, problem: Problem, traces: Traces) -> list[str]:
-    """The problem's fields as the reference takes them: numbers from the shape, a choice of words as its position."""
-    arguments = []
-    for entry in kernel.fields:
-        if entry.name in traces.fields:
-            arguments.append(f"static_cast<int>(shape.{entry.name.lower()})")
-        elif len(entry.choices) > 1:
-            arguments.append(f"{entry.choices.index(problem[entry.name])}")
-    return arguments
+_WHOLE_HELP = (
+    '  std::fprintf(file, "  --whole  check every element, also where the reference takes over %g s\\n", WHOLE_S);'
+)
+_WHOLE_OPTION = """ else if (std::strcmp(argv[i], "--whole") == 0) {
+      whole = true;
+    }"""
 
 
-def _check(fields: list[str], traces: Traces, by_role: Mapping[str, list[str]], limits: Mapping[str, Tolerance]) -> str:
+def _check(
+    traces: Traces,
+    by_role: Mapping[str, list[str]],
+    limits: Mapping[str, Tolerance],
+    sampled: Sequence[SampledField],
+) -> str:
     """The call of the reference and the comparison of every output."""
-    outputs = by_role["output"]
-    lines = [f"  std::vector<double> wanted_{name}({elements(traces.tensors[name])});" for name in outputs]
-    arguments = [*fields, *(f"inputs[0][{index}].values.data()" for index in range(len(by_role["input"])))]
-    arguments += [f"wanted_{name}.data()" for name in outputs]
-    lines += [f"  ::reference({', '.join(arguments)});", "  double worst = 0;"]
-    for index, name in enumerate(outputs):
+    call = "reference_within(shape, inputs[0], random, whole)" if sampled else "run_reference(shape, inputs[0], {})"
+    lines = [f"  const std::vector<Expected> expected = {call};", "  double worst = 0;"]
+    for index, name in enumerate(by_role["output"]):
         kind, limit = _HOST_TYPES[traces.tensors[name].dtype], limits[name]
-        call = f'worst_ratio<{kind}>("{name}", outputs[0][{index}], wanted_{name}, {limit.atol!r}, {limit.rtol!r})'
-        lines.append(f"  worst = std::max(worst, {call});")
+        where = f'"{name}", outputs[0][{index}], {elements(traces.tensors[name])}, expected[{index}]'
+        lines.append(f"  worst = std::max(worst, worst_ratio<{kind}>({where}, {limit.atol!r}, {limit.rtol!r}));")
     return "\n".join(lines)

@@ -56,6 +56,7 @@ def t4(reader: Reader, record: StudyRecord) -> dict[str, Any]:
         "problems": record.problems,
         "device": record.device,
         "predicted": record.predicted,
+        "sampler": record.sampler,
         "baseline_us": baseline[1] if baseline else None,
         "genes": genes,
     }

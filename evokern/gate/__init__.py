@@ -1,4 +1,4 @@
-"""The correctness gate, one for every device that executes: nothing is timed that has not been proved right."""
+"""The correctness gate, one for every device that executes: nothing counts as measured that did not pass it."""
 
 from evokern.gate.check import Call, Gate, RunFailed, Runner
 from evokern.gate.power import prove_power

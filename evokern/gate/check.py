@@ -67,7 +67,7 @@ class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
 
 
 class Runner(Protocol):
-    """Executes launch sequences: a GPU, a simulator, or a test's stand-in."""
+    """Executes launch sequences: a GPU, the PTX machine, or a test's stand-in."""
 
     def run(self, calls: Sequence[Call]) -> None:
         """Execute every call (in order, or as a batch) and wait until all have finished.

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from evokern.wording import told_apart
+
 MARGINAL = 0.5
 """Error over tolerance from which it is asked whether a candidate passed by luck, where the whole problem was seen or
 too little of it to tell otherwise."""
@@ -106,7 +108,7 @@ def fault(found: TailRisk, output: str, kind: str, of: int) -> dict[str, Any]:
     """Return the evidence against a marginal pass whose tail risk is too high."""
     evidence: dict[str, Any] = {"check": "margin", "output": output, "input_set": kind, "over": found.worst}
     if found.worst > 1:
-        message = f"an error of {output!r} is {found.worst:.2f} of the tolerance on {kind} inputs"
+        message = f"an error of {output!r} is {told_apart(found.worst, 1.0)[0]} of the tolerance on {kind} inputs"
         return evidence | {"check": "tolerance", "message": message}
     message = (
         f"right this time, but errors of {output!r} reach {found.worst:.2f} of the tolerance on {kind} inputs and fall "

@@ -9,6 +9,7 @@ from typing import Any
 
 from evokern.declaration.kernel import Problem
 from evokern.gate.bench import Bench, Findings, Worst
+from evokern.wording import told_apart
 
 SPENT_LIMIT = 0.6
 """Largest root mean square of error over allowed error. Rounding to the nearest value uses at most 1/sqrt(3) of a
@@ -83,8 +84,9 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
         if bench.unwritten(worst):
             message = f"{name} was never written; {worst.bad} elements are wrong"
         else:
+            got, expected = told_apart(worst.got, worst.expected)
             message = (
-                f"{name} is {worst.got:.6g}, expected {worst.expected:.6g} within {worst.allowed:.3g}; "
+                f"{name} is {got}, expected {expected} within {worst.allowed:.3g}; "
                 f"{worst.bad} of {bench.results[worst.output].elements} elements are wrong"
             )
         return {"check": "tolerance", "input_set": bench.kinds[worst.set], "message": message, **element}
@@ -115,6 +117,7 @@ def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
         "allowed": worst.allowed,
         "over": _number(worst.over),
         "bad": worst.bad,
+        "elements": bench.results[worst.output].elements,
         "input_set": bench.kinds[worst.set],
     }
 

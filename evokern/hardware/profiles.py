@@ -59,6 +59,8 @@ class Profile:
     """Limit of static shared memory of a block, bytes."""
     shared_bytes_reserved: int = 1024
     """Shared memory the system takes for each resident block, bytes."""
+    fp64_flops_per_clock: float = 256.0
+    """FP64 operations a clock and SM (an FMA counts two), those of the tensor cores too."""
     threads_per_block: int = 1024
     """Threads of a block."""
     registers_per_thread: int = 255
@@ -119,6 +121,7 @@ _SM_80: dict[str, Any] = {
     "threads_per_sm": 2048,
     "blocks_per_sm": 32,
     "fp32_flops_per_clock": 128.0,
+    "fp64_flops_per_clock": 128.0,
     "sfu_per_clock": 16.0,
     "int32_per_clock": 64.0,
 }
@@ -129,16 +132,18 @@ _SM_89: dict[str, Any] = _SM_80 | {
     "threads_per_sm": 1536,
     "blocks_per_sm": 24,
     "fp32_flops_per_clock": 256.0,
+    "fp64_flops_per_clock": 4.0,
 }
 _SM_90: dict[str, Any] = _SM_80 | {
     "compute_capability": (9, 0),
     "shared_bytes_per_block": 232_448,
     "shared_bytes_per_sm": 233_472,
     "fp32_flops_per_clock": 256.0,
+    "fp64_flops_per_clock": 256.0,
 }
 _LIMIT_SOURCES = dict.fromkeys(
     ("shared_bytes_per_block", "shared_bytes_per_sm", "registers_per_sm", "threads_per_sm", "blocks_per_sm"), _GUIDE
-) | dict.fromkeys(("fp32_flops_per_clock", "sfu_per_clock", "int32_per_clock"), _THROUGHPUT)
+) | dict.fromkeys(("fp32_flops_per_clock", "fp64_flops_per_clock", "sfu_per_clock", "int32_per_clock"), _THROUGHPUT)
 
 # Does fp32 accumulation halve an L4's tensor rate? No. The data sheet's 121 TFLOP/s (dense) over 58 SMs at 2,040 MHz is
 # 1,024 operations a clock and SM, the rate that the white paper gives AD102 for fp16 accumulation (330.3 TFLOP/s on the
@@ -184,6 +189,7 @@ CHIPS: Mapping[str, Profile] = {
         sources=_LIMIT_SOURCES | {"sms": _AMPERE, "clock_mhz": _AMPERE, "l2_bytes": _AMPERE,
                                   "dram_bytes_per_s": "NVIDIA A100 80GB data sheet",
                                   "tensor_flops_per_clock": f"{_AMPERE}: 312 TFLOP/s",
+                                  "fp64_flops_per_clock": f"{_AMPERE}: 19.5 TFLOP/s on the tensor cores",
                                   "l2_bytes_per_clock_per_sm": f"{_AMPERE}: 5,120 bytes a clock over 108 SMs"},
     ),
     "h100": Profile(
@@ -191,6 +197,7 @@ CHIPS: Mapping[str, Profile] = {
         dram_bytes_per_s=3350e9, l2_bytes_per_clock_per_sm=42.0, tensor_flops_per_clock=_HOPPER_RATES,
         tensor_peak_flops_per_clock=4096.0, **_SM_90,
         sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock", "l2_bytes": _HOPPER,
+                                  "fp64_flops_per_clock": f"{_HOPPER}: 66.9 TFLOP/s on the tensor cores",
                                   "dram_bytes_per_s": _HOPPER, "tensor_flops_per_clock": _DISSECTED,
                                   "l2_bytes_per_clock_per_sm": _DISSECTED},
     ),
@@ -200,6 +207,7 @@ CHIPS: Mapping[str, Profile] = {
         **_SM_90,
         sources=_LIMIT_SOURCES | {"sms": _HOPPER, "clock_mhz": "driver's maximum SM clock",
                                   "l2_bytes": "driver's attribute l2CacheSize", "dram_bytes_per_s": _H200,
+                                  "fp64_flops_per_clock": f"{_H200}: 67 TFLOP/s on the tensor cores",
                                   "tensor_flops_per_clock": _DISSECTED, "l2_bytes_per_clock_per_sm": _DISSECTED},
     ),
 }  # fmt: skip

@@ -4,8 +4,10 @@ Two bounds: the operations at the fastest pipe's rate, and the bytes at the band
 them. They are computed at two kinds of rate. *Peak* rates come from data sheets (`profiles.Profile`), and no program
 can exceed them; the floor at peak rates is generous on purpose, since a time below it is not a win but proof of a
 fault: the fastest number format the inputs allow, every SM at its highest clock, as much of the working set in L2 as
-fits. *Measured* rates are what a copy and a matrix product reach on the GPU at hand: how near to them a kernel comes
-tells how much is left to gain. A time may pass that limit, and proves nothing by it.
+fits. The *limit* that a user is told is nearer: operations at the rate of the number format that the workload computes
+in, for a kernel in fp32 arithmetic is not held against the tensor cores. *Measured* rates are what a copy and a matrix
+product reach on the GPU at hand: how near to them a kernel comes tells how much is left to gain. A time may pass the
+limit, and proves nothing by it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evokern.declaration.kernel import Kernel, Problem, Tensor
+from evokern.declaration.kernel import Arithmetic, Kernel, Problem, Tensor
 from evokern.hardware.profiles import Profile
 from evokern.measurement.statistics import geometric_mean
 from evokern.study.settings import TimingSettings
@@ -24,6 +26,8 @@ L2_BYTES_PER_CLOCK = 64.0
 """Bytes a clock that one SM can take from L2 at most: the width of its port (`Profile.sources`, "64-byte port")."""
 EIGHT_BIT_GAIN = 2.0
 """Rate of 8-bit tensor instructions over 16-bit ones (white papers of Ampere, Ada and Hopper)."""
+PLAIN: tuple[str, ...] = ("tf32", "f32", "f64")
+"""Number formats whose rate is not measured on a GPU, where only 16-bit matrices are multiplied."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Work:
     """Those of them that L2 cannot have kept from the call before."""
     gain: float = 1.0
     """Rate of the tensor cores on the narrowest inputs over that on 16-bit ones."""
+    arithmetic: Arithmetic = "f16"
+    """Number format of the operations, which decides the limit (not the floor: a candidate may use another one)."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,13 @@ class Floor:
     """`operations`, `dram` or `l2`."""
     parts_us: Mapping[str, float]
     """Each bound alone, µs."""
+    arithmetic_us: float = 0.0
+    """The operations alone at the data sheet's rate of their own number format, µs."""
+
+    @property
+    def limit_parts_us(self) -> Mapping[str, float]:
+        """Each bound of the limit alone, µs: as `parts_us`, the operations in their own number format."""
+        return {**self.parts_us, "operations": max(self.parts_us["operations"], self.arithmetic_us)}
 
     def share(self, time_us: float) -> float:
         """Return how much of the limit a time reaches: 1 is the speed of light."""
@@ -85,7 +98,34 @@ def work(
         moved,
         _from_dram(moved, tensors, timing, chip),
         EIGHT_BIT_GAIN if narrow else 1.0,
+        arithmetic_of(kernel, tensors),
     )
+
+
+def arithmetic_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Arithmetic:
+    """Return the number format of a workload's operations: as declared, else the narrowest of inputs and outputs."""
+    if kernel.workload.arithmetic is not None:
+        return kernel.workload.arithmetic
+    used = {tensor.dtype for tensor in tensors.values() if tensor.role != "workspace"}
+    formats: tuple[tuple[Arithmetic, set[str]], ...] = (
+        ("f8", {"e4m3", "e5m2", "i8", "u8"}),
+        ("f16", {"f16", "bf16"}),
+        ("f32", {"f32"}),
+        ("f64", {"f64"}),
+    )
+    return next((name for name, dtypes in formats if used & dtypes), "f32")
+
+
+def arithmetic_rate(arithmetic: Arithmetic, chip: Profile) -> float:
+    """Return the most operations a second that a chip does in a number format."""
+    rates: Mapping[Arithmetic, float] = {
+        "f8": EIGHT_BIT_GAIN * chip.tensor_peak_flops_per_clock,
+        "f16": chip.tensor_peak_flops_per_clock,
+        "tf32": chip.tensor_peak_flops_per_clock / 2,
+        "f32": chip.fp32_flops_per_clock,
+        "f64": chip.fp64_flops_per_clock,
+    }
+    return rates[arithmetic] * chip.sms * chip.clock_mhz * 1e6
 
 
 def boosted(chip: Profile, clocks_mhz: Sequence[float | None]) -> Profile:
@@ -114,12 +154,17 @@ def floor(task: Work, rates: Rates, chip: Profile) -> Floor:
         "dram": task.dram_bytes / rates.dram_bytes_per_s * 1e6,
     }
     bound = max(parts, key=lambda name: parts[name])
-    return Floor(parts[bound], bound, parts)
+    return Floor(parts[bound], bound, parts, task.flops / arithmetic_rate(task.arithmetic, chip) * 1e6)
 
 
 def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
     """Return what a trial's evidence keeps of its work and its floors at peak rates, one entry for each problem."""
+    limits = [limit.limit_parts_us for limit in floors]
     return {
+        "arithmetic": tasks[0].arithmetic,
+        "arithmetic_us": [limit.arithmetic_us for limit in floors],
+        "limit_us": [max(parts.values()) for parts in limits],
+        "limit_bound": max(limits[0], key=limits[0].__getitem__),
         "floor_us": [limit.time_us for limit in floors],
         "floor_bound": floors[0].bound,
         "floor_l2_us": [limit.parts_us["l2"] for limit in floors],
@@ -142,12 +187,15 @@ class Limit:
     """What sets it: `operations`, `dram` or `l2`; over several problems what takes longest in all."""
     rates: Rates | None
     """Rates measured on the GPU; None where the limit is that of the peak rates."""
+    arithmetic: str = ""
+    """Number format of the operations, empty where the trial does not tell."""
 
     @property
     def setter(self) -> str:
         """What sets it, in words: for example `compute at the data sheet's peak rates`."""
-        resource = {"operations": "compute", "dram": "memory (DRAM)", "l2": "memory (L2)"}[self.bound]
-        if self.rates is None:
+        kind = f" ({self.arithmetic})" if self.arithmetic else ""
+        resource = {"operations": f"compute{kind}", "dram": "memory (DRAM)", "l2": "memory (L2)"}[self.bound]
+        if self.rates is None or (self.bound == "operations" and self.arithmetic in PLAIN):
             return f"{resource} at the data sheet's peak rates"
         matrix, copied = self.rates.matrix_flops_per_s / 1e12, self.rates.dram_bytes_per_s / 1e12
         return f"{resource} at the rates measured on this GPU ({matrix:.0f} TFLOP/s fp16, {copied:.2f} TB/s)"
@@ -162,6 +210,7 @@ class Limit:
             "resource": self.bound,
             "setter": self.setter,
             "measured": rates is not None,
+            "arithmetic": self.arithmetic or None,
             "matrix_flops_per_s": rates.matrix_flops_per_s if rates else None,
             "copy_bytes_per_s": rates.dram_bytes_per_s if rates else None,
         }
@@ -178,28 +227,29 @@ def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -
     Returns:
         None where the evidence tells nothing of the work, or that there is none.
     """
-    peak = [float(one) for one in evidence.get("floor_us", ())]
+    peak = [float(one) for one in evidence.get("limit_us", evidence.get("floor_us", ()))]
+    arithmetic = str(evidence.get("arithmetic", ""))
     if not peak or min(peak) <= 0:
         return None
     if rates is None or "dram_bytes" not in evidence:
         # Trials of earlier versions do not tell how much had to come from DRAM.
         mean = geometric_mean(peak)
-        return Limit(mean, mean / time_us, str(evidence["floor_bound"]), None)
+        return Limit(mean, mean / time_us, str(evidence.get("limit_bound", evidence["floor_bound"])), None, arithmetic)
     columns = zip(
         *(evidence[name] for name in ("flops", "flops_gain", "dram_bytes", "floor_l2_us")),
         strict=True,
     )
     parts = [
         {
-            "operations": flops / (rates.matrix_flops_per_s * gain) * 1e6,
+            "operations": own_us if arithmetic in PLAIN else flops / (rates.matrix_flops_per_s * gain) * 1e6,
             "l2": l2_us,
             "dram": dram_bytes / rates.dram_bytes_per_s * 1e6,
         }
-        for flops, gain, dram_bytes, l2_us in columns
+        for (flops, gain, dram_bytes, l2_us), own_us in zip(columns, evidence.get("arithmetic_us", peak), strict=True)
     ]
     mean = geometric_mean([max(part.values()) for part in parts])
     bound = max(parts[0], key=lambda name: sum(part[name] for part in parts))
-    return Limit(mean, mean / time_us, bound, rates)
+    return Limit(mean, mean / time_us, bound, rates, arithmetic)
 
 
 def _from_dram(moved: float, tensors: Mapping[str, Tensor], timing: TimingSettings, chip: Profile) -> float:

@@ -37,8 +37,8 @@ class Operation:
     ``control``: ends a segment."""
     results: int
     """Leading operands that are results."""
-    gate: bool
-    """True when the lanes of a warp must have met before it runs."""
+    converged: bool
+    """True where the lanes of a warp have to meet before it runs."""
 
 
 def data_type(instruction: Instruction) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from evokern.cuda_source.mangled import source_name
 from evokern.errors import SourceError
 from evokern.ptx.granularity import global_granularity, shared_granularity
 from evokern.ptx.instruction_set import Operation
@@ -49,6 +50,8 @@ def lower(
     Raises:
         SourceError: the entry reaches what the machine does not execute.
     """
+    if functions[entry].refused:
+        raise SourceError(f"kernel {entry}: {functions[entry].refused}. Run this kernel on a GPU")
     call_graph = _CallGraph(functions, variables, lines)
     call_graph.reach(functions[entry])
     call_graph.reach_through_data()
@@ -125,7 +128,7 @@ class _CallGraph:
                     if target.has_body:
                         self.reach(target)
                     elif name not in INTRINSICS and instruction.opcode == "call":
-                        reason = f"call of {name}, which has no body in this module"
+                        reason = f"call of {source_name(name)}, which has no body in this module"
                         raise refusal(self.lines, instruction, reason)
 
     def reach_through_data(self) -> None:
@@ -147,7 +150,11 @@ class _CallGraph:
                 for operand in instruction.operands:
                     for name in symbols_of(operand):
                         if name in path:
-                            raise refusal(self.lines, instruction, f"recursive call of {name}")
+                            raise refusal(
+                                self.lines,
+                                instruction,
+                                f"recursive call of {source_name(name)}, which is not simulated",
+                            )
                         if name in self.routine_of:
                             self.refuse_recursion(self.functions[name], (*path, name))
 
@@ -213,7 +220,7 @@ def _leaders(function: Function, operations: list[Operation]) -> dict[int, bool]
     for position, (instruction, operation) in enumerate(zip(function.instructions, operations, strict=True)):
         if position in leaders:
             met = set()
-        if operation.gate or is_warp_barrier(instruction):
+        if operation.converged or is_warp_barrier(instruction):
             key = member_mask_key(instruction)
             if key not in met:
                 leaders[position] = True

@@ -34,6 +34,8 @@ _LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)\s*")
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
 _DECLARATION = re.compile(r"\.(global|const|shared|local|param)\b")
+WARP_LANES = 32
+"""Threads of a warp, which PTX calls `WARP_SZ`."""
 _VARIABLE = re.compile(r"([A-Za-z_$%][\w$.]*)\s*((?:\[[^\]]*\]\s*)*)(?:=\s*(.*))?$", re.DOTALL)
 
 
@@ -249,9 +251,7 @@ class Parser:
             function.directives[directive] = tuple(int(number) for number in re.findall(r"\d+", numbers))
         for directive in ("reqnctapercluster", "explicitcluster", "maxclusterrank"):
             if f".{directive}" in match[5]:
-                raise SourceError(
-                    f"entry {name}: thread-block clusters (.{directive}) are not supported by the simulator"
-                )
+                function.refused = f"thread-block clusters (.{directive}) are not simulated"
         if body or name not in self.functions:
             self.functions[name] = function
         if body:
@@ -385,6 +385,8 @@ class Parser:
             return Vector(tuple(self._operand(item) for item in split_top(text[1:-1])))
         if text == "_":
             return Sink()
+        if text == "WARP_SZ":  # the ISA's predefined constant (section 4.5.4)
+            return Immediate(WARP_LANES, "int")
         if "|" in text:
             left, right = text.split("|", 1)
             return Pair(self._operand(left.strip()), self._operand(right.strip()))

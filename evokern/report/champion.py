@@ -28,6 +28,8 @@ def headline(facts: Facts) -> list[tuple[str, str, str]]:
         tiles.append((f"{took / time_us:.2f}×", f"as fast as {name}", f"which takes {microseconds(took)} {facts.unit}"))
     else:
         tiles.append(("–", "no baseline", "none was measured, so no speedup is known"))
+    word = {True: "verified", False: "refuted", None: "not verified"}[facts.verification.verified]
+    tiles.append((word, "proof", facts.verification.reason))
     if facts.limit:
         tiles.append((f"{100 * facts.limit.share:.0f} %", "of the speed of light", f"bound by {facts.limit.setter}"))
     if facts.control and facts.control["advantage"]:

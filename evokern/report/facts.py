@@ -15,13 +15,13 @@ from evokern.declaration.space import Space, Value
 from evokern.errors import EvokernError, StudyError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
-from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, arms, control_table
+from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
+from evokern.wording import command
 
 EFFORT = Effort(repeats=8, most=400)
 """What the model of the genes may cost: the page is made in seconds."""
-GOOD = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
-"""Outcomes of candidates that work."""
+_NO_FAILURE = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 _REASON_WIDTH = 160
 
 
@@ -49,6 +49,8 @@ class Facts:
     """Constraint → proposals turned away before they became trials."""
     proof: ProofRecord | None
     """The latest verification."""
+    verification: Verification
+    """What is proved of the champion."""
     ablation: ProofRecord | None
     """The latest ablation."""
     control: Mapping[str, Any] | None
@@ -87,7 +89,7 @@ def gather(reader: Reader, name: str | None) -> Facts:
         ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()) or "none yet"
         raise StudyError(
             f"study {record.name} has no measured trial, so there is no champion to report on (trials: {ended}); "
-            f"`evokern show {record.name} --db {reader.path}` tells what there is"
+            f"`{command('show', record.name, '--db', reader.path)}` tells what there is"
         )
     digest = reader.trial(record, best.number).kernel_digest
     sessions = tuple(reader.sessions(record))
@@ -104,6 +106,7 @@ def gather(reader: Reader, name: str | None) -> Facts:
         _baseline_timing(sessions, baseline[0] if baseline else None),
         reader.rejections(record),
         verified[-1] if verified else None,
+        reader.verification(record, best),
         ablated[-1] if ablated else None,
         control_table(record, trials),
         _curves(reader, record, trials),
@@ -149,9 +152,11 @@ class ValueFacts:
     value: Value
     """The value."""
     tried: int
-    """Trials that had it."""
+    """Trials that had it and ran to a verdict on their answers, or failed before."""
     worked: int
     """Those that were right and ran, however slowly."""
+    unchecked: int
+    """Further trials, which were predicted to be slow and never checked."""
     best_us: float | None
     """Fastest of them, µs."""
 
@@ -167,8 +172,9 @@ def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
         for value in gene.values:
             mine = by_value.get(value, [])
             times = [t.evaluation.time_us for t in mine if t.outcome is Outcome.MEASURED and t.evaluation.time_us]
-            worked = sum(t.outcome in GOOD for t in mine)
-            row.append(ValueFacts(value, len(mine), worked, min(times, default=None)))
+            worked = sum(t.evaluation.passed_gate for t in mine)
+            unchecked = sum(t.outcome is Outcome.SLOW and not t.evaluation.passed_gate for t in mine)
+            row.append(ValueFacts(value, len(mine) - unchecked, worked, unchecked, min(times, default=None)))
         found[gene.name] = row
     return found
 
@@ -183,14 +189,37 @@ def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:
     return found
 
 
-def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[tuple[str, str, int]]:
-    """Return the commonest reasons of failure, None for all: outcome, reason without its numbers, count."""
+@dataclass(frozen=True)
+class FailureReason:
+    """Trials that failed for one reason, apart from its numbers."""
+
+    outcome: str
+    """How they ended."""
+    example: str
+    """The reason as the first of them has it."""
+    trial: int
+    """Which trial that is."""
+    count: int
+    """How many they are."""
+
+
+def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[FailureReason]:
+    """Return the commonest reasons of failure, None for all, each with one real example."""
     counts: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], Trial] = {}
     for trial in trials:
-        if trial.outcome in GOOD:
+        if trial.outcome in _NO_FAILURE:
             continue
         text = re.sub(r"\[[\d, ]+\]", "[…]", trial.evaluation.reason)
-        text = re.sub(r"(?<!line )(?<![\d.])-?\d+(\.\d+)?(e[+-]?\d+)?", "#", text)
-        short = text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} …"
-        counts[trial.outcome.value, short] += 1
-    return [(outcome, reason, count) for (outcome, reason), count in counts.most_common(most)]
+        key = trial.outcome.value, re.sub(r"(?<!line )(?<![\d.])-?(\d+(\.\d+)?(e[+-]?\d+)?|\bnan\b|\binf\b)", "#", text)
+        counts[key] += 1
+        if key not in first or trial.number < first[key].number:
+            first[key] = trial
+    return [
+        FailureReason(key[0], _shortened(first[key].evaluation.reason), first[key].number, count)
+        for key, count in counts.most_common(most)
+    ]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} …"

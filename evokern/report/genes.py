@@ -30,7 +30,7 @@ def matrix(facts: Facts) -> dict[str, Any]:
 def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:
     value = f"{one.value}{' ★' if chosen else ''}"
     if not one.tried:
-        return Cell(value, "not tried", "dim")
+        return Cell(value, "predicted slow, not checked" if one.unchecked else "not tried", "dim")
     works = f"{one.worked}/{one.tried} work"
     if one.best_us is None:
         # What worked without a time was stopped by racing, or its time is another trial's.

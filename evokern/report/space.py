@@ -15,6 +15,9 @@ from evokern.study.trial import Outcome, Trial
 SHOWN_ABOVE = 6.0
 """Times above this multiple of the least one are left out of the plots, whose other points would lie on one line."""
 
+UNCHECKED = "slow, not checked"
+"""What a candidate is called that was predicted to be slow: whether it is right was not asked."""
+
 
 def convergence(facts: Facts) -> dict[str, Any]:
     """Return the best so far, over trials and time, beside the control, the baseline and other samplers' studies."""
@@ -67,19 +70,24 @@ def _dots(trials: tuple[Trial, ...], high: float, *, over_time: bool) -> list[tu
 
 def outcomes(facts: Facts) -> dict[str, Any]:
     """Return how trials ended, why they failed, and what was turned away before."""
-    counts = Counter(trial.outcome.value for trial in facts.trials)
+    counts = Counter(_ended(trial) for trial in facts.trials)
     good = {"measured", "duplicate", "slow"}
-    failed = [(outcome, reason, str(count)) for outcome, reason, count in reasons(facts.trials)]
+    failed = [(one.outcome, one.example, str(one.trial), str(one.count)) for one in reasons(facts.trials)]
     turned_away = [(name, float(count), f"{count:,}") for name, count in list(facts.rejections.items())[:15]]
     return {
         "outcomes": bars(
             "Trials by outcome",
             [(name.replace("_", " "), float(n), str(n)) for name, n in counts.most_common()],
-            lambda name: "own" if name in good else "fault",
+            lambda name: "own" if name in good else "dimmed" if name == UNCHECKED else "fault",
         ),
-        "reasons": TextTable(("outcome", "reason", "trials"), failed, (2,)),
+        "reasons": TextTable(("outcome", "reason, as one trial has it", "trial", "trials"), failed, (2, 3)),
         "rejections": bars("Proposals turned away by constraint", turned_away, lambda name: "dimmed"),
     }
+
+
+def _ended(trial: Trial) -> str:
+    unchecked = trial.outcome is Outcome.SLOW and not trial.evaluation.passed_gate
+    return UNCHECKED if unchecked else trial.outcome.value
 
 
 def elites(facts: Facts, most: int = 15) -> dict[str, Any]:

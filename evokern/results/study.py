@@ -77,9 +77,11 @@ class StudyResults:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The object that `evokern show --json` prints: outcomes, baseline, best, limit, cost, control."""
+        """The object that `evokern show --json` prints: outcomes, baseline, best, limit, cost, control, hints."""
+        from evokern.analysis.wrong_trials import hints
+
         with self._reading() as (reader, record):
-            return reader.summary(record)
+            return {**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))}
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a data frame of pandas, one row each in number order.

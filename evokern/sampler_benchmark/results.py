@@ -69,7 +69,8 @@ class ReplayResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `replay --json` prints."""
-        return {"space": self.space, "trials": self.trials, "samplers": [self._row(s) for s in self.samplers]}
+        rows = [self._row(sampler) for sampler in self.samplers]
+        return {"space": self.space, "trials": self.trials, "samplers": rows, "notes": list(self.notes)}
 
     def _row(self, result: SamplerResult) -> dict[str, Any]:
         at = {str(n): result.at(n) for n in self.checkpoints}

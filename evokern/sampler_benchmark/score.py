@@ -14,8 +14,16 @@ from statistics import stdev
 
 import numpy as np
 
+from evokern.declaration.space import Gene, Space
 from evokern.device.recorded.table import Table
 from evokern.study.trial import Outcome
+
+TIED = 0.01
+"""Relative difference from the best time below which configurations count as equally good: a repeated measurement's."""
+MANY_TIED = 0.1
+"""Share of such configurations that is worth a remark."""
+COUNTED = 200_000
+"""Combinations up to which configurations that differ in inactive genes alone are counted once."""
 
 
 def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
@@ -52,6 +60,37 @@ def score(curves: Sequence[Sequence[float]], random: Sequence[float]) -> float:
     if not open_gap.any():
         return 1.0
     return float(np.mean((mean - base)[open_gap] / (1 - base)[open_gap]))
+
+
+def worth(table: Table) -> list[str]:
+    """Return what scores on a recording are worth less for: it covers a part of the space, or many are equally good.
+
+    Args:
+        table: the recording.
+    """
+    notes = []
+    total = _distinct(table.genes)
+    if table.visited is not None and table.visited < total:
+        by = f" by {table.searched_by}" if table.searched_by else ""
+        notes.append(
+            f"{table.name} holds what one search{by} visited: {table.visited:,} of {total:,} configurations, those "
+            "that it sought out. The scores tell how soon a sampler finds these again, not how good it is: compare "
+            "samplers on a table that covers the space, such as a tuner's cache or a search with --sampler grid"
+        )
+    times = [a.time_us for a in table.answers.values() if a.outcome is Outcome.MEASURED and a.time_us]
+    tied = sum(time_us <= (1 + TIED) * min(times) for time_us in times)
+    if tied >= MANY_TIED * len(times) and tied > 1:
+        notes.append(
+            f"{tied:,} of {len(times):,} measured configurations ({100 * tied / len(times):.0f} %) are within "
+            f"{100 * TIED:g} % of the best: whoever draws one of them early scores well by chance"
+        )
+    return notes
+
+
+def _distinct(genes: Sequence[Gene]) -> int:
+    """Return how many configurations there are before constraints; of very many, all combinations are counted."""
+    space = Space(tuple(genes))
+    return space.size if space.size > COUNTED else sum(1 for _ in space.grid())
 
 
 def half_width(values: Sequence[float], confidence: float = 0.95) -> float:

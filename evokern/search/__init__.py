@@ -5,7 +5,7 @@ or resume the study, run the loop (`_loop`), fold the store in.
 """
 
 from evokern.search._session import resume_study, search_study
-from evokern.search.request import SessionRequest
+from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress, SearchResult
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Progress",
     "SearchResult",
     "SessionRequest",
+    "WorkerFactories",
     "resume_study",
     "search_study",
 ]

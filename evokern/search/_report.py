@@ -55,6 +55,11 @@ class ProgressReporter:
         """Something happened in the loop."""
         self._call(self._now(event=name))
 
+    def after_loop(self, text: str) -> None:
+        """Something that the user should know happened between the loop and the end."""
+        self._base = replace(self._base, notes=(*self._base.notes, text))
+        self.event("idle")
+
     def end(self, loop: Loop, reason: EndReason) -> None:
         """The loop ended, or had nothing to do."""
         self._loop = loop

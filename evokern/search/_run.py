@@ -18,10 +18,11 @@ from evokern.search._arms import arm_window, control_seed
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
+from evokern.search.champion import UNLIMITED_S, reserve, verify_champion
 from evokern.search.diagnosis import run_diagnosed
 from evokern.search.identity import SearchTarget, agree
 from evokern.search.loop import Limits, Loop
-from evokern.search.request import SessionRequest
+from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, open_readonly
 from evokern.study.settings import check_control
@@ -31,7 +32,7 @@ TRIALS_A_WINDOW = 16
 """Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an
 H200, 150 trials from scratch ended 18 % behind its best with 51 in flight, 5 % with 18, and 4 % with 8."""
 LEAST_WINDOW = 8
-"""Trials in flight that such a search may always have."""
+"""Trials in flight that such a search may always have, if the device's window is as large."""
 
 
 def run(
@@ -39,7 +40,7 @@ def run(
     db: Path,
     request: SessionRequest,
     on_progress: OnProgress,
-    diagnoser: str,
+    factories: WorkerFactories,
 ) -> SearchResult:
     """Search or resume a target, and close its device.
 
@@ -48,7 +49,7 @@ def run(
         db: database that keeps the results.
         request: what this session is asked for.
         on_progress: called at every event.
-        diagnoser: factory of the worker that says why candidates crash or hang (see `Diagnoses`).
+        factories: of the workers that say why candidates crash, and that verify the champion.
 
     Raises:
         UsageError: it cannot be searched or resumed as asked.
@@ -73,7 +74,7 @@ def run(
         with stoppable() as stop:
             try:
                 prior = warm_start(store, record, target, request.warm_start, offer, reporter.note)
-                end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, diagnoser)
+                end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, request, factories)
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
@@ -94,15 +95,18 @@ def _one_session(
     stop: Stop,
     began: float,
     prior: Prior | None,
-    diagnoser: str,
+    request: SessionRequest,
+    factories: WorkerFactories,
 ) -> EndReason:
     record = session.study
+    verifies = request.verify and target.device.verifiable
+    kept_s = reserve(record.budget_s, target.device.predicted) if verifies else 0.0
     loop = Loop(
         History(target.space),
         sampler_of(record, target, prior),
         target.device,
         session,
-        Limits(record.window, record.budget_s, record.trials_limit),
+        Limits(record.window, record.budget_s and record.budget_s - kept_s, record.trials_limit),
         target.violation,
         control=(History(target.space), control_of(record, target)) if record.control != "none" else None,
         before_s=session.before_s,
@@ -113,18 +117,32 @@ def _one_session(
     end = loop.spent()
     if end is None:
         reporter.opening(loop)
-        report = target.device.start(_task(target, trials))
+        report = target.device.start(_task(target, record, trials))
         session.began(report)
         reporter.start(report)
         stop.loop = loop
         try:
-            end = run_diagnosed(loop, target, session, trials, reporter.event, diagnoser)
+            end = run_diagnosed(loop, target, session, trials, reporter.event, factories.diagnoser)
         finally:
             stop.loop = None
         if end != "interrupted":
             _rate(target.device, session, reporter)
+            if verifies:
+                _verify(target, session, loop, reporter, stop, factories.verifier)
     reporter.end(loop, end)
     return end
+
+
+def _verify(
+    target: SearchTarget, session: Session, loop: Loop, reporter: ProgressReporter, stop: Stop, verifier: str
+) -> None:
+    """Verify the champion in what is left of the budget; the device is closed, which leaves the processor to it."""
+    target.device.close()
+    budget_s, predicted = session.study.budget_s, target.device.predicted
+    seconds = UNLIMITED_S[predicted] if budget_s is None else budget_s - loop.elapsed_s
+    verify_champion(
+        target, session, verifier, seconds, stopped=lambda: loop.stop_requested, note=reporter.after_loop
+    )  # fmt: skip
 
 
 def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
@@ -170,7 +188,8 @@ def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: S
 def _narrowed(record: StudyRecord, target: SearchTarget, request: SessionRequest) -> StudyRecord:
     """Return a new study's record with a window that lets most of its trials profit from results.
 
-    Where trials are limited and no window is given, at most one in `TRIALS_A_WINDOW` is in flight, but `LEAST_WINDOW`.
+    Where trials are limited and neither the command nor the study's file gives a window, one trial in `TRIALS_A_WINDOW`
+    is in flight, but at least `LEAST_WINDOW` are, and no more than the device's window.
     """
     if record.trials_limit is None or (request.window or target.study.window) is not None:
         return record
@@ -209,10 +228,10 @@ def _explain(target: SearchTarget) -> Callable[[Config], str]:
     return explain
 
 
-def _task(target: SearchTarget, recorded: Sequence[Trial]) -> Task:
+def _task(target: SearchTarget, record: StudyRecord, recorded: Sequence[Trial]) -> Task:
     known = {
         trial.evaluation.fingerprint: (trial.number, trial.evaluation)
         for trial in reversed(recorded)
         if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
-    return Task(target.kernel, target.problems, target.study, known)
+    return Task(target.kernel, target.problems, target.study, known, record.secret)

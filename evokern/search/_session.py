@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evokern.search.request import SessionRequest
+from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import OnProgress, SearchResult
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def search_study(
     *,
     db: str | Path,
     on_progress: OnProgress | None,
-    diagnoser: str,
+    factories: WorkerFactories,
 ) -> SearchResult:
     """Search a study, or resume it where it stands in the database.
 
@@ -27,7 +27,7 @@ def search_study(
         request: what this session is asked for.
         db: database that keeps the results.
         on_progress: called with a `Progress` at every event, from the searching thread.
-        diagnoser: factory of the worker that says why candidates crash or hang (see `Diagnoses`).
+        factories: of the workers that say why candidates crash, and that verify the champion.
 
     Raises:
         UsageError: study, kernel, device, store or the request is not usable as asked; the message says what to do.
@@ -38,7 +38,7 @@ def search_study(
     try:
         from evokern.search._run import run  # only now: see `_find`
 
-        return run(target, Path(db), request, on_progress or (lambda progress: None), diagnoser)
+        return run(target, Path(db), request, on_progress or (lambda progress: None), factories)
     finally:
         target.device.close()
 
@@ -49,7 +49,7 @@ def resume_study(
     *,
     db: str | Path,
     on_progress: OnProgress | None,
-    diagnoser: str,
+    factories: WorkerFactories,
 ) -> SearchResult:
     """Resume a study from what the database keeps of it; its TOML file is not read.
 
@@ -58,7 +58,7 @@ def resume_study(
         request: as `search_study`.
         db: as `search_study`.
         on_progress: as `search_study`.
-        diagnoser: as `search_study`.
+        factories: as `search_study`.
 
     Raises:
         UsageError: as `search_study`.
@@ -68,4 +68,4 @@ def resume_study(
 
     with open_readonly(db) as reader:
         record = reader.study(study)
-    return search_study(study_of(record), request, db=db, on_progress=on_progress, diagnoser=diagnoser)
+    return search_study(study_of(record), request, db=db, on_progress=on_progress, factories=factories)

@@ -190,7 +190,7 @@ class Diagnoses:
     def _ask(self, pattern: Pattern, trial: Trial) -> None:
         try:
             if self._pool is None:
-                # The simulator runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
+                # The PTX machine runs on the CPU alone; a GPU must not even be seen by a process that loads the kernel.
                 environment = {"CUDA_CACHE_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
                 self._server = ForkServer()
                 self._pool = WorkerPool(self._server, WorkerSpec(self._diagnoser, self._context, environment), size=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -89,8 +90,16 @@ class SearchTarget:
             control=study.control if request.control is None else request.control,
             cost_per_hour=study.cost_per_hour,
             cost_unit=study.cost_unit,
+            secret=secret_of(request.seed),
             evokern_version=__version__,
         )
+
+
+def secret_of(seed: int | None) -> int:
+    """Return a new study's secret, 62 bits: derived from a seed that was asked for, so that runs repeat, else drawn."""
+    if seed is None:
+        return random.SystemRandom().randrange(1, 1 << 62)
+    return int.from_bytes(hashlib.sha256(f"judged blocks of seed {seed}".encode()).digest()[:8], "big") >> 2
 
 
 def settings_of(study: Study) -> dict[str, Any]:
@@ -165,6 +174,8 @@ def agree(
         what = _gene_changes(record.genes, now.genes)
         raise StudyError(f"the genes of study {name} changed since it began ({what}); " + FRESH.format(name=name))
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
+    # Studies from before there were secrets get one now: what they measured stays as it is.
+    kept = replace(kept, secret=record.secret or now.secret)
     kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
     kept = replace(kept, **_still_valid(record, now, request))
     if kept.control != record.control:

@@ -44,8 +44,8 @@ class TrialRecorder(Protocol):
     def record(self, trial: Trial, elapsed_s: float) -> None:
         """Keep an outcome."""
 
-    def tell(self, result: TrialResult) -> None:
-        """Learn that every trial up to this one is recorded."""
+    def write_result(self, result: TrialResult) -> None:
+        """Keep a result where trials end in number order, as Optuna's tables do: all before it are kept already."""
 
     def record_duration(self, elapsed_s: float) -> None:
         """Keep how long the session has lasted."""
@@ -63,7 +63,7 @@ class NullRecorder:
     def record(self, trial: Trial, elapsed_s: float) -> None:
         """Keep nothing."""
 
-    def tell(self, result: TrialResult) -> None:
+    def write_result(self, result: TrialResult) -> None:
         """Keep nothing."""
 
     def record_duration(self, elapsed_s: float) -> None:
@@ -322,7 +322,7 @@ class Loop:
         self._written = self._clock()
         self._count(trial)
         while self._prefix in self._results:
-            self._recorder.tell(self._results[self._prefix])
+            self._recorder.write_result(self._results[self._prefix])
             self._prefix += 1
         return trial
 

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class WorkerFactories:
+    """Workers that a search starts and whose code comes after it: `module:Class`, as a `WorkerSpec` names them."""
+
+    diagnoser: str
+    """Says why candidates crash or hang (`evokern.search.diagnosis.Diagnoses`)."""
+    verifier: str
+    """Verifies the champion (`evokern.search.champion.verify_champion`)."""
+
+
+@dataclass(frozen=True)
 class SessionRequest:
     """What this session is asked for; None leaves what the study began with, or on a new study what its file says."""
 
@@ -47,6 +57,8 @@ class SessionRequest:
     """Let changes of settings and code pass."""
     trust: bool = False
     """Remember that the kernel folder's code may run."""
+    verify: bool = True
+    """Verify the champion at the end, within the budget."""
 
     def __post_init__(self) -> None:
         for time in (self.budget, self.extend):

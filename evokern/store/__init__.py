@@ -11,10 +11,12 @@ from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, fastest_baseline, open_readonly
 from evokern.store._table import database_of, open_recording, study_table
+from evokern.store._verification import OWN_PROBLEM, Verification
 from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
 from evokern.store.writer import Session, Store
 
 __all__ = [
+    "OWN_PROBLEM",
     "ProfileRecord",
     "ProofRecord",
     "Reader",
@@ -23,6 +25,7 @@ __all__ = [
     "Store",
     "StudyRecord",
     "TrialRecord",
+    "Verification",
     "add_profile",
     "add_proof",
     "arms",

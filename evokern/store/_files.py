@@ -169,7 +169,10 @@ class Lock:
         if self.path in _held:
             raise StoreError(f"{path} is in use by another search of this process; name another file")
         while True:
-            self._file = self.path.open("a+", encoding="utf-8")
+            try:
+                self._file = self.path.open("a+", encoding="utf-8")
+            except OSError as error:  # the system's own folders claim that they can be written
+                raise StoreError(f"{path} cannot be made: {error.strerror}; name another file with --db") from None
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -7,6 +7,7 @@ commit and stands in both tables or in neither. Through Optuna's storage a trial
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ def _schema(db: Database) -> tuple[int, str] | None:
     return tuple(found) if found else None
 
 
+METRIC_NAMES = "study:metric_names"
+"""Where Optuna keeps what `Study.set_metric_names` sets."""
+OBJECTIVE = "log(time in µs)"
+"""Name of the objective, for whoever reads Optuna's tables."""
+
+
 class OptunaStudy:
     """One study's trials in Optuna's tables, reported in number order; everything here may be repeated harmlessly.
 
@@ -75,6 +82,8 @@ class OptunaStudy:
             for name, distribution in distributions(space).items()
         ]
         self._study_id = self._find(name) or self._create(name, attrs)
+        sql = "INSERT OR IGNORE INTO study_system_attributes (study_id, key, value_json) VALUES (?, ?, ?)"
+        self._execute(sql, [self._study_id, METRIC_NAMES, json.dumps([OBJECTIVE])])
         sql = "SELECT trial_id, state FROM trials WHERE study_id = ? ORDER BY trial_id"
         rows = self._execute(sql, [self._study_id]).fetchall()
         self._ids: list[int] = [trial_id for trial_id, _ in rows]
@@ -123,6 +132,26 @@ class OptunaStudy:
         if control:
             self._set_user_attr(self._ids[number], "control", True)
         self._complete.add(number)
+
+    def resume(self) -> None:
+        """Write as running what `suspend` left waiting."""
+        sql = "UPDATE trials SET state = 'RUNNING' WHERE study_id = ? AND state = 'WAITING'"
+        self._execute(sql, [self._study_id])
+
+    def running(self) -> list[int]:
+        """Return the trials whose end is not written."""
+        return [number for number in range(len(self._ids)) if number not in self._reported]
+
+    def suspend(self, results: Iterable[TrialResult]) -> None:
+        """Leave no trial running: those that are recorded get their end, the others wait to be taken up again.
+
+        Args:
+            results: results of those that are recorded after one that is not.
+        """
+        for result in results:
+            self.tell(result)
+        sql = "UPDATE trials SET state = 'WAITING' WHERE study_id = ? AND state = 'RUNNING'"
+        self._execute(sql, [self._study_id])
 
     def tell(self, result: TrialResult) -> None:
         """Write a trial's end; does nothing where it stands already."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqlite_utils import Database
+
 from evokern.store._addition import addition, now
 from evokern.store.records import Row, StudyRecord, dumps
 
@@ -26,10 +28,21 @@ class ProofRecord:
     result: Mapping[str, Any]
     """What the command's `--json` prints."""
 
+    @property
+    def passed(self) -> bool:
+        """Whether no stage failed."""
+        return all(stage.get("state") != "failed" for stage in self.result.get("stages", {}).values())
+
     @classmethod
     def of(cls, row: Row) -> ProofRecord:
         """Return the record that a row holds."""
         return cls(row["kind"], row["trial"], row["created"], json.loads(row["result"]))
+
+
+def insert_proof(database: Database, study: StudyRecord, kind: str, trial: int, result: Mapping[str, Any]) -> None:
+    """Write a result into an open database."""
+    row = (str(uuid.uuid4()), study.uuid, kind, trial, now(), dumps(result))
+    database.conn.execute("INSERT INTO evokern_proofs VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
 def add_proof(path: Path, study: StudyRecord, kind: str, trial: int, result: Mapping[str, Any]) -> None:
@@ -38,6 +51,5 @@ def add_proof(path: Path, study: StudyRecord, kind: str, trial: int, result: Map
     Raises:
         StoreError: the database cannot be written, or a search has it.
     """
-    row = (str(uuid.uuid4()), study.uuid, kind, trial, now(), dumps(result))
     with addition(path) as database:
-        database.conn.execute("INSERT INTO evokern_proofs VALUES (?, ?, ?, ?, ?, ?)", row)
+        insert_proof(database, study, kind, trial, result)

@@ -20,8 +20,10 @@ from evokern.store._files import connect_readonly, explained
 from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
 from evokern.store._schema import refuse_newer
+from evokern.store._verification import Verification, verification
 from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
 from evokern.study.trial import Outcome, Trial
+from evokern.wording import command
 
 
 def open_readonly(path: str | Path) -> Reader:
@@ -39,14 +41,15 @@ class Reader:
     def __init__(self, path: Path) -> None:
         """Open the file (see `open_readonly`)."""
         self.path = path
-        connection = connect_readonly(path)
+        with explained(path):
+            connection = connect_readonly(path)
         try:
             with explained(path):
                 self._db = Database(connection)
                 refuse_newer(self._db, path)
                 found = self._db["evokern_studies"].exists()
             if not found:
-                raise StoreError(f"{path} holds no evokern study; `evokern search --db {path}` would begin one")
+                raise StoreError(f"{path} holds no evokern study; `{command('search', '--db', path)}` would begin one")
         except BaseException:
             connection.close()
             raise
@@ -81,7 +84,7 @@ class Reader:
             if study.name == wanted:
                 return study
         if not studies:
-            raise StudyError(f"{self.path} holds no study yet; `evokern search --db {self.path}` begins one")
+            raise StudyError(f"{self.path} holds no study yet; `{command('search', '--db', self.path)}` begins one")
         raise StudyError(f"{self.path} holds no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
 
     def sessions(self, study: StudyRecord) -> list[SessionRecord]:
@@ -130,19 +133,28 @@ class Reader:
     def best(self, study: StudyRecord) -> Trial | None:
         """Return the champion, or None: the playoff's where the fastest trial took part in one, else the fastest trial.
 
+        A trial that its last verification refuted is none: the next one takes its place.
         A champion of a playoff carries the playoff's time, not that of its luckiest samples.
         """
-        sql = "SELECT number FROM evokern_trials WHERE study = ? AND outcome = ? ORDER BY time_us, number LIMIT 1"
+        proofs = self.proofs(study, "verify")
+        refuted = {number for number, passed in {proof.trial: proof.passed for proof in proofs}.items() if not passed}
+        sql = "SELECT number FROM evokern_trials WHERE study = ? AND outcome = ? ORDER BY time_us, number"
         with explained(self.path):
-            row = self._db.execute(sql, [study.uuid, Outcome.MEASURED.value]).fetchone()
-        if not row:
+            rows = self._db.execute(sql, [study.uuid, Outcome.MEASURED.value])
+            fastest = next((number for (number,) in rows if number not in refuted), None)
+        if fastest is None:
             return None
-        for proof in reversed(self.proofs(study, "verify")):
+        for proof in reversed(proofs):
             played = proof.result.get("playoff")
             trials = [one for one in (played or {}).get("finalists", ()) if str(one["name"]).startswith("trial ")]
-            if row[0] in [int(one["name"].split()[1]) for one in trials]:
-                return _decided(self.trial(study, int(trials[0]["name"].split()[1])).trial, trials[0])
-        return self.trial(study, row[0]).trial
+            numbers = [int(one["name"].split()[1]) for one in trials]
+            if fastest in numbers and numbers[0] not in refuted:
+                return _decided(self.trial(study, numbers[0]).trial, trials[0])
+        return self.trial(study, fastest).trial
+
+    def verification(self, study: StudyRecord, trial: Trial) -> Verification:
+        """Return what is proved of a trial."""
+        return verification(study, trial, self.proofs(study, "verify"))
 
     def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
         """Return what `verify` or `ablate` found of a study, the first one first; older files hold none."""
@@ -214,10 +226,14 @@ class Reader:
             "budget_s": study.budget_s,
             "baseline": {"name": baseline[0], "time_us": baseline[1]} if baseline else None,
             "best": _best_table(best, baseline[1] if baseline else None) if best else None,
+            **(self.verification(study, best).as_dict() if best else _NOTHING),
             "limit": limit.as_dict() if limit else None,
             "cost": study.cost(elapsed_s),
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
         }
+
+
+_NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:

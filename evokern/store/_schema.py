@@ -169,6 +169,12 @@ def m004_profiles(db: Database) -> None:
     )
 
 
+@migrations()
+def m005_secret(db: Database) -> None:
+    """What draws the blocks that are judged; null in studies that began without one."""
+    db.table("evokern_studies").add_column("secret", int)
+
+
 def known_migrations() -> set[str]:
     """Return the names of the migrations that this version knows."""
     return {migration.name for migration in migrations._migrations}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from evokern.declaration.space import Config
@@ -65,7 +66,9 @@ def study_table(reader: Reader, record: StudyRecord) -> Table:
         StudyError: it measured nothing.
     """
     answers: dict[Config, Evaluation] = {}
+    visited: set[Config] = set()
     for trial in reader.trials(record):
+        visited.add(trial.config)
         if trial.outcome is not Outcome.INFEASIBLE:
             answers.setdefault(trial.config, as_first_occurrence(trial.evaluation))
     if not any(answer.outcome is Outcome.MEASURED for answer in answers.values()):
@@ -74,4 +77,5 @@ def study_table(reader: Reader, record: StudyRecord) -> Table:
     seconds = {config: answer.compile_s + answer.device_s for config, answer in answers.items()}
     chip, baseline_us = chip_of_model(record.device), baseline[1] if baseline else None
     kernel = kernel_recorded(record.kernel, record.device)
-    return Table(record.name, record.genes, answers, chip, baseline_us, seconds, record.predicted, kernel)
+    found = Table(record.name, record.genes, answers, chip, baseline_us, seconds, record.predicted, kernel)
+    return replace(found, visited=len(visited), searched_by=record.sampler)

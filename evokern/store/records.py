@@ -55,6 +55,8 @@ class StudyRecord:
     """Price of an hour of the device."""
     cost_unit: str = ""
     """Currency of that price."""
+    secret: int = 0
+    """Draws what candidates must not know beforehand: derived from the seed where one was given, else at random."""
     created: str = ""
     """When, in ISO 8601."""
     evokern_version: str = ""
@@ -80,6 +82,7 @@ class StudyRecord:
             "control": self.control,
             "cost_per_hour": self.cost_per_hour,
             "cost_unit": self.cost_unit,
+            "secret": self.secret,
             "created": self.created,
             "evokern_version": self.evokern_version,
         }
@@ -108,6 +111,7 @@ class StudyRecord:
             control=row.get("control") or "none",
             cost_per_hour=row.get("cost_per_hour"),
             cost_unit=row.get("cost_unit") or "",
+            secret=row.get("secret") or 0,
         )
 
 

@@ -28,6 +28,7 @@ from evokern.measurement.roofline import Rates
 from evokern.samplers import Prior, TrialResult
 from evokern.store._addition import now
 from evokern.store._files import Lock, check_place, connect, explained, remove
+from evokern.store._proofs import ProofRecord, insert_proof
 from evokern.store._schema import migrations, refuse_newer
 from evokern.store.records import StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
 from evokern.study.trial import Proposal, Trial
@@ -234,6 +235,7 @@ class Session:
             results: results of the trials that are recorded, up to the first that is not.
         """
         with self.transaction():
+            self._optuna.resume()
             for number, proposal in enumerate(proposals):
                 self._optuna.begin(number, proposal.config, control=proposal.control)
             for result in results:
@@ -313,8 +315,19 @@ class Session:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
                 _update(self._db, "evokern_trials", self._trials[trial.number], values)
 
-    def tell(self, result: TrialResult) -> None:
-        """Tell Optuna's tables of a trial that is recorded."""
+    def proved(self, trial: int, result: Mapping[str, Any]) -> None:
+        """Write what the verification of a trial found."""
+        with self.transaction():
+            insert_proof(self._db, self.study, "verify", trial, result)
+
+    def proofs(self) -> list[ProofRecord]:
+        """Return what verifications of this study found, the first one first."""
+        with explained(self._store.path):
+            rows = self._db["evokern_proofs"].rows_where("study = ? AND kind = ?", [self.study.uuid, "verify"], "rowid")
+            return [ProofRecord.of(row) for row in rows]
+
+    def write_result(self, result: TrialResult) -> None:
+        """Write the end of a recorded trial into Optuna's tables."""
         with self.transaction():
             self._optuna.tell(result)
 
@@ -327,8 +340,12 @@ class Session:
         self._db.execute("UPDATE evokern_sessions SET elapsed_s = ? WHERE uuid = ?", [elapsed_s, self.uuid])
 
     def ended(self, elapsed_s: float, reason: str) -> None:
-        """Write how this session ended."""
+        """Write how this session ended; Optuna's tables then have no running trial."""
         with self.transaction():
+            running = self._optuna.running()
+            recorded = f"study = ? AND outcome IS NOT NULL AND number IN ({', '.join(map(str, running))})"
+            rows = self._db["evokern_trials"].rows_where(recorded, [self.study.uuid], "number")
+            self._optuna.suspend(TrialResult.of(trial_of(row)) for row in rows)
             self._elapsed(elapsed_s)
             _update(self._db, "evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
 

@@ -27,7 +27,7 @@ class GateSettings:
     """How strictly candidates are checked."""
 
     input_sets: tuple[InputSet, ...] = ("normal", "large", "equal_rows", "denormal")
-    """Input sets of every candidate, each drawn anew from a private seed."""
+    """Input sets of every candidate, drawn anew from a private seed: each one, or where that is dear some in turn."""
     atol: float | None = None
     """Absolute tolerance instead of the kernel's."""
     rtol: float | None = None
@@ -71,7 +71,9 @@ class TimingSettings:
     warmup_us: float = 1000.0
     """Replays before sampling, µs."""
     race: float = 1.10
-    """Stop a candidate once its lower bound is above this multiple of the elite's time; 0 switches racing off."""
+    """Stop a candidate once its lower bound is above this multiple of the elite's time; 0 switches racing off.
+
+    A simulated device adds 2, for a predicted time is a bound only within the model's error."""
     hang_s: float = 3.0
     """Seconds after which one launch sequence counts as hung."""
 
@@ -110,7 +112,7 @@ class SamplerSettings:
     """Which sampler proposes, and its own settings."""
 
     name: str = "evo"
-    """evo, tpe, nsga2, gp, random or grid."""
+    """A name of `SAMPLERS`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of that sampler (checked when it is built)."""
 

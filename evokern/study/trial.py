@@ -134,6 +134,15 @@ class Evaluation:
             raise InternalError(f"a measured trial needs a positive finite time, not {self.time_us}")
 
     @property
+    def passed_gate(self) -> bool:
+        """Whether the gate found its answers right.
+
+        A slow candidate that was timed had passed; one that was predicted to be slow has no timings, and was not asked.
+        """
+        timed = self.outcome is Outcome.SLOW and bool(self.timings)
+        return timed or self.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)
+
+    @property
     def reason(self) -> str:
         """Why it ended so, in one line."""
         e = self.evidence

@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
 from evokern.errors import EvokernError, InternalError
+from evokern.workers.role import become_worker
 
 COMMAND = struct.Struct("<cI")
 """Parent to server: `S` ticket (with two file descriptors) starts a worker, `K` pid kills one."""
@@ -136,6 +137,7 @@ def _work(server: int, channel: int, log: int) -> NoReturn:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)
+    become_worker()
     os.dup2(log, 1)
     os.dup2(log, 2)
     status = 1

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from paths import ROOT
 from typer.testing import CliRunner
 
+from evokern.analysis.check.folder import Folder
+from evokern.analysis.check.simulated_run import small_problems_that_show
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.declaration.kernel import Kernel, Launch, ProblemField, Tensor, Tolerance, Workload
 from evokern.doctor import host_compiler
 
 RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
@@ -61,6 +65,9 @@ def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -
         ("kernel.py", '"y", i32(p.N))', '"y")', "entry points", "the launch gives 2: x, y"),
         ("kernel.py", '("x", "y", i32', '("y", "x", i32', "entry points", "scale: const float* x gets the output 'y'"),
         ("kernel.py", "-(-p.N // (width(c) * c.THREADS))", "p.N / 4", "constraints", "whole extents, not 256.0"),
+        ("kernel.py", "block=c.THREADS", "block=c.THREADS - 128", "constraints", "block is empty: -64 along x, for"),
+        ("kernel.py", "i32(p.N)", "i32", "constraints", "argument 3 of scale is the function i32 itself; call it"),
+        ("kernel.py", "i32(p.N)", "0.5", "constraints", "argument 3 of scale is the plain number 0.5; say its type"),
         ("kernel.py", "divides(width(c), p.N)", "None", "constraints", "whole_vectors returned None"),
         ("kernel.py", 'tolerance={"y"', 'tolerance={"z"', "workload", "tolerance names ['z'], the outputs are ['y']"),
         ("kernel.py", 'Parameter("THREADS"', 'Parameter("IDLE", (1, 2)), Parameter("THREADS"', "macros", "uses IDLE"),
@@ -88,11 +95,11 @@ def test_each_defect_is_found(folder: Path, file: str, old: str, new: str, check
 @pytest.mark.parametrize(
     ("old", "new", "check", "message", "others"),
     [
-        ("divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision", 3),
-        ("divides(width(c), p.N)", "c.LODAS", "constraints", "there is no gene 'LODAS': did you mean 'LOADS'?", 3),
-        ("blocks = -(-p.N", "blocks = -(-p.M", "constraints", "the problem has no field 'M'", 3),
-        ("lambda c, p: [VectorAccess(", "lambda c, p: 1 / 0 or [VectorAccess(", "constraints", "ZeroDivisionError", 3),
-        ('lambda p, c: {"x"', 'lambda p, c: 1 / 0 or {"x"', "workload", "tensors raised ZeroDivisionError", 4),
+        ("divides(width(c), p.N)", "p.N / 0", "constraints", "whole_vectors raised ZeroDivision", 5),
+        ("divides(width(c), p.N)", "c.LODAS", "constraints", "there is no gene 'LODAS': did you mean 'LOADS'?", 5),
+        ("blocks = -(-p.N", "blocks = -(-p.M", "constraints", "the problem has no field 'M'", 5),
+        ("lambda c, p: [VectorAccess(", "lambda c, p: 1 / 0 or [VectorAccess(", "constraints", "ZeroDivisionError", 5),
+        ('lambda p, c: {"x"', 'lambda p, c: 1 / 0 or {"x"', "workload", "tensors raised ZeroDivisionError", 6),
     ],
 )  # fmt: skip
 def test_a_function_that_raises_is_told_once(
@@ -130,6 +137,14 @@ def test_a_defect_of_evokern_is_not_the_kernels(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr("evokern.analysis.check.source_checks.read_source", broken)
     assert 3 == CliRunner().invoke(app, ["check", "scale", "--json"]).exit_code
+
+
+@pytest.mark.thorough
+def test_directives_may_stand_behind_blanks(folder: Path) -> None:
+    """`  #error` is an #error: a folder whose preprocessor lines are indented is as sound as before."""
+    source = folder / "kernel.cu"
+    source.write_text(re.sub(r"^#", "  #", source.read_text(), flags=re.MULTILINE))
+    assert _failures("scale") == (0, {})
 
 
 def test_what_is_alike_on_every_target_is_one_line(folder: Path) -> None:
@@ -189,3 +204,116 @@ def test_a_small_space_is_counted_whole(folder: Path) -> None:
     distinct = len(list(load_kernel(folder).space.grid()))
     assert distinct < 50
     assert f"of {distinct} candidates these are feasible" in said
+
+
+def _warnings(*arguments: str) -> tuple[int, dict[str, str]]:
+    result = CliRunner().invoke(app, ["check", *arguments, "--json"])
+    findings = json.loads(result.stdout)["checks"]
+    return result.exit_code, {finding["check"]: finding["detail"] for finding in findings if finding["warning"]}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("kernel.py", "-(-p.N // (width(c) * c.THREADS))", "-(-p.N // (width(c) * c.THREADS)) // 2", "never written"),
+        ("kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[i & ~1];", "suspect the declaration before the kernel"),
+        ("kernel.cu", "i < n", "true", "out of bounds"),
+    ],
+)
+def test_the_default_candidate_is_run(folder: Path, file: str, old: str, new: str, message: str) -> None:
+    """Half a grid, a wrong index and a missing bound check are found by a run on the smallest problem."""
+    _change(folder / file, old, new)
+    code, failures = _failures("scale")
+    assert (code, set(failures)) == (1, {"simulated run"})
+    assert failures["simulated run"].startswith("the default candidate at 1001 on sim:l4 ")
+    assert message in failures["simulated run"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ('("256", "200")', "every small problem is one block of the default candidate (256; 200)"),
+        ('("1024", "2048")', "no small problem has a tail in N (1024; 2048)"),
+        ('("1024", "1001")', ""),
+    ],
+)
+def test_small_problems_that_hide_defects_are_a_warning(folder: Path, given: str, message: str) -> None:
+    """Small problems of one block, or all without tails, are named; a warning leaves the exit code at 0."""
+    _change(folder / "kernel.py", '("1024", "1001")', given)
+    code, warned = _warnings("scale")
+    assert (code, set(warned)) == (0, {"small problems"} if message else set())
+    assert message in warned.get("small problems", "")
+
+
+def test_square_small_problems_are_a_warning() -> None:
+    """Where every extent is always the same, axes that are mixed up do not show; fields with choices are no extents."""
+    fields = (ProblemField("M"), ProblemField("N"), ProblemField("D", (64,)), ProblemField("causal", (0, 1), 0))
+    workload = Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.M, p.N)), "y": Tensor("f32", (p.M, p.N), "output")},
+        reference=lambda p, t: {"y": t["x"]},
+        tolerance={"y": Tolerance(0, 0)},
+        flops=lambda p: 0,
+        bytes=lambda p: 8 * p.M * p.N,
+        small_problems=("70,70,64", "90,90,64,1"),
+    )
+    kernel = Kernel(
+        "copy",
+        (),
+        fields,
+        lambda c, p: [Launch("copy", (-(-p.M // 16), -(-p.N // 16)), (16, 16), ("x", "y"))],
+        workload,
+    )
+    problems = tuple(map(kernel.problem, workload.small_problems))
+    told = list(small_problems_that_show(Folder(kernel, problems, None)))  # type: ignore[arg-type]
+    assert [ok for ok, _ in told] == ["warning"]
+    assert "every small problem is square, M = N (70,70,64,0; 90,90,64,1)" in told[0][1]
+    other = replace(kernel, workload=replace(workload, small_problems=("70,90,64",)))
+    (one,) = small_problems_that_show(Folder(other, (other.problem("70,90,64"),), None))  # type: ignore[arg-type]
+    assert one[0] is True
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "level", "message"),
+    [
+        ("rtol=1e-6", "rtol=1e-6", "ok", "rounding alone reaches 0 in float32; Tolerance(atol=0, rtol=5e-07) has room"),
+        ('"y": 2 * t["x"]}', '"y": t["x"] / 3 * 6}', "warning", "reaches 288 (denormal inputs) in float32; right"),
+        ("rtol=1e-6", "rtol=0.5", "warning", "wrong answers may pass, Tolerance(atol=0, rtol=5e-07) has room"),
+    ],
+)
+def test_the_tolerance_is_held_against_rounding(folder: Path, old: str, new: str, level: str, message: str) -> None:
+    """What rounding reaches in float32 is told with a tolerance that has room for it; one far above it is a warning."""
+    _change(folder / "kernel.py", old, new)
+    told = CliRunner().invoke(app, ["check", "scale"]).stdout
+    (line,) = [line for line in told.splitlines() if line.split()[1:2] == ["tolerance"]]
+    assert line.startswith(level)
+    assert message in line
+
+
+def test_a_tolerance_below_rounding_is_a_warning(folder: Path) -> None:
+    """Where rounding alone passes the tolerance, right candidates would be wrong; the one suggested lets them pass."""
+    _change(folder / "kernel.py", RIGHT, 'reference=lambda p, t: {"y": (t["x"] / 3).sum() - 0 * t["x"]}')
+    _change(folder / "kernel.py", "rtol=1e-6", "rtol=1e-9")
+    _, warned = _warnings("scale")
+    assert "right candidates are turned away, Tolerance(" in warned["tolerance"]
+    suggested = re.search(r"Tolerance\(atol=(\S+), rtol=(\S+)\) would", warned["tolerance"])
+    assert suggested is not None
+    _change(folder / "kernel.py", "Tolerance(atol=0, rtol=1e-9)", f"Tolerance({suggested[1]}, {suggested[2]})")
+    assert "tolerance" not in _warnings("scale")[1]
+
+
+def test_a_reference_that_computes_in_double_alone_tells_the_rounding_of_its_results(folder: Path) -> None:
+    """A reference that turns everything into float64 itself still says what rounding its results reaches."""
+    _change(folder / "kernel.py", RIGHT, 'reference=lambda p, t: {"y": t["x"].double() / 3}')
+    _change(folder / "kernel.cu", "y[i] = 2 * x[i];", "y[i] = x[i] / 3;")
+    told = CliRunner().invoke(app, ["check", "scale"]).stdout
+    (line,) = [line for line in told.splitlines() if line.split()[1:2] == ["tolerance"]]
+    assert "rounding alone reaches 288 (denormal inputs) in float32" in line
+    assert "Tolerance(atol=2e-38, rtol=5e-07) would let them pass" in line
+
+
+def test_work_that_contradicts_the_tensors_is_a_warning(folder: Path) -> None:
+    """Bytes in units of their own are named by `check`, and do not fail it."""
+    _change(folder / "kernel.py", "bytes=lambda p: 8 * p.N", "bytes=lambda p: 8e-9 * p.N")
+    code, warned = _warnings("scale")
+    assert (code, set(warned)) == (0, {"workload"})
+    assert "1e+09 times too few" in warned["workload"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from evokern.analysis.genes.genes import learned
 from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
+from evokern.device.recorded.table import measured
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
 GENES: tuple[Gene, ...] = (
@@ -70,11 +71,24 @@ def test_what_was_only_slow_works() -> None:
     """A value of which a candidate was stopped by racing gave a right answer: it is not barred, nor another locked."""
     trials = everything()
     slow = next(t.number for t in trials if t.config.WARPS == 8)
-    stopped = Evaluation(Outcome.SLOW, None, evidence={"elite_us": 5.0})
+    stopped = measured(9.0, "slow")
+    stopped = replace(stopped, outcome=Outcome.SLOW, evidence={"elite_us": 5.0})
     right = [replace(t, evaluation=stopped) if t.number == slow else t for t in trials]
     before, after = ({f.text for f in learned(GENES, found) if f.gene == "WARPS"} for found in (trials, right))
     assert before == {"WARPS works only at 4: 96 of 96 others crashed, misaligned address at line 61"}
     assert after == {"WARPS=2 never works: 48 of 48 crashed, misaligned address at line 61"}
+
+
+def test_what_was_predicted_slow_was_never_asked() -> None:
+    """A candidate that is predicted slow did not meet the gate: it neither makes a value work nor counts as failed."""
+    trials = everything()
+    slow = next(t.number for t in trials if t.config.WARPS == 8)
+    unchecked = Evaluation(Outcome.SLOW, 99.0, evidence={"elite_us": 5.0, "predicted_us": 99.0})
+    asked = [replace(t, evaluation=unchecked) if t.number == slow else t for t in trials]
+    assert not unchecked.passed_gate
+    assert {f.text for f in learned(GENES, asked) if f.gene == "WARPS"} == {
+        "WARPS works only at 4: 95 of 95 others crashed, misaligned address at line 61"
+    }
 
 
 def test_decisive_genes_come_last_and_by_effect() -> None:

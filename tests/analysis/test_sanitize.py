@@ -217,11 +217,11 @@ def test_a_kernel_without_end_is_told_with_the_way_out() -> None:
         ([*COUNT_BITS, "--arg", "in:i8[4]=9..1"], "the range 9..1 is empty"),
         (
             [*COUNT_BITS, "--arg", "in:u32[99999,99999]", "--arg", "out:u32[4]", "--arg", "i32=1"],
-            "37.3 GiB, in:u32[99999,99999] alone 37.3, and the simulator holds 4 GiB",
+            "37.3 GiB, in:u32[99999,99999] alone 37.3, and the PTX machine holds 4 GiB",
         ),
         (
             [SAMPLE, "--entry", "count_bits", "--block", "128", "--arg", "in:u32[4]", "--arg", "out:u32[900000000]",
-             "--arg", "i32=1"], "more than the simulator runs",
+             "--arg", "i32=1"], "more than the PTX machine runs",
         ),
         ([SAMPLE, "--entry", "count_bits", "--block", "12y"], "--block '12y' is no extent"),
         ([SAMPLE, "--entry", "count_bits", "--block", "2048", *["--arg", "null"] * 2, "--arg", "i32=1"], "most 1024"),
@@ -245,7 +245,7 @@ def test_mistakes_are_told_with_the_remedy(
     assert told in _refused(*command)
 
 
-def test_what_the_simulator_does_not_execute_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_the_ptx_machine_does_not_execute_is_refused_by_name(tmp_path: Path) -> None:
     """An instruction that is not supported is named with its line, before anything runs; other kernels still run."""
     path = tmp_path / "texture.cu"
     path.write_text(
@@ -330,7 +330,7 @@ def test_a_crash_is_diagnosed(fault: str, kind: str) -> None:
 
 
 def test_a_right_candidate_has_no_diagnosis() -> None:
-    """Where the simulator finds nothing, nothing is claimed."""
+    """Where the PTX machine finds nothing, nothing is claimed."""
     kernel = load_kernel(DATA / "kernels" / "faulty")
     assert None is diagnose(kernel, kernel.space.default(), kernel.problem("4096"), architecture("sm_89"))
 

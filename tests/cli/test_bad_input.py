@@ -68,7 +68,7 @@ def _change(path: Path, old: str, new: str) -> None:
         (("search", "small", "--budget", "2x"), "'2x' is no duration; write for example 2h"),
         (("search", "small", "--budget", "2"), "'2' has no unit; write for example 2h, 2m or 2s"),
         (("search", "small", "--budget", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
-        (("verify", "--fuzz", "0"), "'0' is no time to spend: it must be longer than nothing"),
+        (("verify", "--fuzz", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
         (("search", "small", "--extend", "-5m"), "'-5m' is no duration"),
         (("search", "small", "--extend", "5m"), "no budget to extend; give one with --budget"),
         (("check", "sclae"), "there is no kernel 'sclae': did you mean 'scale'?"),
@@ -263,3 +263,13 @@ def test_no_gpu_where_one_was_asked_for(here: Path, monkeypatch: pytest.MonkeyPa
     told = _refused("search", "scale", "--device", "cuda:0")
     assert "no GPU" in told
     assert "--device sim:l4" in told
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a system folder that claims to be writable")
+def test_a_system_folder_is_no_place_for_a_database(here: Path) -> None:
+    """A place that claims that it can be written and cannot is the user's mistake too, for writing and reading."""
+    done = CliRunner().invoke(app, ["search", "small", "--db", "/proc/x.db"])
+    assert (done.exit_code, "/proc/x.db cannot be made: " in done.stderr) == (2, True)
+    assert "name another file with --db" in done.stderr
+    done = CliRunner().invoke(app, ["show", "--db", "/proc/self/mem"])
+    assert (done.exit_code, "/proc/self/mem" in done.stderr) == (2, True)

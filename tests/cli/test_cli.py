@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
+from stored_studies import write_study
 from typer.testing import CliRunner
 
 import evokern
@@ -237,3 +238,39 @@ def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
             [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, cwd=ROOT
         )
         assert done.stdout.split() == [expected]
+
+
+def test_list_says_what_each_study_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question that a study's file begins with stands beside it, without what was found."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "studies").mkdir()
+    head = 'kernel = "rmsnorm"\nproblems = ["8192,8192"]\n'
+    for name, text in (
+        ("two", "# Asks: which one\n# is best? Rows differ.\n# Found on a day: 3 µs.\n"),
+        ("one", "# Asks: what is left.\n# Found: 3 µs.\n"),
+        ("none", "# Found: nothing.\n"),
+        ("bare", ""),
+    ):
+        (tmp_path / "studies" / f"{name}.toml").write_text(text + head)
+    asked = {
+        s["name"]: s.get("asks") for s in json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)["studies"]
+    }
+    assert [asked[name] for name in ("two", "one", "none", "bare")] == [
+        "which one is best?", "what is left.", None, None
+    ]  # fmt: skip
+    assert all(asked[path.stem] for path in (ROOT / "studies").glob("*.toml"))
+    assert "  which one is best?\n" in CliRunner().invoke(app, ["list"]).stdout
+
+
+def test_list_tells_what_a_database_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--db` each study of a database is told with its kernel, problem, device, trials and best time."""
+    monkeypatch.chdir(tmp_path)
+    write_study(tmp_path / "runs.db", 20)
+    told = CliRunner().invoke(app, ["list", "--db", "runs.db"]).stdout.partition("Database runs.db\n")[2]
+    assert re.search(r"^  small +tiny at 2,8,512,64 on NVIDIA H200$", told, re.MULTILINE)
+    assert re.search(r"^ +20 trials, best [\d.]+ µs \(trial \d+\), .* begun 20", told, re.MULTILINE)
+    (row,) = json.loads(CliRunner().invoke(app, ["list", "--db", "runs.db", "--json"]).stdout)["database"]["studies"]
+    assert (row["name"], row["kernel"], row["trials"]) == ("small", "tiny", 20)
+    assert "database" not in json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)
+    refused = CliRunner().invoke(app, ["list", "--db", "absent.db"])
+    assert (refused.exit_code, "there is no database absent.db" in refused.stderr) == (2, True)

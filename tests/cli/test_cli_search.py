@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.cli.commands._trial import finding_lines, gate_lines
+from evokern.cli.commands._trial import finding_lines, gate_lines, proposal_words
 from evokern.cli.panel import Watcher, line, panel
 from evokern.study.trial import Evaluation, Outcome
 
@@ -95,6 +95,15 @@ def test_a_crash_is_told_in_lines() -> None:
     assert "{" not in "".join(lines)
 
 
+def test_a_niche_restart_is_told_by_its_name() -> None:
+    """The stored word is another one than the glossary's; every other word of a proposal stays."""
+    assert proposal_words({"turn": "excursion LOADS=scalar", "held": "LOADS"}) == {
+        "turn": "niche restart LOADS=scalar",
+        "held": "LOADS",
+    }
+    assert proposal_words({"turn": "restart", "operator": "immigrant"}) == {"turn": "restart", "operator": "immigrant"}
+
+
 def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
     """The same command goes on where it stopped and says so; `show` tells the same as the search did."""
     code, told, remarks = _invoke("search", "small", "--trials", "12", "--sampler", "random")
@@ -123,9 +132,13 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "budget_s",
         "baseline",
         "best",
+        "verified",
+        "verified_reason",
+        "verified_share",
         "limit",
         "cost",
         "control",
+        "hints",
     ]
     assert list(shown) == keys
     assert list(shown["best"]) == ["trial", "time_us", "ci95_us", "speedup", "config"]

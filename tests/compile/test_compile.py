@@ -59,7 +59,24 @@ def test_a_program_has_code_symbols_and_what_it_uses() -> None:
         ("\n#error NEED is missing\n", "k", "kernel.cu:2: #error directive: NEED is missing", 2),
         ("\n\n__global__ void k() { y = 3; }", "k", 'kernel.cu:3: identifier "y" is undefined', 3),
         ('#include "own.h"\n__global__ void k() {}', "k", 'own.h:2: identifier "z" is undefined', 2),
-        ("__global__ void k() {}", "other", "there is no entry point 'other' in the source", None),
+        (
+            "__global__ void k() {}",
+            "other",
+            "there is no entry point 'other' in the source: identifier \"other\" is undefined",
+            None,
+        ),
+        (
+            "__global__ void k() {}",
+            "k<float>",
+            "there is no entry point 'k<float>' in the source: type name is not allowed",
+            None,
+        ),
+        (
+            "struct T { }; template <class A> __global__ void t(A* a) { a->x = 1; }",
+            "t<T>",
+            'kernel.cu:1: class "T" has no member "x"',
+            1,
+        ),
         ('__global__ void k() { asm volatile("foo.bar;"); }', "k", "Unknown modifier '.bar'", None),
     ],
 )

@@ -127,6 +127,37 @@ def test_macros_and_where_their_values_come_from() -> None:
     assert bare == {"BLOCK_M": "undefined", "SCALE": "undefined"}
 
 
+def test_directives_behind_blanks_are_directives() -> None:
+    """Macros, includes and conditionals are read with blanks, tabs or comments before and behind the hash."""
+    source = read(
+        "  #define BS 128\n"
+        "\t# define TS 4\n"
+        "/* a */ # /* b */ define WS 32\n"
+        "  #ifndef QS\n    #define QS 3\n  #endif\n"
+        '  #include "absent.h"\n'
+        "  #include <vector>\n"
+        "#define STRING(x) \\\n   #x\n"
+        "  #if 0\n__global__ void dead() {}\n  #endif\n"
+        "__global__ void k(float* a) {\n  #pragma unroll\n  for (int i = 0; i < BS; ++i) a[i] = TS;\n"
+        "  #if USE_SMEM\n  a[0] = 1;\n  #endif\n}\n"
+    )
+    kinds = {macro.name: (macro.kind, macro.number, macro.line) for macro in source.macros}
+    assert {
+        "BS": ("defined", 128, 1),
+        "TS": ("defined", 4, 2),
+        "WS": ("defined", 32, 3),
+        "QS": ("default", 3, 5),
+        "STRING": ("defined", None, 9),
+        "USE_SMEM": ("undefined", None, 17),
+    } == kinds
+    assert [(include.name, include.status, include.line) for include in source.includes] == [
+        ("absent.h", "missing", 7),
+        ("vector", "host", 8),
+    ]
+    assert names(source) == ["k"]
+    assert "absent" not in source.device_text
+
+
 def test_launches_carry_the_expressions_behind_them() -> None:
     """A launch gives its grid, block, shared memory and arguments, and the local variables that they come from."""
     launches = sample("nvcc_program.cu").launches
@@ -232,6 +263,54 @@ def test_an_own_header_that_is_not_there_is_reported() -> None:
     source = sample("cuda_sample.cu")
 
     assert [(i.name, i.line) for i in source.missing_includes] == [("helper_timer.h", 15)]
+
+
+@pytest.mark.parametrize(
+    ("types", "stands"),
+    [
+        ("half* x", "#include <cuda_fp16.h>"),
+        ("nv_bfloat162* x", "#include <cuda_bf16.h>"),
+        ("__half2* x, __nv_bfloat16* y", "#include <cuda_fp8.h>"),
+        ("float* x", ""),
+    ],
+)
+@pytest.mark.parametrize("library", ["<cublas_v2.h>", "<torch/extension.h>", "<ATen/cuda/CUDAContext.h>", '"nccl.h"'])
+def test_a_dropped_library_still_brings_the_half_types(library: str, types: str, stands: str) -> None:
+    """A host library's header makes way, on its own line, for the headers of the half types that device code names."""
+    source = read(
+        f"#ifdef PROFILE\n#include <nvToolsExt.h>\n#endif\n#include {library}\n__global__ void k({types}) {{}}\n"
+    )
+    assert source.device_text.split("\n")[1:5] == ["", "#endif", stands, f"__global__ void k({types}) {{}}"]
+    assert not source.missing_includes
+    assert device_only(source.device_text) == source.device_text
+
+
+def test_a_file_that_includes_the_half_types_itself_is_left_as_it_is() -> None:
+    """Only what is lacking is put in place, in each file of the program for itself."""
+    text = "#include <cuda_fp16.h>\n#include <cublas_v2.h>\n__global__ void k(half* x) {}\n"
+    assert read(text).device_text.split("\n")[1] == ""
+    both = text.replace("half* x", "half* x, nv_bfloat16* y")
+    assert read(both).device_text.split("\n")[1] == "#include <cuda_bf16.h>"
+
+
+def test_a_type_that_only_an_instantiation_names_stays() -> None:
+    """A type of the file goes with the host's code, unless somebody asks for a kernel that takes it."""
+    text = "struct T1 { int n; };\ntemplate <class T> __global__ void k() {}\nint main() { k<T1><<<1, 1>>>(); }\n"
+    assert "T1" not in read(text).device_text
+    assert "struct T1" in read(text, named=["k", "T1"]).device_text
+
+
+def test_kernels_that_launch_kernels_are_refused_for_themselves() -> None:
+    """Dynamic parallelism needs a runtime on the device: who uses it, directly or not, is told, and others run."""
+    source = read(
+        "__global__ void child() {}\n__device__ void go() { child<<<1, 32>>>(); }\n"
+        "__global__ void direct() { child<<<1, 32>>>(); }\n__global__ void indirect() { go(); }\n"
+    )
+    assert source.entry("child").expression == "child"
+    for name, why in (("direct", "launches a kernel itself"), ("indirect", "calls go, which needs a kernel launch")):
+        with pytest.raises(SourceError, match=why):
+            source.entry(name)
+    assert "go" not in source.device_text
 
 
 def test_one_include_name_for_two_files_is_refused(tmp_path: Path) -> None:

@@ -84,6 +84,17 @@ def test_a_specialised_source_is_the_same_program(loads: str, tile: int, more: d
     assert ptx(CHOICES, macros) == ptx(special(CHOICES, macros))
 
 
+@pytest.mark.parametrize("loads", ["LOADS_SCALAR", "LOADS_VECTOR"])
+def test_blanks_before_a_directive_leave_no_choice_in(loads: str) -> None:
+    """Preprocessor lines may stand behind blanks, tabs and comments: the same choices go, to the same program."""
+    macros = chosen(loads, 256)
+    plain = special(CHOICES, macros)
+    for before in ("    ", "\t", "/* here */ "):
+        indented = special(re.sub("^#", before + "#", CHOICES, flags=re.MULTILINE), macros)
+        assert plain.replace("\n#", f"\n{before}#") == indented.replace("\n#define", f"\n{before}#define")
+        assert ptx(plain) == ptx(indented)
+
+
 def test_only_the_chosen_path_is_left() -> None:
     """Other branches, their helpers, guards and asserts are gone; comments and the choice's values stay."""
     text = special(CHOICES, chosen("LOADS_SCALAR", 256))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,9 +27,11 @@ from evokern import (
     i32,
 )
 from evokern.declaration.feasibility import check, feasible_space
+from evokern.declaration.kernel import i64
 from evokern.declaration.space import Relieves, Space
 from evokern.errors import DeviceError, KernelError, SpaceError
 from evokern.hardware.profiles import CHIPS, chip, limits_for
+from evokern.study.discovery import find_kernel
 
 
 def _kernel(**changes: object) -> Kernel:
@@ -228,3 +233,53 @@ def test_what_genes_relieve_is_no_part_of_the_space() -> None:
     """Genes that differ in it alone are the same genes: a study goes on where a declaration adds it."""
     assert Parameter("G", (1, 2), relieves=("memory", "launch")).relieves == {"memory": 1, "launch": 1}
     assert Parameter("G", (1, 2), relieves={"memory": 2}) == Parameter("G", (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        (i32, r"argument 2 of k is the function i32 itself; call it with its value: i32\(p.N\)"),
+        (0.5, r"argument 2 of k is the plain number 0.5; say its type: f32\(0.5\)"),
+        (7, r"argument 2 of k is the plain number 7; say its type: i32\(7\)"),
+        (None, r"argument 2 of k is None; an argument is a tensor's name, or a number with its type"),
+    ],
+)
+def test_an_argument_without_a_type_is_refused(argument: object, told: str) -> None:
+    """What is neither a tensor's name nor a number with its type is named where it is declared."""
+    with pytest.raises(KernelError, match=told):
+        Launch("k", 1, 32, ("x", argument))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: i32(2.5), "2.5.* is no whole number"),  # type: ignore[arg-type]
+        (lambda: i32(2**31), r"i32\(2147483648\) does not fit, i64 would take it"),
+        (lambda: i64(-(2**63) - 1), "does not fit"),
+    ],
+)
+def test_a_whole_argument_is_whole_and_fits(make: Callable[[], object], told: str) -> None:
+    """A number is passed as it is, or refused: never cut off."""
+    assert [i32(4.0).value, i32(-(2**31)).value, i64(2**31).value] == [4, -(2**31), 2**31]  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match=told):
+        make()
+
+
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, "0.1", True, None])
+@pytest.mark.parametrize("name", ["atol", "rtol"])
+def test_a_tolerance_is_finite_and_not_negative(name: str, value: object) -> None:
+    """What cannot be a tolerance is refused with its name and value; zero asks for the exact answer."""
+    assert Tolerance(0, 0) == Tolerance(0.0, 0.0)
+    with pytest.raises(KernelError, match=rf"{name} = .* is no tolerance; give a finite number of at least 0"):
+        Tolerance(**{"atol": 0.0, "rtol": 0.0, name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "told"),
+    [(1, -32, "the block is empty: -32 along x"), ((1, -2), 32, "the grid is empty: -2 along y")],
+)
+def test_a_negative_extent_is_named(grid: object, block: object, told: str) -> None:
+    """A launch without blocks or threads is infeasible, and says what its extent is."""
+    kernel = replace(find_kernel("rmsnorm"), launches=lambda c, p: [Launch("k", grid, block, ())], constraints=())  # type: ignore[arg-type]
+    violation = check(kernel, kernel.space.default(), [kernel.problem("8,1024")], CHIPS["l4"])
+    assert told in str(violation)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evokern.api import search
+from evokern.declaration.kernel import Constraint, Kernel, Launch, ProblemField, Tensor, Tolerance, Workload
+from evokern.declaration.space import Config, Parameter, Space
+from evokern.device import Task
+from evokern.device._first import first_candidate
+from evokern.device.sim import host_memory
 from evokern.device.sim.study_prediction import _share
-from evokern.errors import StudyError
+from evokern.errors import DeviceError, KernelError, StudyError
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import find_kernel
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
 
@@ -82,3 +90,89 @@ def test_a_kernel_without_genes_is_refused_with_the_remedy(tmp_path: Path, monke
     study = Study(name="copy", kernel="copy", problems=("32",), device="sim:h200")
     with pytest.raises(StudyError, match=r"kernel copy declares no gene.*Parameter\(NAME"):
         search(study, db=tmp_path / "copy.db", trials=1)
+
+
+def _scale(size: int) -> Kernel:
+    return Kernel(
+        name="copy",
+        genes=(Parameter("THREADS", (32,)),),
+        fields=(ProblemField("N", most=2**50),),
+        launches=lambda c, p: [Launch("copy", grid=1, block=32, args=("x", "y"))],
+        workload=Workload(
+            tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
+            reference=lambda p, t: {"y": t["x"]},
+            tolerance={"y": Tolerance(0, 0)},
+            flops=lambda p: p.N,
+            bytes=lambda p: size * p.N,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("elements", "room", "fit"),
+    [(1 << 20, 1 << 40, 16), (1 << 20, 5 * 3 * 8 << 20, 5), (1 << 20, None, 16)],
+)
+def test_as_many_workers_as_the_memory_holds(
+    elements: int, room: int | None, fit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker a core, or as many as can hold the study's buffers three times each."""
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: room)
+    kernel = _scale(8)
+    problems = [kernel.problem("32"), kernel.problem(str(elements))]
+    assert host_memory.workers_that_fit(kernel, kernel.space.default(), problems, 16) == fit
+
+
+@pytest.mark.parametrize(
+    ("elements", "room", "told"),
+    [
+        (
+            10**11,
+            1 << 50,
+            r"copy at 100000000000 take 745 GiB, and the simulator holds 4 GiB; give the study",
+        ),
+        (
+            1 << 28,
+            1 << 30,
+            r"copy at 268435456 takes 6 GiB of memory, and this machine has 1 GiB left; .*cuda",
+        ),
+    ],
+)
+def test_a_study_larger_than_the_memory_is_refused(
+    elements: int, room: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study that the simulator or this machine cannot hold is its user's mistake, told before anything is drawn."""
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: room)
+    kernel = _scale(8)
+    with pytest.raises(DeviceError, match=told):
+        host_memory.workers_that_fit(kernel, kernel.space.default(), [kernel.problem(str(elements))], 2)
+
+
+def test_this_machine_tells_its_memory() -> None:
+    """Linux says how much memory is left; a process holds less than all of it."""
+    room = host_memory.available_bytes()
+    assert room is None or room > 1 << 20
+
+
+def test_an_infeasible_default_is_replaced_by_one_near_it() -> None:
+    """A study begins with a feasible candidate near its default, and says which and why; else it says that none is."""
+    study = Study(name="rms", kernel="rmsnorm", problems=("65536,1024",))
+    kernel = find_kernel("rmsnorm")
+    first, notes = first_candidate(Task(kernel, (kernel.problem("65536,1024"),), study), CHIPS["l4"])
+    assert dict(first) == {**kernel.space.default(), "THREADS_PER_ROW": 128}
+    assert len(notes) == 1
+    assert "cannot run on NVIDIA L4 at 65536,1024,dtype=f16: threads_have_work" in notes[0]
+    assert notes[0].endswith("the search begins with THREADS_PER_ROW=128")
+    fine = Task(kernel, (kernel.problem("8192,8192"),), study)
+    assert first_candidate(fine, CHIPS["l4"]) == (kernel.space.default(), ())
+    hopeless = replace(kernel, constraints=(Constraint("never", lambda c: False, "nothing can work"),))
+    with pytest.raises(KernelError, match=r"never: needs 1, has 0 .*no feasible one was found either"):
+        first_candidate(Task(hopeless, (kernel.problem("8192,8192"),), study), CHIPS["l4"])
+
+
+def test_the_first_feasible_candidate_differs_in_as_few_genes_as_can_be() -> None:
+    """One gene is changed before two, values next to the default first, and the space alone decides."""
+    genes = (Parameter("A", (1, 2, 4, 8), default=2), Parameter("B", (1, 2, 4, 8), default=8))
+    assert Space(genes, lambda c: c.A * c.B == 8).first_feasible() == Config({"A": 1, "B": 8})
+    assert Space(genes, lambda c: c.A * c.B == 2).first_feasible() == Config({"A": 2, "B": 1})
+    assert Space(genes, lambda c: c.A + c.B == 2).first_feasible() == Config({"A": 1, "B": 1})
+    assert Space(genes, lambda c: False).first_feasible() is None

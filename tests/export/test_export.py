@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -18,8 +21,10 @@ from paths import DATA, KERNELS, ROOT
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel
 from evokern.doctor import host_compiler
+from evokern.export.banner import Provenance, build_commands
 from evokern.export.formula import Formula, cpp, evaluate, simplified
-from evokern.export.standalone import Provenance, device_code, standalone
+from evokern.export.sampled_check import sampled_fields
+from evokern.export.standalone import device_code, standalone
 from evokern.export.trace import trace
 from evokern.export.traced import GuardRecorder, Traced
 from evokern.hardware.profiles import CHIPS
@@ -217,7 +222,7 @@ def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) ->
     """`--help` names the option, the fields of a shape and the seed, and runs nothing."""
     done = _fake_run(program(LOADS="scalar"), tmp_path, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "[--check] [SHAPE] [SEED]" in done.stdout
+    assert "[--check] [--whole] [SHAPE] [SEED]" in done.stdout
     assert "N, for example 4096" in done.stdout
     assert "3 an error of CUDA's" in done.stdout
 
@@ -308,7 +313,7 @@ def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
     text = program(LOADS="scalar")
     for line in (
         "nvcc -arch=sm_89 best.cu -o best",
-        "./best [--check] [SHAPE] [SEED]",
+        "./best [--check] [--whole] [SHAPE] [SEED]",
         "study: scale, begun today",
         "trial: 7",
         "N=4096",
@@ -452,3 +457,117 @@ __global__ void other(float* y) { y[0] = 1; }
     assert isinstance(built, Program)
     program = standalone(kernel, config, problem, CHIPS["l4"], Provenance())
     assert "void scale(" in program
+
+
+# ---- long references, and programs that link
+
+
+def _impatient(text: str) -> str:
+    """Return a program that samples as soon as a sample leaves anything out."""
+    for name in ("WHOLE_S", "SAMPLE_S", "TIMED_S"):
+        text, count = re.subn(rf"(constexpr double {name} = )[\d.]+", r"\g<1>-1.0", text)
+        assert count == 1
+    return text
+
+
+@pytest.mark.thorough
+@needs_compiler
+def test_a_long_check_takes_a_sample_and_says_so(program: Callable[..., str], tmp_path: Path) -> None:
+    """Where the reference of all takes too long a sample is checked, with its size told; `--whole` checks all."""
+    text = _impatient(program(LOADS="scalar")).replace("steps[FIELDS] = {1}", "steps[FIELDS] = {100}")
+    done = _fake_run(text, tmp_path, "1000", "--check")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+    assert re.search(r"^checked: a sample, 100 of 1000 N; the reference of all would take about", done.stdout, re.M)
+    whole = subprocess.run(
+        [str(tmp_path / "best"), "1000", "--check", "--whole"], capture_output=True, text=True, timeout=60
+    )
+    assert (whole.returncode, "sample" in whole.stdout) == (0, False)
+    before, right, after = text.rpartition("y[i] = 2 * x[i];")
+    assert right
+    last = _fake_run(f"{before}y[i] = 2 * x[i] + (i == 999);{after}", tmp_path, "1000", "--check")
+    assert (last.returncode, "worst element 999 is" in last.stdout, "FAIL" in last.stdout) == (1, True, True)
+
+
+@pytest.mark.parametrize(("name", "fields"), [("matmul", ["M", "N"]), ("rmsnorm", ["ROWS"]), ("attention", ["B", "H"])])
+def test_what_a_reference_can_be_sampled_along(name: str, fields: list[str]) -> None:
+    """Rows and columns of a product, rows, and heads can be taken apart; what is summed over and keys cannot."""
+    kernel = find_kernel(name)
+    problem, config = kernel.problem(SHIPPED[name]), kernel.space.default()
+    found = sampled_fields(kernel, config, problem, trace(kernel, config, problem, CHIPS["h200"]))
+    assert [one.name for one in found] == fields
+    text = standalone(kernel, config, problem, CHIPS["h200"], Provenance())
+    assert f"names[FIELDS] = {{{', '.join(json.dumps(field) for field in fields)}}}" in text
+
+
+def test_what_cannot_be_sampled_is_checked_whole(scale: Kernel) -> None:
+    """A reference whose elements depend on their neighbours has no field to sample, and the program no such option."""
+    shifted = replace(scale.workload, reference=lambda p, t: {"y": t["x"] + t["x"].roll(1)})
+    kernel = replace(scale, workload=shifted)
+    problem, config = kernel.problem("4096"), kernel.space.default()
+    assert sampled_fields(kernel, config, problem, trace(kernel, config, problem, CHIPS["l4"])) == ()
+    text = standalone(kernel, config, problem, CHIPS["l4"], Provenance())
+    assert "--whole" not in text
+    assert "run_reference(shape, inputs[0], {})" in text
+
+
+@pytest.mark.thorough
+@needs_compiler
+def test_an_exported_program_can_be_linked(program: Callable[..., str], tmp_path: Path) -> None:
+    """Built with EVOKERN_NO_MAIN it is an object with the functions that its first comment declares, and no main."""
+    text = program(LOADS="scalar")
+    (tmp_path / "best.cpp").write_text(text)
+    comment = [line[2:].strip() for line in text.splitlines() if line.startswith("//")]
+    start = comment.index("namespace evokern {")
+    declared = "\n".join(comment[start : comment.index("}", start) + 1])
+    (tmp_path / "user.cpp").write_text(
+        f"""#include <cuda_runtime.h>
+{declared}
+int main() {{
+  alignas(256) static float x[1000], y[1000];
+  for (int i = 0; i < 1000; i++) x[i] = i;
+  const evokern::Shape shape = {{1000}};
+  if (evokern::refusal(shape) || evokern::launch(shape, x, y, 0) != evokern::OK) return 2;
+  for (int i = 0; i < 1000; i++) if (y[i] != 2 * x[i]) return 1;
+  return 0;
+}}
+"""
+    )
+    compiler = host_compiler()
+    assert compiler is not None
+    types = ["-DFAKE_KERNEL_TYPES=const float*,float*,int", "-DFAKE_KERNEL_COUNT=3"]
+    options = [compiler, "-std=c++17", "-w", f"-I{FAKE}", "-include", "utility", *types]
+    for source, more in (("best", ["-DEVOKERN_NO_MAIN"]), ("user", [])):
+        built = [*options, *more, "-c", str(tmp_path / f"{source}.cpp"), "-o", str(tmp_path / f"{source}.o")]
+        subprocess.run(built, check=True, capture_output=True, text=True)
+    linked = [compiler, str(tmp_path / "best.o"), str(tmp_path / "user.o"), "-o", str(tmp_path / "both")]
+    subprocess.run(linked, check=True, capture_output=True, text=True)
+    assert subprocess.run([str(tmp_path / "both")], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.slow
+@needs_nvcc
+@pytest.mark.parametrize("name", list(SHIPPED))
+def test_shipped_kernels_build_to_be_linked(name: str, tmp_path: Path) -> None:
+    """Nvcc makes an object of every shipped kernel by the line in its first comment."""
+    kernel = find_kernel(name)
+    text = standalone(kernel, kernel.space.default(), kernel.problem(SHIPPED[name]), CHIPS["l4"], Provenance())
+    (tmp_path / "best.cu").write_text(text)
+    line = next(line[2:].strip() for line in text.splitlines() if "-DEVOKERN_NO_MAIN" in line)
+    subprocess.run(shlex.split(line), cwd=tmp_path, check=True, capture_output=True, text=True)
+    symbols = subprocess.run(["nm", "-C", "best.o"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert " T evokern::launch(" in symbols
+    assert " T main" not in symbols
+
+
+def test_build_lines_are_quoted_and_keep_their_folder(scale: Kernel) -> None:
+    """A name with a blank is one word, a folder stays, and the binary never takes the place of the source."""
+    for file, built, ran in (
+        ("out/my best.cu", "nvcc -arch=sm_89 'out/my best.cu' -o 'out/my best'", "'./out/my best'"),
+        ("/tmp/best.cu", "nvcc -arch=sm_89 /tmp/best.cu -o /tmp/best", "/tmp/best"),
+        ("best.txt", "nvcc -arch=sm_89 best.txt -o best.txt.out", "./best.txt.out"),
+    ):
+        path = Path(file)
+        text = standalone(
+            scale, scale.space.default(), scale.problem("4096"), CHIPS["l4"], Provenance(), file_name=path.name
+        )
+        assert build_commands(text, path) == (built, ran)

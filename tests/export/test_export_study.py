@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -55,13 +57,13 @@ def test_the_champion_is_exported(here: Path, tmp_path: Path) -> None:
     target = tmp_path / "mine.cu"
     code, told, _ = _invoke("export", "-o", str(target))
     assert code == 0
-    assert "nvcc -arch=sm_89 mine.cu -o mine && ./mine" in told
+    assert f"nvcc -arch=sm_89 {target} -o {tmp_path / 'mine'} && {tmp_path / 'mine'}" in told
     text = target.read_text()
     assert re.search(r"^// study: +scale, ", text, re.MULTILINE)
     assert re.search(rf"^// trial: +{best['trial']}$", text, re.MULTILINE)
     assert re.search(r"^// device: +sim:l4, simulated$", text, re.MULTILINE)
     assert re.search(rf"^// time: +{best['time_us']:.3f} µs predicted$", text, re.MULTILINE)
-    assert "wanted_y, 0, 0.0001)" in text.replace("0.0,", "0,"), "the study's own tolerance is used"
+    assert "expected[0], 0, 0.0001)" in text.replace("0.0,", "0,"), "the study's own tolerance is used"
 
 
 def test_python_exports_what_the_command_does(here: Path, tmp_path: Path) -> None:
@@ -134,3 +136,22 @@ def test_show_needs_no_kernel_folder(here: Path, tmp_path: Path, monkeypatch: py
     code, told, _ = _invoke("show", "--db", "copied.db")
     assert (code, "µs predicted" in told) == (0, True)
     assert _invoke("show", "--db", "copied.db", "--trial", "0")[0] == 0
+
+
+def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path) -> None:
+    """A candidate that is predicted slow never met the gate: its export is refused, with the ways on."""
+    database = tmp_path / "my runs.db"
+    shutil.copy("evokern.db", database)
+    best = json.loads(_invoke("show", "--json")[1])["best"]["trial"]
+    with sqlite3.connect(database) as db:
+        evidence = json.dumps({"elite_us": 1.0, "predicted_us": 9.0})
+        db.execute(
+            "UPDATE evokern_trials SET outcome = 'slow', timings = '[]', gate = '{}', evidence = ? WHERE number = ?",
+            [evidence, best],
+        )
+    code, _, told = _invoke("export", "--trial", str(best), "--db", str(database), "-o", str(tmp_path / "x.cu"))
+    assert code == 2
+    assert f"trial {best} of scale was predicted slow and never checked; verify it" in told
+    assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
+    assert told.rstrip().endswith("or name a measured one")
+    assert not (tmp_path / "x.cu").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ from typer.testing import CliRunner
 from evokern.api import search
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.declaration.kernel import Kernel, Problem, ProblemField, Tensor, Tolerance, Workload
+from evokern.declaration.space import Config
 from evokern.device.contract import Request
 from evokern.device.gpu.kept_rates import keep_rates, kept_rates
-from evokern.errors import DeviceError
+from evokern.errors import DeviceError, KernelError
 from evokern.hardware.profiles import chip
+from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import Rates, Work, below, boosted, floor, limit_of, peak_rates, recorded, work
 from evokern.report import page
 from evokern.store import open_readonly
@@ -207,3 +212,105 @@ def test_rates_of_this_gpu_are_measured_once(tmp_path: Path, monkeypatch: pytest
         began = time.monotonic()
         assert rates == bench.device.rates()
         assert time.monotonic() - began <= 0.05
+
+
+def _vectors(dtype: str, **changes: object) -> Kernel:
+    tensors = {"x": Tensor(dtype, (1024,)), "y": Tensor(dtype, (1024,), "output")}
+    tensors["sum"] = Tensor("f16", (1,), "workspace")
+    workload = Workload(
+        tensors=lambda p, c: tensors,
+        reference=lambda p, t: {"y": t["x"]},
+        tolerance={"y": Tolerance(0, 0)},
+        flops=lambda p: 1e6,
+        bytes=lambda p: 8192.0,
+        **changes,  # type: ignore[arg-type]
+    )
+    return Kernel("vectors", (), (ProblemField("N"),), lambda c, p: [], workload)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "declared", "arithmetic", "rate"),
+    [
+        ("f32", None, "f32", 256 * 132 * 1.98e9),
+        ("f16", None, "f16", 4096 * 132 * 1.98e9),
+        ("bf16", "f32", "f32", 256 * 132 * 1.98e9),
+        ("f32", "tf32", "tf32", 2048 * 132 * 1.98e9),
+        ("f64", None, "f64", 256 * 132 * 1.98e9),
+        ("e4m3", None, "f8", 8192 * 132 * 1.98e9),
+        ("i32", None, "f32", 256 * 132 * 1.98e9),
+    ],
+)
+def test_operations_are_held_against_their_own_format(
+    dtype: str, declared: str | None, arithmetic: str, rate: float
+) -> None:
+    """The limit takes the rate of the format that the workload computes in; the floor stays the tensor cores'."""
+    kernel = _vectors(dtype, arithmetic=declared)
+    tensors = dict(kernel.workload.tensors(Problem({}), Config({})))
+    task = work(kernel, Problem({}), tensors, TimingSettings(), H200)
+    assert task.arithmetic == arithmetic
+    least = floor(task, peak_rates(H200), H200)
+    assert least.arithmetic_us == pytest.approx(1e6 / rate * 1e6)
+    assert least.parts_us["operations"] <= least.arithmetic_us * (1 + 1e-9)
+    found = limit_of(recorded([task], [least]), 10.0, None)
+    assert found is not None
+    assert found.time_us >= least.arithmetic_us * (1 - 1e-9)
+    assert found.as_dict()["arithmetic"] == arithmetic
+
+
+def test_a_measured_matrix_rate_is_no_limit_of_fp32() -> None:
+    """Beside rates measured on a GPU the operations of an fp32 kernel keep the data sheet's rate, and that is said."""
+    task = Work(flops=1e12, bytes=1e6, dram_bytes=1e6, arithmetic="f32")
+    kept = recorded([task], [floor(task, peak_rates(H200), H200)])
+    found = limit_of(kept, 2e4, MEASURED)
+    assert found is not None
+    assert found.time_us == pytest.approx(1e12 / (256 * 132 * 1.98e9) * 1e6)
+    assert found.setter == "compute (f32) at the data sheet's peak rates"
+
+
+@pytest.mark.parametrize(
+    ("flops", "moved", "told"),
+    [
+        (1e3, 8192, []),
+        (0, 8192, []),
+        (1e3, 900, []),
+        (1e3, 8192e-9, ["bytes says 8.19e-06 at .*inputs and outputs are 8.19e\\+03 bytes: 1e\\+09 times too few"]),
+        (1e3, 8192 * 20, ["20 times as many; it is the fewest bytes of one call"]),
+        (50, 8192, ["flops says 50 at .*there are 1.02e\\+03 output elements: 20.5 times too few; .*not GFLOP"]),
+        (1e9, 8192, ["flops says 1e\\+09 .*take 2.1e\\+06 if each uses all of them: 477 times as many"]),
+    ],
+)
+def test_operations_and_bytes_that_contradict_the_tensors_are_named(
+    flops: float, moved: float, told: list[str]
+) -> None:
+    """Ten times more or fewer than the tensors can be meant for is said with both numbers; less is not."""
+    kernel = _vectors("f32")
+    kernel = replace(kernel, workload=replace(kernel.workload, flops=lambda p: flops, bytes=lambda p: moved))
+    problem = Problem({"N": 1024})
+    found = contradictions(kernel, problem, kernel.workload.tensors(problem, Config({})))
+    assert len(found) == len(told)
+    for sentence, pattern in zip(found, told, strict=True):
+        assert re.search(pattern, sentence)
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_fp8", "matmul", "rmsnorm"])
+def test_shipped_workloads_agree_with_their_tensors(name: str) -> None:
+    """No kernel that comes with evokern declares operations or bytes that its tensors contradict."""
+    kernel = find_kernel(name)
+    shape = {"matmul": "512,256,128", "rmsnorm": "64,1024"}.get(name, "2,8,512,64")
+    for problem in (kernel.problem(shape),):
+        assert contradictions(kernel, problem, kernel.workload.tensors(problem, kernel.space.default())) == []
+
+
+@pytest.mark.parametrize(("flops", "moved"), [("nan", 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, "inf"), (1.0, "far")])
+def test_what_is_no_number_of_operations_or_bytes_is_refused(flops: object, moved: object) -> None:
+    """Numbers that are negative or not finite, and functions that raise, are the declaration's mistake."""
+    kernel = _vectors("f32")
+    workload = replace(kernel.workload, flops=lambda p: float(flops), bytes=lambda p: float(moved))  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="kernel vectors: "):
+        declared_work(replace(kernel, workload=workload), Problem({"N": 8}))
+
+
+def test_an_unknown_arithmetic_names_the_nearest() -> None:
+    """A number format that does not exist is refused where it is declared."""
+    with pytest.raises(KernelError, match="arithmetic = 'fp32': did you mean 'f32'"):
+        _vectors("f32", arithmetic="fp32")

@@ -159,7 +159,7 @@ def evaluated(worker: Worker, config: Config, built: Built) -> Evaluation:
 class Device:
     """A device made of such a worker; what it says of a crash is the error's name."""
 
-    identity, predicted, profile, window, diagnoses = "emulated GPU", False, chip("l4"), 4, True
+    identity, predicted, profile, window, diagnoses, verifiable = "emulated GPU", False, chip("l4"), 4, True, False
 
     def __init__(self, patch: pytest.MonkeyPatch, turn: Path) -> None:
         self._patch, self._turn = patch, turn

@@ -48,7 +48,7 @@ RELATIVE_ERROR = {"attention": 1e-3, "matmul": 1e-3, "rmsnorm": 1e-3, "scale_row
 """Largest Frobenius norm of the difference over that of the simulated output.
 
 Results in fp16 carry 2^-11 a rounding; where the last bits of an fp32 sum differ (tensor cores align and cut, the
-simulator rounds once), some of them round to the neighbour. scale_rows divides and multiplies in fp32, each exactly
+PTX machine rounds once), some of them round to the neighbour. scale_rows divides and multiplies in fp32, each exactly
 rounded or within 2 units in the last place."""
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,24 @@ class LateDiagnosis:
                 raise KernelError("the search waits for a diagnosis")
             time.sleep(0.05)
         return self._worker.handle(job)
+
+
+@dataclass(frozen=True)
+class DeadlyCompile:
+    """A compile that the compiler does not survive."""
+
+    name: str = "deadly.cu"
+    entries: tuple[str, ...] = ("k<2>",)
+
+    def run(self) -> None:
+        """Die as NVRTC does."""
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@dataclass(frozen=True)
+class WhichProcess:
+    """Not a compile: tells which process does them."""
+
+    def run(self) -> int:
+        """Return the process's number."""
+        return os.getpid()

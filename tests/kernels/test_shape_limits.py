@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from evokern.cli.app import app
 from evokern.doctor import host_compiler
-from evokern.export.standalone import Provenance, standalone
+from evokern.export.banner import Provenance
+from evokern.export.standalone import standalone
 from evokern.hardware.profiles import CHIPS
 from evokern.study.discovery import find_kernel
 

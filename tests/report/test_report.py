@@ -173,12 +173,15 @@ def test_a_control_is_drawn_beside(tmp_path: Path) -> None:
 
 
 def test_a_long_reason_ends_with_an_ellipsis() -> None:
-    """Reasons are counted without their numbers; what is cut off is marked as cut off."""
+    """Reasons are counted without their numbers and told as the first trial has them; what is cut off is marked."""
     config = Config({"A": 1})
     failed = [Evaluation(Outcome.WRONG, evidence={"check": text}) for text in ("off by 3", "off by 4", 99 * "far ")]
     found = reasons([Trial(number, Proposal(config), evaluation) for number, evaluation in enumerate(failed)])
-    assert [(outcome, count) for outcome, _, count in found] == [("wrong", 2), ("wrong", 1)]
-    assert [reason.endswith(" …") for _, reason, _ in found] == [False, True]
+    assert [(one.outcome, one.example[:3], one.trial, one.count) for one in found] == [
+        ("wrong", "off", 0, 2),
+        ("wrong", "far", 2, 1),
+    ]
+    assert [one.example.endswith(" …") for one in found] == [False, True]
 
 
 def test_what_cannot_be_reported_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from engine_helpers import small_table, tiny_table
+from engine_helpers import go, small_table, tiny_table
 from kernel_tuner_files import kernel_tuner_cache, write_json
 from paths import DATA
 from typer.testing import CliRunner
@@ -18,10 +18,12 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.declaration.space import Config, Parameter
 from evokern.device.recorded.table import Table, measured
 from evokern.errors import StudyError, UsageError
+from evokern.export.t4 import t4
 from evokern.sampler_benchmark import Repeat, Settings, replay
 from evokern.sampler_benchmark.plot import html
 from evokern.sampler_benchmark.repeat import Curve, one_repeat
-from evokern.sampler_benchmark.score import half_width, random_fractions, score
+from evokern.sampler_benchmark.score import half_width, random_fractions, score, worth
+from evokern.store import open_readonly, open_recording
 from evokern.study.trial import Evaluation, Outcome
 
 SMALL = DATA / "table_small.json.gz"
@@ -49,7 +51,11 @@ def test_the_json_is_what_is_promised() -> None:
     )
     told = json.loads(text)
     assert code == 0
-    assert (told["space"], told["trials"], list(told)) == ("table_small", 60, ["space", "trials", "samplers"])
+    assert (told["space"], told["trials"], list(told)) == (
+        "table_small",
+        60,
+        ["space", "trials", "samplers", "notes"],
+    )
     assert [row["sampler"] for row in told["samplers"]] == ["evo", "random"]
     for row in told["samplers"]:
         assert list(row) == ["sampler", "repeats", "fraction_of_optimum", "worst", "sd", "score"]
@@ -213,3 +219,31 @@ def test_numbers_out_of_range_are_refused() -> None:
             replay(SMALL, **{"samplers": ("random",), "trials": 3, "repeats": 1, **changes})
     with pytest.raises(StudyError, match="no sampler"):
         replay(SMALL, samplers=("evi",), trials=3, repeats=1)
+
+
+def test_a_recorded_search_says_what_its_scores_are_worth(tmp_path: Path) -> None:
+    """What a search visited is no space to compare samplers on, and ties are decided by chance: both are said.
+
+    That holds for a database and for its T4 export; a table that covers its space, and a search that did, have no note.
+    """
+    db = tmp_path / "runs.db"
+    name = go(db, trials=150, sampler="evo").study
+    told = replay(f"{db}:{name}", samplers=("random",), trials=20, repeats=1)
+    assert re.match(rf"{name} holds what one search by evo visited: 1\d\d of [\d,]+ configurations", told.notes[0])
+    assert "compare samplers on a table that covers the space" in told.notes[0]
+    with open_readonly(db) as reader:
+        content = t4(reader, reader.study())
+    file = write_json(tmp_path / "s.json", content)
+    assert replay(file, samplers=("random",), trials=20, repeats=1).notes[0] == told.notes[0]
+    whole = tmp_path / "whole.db"
+    name = go(whole, tiny_table(), sampler="grid").study
+    assert not [note for note in worth(open_recording(f"{whole}:{name}")) if "visited" in note]
+    assert worth(_ladder()) == []
+
+
+def test_ties_at_the_best_are_told() -> None:
+    """Where a third of what was measured is as good as the best, that is said with its numbers."""
+    genes = (Parameter("STEP", tuple(range(1, 31))),)
+    answers = {Config({"STEP": step}): measured(5.0 if step <= 10 else float(step)) for step in range(1, 31)}
+    (told,) = worth(Table("flat", genes, answers, tiny_table().profile))
+    assert told.startswith("10 of 30 measured configurations (33 %) are within 1 % of the best")

@@ -82,6 +82,15 @@ def test_a_file_becomes_a_kernel(here: Path) -> None:
     assert find_study("saxpy").kernel == "saxpy"
 
 
+def test_macros_behind_blanks_become_genes(here: Path) -> None:
+    """`  #define BLOCK 256` is as tunable as one at the line's start."""
+    (here / "saxpy.cu").write_text(SAXPY.replace("#define", "  #define"))
+    assert _invoke("init", "saxpy.cu")[0] == 0
+    assert {gene.name for gene in find_kernel("saxpy").genes} == {"BLOCK", "ITEMS"}
+    source = (here / "kernels" / "saxpy" / "kernel.cu").read_text()
+    assert '#ifndef BLOCK\n#error "BLOCK must be defined"' in source
+
+
 def test_a_template_and_its_launch_are_understood(here: Path) -> None:
     """Element types come from the template's arguments, extents from variables declared together and own macros."""
     (here / "gemm.cu").write_text(GEMM)

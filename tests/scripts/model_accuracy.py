@@ -57,7 +57,7 @@ class Accuracy:
     candidates: int
     """How many were measured."""
     unpredicted: int
-    """How many of them the simulator did not run to the end."""
+    """How many of them the PTX machine did not run to the end."""
     spearman: float
     """Rank correlation over all."""
     within: int

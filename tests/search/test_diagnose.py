@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class FragileDevice:
     identity, predicted, profile, window = "fragile", False, chip("l4"), 4
 
     def __init__(self, diagnoses: bool = True, until: Callable[[], bool] = lambda: True) -> None:
-        self.diagnoses = diagnoses
+        self.diagnoses, self.verifiable = diagnoses, False
         self._until = until
         self._asked: list[Request] = []
 
@@ -83,7 +84,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
     """Let a handler that notes its jobs diagnose; returns where it does, by how it behaves."""
 
     def behave(how: str) -> Path:
-        monkeypatch.setattr(api, "DIAGNOSER", "worker_handlers:Diagnostician")
+        monkeypatch.setattr(api, "FACTORIES", replace(api.FACTORIES, diagnoser="worker_handlers:Diagnostician"))
         monkeypatch.setenv("DIAGNOSED", str(tmp_path / how))
         return tmp_path / how
 
@@ -162,7 +163,7 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
     notes("slow")
     kernel = load_kernel(FAULTY)
     context = WorkerContext(FAULTY, (kernel.problem("3000"),), chip("l4"))
-    diagnoses = _diagnose.Diagnoses(api.DIAGNOSER, context, kernel.genes, lambda trials: None)
+    diagnoses = _diagnose.Diagnoses(api.FACTORIES.diagnoser, context, kernel.genes, lambda trials: None)
     try:
         config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "misaligned"})
         diagnoses.see(Trial(0, Proposal(config), KINDS["misaligned"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_a_crash_is_explained_while_the_search_goes_on(
     """
     opened, faults = device
     notes, released, db = tmp_path / "notes", tmp_path / "released", tmp_path / "a.db"
-    monkeypatch.setattr(api, "DIAGNOSER", "worker_handlers:LateDiagnosis")
+    monkeypatch.setattr(api, "FACTORIES", replace(api.FACTORIES, diagnoser="worker_handlers:LateDiagnosis"))
     monkeypatch.setattr(_diagnose, "DEADLINE_S", PATIENCE_S)
     monkeypatch.setenv("DIAGNOSED", str(notes))
     monkeypatch.setenv("RELEASED", str(released))

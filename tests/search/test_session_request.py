@@ -30,6 +30,7 @@ GIVEN: dict[str, Any] = {
     "fresh": True,
     "go_on": True,
     "trust": True,
+    "verify": False,
 }
 """A value for each field that the command line has an option for."""
 
@@ -47,6 +48,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SessionRequest]:
         monkeypatch.setattr(module, "search_study", take)
         monkeypatch.setattr(module, "resume_study", take)
     return found
+
+
+def _option(name: str, value: object) -> str:
+    return f"--{name}" if value is True else f"--no-{name}" if value is False else f"--{name}={value}"
 
 
 def values(request: SessionRequest) -> dict[str, Any]:
@@ -71,6 +76,6 @@ def test_every_option_of_the_command_line_reaches_the_session(command: str, aske
     """Both commands pass every option that they take; `resume` takes those that `evokern.resume` takes."""
     taken = inspect.signature(getattr(evokern, command)).parameters
     given = {name: value for name, value in GIVEN.items() if name in taken}
-    words = [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in given.items()]
+    words = [_option(name.replace("_", "-"), value) for name, value in given.items()]
     CliRunner().invoke(app, [command, *words])
     assert {**values(SessionRequest()), **given} == values(asked[-1])

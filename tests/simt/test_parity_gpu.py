@@ -127,7 +127,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @needs_sanitizer
 @pytest.mark.parametrize("defect", COVERED, ids=lambda defect: defect.name)
 def test_sanitizer_agrees_on_defects(defect: Defect, verdicts: Runs) -> None:
-    """The tool that covers a defect's kind reports it too, at the line where the simulator does."""
+    """The tool that covers a defect's kind reports it too, at the line where the PTX machine does."""
     found, text = verdicts[defect.name].result()
     simulated = defect.run().findings[0]
     assert found, text
@@ -140,7 +140,7 @@ def test_sanitizer_agrees_on_defects(defect: Defect, verdicts: Runs) -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("kind", ["twins", "own"])
 def test_sanitizer_agrees_on_clean_kernels(kind: str, tool: str, verdicts: Runs) -> None:
-    """The clean twin of every defect and the repository's kernels, on which the simulator is silent, are clean."""
+    """The clean twin of every defect and the repository's kernels, on which the PTX machine is silent, are clean."""
     found, text = verdicts[f"{kind} {tool}"].result()
     assert found == [], text
     assert "0 errors" in text or "0 hazards" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import subprocess
@@ -46,7 +47,7 @@ def fill(store: Store, outcomes: list[Evaluation]) -> StudyRecord:
         session.propose(number, proposal, 1.0 + number)
         trial = Trial(number, proposal, evaluation, 2.0 + number)
         session.record(trial, 2.0 + number)
-        session.tell(TrialResult.of(trial))
+        session.write_result(TrialResult.of(trial))
     session.ended(2.0 + len(outcomes), "trials")
     return study
 
@@ -87,6 +88,9 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "budget_s",
         "baseline",
         "best",
+        "verified",
+        "verified_reason",
+        "verified_share",
         "limit",
         "cost",
         "control",
@@ -198,7 +202,7 @@ def test_what_is_written_together_is_written_whole_or_not_at_all(tmp_path: Path)
         with pytest.raises(ZeroDivisionError), session.transaction():
             trial = Trial(0, Proposal(cells[0]), MEASURED)
             session.record(trial, 1.0)
-            session.tell(TrialResult.of(trial))
+            session.write_result(TrialResult.of(trial))
             session.propose(1, Proposal(cells[1], rejections={"rows": 3}), 1.0)
             raise ZeroDivisionError
     with Store(tmp_path / "a.db") as store:
@@ -467,3 +471,38 @@ def test_trials_of_rows_need_no_space() -> None:
     row = evaluation_row(MEASURED) | {"number": 4, "config": '{"X":1}', "proposal": None, "seconds": 2.5}
     assert trial_of(row).config == Config({"X": 1})
     assert trial_of(row).seconds == 2.5
+
+
+@pytest.mark.parametrize("reason", ["trials", "budget", "interrupted", "failed"])
+def test_an_ended_session_leaves_no_trial_running(tmp_path: Path, reason: str) -> None:
+    """Optuna's tables then have the end of all that is recorded, also behind a gap; what is not recorded waits.
+
+    A session that takes it up makes it run again, and the objective has its name in all of them.
+    """
+    table, db = tiny_table(), tmp_path / "a.db"
+    space = table.space()
+    cells = [config for config in space.grid() if space.feasible(config)]
+    with Store(db) as store:
+        study = store.create(record(), {})
+        session = store.session(study, space)
+        for number in range(3):
+            session.propose(number, Proposal(cells[number]), 0.5)
+        session.record(Trial(2, Proposal(cells[2]), MEASURED), 1.0)
+        session.ended(1.0, reason)
+    found = optuna.load_study(study_name="small", storage=f"sqlite:///{db}")
+    assert [trial.state.name for trial in found.trials] == ["WAITING", "WAITING", "COMPLETE"]
+    assert found.metric_names == ["log(time in µs)"]
+    with Store(db) as store:
+        session = store.session(study, space)
+        proposals, trials = session.recorded_trials()
+        session.adopt(proposals, [])
+        assert [trial.number for trial in trials] == [2]
+        again = optuna.load_study(study_name="small", storage=f"sqlite:///{db}")
+        assert [trial.state.name for trial in again.trials] == ["RUNNING", "RUNNING", "COMPLETE"]
+        for number in (0, 1):
+            trial = Trial(number, proposals[number], MEASURED)
+            session.record(trial, 1.0)
+            session.tell(TrialResult.of(trial))
+        session.ended(1.0, "trials")
+    again = optuna.load_study(study_name="small", storage=f"sqlite:///{db}")
+    assert [(trial.state.name, trial.value) for trial in again.trials] == 3 * [("COMPLETE", math.log(5.5))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.small_problems import small_problem
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 SAMPLE = 500
 """Configurations on which the kernel's functions are tried."""
 
-Results = Iterator[tuple[bool | None, str]]
-"""What a check yields: whether it holds (None: could not be tried), and what was found."""
+Results = Iterator[tuple[bool | Literal["warning"] | None, str]]
+"""What a check yields: whether it holds (`warning`: it does, and there is something to mend; None: could not be tried),
+and what was found."""
 
 
 @dataclass(frozen=True)

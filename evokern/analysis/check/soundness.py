@@ -1,8 +1,8 @@
 """Is a kernel folder sound? Everything that can be known without a GPU, each check with what it found.
 
 The order is the order in which a new kernel fails: its declaration, its source, its feasibility, the compiler, its
-reference. A check that raises is a check that failed; the next ones run all the same, and where the same line of the
-kernel stops them too, it is not reported again.
+reference, its tolerance, and a run of the default candidate on the PTX machine. A check that raises is a check that
+failed; the next ones run all the same, and where the same line of the kernel stops them too, it is not reported again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ from pathlib import Path
 
 from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problems
 from evokern.analysis.check.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
+from evokern.analysis.check.rounding import rounding
+from evokern.analysis.check.simulated_run import simulated_run, small_problems_that_show
 from evokern.analysis.check.source_checks import entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros, render
 from evokern.errors import EvokernError, KernelError
 from evokern.hardware.profiles import CHIPS, Profile
+from evokern.measurement.plausible import contradictions, declared_work
+from evokern.measurement.roofline import arithmetic_of
+from evokern.wording import changed
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90")
 """What the default candidate is compiled for: the three generations that evokern knows chips of."""
@@ -37,6 +42,8 @@ class CheckResult:
     """Whether it holds; None when it could not be tried here."""
     detail: str
     """What was found, or what is wrong and what to do."""
+    warning: bool = False
+    """Whether it holds, and something is worth mending all the same."""
 
 
 def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
@@ -77,7 +84,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
 
 def _named(name: str, results: Results) -> Iterator[CheckResult]:
     for ok, detail in results:
-        yield CheckResult(name, ok, detail)
+        yield CheckResult(name, True if ok == "warning" else ok, detail, ok == "warning")
 
 
 def _place(error: BaseException, folder: Path) -> str:
@@ -102,15 +109,21 @@ def _functions(folder: Folder) -> Results:
     drawn = kernel.space.grid() if kernel.space.size <= SAMPLE else (kernel.space.draw(rng) for _ in range(SAMPLE))
     sample = list(dict.fromkeys((kernel.space.default(), *drawn)))
     feasible: dict[str, int] = dict.fromkeys(CHIPS, 0)
+    negative = ""
     for name, chip in CHIPS.items():
         for config in sample:
-            feasible[name] += check_feasible(kernel, config, folder.problems[:1], chip) is None
+            violation = check_feasible(kernel, config, folder.problems[:1], chip)
+            feasible[name] += violation is None
+            if violation is not None and not negative and "is empty: -" in violation.reason:
+                negative = f"{violation.reason}, for {changed(config, kernel.genes)}"
     for problem in folder.problems:
         for config in sample[:50]:
             if check_feasible(kernel, config, [problem], CHIPS["h200"]) is None:
                 kernel.workload.tensors(problem, config)
                 macros(kernel, config, problem)
     shares = ", ".join(f"{name} {100 * count / len(sample):.0f} %" for name, count in feasible.items())
+    if negative:
+        yield False, f"launches makes what no launch can be, instead of a constraint that turns it away: {negative}"
     yield any(feasible.values()), f"of {len(sample)} candidates these are feasible: {shares}"
 
 
@@ -156,7 +169,7 @@ def _compiles(folder: Folder) -> Results:
 
 def _compiled(folder: Folder, architecture: str) -> tuple[str, bool | None, str]:
     """Return the compiler's target, whether the default candidate compiles for it, and what was found."""
-    from evokern.compile.nvrtc import compile_program
+    from evokern.compile.isolated import compile_program
     from evokern.compile.records import CompileFailure
 
     kernel, default = folder.kernel, folder.kernel.space.default()
@@ -188,9 +201,11 @@ def _workload(folder: Folder) -> Results:
     elif outputs != tolerated:
         yield False, f"tolerance names {sorted(tolerated)}, the outputs are {sorted(outputs)}"
     else:
-        flops, moved = kernel.workload.flops(problem), kernel.workload.bytes(problem)
-        good = flops >= 0 and moved > 0
-        yield good, f"{flops:.3g} FLOP and {moved:.3g} bytes at {_text(problem)}"
+        flops, moved = declared_work(kernel, problem)
+        arithmetic = arithmetic_of(kernel, tensors)
+        yield True, f"{flops:.3g} FLOP ({arithmetic}) and {moved:.3g} bytes at {_text(problem)}"
+        for doubt in contradictions(kernel, problem, tensors):
+            yield "warning", doubt
 
 
 def _python_reference(folder: Folder) -> Results:
@@ -237,4 +252,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "compiler": _compiles,
     "reference": _python_reference,
     "reference.h": _cpp_reference,
+    "tolerance": rounding,
+    "small problems": small_problems_that_show,
+    "simulated run": simulated_run,
 }

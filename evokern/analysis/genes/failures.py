@@ -11,8 +11,6 @@ from itertools import combinations
 from evokern.declaration.space import Space, Value
 from evokern.study.trial import Evaluation, Outcome, Trial
 
-WORKED = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
-"""Outcomes of a candidate that ran and was right."""
 CHANCE = 0.01
 """Probability below which failures in a row are no accident, over all pairs that are looked at."""
 LEAST_FAILURES = 5
@@ -62,14 +60,15 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
         barred: genes of which single values explain failures already.
         most: how many to return.
     """
-    tried = [t for t in trials if t.outcome is not Outcome.INFEASIBLE]
-    works = {item for t in tried if t.outcome in WORKED for item in t.config.items()}
+    # What was predicted to be slow was not checked: it neither worked nor failed.
+    tried = [t for t in trials if t.outcome not in (Outcome.INFEASIBLE, Outcome.SLOW) or t.evaluation.passed_gate]
+    works = {item for t in tried if t.evaluation.passed_gate for item in t.config.items()}
     # A failure that a single value explains says nothing of pairs.
     tried = [
         t for t in tried if not any((name, value) not in works for name, value in t.config.items() if name in barred)
     ]
-    rate = (sum(t.outcome not in WORKED for t in tried) + 1) / (len(tried) + 2)
-    failed = Counter(item for t in tried if t.outcome not in WORKED for item in t.config.items())
+    rate = (sum(not t.evaluation.passed_gate for t in tried) + 1) / (len(tried) + 2)
+    failed = Counter(item for t in tried if not t.evaluation.passed_gate for item in t.config.items())
     genes = [gene for gene in space.genes if len(gene.values) > 1]
     groups: dict[tuple[tuple[str, Value], ...], list[Trial]] = {}
     for trial in tried:
@@ -116,7 +115,7 @@ def pattern(evaluation: Evaluation) -> str:
 
 
 def _all_fail(members: Sequence[Trial], rate: float, limit: float) -> bool:
-    if len(members) < LEAST_FAILURES or any(trial.outcome in WORKED for trial in members):
+    if len(members) < LEAST_FAILURES or any(trial.evaluation.passed_gate for trial in members):
         return False
     return rate ** len(members) < limit
 

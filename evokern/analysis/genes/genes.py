@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from evokern.analysis.genes.failures import WORKED, pattern
+from evokern.analysis.genes.failures import pattern
 from evokern.declaration.space import Gene, Space, Value
 from evokern.samplers.evo.genome import Genome, Rows
 from evokern.samplers.evo.inert_genes import InertGenes, single_gene_pairs
@@ -66,7 +66,7 @@ def learned(genes: Sequence[Gene], trials: Sequence[Trial]) -> tuple[GeneFinding
     """
     genome = Genome(Space(tuple(genes)))
     ran = [trial for trial in trials if trial.outcome in TIMED | FAILED]
-    judged = [trial for trial in trials if trial.outcome in FAILED or trial.outcome in WORKED]
+    judged = [trial for trial in trials if trial.outcome in FAILED or trial.evaluation.passed_gate]
     rows = genome.rows(trial.config for trial in ran)
     dead = list(_dead_in_code(genome, ran, rows))
     silent = {finding.gene for finding in dead}

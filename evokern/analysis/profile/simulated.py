@@ -94,7 +94,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     """Profile a candidate on a simulated chip.
 
     Raises:
-        UsageError: it is not feasible there, does not compile, fails, or uses what the simulator does not execute.
+        UsageError: it is not feasible there, does not compile, fails, or uses what the PTX machine does not execute.
     """
     # The predictor needs torch, which the records do not.
     from evokern.device.sim.predict import Predictor

@@ -238,14 +238,14 @@ def place(
         seed: seed of the random numbers.
 
     Raises:
-        UsageError: the buffers together are larger than the simulator's memory.
+        UsageError: the buffers together are larger than the PTX machine's memory.
     """
     total = sum(argument.bytes for argument in arguments if argument.is_buffer)
     if total > MEMORY_LIMIT:
         largest = max((argument for argument in arguments if argument.is_buffer), key=lambda argument: argument.bytes)
         raise UsageError(
             f"the buffers take {total / 2**30:.1f} GiB, {largest.text} alone {largest.bytes / 2**30:.1f}, and the "
-            f"simulator holds {MEMORY_LIMIT >> 30} GiB: give smaller shapes, a defect shows there as well"
+            f"PTX machine holds {MEMORY_LIMIT >> 30} GiB: give smaller shapes, a defect shows there as well"
         )
     rng = np.random.default_rng(seed)
     placed: list[Buffer | np.generic[Any]] = []
@@ -283,7 +283,7 @@ def _contents(argument: Argument, rng: np.random.Generator) -> Any:
 
 
 def _encoded(values: Any, dtype: str) -> Any:
-    """Return numbers in the simulator's storage of a type."""
+    """Return numbers in the PTX machine's storage of a type."""
     if dtype in _INTEGERS:
         return values.astype(_INTEGERS[dtype])
     return encode(dtype, values.astype(np.float64 if dtype == "f64" else np.float32))

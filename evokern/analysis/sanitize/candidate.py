@@ -36,7 +36,7 @@ def architecture(name: str) -> Profile:
         name: `sm_80`, `sm_86`, `sm_89`, `sm_90` or `sm_90a`.
 
     Raises:
-        DeviceError: the simulator does not know it.
+        DeviceError: the PTX machine does not know it.
     """
     word = name.strip().lower()
     if word in _CHIPS:
@@ -45,7 +45,7 @@ def architecture(name: str) -> Profile:
         return replace(CHIPS["l4"], model="a GPU of sm_86", compute_capability=(8, 6), blocks_per_sm=16)
     known = (*_CHIPS, "sm_86")
     raise DeviceError(
-        f"--arch {name!r} is no architecture that the simulator runs: {nearest(word, sorted(known))}; a kernel of an "
+        f"--arch {name!r} is no architecture that the PTX machine runs: {nearest(word, sorted(known))}; a kernel of an "
         "older or newer one can be tried on the nearest"
     )
 
@@ -125,7 +125,7 @@ def run_launch(
 
     Raises:
         UsageError: the grid is larger than can be run here, or the arguments do not match.
-        SourceError: the kernel uses what the simulator does not execute.
+        SourceError: the kernel uses what the PTX machine does not execute.
     """
     if blocks is None:
         refuse_huge(launch)
@@ -141,7 +141,7 @@ def refuse_huge(launch: Launch) -> None:
     """
     if launch.blocks > MOST_BLOCKS:
         raise UsageError(
-            f"a grid of {launch.blocks:,} blocks is more than the simulator runs ({MOST_BLOCKS:,}): give a smaller "
+            f"a grid of {launch.blocks:,} blocks is more than the PTX machine runs ({MOST_BLOCKS:,}): give a smaller "
             "grid or smaller shapes, a defect shows there as well"
         )
 
@@ -171,7 +171,7 @@ def sanitize_kernel(
         limit: warp instructions after which a launch counts as a hang.
 
     Raises:
-        UsageError: the candidate cannot run there, does not compile, or uses what the simulator does not execute.
+        UsageError: the candidate cannot run there, does not compile, or uses what the PTX machine does not execute.
     """
     runs: list[SanitizedRun] = []
     sources: Mapping[str, str] = {}

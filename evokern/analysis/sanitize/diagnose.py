@@ -84,7 +84,7 @@ def diagnose(
     *,
     hung: bool = False,
 ) -> Diagnosis | None:
-    """Return what a candidate that failed does wrong, None where the simulator finds nothing or cannot run it.
+    """Return what a candidate that failed does wrong, None where the PTX machine finds nothing or cannot run it.
 
     Args:
         kernel: the kernel.
@@ -101,7 +101,7 @@ def diagnose(
     for small in gate_problems(kernel, config, [problem], profile):
         try:
             found = sanitize_kernel(kernel, config, [small], profile, limit).findings
-        except UsageError:  # an instruction that the simulator does not execute, a compile that fails
+        except UsageError:  # an instruction that the PTX machine does not execute, a compile that fails
             return None
         seen += [(finding, small) for finding in found if finding.kind not in ignored]
         if any(finding.kind in ends for finding in found):

@@ -20,7 +20,7 @@ from evokern.analysis.sanitize.candidate import (
     run_launch,
 )
 from evokern.compile.records import CompileFailure
-from evokern.cuda_source import CudaSource, EntryPoint, KernelFunction, read
+from evokern.cuda_source import CudaSource, EntryPoint, Include, KernelFunction, read
 from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
@@ -82,6 +82,8 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     """
     source = read(wanted.path, wanted.include_dirs)
     point = source.entry(wanted.entry)
+    if point.expression:  # a type that only the template's arguments name may stand with the host's code
+        source = read(wanted.path, wanted.include_dirs, re.findall(r"\w+", point.expression))
     program, symbol = _compiled(source, point, wanted, chip)
     entry, compiled = point.entry, program.module.entries[symbol]
     remarks = match(wanted.arguments, entry, compiled.params)
@@ -109,7 +111,7 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     program = compile_simulated(rendered, chip)
     if isinstance(program, CompileFailure):
         _LOGGER.info("%s", program.log)
-        raise SourceError(f"{program.message}{_suspects(source, wanted)}")
+        raise SourceError(_explained(program.message, source, wanted))
     symbol = program.symbols[point.expression] if point.expression else point.symbol or ""
     if symbol not in program.module.entries:
         raise SourceError(
@@ -120,21 +122,26 @@ def _compiled(source: CudaSource, point: EntryPoint, wanted: FileLaunch, chip: P
     return replace(program, symbols={symbol: symbol}, source=source.text), symbol
 
 
-def _suspects(source: CudaSource, wanted: FileLaunch) -> str:
-    """Return what else may be behind a failed compile: headers not found, macros not given."""
+def _explained(message: str, source: CudaSource, wanted: FileLaunch) -> str:
+    """Return why a compile failed: first what the compiler was not given, from which its first error may follow."""
     hints = []
-    if source.missing_includes:
-        hints.append(f"not found: {_absent(source)}; say with -I where they are")
+    if not source.missing_includes and source.doubtful_includes:
+        hints.append(f"left out as the host's: {_listed(source.doubtful_includes)}; -I names their folder")
     given = {re.split(r"[=(]", text)[0] for text in wanted.defines}
     lacking = [macro.name for macro in source.macros if macro.kind == "required" and macro.name not in given]
     if lacking:
         hints.append("the file wants " + " ".join(f"-D {name}=…" for name in lacking))
-    return f" ({'; '.join(hints)})" if hints else ""
+    told = f"{message} ({'; '.join(hints)})" if hints else message
+    if not source.missing_includes:
+        return told
+    return f"not found: {_listed(source.missing_includes)}; say with -I where they are. Without that: {told}"
 
 
-def _absent(source: CudaSource) -> str:
-    """Return the headers that were not found, with their lines."""
-    return ", ".join(f'"{include.name}" (line {include.line})' for include in source.missing_includes)
+def _listed(includes: Sequence[Include]) -> str:
+    """Return headers with the lines that include them."""
+    return ", ".join(
+        f'"{include.name}" (line {include.line}{f" of {include.file}" if include.file else ""})' for include in includes
+    )
 
 
 def _launch(wanted: FileLaunch, entry: KernelFunction, compiled: simt.Entry, chip: Profile) -> Launch:
@@ -188,7 +195,7 @@ def _remarks(wanted: FileLaunch, source: CudaSource, entry: KernelFunction, laun
     """Return what the user should know about the launch."""
     remarks = []
     if source.missing_includes:
-        remarks.append(f"left out, because not found: {_absent(source)}; -I names their folder")
+        remarks.append(f"left out, because not found: {_listed(source.missing_includes)}; -I names their folder")
     largest = _largest(wanted.arguments)
     if wanted.grid is None:
         why = f"one thread for each element of {largest.text}" if largest else "no output"

@@ -146,6 +146,7 @@ def fuzz(
     *,
     seed: int,
     stop_after: int = 3,
+    most_cases: int | None = None,
     on_case: Callable[[FuzzCase, FuzzFailure | None], None] = lambda case, failure: None,
 ) -> FuzzResult:
     """Run cases until the time is over or enough have failed.
@@ -156,6 +157,7 @@ def fuzz(
         seconds: how long.
         seed: of the choice of cases.
         stop_after: failures after which to stop.
+        most_cases: cases after which to stop; None for no limit.
         on_case: called after each case.
     """
     rng, began = random.Random(seed), time.monotonic()
@@ -163,7 +165,7 @@ def fuzz(
     seen: set[Problem] = set()
     count = 0
     for problem in problems:
-        if time.monotonic() - began >= seconds or len(failures) >= stop_after:
+        if time.monotonic() - began >= seconds or len(failures) >= stop_after or count == most_cases:
             break
         kinds = checker.inputs
         if count % 4:

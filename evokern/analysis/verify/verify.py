@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from evokern.analysis.candidates import Interleaving, TrialUnderTest, evaluate, started
 from evokern.analysis.stored import chip_of
-from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
-from evokern.declaration.feasibility import check
-from evokern.declaration.small_problems import MOST, small_problem
+from evokern.analysis.verify.stages import Stage, fuzz_stage, own_problem_stage, sanitizer_stage
+from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device
-from evokern.hardware.profiles import Profile, limits_for
+from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS
+from evokern.hardware.profiles import limits_for
 from evokern.measurement.playoff import Playoff, Rules, by_prediction, play
 from evokern.store import SessionRecord
 from evokern.study.trial import Evaluation, Outcome, Trial
+from evokern.wording import several
 
 RIVAL = 1.5
 """A trial that the search saw at more than this multiple of the champion's time plays no playoff: it cannot win."""
-State = Literal["passed", "failed", "skipped"]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One part of the proof."""
-
-    name: str
-    """gate, sanitizer, playoff or fuzz."""
-    state: State
-    """How it ended."""
-    detail: str
-    """What was found, in a sentence."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """The numbers, as JSON values."""
+INSTRUCTIONS = 8 * WHOLE_INSTRUCTIONS
+"""Warp instructions at each of the study's own problems, on a simulated device: one or two minutes."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +109,16 @@ def verify(
                 played = by_prediction([evaluations[n].time_us or 0.0 for n in right], rules)
         stages.append(playoff_stage(played, players, subject.trial.number))
     on_stage("sanitizer on every small problem")
-    stages.insert(1, sanitizer_stage(subject, chip))
+    candidate = CandidateUnderTest(subject.kernel, subject.trial.config, subject.study, subject.problems, chip,
+                          subject.record.secret)  # fmt: skip
+    stages.insert(1, sanitizer_stage(candidate))
+    if device.predicted:
+        on_stage(f"the study's own {several(len(subject.problems), 'problem')}, whole or by some of their blocks")
+        stages.append(own_problem_stage(candidate, INSTRUCTIONS))
     if fuzz_s > 0:
         seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         on_stage(f"fuzzing for {fuzz_s:g} s, seed {seed}")
-        stages.append(fuzz_stage(subject, chip, fuzz_s, seed))
+        stages.append(fuzz_stage(candidate, fuzz_s, seed))
     return Proof(subject.record.name, subject.trial.number, device.identity, tuple(stages), played, tuple(players))
 
 
@@ -141,24 +134,6 @@ def gate_stage(evaluation: Evaluation) -> Stage:
         return Stage("gate", "passed", "right on every kind of input", {"gate": dict(evaluation.gate)})
     detail = f"{evaluation.outcome.value}: {evaluation.reason}"
     return Stage("gate", "failed", detail, {"evidence": dict(evaluation.evidence)})
-
-
-def sanitizer_stage(subject: TrialUnderTest, chip: Profile) -> Stage:
-    """Run the candidate on every small problem that it can, each access checked."""
-    kernel, config = subject.kernel, subject.trial.config
-    wanted = [small_problem(kernel, text, p) for p in subject.problems for text in kernel.workload.small_problems]
-    problems = [p for p in dict.fromkeys(wanted) if check(kernel, config, [p], chip, essential=True) is None]
-    if not problems:
-        return Stage("sanitizer", "skipped", "the candidate can run none of the kernel's small problems")
-    checker = Checker(kernel, config, subject.study, chip)
-    for number, problem in enumerate(problems):
-        # What the sanitizer looks for seldom depends on values: the larger problems, declared last, take one kind.
-        inputs = checker.inputs if number < MOST else checker.inputs[:1]
-        failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
-        if failure:
-            return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
-    listed = ", ".join(map(str, problems))
-    return Stage("sanitizer", "passed", f"no finding at {listed}", {"problems": [str(p) for p in problems]})
 
 
 def playoff_stage(played: Playoff | None, players: list[str], number: int) -> Stage:
@@ -180,15 +155,3 @@ def playoff_stage(played: Playoff | None, players: list[str], number: int) -> St
     if players[best.index] != f"trial {number}" and f"trial {number}" not in ties:
         detail += f"; trial {number} is not the fastest"
     return Stage("playoff", "passed", detail, {"decided": played.decided, "rounds": played.rounds})
-
-
-def fuzz_stage(subject: TrialUnderTest, chip: Profile, seconds: float, seed: int) -> Stage:
-    """Fuzz the candidate."""
-    kernel, config = subject.kernel, subject.trial.config
-    checker = Checker(kernel, config, subject.study, chip)
-    found: FuzzResult = fuzz(checker, shapes(kernel, config, subject.problems, chip, seed), seconds, seed=seed)
-    facts = {**found.as_dict(), "seed": seed}
-    if found.passed:
-        return Stage("fuzz", "passed", f"{found.cases} cases at {found.problems} shapes, seed {seed}", facts)
-    first = found.failures[0]
-    return Stage("fuzz", "failed", f"{first.check} at {first.case}: {first.message}", facts)

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
-from evokern.wording import duration, microseconds
+from evokern.wording import duration, microseconds, told_apart
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
 
 _COVERED_BY_FINDING = ("diagnosis", "message")
 """Evidence that says in a sentence what the finding below it says in full."""
+STORED_RESTART = "excursion "
+"""How the database calls a niche restart (`evokern.samplers.evo`); stored words keep their names."""
 
 
 def show_trial(output: Output, reader: Reader, record: StudyRecord, found: TrialRecord) -> None:
@@ -53,11 +55,16 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         for line in finding_lines(finding, _named(reader, record, found)):
             print(f"  {line}")
     covered = ("finding", *_COVERED_BY_FINDING) if finding else ()
-    _section("evidence", {key: value for key, value in facts["evidence"].items() if key not in covered})
+    evidence = {key: value for key, value in facts["evidence"].items() if key not in covered}
+    if {"got", "expected"} <= set(evidence):
+        evidence |= dict(
+            zip(("got", "expected"), told_apart(float(evidence["got"]), float(evidence["expected"])), strict=True)
+        )
+    _section("evidence", evidence)
     for line in gate_lines(facts["gate"]):
         print(line)
-    for title in ("proposal", "rejections"):
-        _section(title, facts[title])
+    _section("proposal", proposal_words(facts["proposal"]))
+    _section("rejections", facts["rejections"])
     if facts["profile"]:
         _section("profile", {key: facts["profile"][key] for key in ("source", "device", "problem", "created")})
         _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
@@ -116,6 +123,15 @@ def _named(reader: Reader, record: StudyRecord, found: TrialRecord) -> str:
     return f"{record.kernel}'s source"
 
 
+def proposal_words(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a sampler said of its proposal, with the stored word for a niche restart as people know it."""
+    words = dict(info)
+    turn = str(words.get("turn", ""))
+    if turn.startswith(STORED_RESTART):
+        words["turn"] = f"niche restart {turn.removeprefix(STORED_RESTART)}"
+    return words
+
+
 def finding_lines(finding: Mapping[str, Any], file: str) -> Iterator[str]:
     """Yield a finding of the sanitizer for people.
 
@@ -159,8 +175,9 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
         yield f"gate at {problem}: {runs}, inputs {', '.join(map(str, report['input_sets']))}"
         yield f"  relative error {_text(report['relative_error'])}, {_text(report['tolerance_spent'])} of the tolerance"
         at = ", ".join(map(str, worst["index"]))
+        got, expected = told_apart(float(worst["got"]), float(worst["expected"]))
         yield (
-            f"  worst element {worst['output']}[{at}]: {_text(worst['got'])}, expected {_text(worst['expected'])} "
+            f"  worst element {worst['output']}[{at}]: {got}, expected {expected} "
             f"within {_text(worst['allowed'])} ({worst['input_set']} inputs), {worst['bad']:,} elements wrong"
         )
         yield f"  checks: {_text({name.replace('_', ' '): value for name, value in checks.items()})}"

@@ -13,7 +13,8 @@ from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption, TrustOption
 from evokern.cli._output import Output
 from evokern.errors import UsageError
-from evokern.wording import microseconds
+from evokern.wording import command as command_line
+from evokern.wording import microseconds, proved
 
 
 class Format(StrEnum):
@@ -51,6 +52,7 @@ def export(
     problem: Annotated[
         int, typer.Option("--problem", metavar="N", min=0, help="Which of the study's problems, counted from 0.")
     ] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Write a trial that its verification refuted.")] = False,
     trust: TrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
@@ -62,6 +64,7 @@ def export(
     arguments, for other auto-tuners to search; what it has no words for is said.
     """
     from evokern.export import export_trial
+    from evokern.export.banner import build_commands
     from evokern.store import open_readonly
 
     if format_ is Format.T4:
@@ -77,19 +80,20 @@ def export(
     file = file or Path("best.cu")
     name = "best.cu" if str(file) == "-" else file.name
     with open_readonly(db) as reader:
-        made = export_trial(reader, study, trial, problem=problem, file_name=name, trust=trust)
+        made = export_trial(reader, study, trial, problem=problem, file_name=name, trust=trust, force=force)
     if str(file) == "-":
         print(made.text, end="")
         return
     _write(file, made.text.encode())
     if output.json:
-        facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted}
+        facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted, **made.proof.as_dict()}
         output.emit({"file": str(file), **facts})
         return
     unit = "µs predicted" if made.predicted else "µs"
-    build = next(line.removeprefix("//").strip() for line in made.text.splitlines() if "nvcc " in line)
+    build, run = build_commands(made.text, file)
     output.say(f"wrote {file}: trial {made.trial}, {microseconds(made.time_us)} {unit}")
-    output.say(f"build and run: {build} && ./{file.stem}")
+    output.say(proved(made.proof.as_dict()))
+    output.say(f"build and run: {build} && {run}")
 
 
 def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
@@ -108,7 +112,7 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         output.emit({"file": str(file), "study": record.name, "trials": len(made["results"])})
         return
     output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
-    output.say(f"evokern replay {file}   compares samplers on it")
+    output.say(f"{command_line('replay', file)}   compares samplers on it")
 
 
 def _space(output: Output, study: str | None, file: Path, db: Path, problem: int, trust: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
+from evokern.wording import command as command_line
 
 
 @command(
@@ -59,4 +60,4 @@ def init(
     output.say("Now:")
     for note in made.confirm:
         output.say(f"  - {note}")
-    output.say(f"Then: evokern check {made.name}")
+    output.say(f"Then: {command_line('check', made.name)}")

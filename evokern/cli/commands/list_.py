@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
@@ -13,11 +15,17 @@ from evokern.cli._output import Output
     "list",
     examples="""
     evokern list
+    evokern list --db runs.db
     evokern list --json
     """,
 )
-def list_(output: Output) -> None:
-    """List the kernels, studies and devices that can be named here.
+def list_(
+    output: Output,
+    db: Annotated[
+        Path | None, typer.Option("--db", metavar="FILE", help="List what a database holds as well: its studies.")
+    ] = None,
+) -> None:
+    """List the kernels, studies and devices that can be named here, with what each study asks.
 
     Kernels and studies are looked for in ./kernels and ./studies, then in the installed package. A study that cannot be
     searched says why: its file, its kernel, or a problem, limit, gene or sampler option that cannot be. No code of a
@@ -27,6 +35,7 @@ def list_(output: Output) -> None:
     from evokern.hardware.profiles import CHIPS
     from evokern.study.discovery import kernel_folders, study_files
 
+    stored = None if db is None else _stored(db)
     kernels, studies, driver = kernel_folders(), study_files(), probe()
     summaries = {name: _summary(path) for name, path in studies.items()}
     if output.json:
@@ -50,6 +59,7 @@ def list_(output: Output) -> None:
                     }
                     for name, chip in CHIPS.items()
                 ],
+                **({} if stored is None else {"database": {"path": str(db), "studies": stored}}),
             }
         )
         return
@@ -60,6 +70,8 @@ def list_(output: Output) -> None:
     for name, summary in summaries.items():
         detail = summary.get("error") or f"{summary['kernel']} at {' and '.join(summary['problems'])}"
         print(f"  {name:<24}{detail}")
+        if summary.get("asks"):
+            print(f"  {'':<24}{summary['asks']}")
     print("Devices")
     for gpu in driver.gpus:
         print(f"  cuda:{gpu.index:<19}{gpu.model}, {gpu.memory_bytes / 2**30:.0f} GiB")
@@ -68,6 +80,36 @@ def list_(output: Output) -> None:
     for name, chip in CHIPS.items():
         print(f"  {'sim:' + name:<24}{chip.model}, simulated: times are predicted")
     print(f"  {'replay:FILE':<24}recorded answers")
+    if stored is None:
+        return
+    print(f"Database {db}" if stored else f"Database {db}: no study yet")
+    for row in stored:
+        print(f"  {row['name']:<24}{row['kernel']} at {' and '.join(row['problems'])} on {row['device']}")
+        print(f"  {'':<24}{row['standing']}, begun {row['created']}")
+
+
+def _stored(db: Path) -> list[dict[str, Any]]:
+    """Return the studies of a database, the one searched last first."""
+    from evokern.results.overview import standing
+    from evokern.store import open_readonly
+
+    rows = []
+    with open_readonly(db) as reader:
+        for record in reader.studies():
+            summary = reader.summary(record)
+            rows.append(
+                {
+                    "name": record.name,
+                    "kernel": record.kernel,
+                    "problems": list(record.problems),
+                    "device": record.device,
+                    "created": record.created,
+                    "trials": summary["trials"],
+                    "best": summary["best"],
+                    "standing": standing(summary),
+                }
+            )
+    return rows
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -80,11 +122,30 @@ def _summary(path: Path) -> dict[str, Any]:
     try:
         study = read_study(path)
         problems = [p if isinstance(p, str) else ",".join(f"{k}={v}" for k, v in p.items()) for p in study.problems]
-        summary = {"kernel": study.kernel, "problems": problems, "device": study.device}
+        summary = {"kernel": study.kernel, "problems": problems, "device": study.device, "asks": asked(path)}
         require_sound(study)
     except StudyError as error:
         summary["error"] = str(error)
     return summary
+
+
+def asked(path: Path) -> str | None:
+    """Return the question that a study's file begins with, `# Asks: …`; None where it has none.
+
+    It ends with the comment, or where the next sentence of its own line begins, such as `# Found on …`.
+    """
+    words: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip() if line.startswith("#") else ""
+        if not words:
+            if not text.startswith("Asks:"):
+                return None
+            text = text.removeprefix("Asks:").strip()
+        if not text or (words and words[-1].endswith(("?", "."))):
+            break
+        words.append(text)
+    question, mark, _ = " ".join(words).partition("?")
+    return (question + mark) or None
 
 
 def _short(path: Path) -> str:

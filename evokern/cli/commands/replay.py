@@ -14,6 +14,7 @@ from evokern.cli._command import command
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
+from evokern.study.settings import SAMPLERS
 from evokern.wording import duration, microseconds
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def replay(
         typer.Argument(metavar="SPACE", help="A Kernel Tuner cache or T4 file (.json, .json.gz), or DB:STUDY."),
     ],
     samplers: Annotated[
-        str, typer.Option("--samplers", metavar="NAMES", help="Which to compare: evo, tpe, nsga2, gp, random, grid.")
+        str, typer.Option("--samplers", metavar="NAMES", help=f"Which to compare: {', '.join(SAMPLERS)}.")
     ] = "evo,tpe,nsga2,random",
     trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="Evaluations of each search.")] = 200,
     repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Searches per sampler.")] = 30,

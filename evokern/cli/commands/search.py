@@ -10,7 +10,9 @@ from evokern.cli._command import INTERRUPTED, command
 from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
-from evokern.wording import counts, limit, microseconds, several
+from evokern.study.settings import CONTROLS, SAMPLERS
+from evokern.wording import command as command_line
+from evokern.wording import counts, limit, microseconds, proved, several
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -34,19 +36,20 @@ PriceOption = Annotated[
         "--cost-per-hour", metavar="PRICE", min=0, help="Price of an hour of the device: show tells the cost."
     ),
 ]
+NoVerifyOption = Annotated[
+    bool, typer.Option("--no-verify", help="End without verifying the champion; `evokern verify` does it later.")
+]
 GoOnOption = Annotated[
     bool, typer.Option("--go-on", help="Continue although the study's file or the kernel's code changed.")
 ]
 
 
 def _complete_samplers(incomplete: str) -> list[str]:
-    from evokern.study.settings import SAMPLERS
-
     return [name for name in SAMPLERS if name.startswith(incomplete)]
 
 
 def _complete_controls(incomplete: str) -> list[str]:
-    return [name for name in ("random", "none") if name.startswith(incomplete)]
+    return [name for name in CONTROLS if name.startswith(incomplete)]
 
 
 @command(
@@ -71,7 +74,7 @@ def search(
         typer.Option(
             "--sampler",
             metavar="NAME",
-            help="evo, tpe, nsga2, gp, random or grid. Default: what the study says.",
+            help=f"Who proposes: {', '.join(SAMPLERS)}. Default: what the study says.",
             autocompletion=_complete_samplers,
         ),
     ] = None,
@@ -83,7 +86,8 @@ def search(
             "--window",
             metavar="W",
             help="Trials in flight: proposal n sees the results up to n - W; fixed per study. "
-            "Default: what keeps the device at work; with --trials at most a sixteenth of them, but 8.",
+            "Default: as many as keep the device at work; where trials are limited, a sixteenth of them "
+            "but at least 8, and no more than the device's.",
         ),
     ] = None,
     control: Annotated[
@@ -99,8 +103,8 @@ def search(
         str | None,
         typer.Option(
             "--warm-start",
-            metavar="DB:STUDY|sim",
-            help="Begin with what another study found, or with a search of this GPU, simulated (sim).",
+            metavar="DB:STUDY|FILE|sim",
+            help="Begin with what another study or a recording found, or with a search of this GPU, simulated (sim).",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,
@@ -109,14 +113,15 @@ def search(
     ] = False,
     go_on: GoOnOption = False,
     trust: TrustOption = False,
+    no_verify: NoVerifyOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
     """Search for the fastest right variant of a study's kernel, or go on where an earlier search stopped.
 
-    Without STUDY it is attention-s512. Every trial is on disk before the next begins: stop it with Ctrl-C, lose the
-    machine, and give the same command again.
+    Without STUDY it is attention-s512. Every proposal is on disk before it runs and every result as it arrives: stop it
+    with Ctrl-C, lose the machine, and give the same command again. What was in flight runs again.
     """
-    from evokern.api import DIAGNOSER
+    from evokern.api import FACTORIES
     from evokern.search import SessionRequest, search_study
 
     with Watcher(output) as watch:
@@ -134,8 +139,9 @@ def search(
             fresh=fresh,
             go_on=go_on,
             trust=trust,
+            verify=not no_verify,
         )
-        result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
+        result = search_study(study or DEFAULT_STUDY, request, db=db, on_progress=watch, factories=FACTORIES)
     return conclude(output, result, extended=extend is not None)
 
 
@@ -156,13 +162,14 @@ def resume(
     cost_per_hour: PriceOption = None,
     go_on: GoOnOption = False,
     trust: TrustOption = False,
+    no_verify: NoVerifyOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
     """Go on with a study from what the database keeps of it; without STUDY the one searched last.
 
     Unlike `search` it needs no study file, and begins nothing new.
     """
-    from evokern.api import DIAGNOSER
+    from evokern.api import FACTORIES
     from evokern.search import SessionRequest, resume_study
 
     with Watcher(output) as watch:
@@ -174,8 +181,9 @@ def resume(
             cost_per_hour=cost_per_hour,
             go_on=go_on,
             trust=trust,
+            verify=not no_verify,
         )
-        result = resume_study(study, request, db=db, on_progress=watch, diagnoser=DIAGNOSER)
+        result = resume_study(study, request, db=db, on_progress=watch, factories=FACTORIES)
     return conclude(output, result, extended=extend is not None)
 
 
@@ -183,7 +191,7 @@ _ENDS = {
     "budget": "the budget is used up (--extend 30m adds to it)",
     "trials": "the trials are done (--trials N sets a larger total)",
     "exhausted": "every candidate has been tried",
-    "interrupted": "interrupted; nothing is lost, the same command or `evokern resume {study} --db {db}` goes on",
+    "interrupted": "interrupted; nothing is lost, the same command or `{resume}` goes on",
 }
 
 
@@ -201,7 +209,19 @@ def _reasons(result: SearchResult) -> list[str]:
 
     with open_readonly(result.db) as reader:
         found = reasons(reader.trials(reader.study(result.study)), most=3)
-    return [f"{count} {outcome.replace('_', ' ')}: {reason}" for outcome, reason, count in found]
+    return [f"{one.count} {one.outcome.replace('_', ' ')}: {one.example} (trial {one.trial})" for one in found]
+
+
+def _hints(result: SearchResult) -> list[str]:
+    """Return what the wrong trials have in common as lines."""
+    from evokern.analysis.wrong_trials import hints
+    from evokern.store import open_readonly
+
+    if not result.summary["outcomes"]["wrong"]:
+        return []
+    with open_readonly(result.db) as reader:
+        record = reader.study(result.study)
+        return hints(record.kernel, record.genes, reader.trials(record))
 
 
 def conclude(output: Output, result: SearchResult, *, extended: bool = False) -> int:
@@ -217,11 +237,12 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     failed = result.summary["best"] is None and result.summary["trials"] > 0
     code = INTERRUPTED if result.interrupted else int(failed)
     if output.json:
-        output.emit({**result.summary, "end": result.end})
+        output.emit({**result.summary, "hints": _hints(result), "end": result.end})
         return code
     baseline, best = result.summary["baseline"], result.summary["best"]
+    stored = (result.study, "--db", result.db)
     unit = "µs predicted" if result.summary["predicted"] else "µs"
-    end = _ENDS[result.end].format(study=result.study, db=result.db)
+    end = _ENDS[result.end].format(resume=command_line("resume", *stored))
     output.say(f"{result.study}: {_counted(result)}; {end}")
     if extended and result.end == "trials":
         output.say("more time alone does not help: the trials are the limit that is reached, and --trials N raises it")
@@ -229,12 +250,16 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
         output.say("what comes before the first candidate took all of it: the start, baselines, a warm start if any")
         return code
     if best is None:
-        output.say(f"no candidate was measured; `evokern show {result.study} --db {result.db}` tells more")
-        for line in _reasons(result):
+        none = "no candidate was measured"
+        if result.summary["outcomes"]["measured"]:
+            none = "every measured candidate that was verified is refuted, so there is no champion"
+        output.say(f"{none}; `{command_line('show', *stored)}` tells more")
+        for line in (*_reasons(result), *_hints(result)):
             output.say(line)
         return code
     output.say(f"outcomes: {counts(result.summary['outcomes'])}")
     output.say(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}")
+    output.say(proved(result.summary))
     if result.summary["limit"]:
         output.say(limit(result.summary["limit"], unit))
     if baseline is None:
@@ -245,11 +270,11 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     else:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
         output.say(f"nothing beat the baseline: {against}")
+    for line in _hints(result):
+        output.say(line)
     if result.summary["control"]:
         output.say(f"control: {control_verdict(result.summary['control'], unit, microseconds)}")
     if result.summary["cost"]:
         output.say(f"cost: {price(result.summary['cost'])}")
-    output.say(
-        f"evokern show {result.study} --db {result.db}; evokern export {result.study} --db {result.db} -o best.cu"
-    )
+    output.say(f"{command_line('show', *stored)}; {command_line('export', *stored, '-o', 'best.cu')}")
     return code

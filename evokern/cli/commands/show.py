@@ -15,7 +15,8 @@ from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.cli.commands._trial import show_trial
 from evokern.errors import UsageError
-from evokern.wording import changed, counts, duration, limit, microseconds, several
+from evokern.wording import changed, counts, duration, limit, microseconds, proved, several
+from evokern.wording import command as command_line
 
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord
@@ -49,6 +50,7 @@ def show(
 
     Without STUDY the one searched last. Works on any machine, also while a search writes, and needs no kernel folder.
     """
+    from evokern.analysis.wrong_trials import hints
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:
@@ -60,7 +62,7 @@ def show(
         elif genes:
             _genes(output, reader, record)
         elif output.json:
-            output.emit(reader.summary(record))
+            output.emit({**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))})
         else:
             for line in _overview(reader, record, top, db):
                 print(line)
@@ -121,12 +123,16 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     else:
         lines.append("baseline: none was measured, so no speedup is known")
     if best is None:
-        lines.append("best: no trial has been measured yet")
+        none = "no trial has been measured yet"
+        if summary["outcomes"]["measured"]:
+            none = "every measured trial that was verified is refuted (`show --trial N` tells more of one)"
+        lines.append(f"best: {none}")
         return lines + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
+    lines.append(proved(summary))
     if summary["limit"]:
         lines.append(limit(summary["limit"], unit))
     if best["speedup"] is not None and best["speedup"] <= 1:
@@ -139,21 +145,28 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         ]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
     lines += _failures(reader, record, each=3)
-    lines += ["", f"evokern export {record.name} --db {db} -o best.cu   writes the best as a program of its own"]
+    lines += [
+        "",
+        f"{command_line('export', record.name, '--db', db, '-o', 'best.cu')}   writes the best as a program of its own",
+    ]
     return lines
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
     """Return a table of the commonest reasons of failure: the `most` of all, and of each outcome `each`."""
+    from evokern.analysis.wrong_trials import hints
     from evokern.report.facts import reasons
 
-    found, shown_per_outcome = reasons(reader.trials(record), most=most), Counter[str]()
-    rows = []
-    for outcome, reason, count in found:
-        shown_per_outcome[outcome] += 1
-        if each is None or shown_per_outcome[outcome] <= each:
-            rows.append((str(count), outcome, reason))
-    return ["", "commonest reasons (numbers as #)", *table(("trials", "outcome", "reason"), rows)] if rows else []
+    trials = list(reader.trials(record))
+    shown_per_outcome, rows = Counter[str](), []
+    for one in reasons(trials, most=most):
+        shown_per_outcome[one.outcome] += 1
+        if each is None or shown_per_outcome[one.outcome] <= each:
+            rows.append((str(one.count), one.outcome, str(one.trial), one.example))
+    head = ("trials", "outcome", "trial", "reason")
+    listed = ["", "commonest reasons, each as one trial has it", *table(head, rows)] if rows else []
+    found = hints(record.kernel, record.genes, trials)
+    return [*listed, *(["", *found] if found else [])]
 
 
 def _arms(control: dict[str, Any], unit: str) -> list[str]:

@@ -13,6 +13,7 @@ from evokern.cli._text import table
 from evokern.errors import UsageError
 from evokern.wording import microseconds
 
+DEFAULT_FUZZ = "5s"
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
 
 
@@ -29,8 +30,8 @@ def verify(
     study: StudyArgument = None,
     trial: TrialOption = None,
     fuzz: Annotated[
-        str | None, typer.Option("--fuzz", metavar="TIME", help="Fuzz shapes, values, alignments, seeds: 1m, 5m.")
-    ] = None,
+        str, typer.Option("--fuzz", metavar="TIME", help="Fuzz shapes, values, alignments, seeds: 1m, 5m; 0 for none.")
+    ] = DEFAULT_FUZZ,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of the fuzzing.")] = None,
     elites: Annotated[
         int, typer.Option("--elites", metavar="N", min=1, max=20, help="Fastest trials that take part in the playoff.")
@@ -42,7 +43,7 @@ def verify(
     trust: TrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
-    """Verify the champion: gate at full strength, sanitizer, a playoff against the other elites, fuzzing on request.
+    """Verify the champion: gate at full strength, sanitizer, a playoff against the other elites, fuzzing.
 
     On a simulated device the playoff compares predicted times, which have no noise. Exits with 1 when a part fails.
     """
@@ -53,7 +54,7 @@ def verify(
 
     if not 0 < level < 1:
         raise UsageError(f"--level {level} is no probability; give a number between 0 and 1")
-    seconds = 0.0 if fuzz is None else parse_duration(fuzz)
+    seconds = 0.0 if fuzz.strip() == "0" else parse_duration(fuzz)
     with open_readonly(db) as reader, subject(reader, study, trial, elites=elites, trust=trust) as chosen:
         opened = device_for(chosen.record, device)
         # After the device's processes began to import torch, which this brings in too.
@@ -72,7 +73,7 @@ def verify(
         return 0 if proof.passed else 1
     output.say(f"trial {proof.trial} of {proof.study} on {proof.device}")
     for stage in proof.stages:
-        output.say(f"{_MARKS[stage.state]:<8}{stage.name:<11}{stage.detail}")
+        output.say(f"{_MARKS[stage.state]:<8}{stage.name:<13}{stage.detail}")
     if proof.playoff:
         unit = "predicted µs" if proof.playoff.predicted else "µs"
         # Predicted times have no noise, so that neither an interval nor Cliff's delta says anything of them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from evokern.cuda_source.mangled import mangled_parts
 from evokern.cuda_source.reader.records import EntryPoint, KernelFunction, LaunchSite
 from evokern.errors import SourceError, nearest
 
@@ -118,16 +119,7 @@ def _count(arguments: str) -> int:
 
 def _by_symbol(symbol: str, entries: Sequence[KernelFunction], launches: Sequence[LaunchSite], file: str) -> EntryPoint:
     """Find the kernel of a mangled name (Itanium C++ ABI, section 5.1: names, builtin types, integers)."""
-    nested = symbol.startswith("_ZN")
-    rest = symbol[3:] if nested else symbol[2:]
-    parts: list[str] = []
-    while match := re.match(r"L?(\d+)", rest):  # an L marks internal linkage
-        length = int(match.group(1))
-        parts.append(rest[match.end() : match.end() + length])
-        rest = rest[match.end() + length :]
-        if not nested:
-            break
-    parts = [part for part in parts if not part.startswith("_GLOBAL__N")]
+    parts, rest = mangled_parts(symbol)
     if not parts:
         raise SourceError(f"{symbol!r} is not a mangled name that can be read; give the kernel's plain name")
     matches = _named("::".join(parts), entries, file)

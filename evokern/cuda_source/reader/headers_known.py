@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def _name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -31,6 +33,15 @@ LIBRARIES = _name_set("""
 """)
 """First folder of header libraries written for device compilers too: they are left to the compiler, unread."""
 
+HALF_TYPES = {
+    "cuda_fp16.h": r"(?:__)?half2?|__half\w*|__\w+2half\w*",
+    "cuda_bf16.h": r"(?:__)?nv_bfloat16\w*|__\w*bfloat16\w*",
+}
+"""Headers of the half types, which a host library's header brings along (cuBLAS, torch, NCCL), and their names."""
+
+BOTH_HALF_TYPES = "cuda_fp8.h"
+"""The toolkit's header that includes both of them."""
+
 HOST_NAMESPACES = _name_set("""
     torch at c10 caffe2 pybind11 py boost cv nvinfer1 absl fmt spdlog xla tensorflow ffi tvm
 """)
@@ -47,7 +58,8 @@ DEVICE_STD = _name_set("""
     underlying_type underlying_type_t void_t common_type common_type_t is_trivially_copyable
     is_trivially_copyable_v is_constructible index_sequence make_index_sequence integer_sequence
     make_integer_sequence index_sequence_for tuple_size tuple_element make_tuple make_pair tie exchange as_const
-    clamp abs fabs sqrt exp exp2 log log2 log10 pow sin cos tan tanh sinh cosh floor ceil round trunc fmin fmax
+    alignment_of aligned_storage aligned_storage_t clamp abs fabs sqrt exp exp2 log log2 log10 pow sin cos tan
+    tanh sinh cosh floor ceil round trunc fmin fmax
     fma isnan isinf isfinite hypot erf cbrt copysign fmod lround memcpy memset int8_t int16_t int32_t int64_t
     uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t gcd lcm
 """)
@@ -68,6 +80,23 @@ BUILTIN_MACROS = _name_set("""
     FLT_DIG DBL_DIG FLT_MANT_DIG DBL_MANT_DIG HALF_MAX NDEBUG TRUE FALSE
 """)
 """Upper-case names that the compiler, its headers or the header shims define."""
+
+
+_HOST_LIBRARIES = re.compile(
+    r"(?:torch|ATen|c10|caffe2|pybind11|boost|absl|opencv2?|Eigen|sys|bits|unistd|omp|mpi|time|getopt|nvToolsExt|nvtx3|"
+    r"cublas\w*|cudnn\w*|cusparse\w*|cusolver\w*|cufft\w*|curand|nccl|nvrtc|cuda_profiler\w*|pthread|signal|errno|"
+    r"fcntl|sched|dirent|ctype|wchar|locale)(?:/.*|\.h|\.hpp)?"
+)
+
+
+def is_host_header(name: str) -> bool:
+    """Whether a header is known to be the host's alone: the C++ library's without a suffix, and well-known ones.
+
+    What ends in ``.cuh`` holds device code, of whichever library it is.
+    """
+    if name.endswith(".cuh"):
+        return False
+    return ("." not in name and "/" not in name) or _HOST_LIBRARIES.fullmatch(name) is not None
 
 
 def is_device_header(name: str) -> bool:

@@ -40,7 +40,8 @@ class HostCode:
 class _Separation:
     """Decides over all files of a program together: a header's helper may be used in another file only."""
 
-    def __init__(self, units: Iterable[SourceFile]) -> None:
+    def __init__(self, units: Iterable[SourceFile], named: frozenset[str] = frozenset()) -> None:
+        self.named = named
         self.units = list(units)
         self.macros = preprocessor.macro_words(d for unit in self.units for d in unit.definitions)
         self.pairs = [(unit, leaf) for unit in self.units for leaf in unit.leaves]
@@ -112,6 +113,12 @@ class _Separation:
 
         kept: set[int] = set()
         waiting = [leaf for _, leaf in self.pairs if marks[id(leaf)] & _DEVICE_MARKS and id(leaf) not in obstacles]
+        waiting += [
+            leaf
+            for name in self.named
+            for unit, leaf in by_name.get(name, ())
+            if self._may_stay(unit, leaf, marks, obstacles)
+        ]
         while waiting:
             leaf = waiting.pop()
             if id(leaf) in kept:
@@ -142,26 +149,65 @@ class _Separation:
         for unit, leaf in self.pairs:
             if marks[id(leaf)] & _DEVICE_MARKS and leaf.kind == "function":
                 for index in range(leaf.first, leaf.last + 1):
+                    if unit.stream.tokens[index].text == "<<<" and "__host__" not in marks[id(leaf)]:
+                        found[id(leaf)] = (
+                            "it launches a kernel itself (dynamic parallelism), for which evokern has no device runtime"
+                        )
+                        names.update(dict.fromkeys(leaf.names, "a kernel launch on the device"))
+                        break
                     if library := self.host_library(unit, index):
                         found[id(leaf)] = (
                             f"it uses {library}, which belongs to a host library; pass plain pointers and numbers"
                         )
                         names.update(dict.fromkeys(leaf.names, library))
                         break
+        self._spread(found, names, marks)
         for _, leaf in self.pairs:  # an instantiation or prototype of such a function goes with it
             if leaf.body is None and leaf.kind == "function" and names.keys() & set(leaf.names):
                 found.setdefault(id(leaf), f"it uses {names[leaf.names[0]]}")
         return found
+
+    def _spread(self, found: dict[int, str], names: dict[str, str], marks: Mapping[int, frozenset[str]]) -> None:
+        """What calls a function that cannot be compiled alone cannot be either."""
+        functions = [(unit, leaf) for unit, leaf in self.pairs if leaf.kind == "function" and leaf.body is not None]
+        sound = {name for _, leaf in functions if id(leaf) not in found for name in leaf.names}
+        lost = set(names) - sound
+        while lost:
+            more: set[str] = set()
+            for unit, leaf in functions:
+                if id(leaf) in found or not marks[id(leaf)] & _DEVICE_MARKS:
+                    continue
+                used = lost & self.words(unit, range(leaf.first, leaf.last + 1))
+                if used:
+                    name = min(used)
+                    found[id(leaf)] = f"it calls {name}, which needs {names[name]}"
+                    names.update(dict.fromkeys(leaf.names, names[name]))
+                    more |= set(leaf.names)
+            sound = {name for _, leaf in functions if id(leaf) not in found for name in leaf.names}
+            lost = more - sound
 
     def _may_stay(
         self, unit: SourceFile, leaf: CppDeclaration, marks: Mapping[int, frozenset[str]], obstacles: Mapping[int, str]
     ) -> bool:
         if id(leaf) in obstacles or leaf.names[:1] == ("main",):
             return False
+        if leaf.kind == "function" and leaf.body is None and leaf.names and self._only_host(leaf.names[0], marks):
+            return False
         if leaf.kind in ("function", "variable", "call", "typedef", "alias", "using"):
             host_only = "__host__" in marks[id(leaf)] and not marks[id(leaf)] & _DEVICE_MARKS
             return not host_only and not self.host_reason(unit, leaf)
         return True
+
+    def _only_host(self, name: str, marks: Mapping[int, frozenset[str]]) -> bool:
+        """Whether a function's definitions are a host's: its prototypes and instantiations go with them."""
+        defined = [
+            (unit, leaf)
+            for unit, leaf in self.pairs
+            if leaf.kind == "function" and leaf.body is not None and leaf.names[:1] == (name,)
+        ]
+        return bool(defined) and all(
+            not marks[id(leaf)] & _DEVICE_MARKS and bool(self.host_reason(unit, leaf)) for unit, leaf in defined
+        )
 
     def _is_own_macro(self, leaf: CppDeclaration) -> bool:
         return leaf.kind == "call" and bool(leaf.names) and leaf.names[0] in self.macros
@@ -220,9 +266,14 @@ def _namespaces(declarations: Iterable[CppDeclaration]) -> set[str]:
     return found
 
 
-def find_host_code(units: Iterable[SourceFile]) -> HostCode:
-    """Decide which declarations of a program's files a device compiler shall see."""
-    return _Separation(units).run()
+def find_host_code(units: Iterable[SourceFile], named: frozenset[str] = frozenset()) -> HostCode:
+    """Decide which declarations of a program's files a device compiler shall see.
+
+    Args:
+        units: the files.
+        named: names that stay beside those that device code mentions.
+    """
+    return _Separation(units, named).run()
 
 
 def blank(unit: SourceFile, dropped: Iterable[CppDeclaration], includes: Iterable[int]) -> str:

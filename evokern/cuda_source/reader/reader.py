@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,15 @@ class CudaSource:
         """Quoted includes found nowhere: the first suspects when the device compiler misses a name."""
         return tuple(include for include in self.includes if include.status == "missing")
 
+    @property
+    def doubtful_includes(self) -> tuple[Include, ...]:
+        """Includes in angle brackets that were set aside and are no host library's by name: the second suspects."""
+        return tuple(
+            include
+            for include in self.includes
+            if include.status == "host" and not headers_known.is_host_header(include.name)
+        )
+
     def entry(self, wanted: str | None = None) -> EntryPoint:
         """Find a kernel by what a person calls it.
 
@@ -80,12 +90,13 @@ class CudaSource:
         return find_entry(wanted, self.entries, self.launches, self.name)
 
 
-def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = ()) -> CudaSource:
+def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = (), named: Iterable[str] = ()) -> CudaSource:
     """Read a CUDA file and find what is in it.
 
     Args:
         path_or_text: a path, or the text itself (a string with a line end or a brace).
         include_dirs: directories searched for the file's own headers, after the file's directory.
+        named: names that stay beside those that device code mentions: the types in a template's arguments.
 
     Returns:
         The program, host code set aside, line numbers kept.
@@ -96,7 +107,7 @@ def read(path_or_text: str | Path, include_dirs: Iterable[str | Path] = ()) -> C
     path, text = _load(path_or_text)
     units, found = _with_headers(text, path, [Path(d) for d in include_dirs])
     host_code = find_host_code(units.values())
-    device = _set_aside(units, found)
+    device = _set_aside(units, found, named)
     device_units = [SourceFile(name, device[name]) for name in units]
     defined = frozenset(d.name for unit in device_units for d in unit.definitions)
     named = frozenset(name for unit in device_units for leaf in unit.leaves for name in leaf.names)
@@ -191,7 +202,7 @@ def _with_headers(
                     "device"
                     if headers_known.is_device_header(directive.name)
                     else "missing"
-                    if directive.quoted
+                    if directive.quoted and not headers_known.is_host_header(directive.name)
                     else "host"
                 )
             else:
@@ -213,13 +224,14 @@ def _locate(name: str, directories: list[Path]) -> Path | None:
     return next((d / name for d in directories if (d / name).is_file()), None)
 
 
-def _set_aside(units: Mapping[str, SourceFile], found: Iterable[Include]) -> dict[str, str]:
+def _set_aside(units: Mapping[str, SourceFile], found: Sequence[Include], named: Iterable[str] = ()) -> dict[str, str]:
     """Blank until nothing changes: an instantiation may lose its function only in the pass before."""
     gone = {(include.file, include.name) for include in found if include.status in ("host", "missing")}
+    kept = frozenset(named)
     texts = {name: unit.text for name, unit in units.items()}
     current = dict(units)
     for _ in range(_PASSES):
-        host_code = find_host_code(current.values())
+        host_code = find_host_code(current.values(), kept)
         texts = {
             name: blank(
                 unit,
@@ -231,7 +243,46 @@ def _set_aside(units: Mapping[str, SourceFile], found: Iterable[Include]) -> dic
         if all(texts[name] == unit.text for name, unit in current.items()):
             break
         current = {name: SourceFile(name, content) for name, content in texts.items()}
+    return _with_half_types(units, current, texts, found, kept)
+
+
+def _with_half_types(
+    originals: Mapping[str, SourceFile],
+    units: Mapping[str, SourceFile],
+    texts: dict[str, str],
+    found: Sequence[Include],
+    named: frozenset[str],
+) -> dict[str, str]:
+    """Put headers of half types where a header stood that brought them along and was set aside.
+
+    On its own line, for no line may move: the header of the one type that device code names, or one that has both.
+    """
+    words = {token.text for unit in units.values() for token in unit.stream.tokens if token.kind == "word"} | named
+    words |= {word for unit in units.values() for d in unit.definitions for word in preprocessor.words(d.value)}
+    words -= {name for unit in units.values() for leaf in unit.leaves for name in leaf.names}
+    needed = {
+        header for header, names in headers_known.HALF_TYPES.items() if any(re.fullmatch(names, word) for word in words)
+    }
+    for name in texts:
+        here = [include for include in found if include.file == name]
+        lacking = sorted(needed - {include.name for include in here})
+        gone = {include.line for include in here if include.status in ("host", "missing")}
+        if lacking and gone:
+            lines = texts[name].split("\n")
+            lines[_least_conditional(originals[name], gone) - 1] = (
+                f"#include <{lacking[0] if len(lacking) == 1 else headers_known.BOTH_HALF_TYPES}>"
+            )
+            texts[name] = "\n".join(lines)
     return texts
+
+
+def _least_conditional(unit: SourceFile, lines: Iterable[int]) -> int:
+    """Return the first of some lines of ``#include`` that the fewest conditionals stand around."""
+    depth, depths = 0, {}
+    for index, token in enumerate(unit.stream.tokens):
+        depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(token.directive, 0)
+        depths[unit.line(index)] = depth
+    return min(lines, key=lambda line: (depths.get(line, 0), line))
 
 
 def _unique(found: Iterable[Macro]) -> list[Macro]:

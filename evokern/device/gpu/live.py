@@ -88,6 +88,11 @@ class LiveDevice:
         return _COMPILES_AHEAD * _compile_workers() + 2 * _EXECUTED_AHEAD
 
     @property
+    def verifiable(self) -> bool:
+        """Candidates are programs, which can be run again."""
+        return True
+
+    @property
     def diagnoses(self) -> bool:
         """A GPU names an error, and neither line nor access."""
         return True
@@ -100,8 +105,8 @@ class LiveDevice:
         """
         self._lock = lock = GpuLock(self._gpu.uuid, f"cuda:{self._gpu.index} ({self._gpu.model})")
         profile = limits_for(self._gpu.profile, task.study.limits)
-        first = first_candidate(task, profile)
-        notes = self._foreign_load()
+        first, remarks = first_candidate(task, profile)
+        notes = [*self._foreign_load(), *remarks]
         compilers, executors = self._open_pools(task, profile, first, lock.turn_lock)
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         require_built(task, built)
@@ -196,7 +201,7 @@ class LiveDevice:
         self._running().close()
         self._pipeline = None
         executors, compilers = self._pools
-        first = first_candidate(task, limits_for(self._gpu.profile, task.study.limits))
+        first, _ = first_candidate(task, limits_for(self._gpu.profile, task.study.limits))
         contestants = []
         for candidate in candidates:
             if isinstance(candidate, str):

@@ -214,7 +214,11 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
     chip = chip_of_model(str(own.get("device", "")))
     baseline_us, predicted = own.get("baseline_us"), bool(own.get("predicted"))
     kernel = kernel_recorded(str(own.get("kernel", "")), str(own.get("device", "")))
-    return Table(own.get("study") or name, genes, rows.answers, chip, baseline_us, rows.seconds, predicted, kernel)
+    found = Table(own.get("study") or name, genes, rows.answers, chip, baseline_us, rows.seconds, predicted, kernel)
+    if not own:
+        return found
+    visited = {tuple(result["configuration"].items()) for result in results}
+    return replace(found, visited=len(visited), searched_by=str(own.get("sampler", "")))
 
 
 def _own_genes(own: Mapping[str, Any]) -> tuple[Gene, ...]:

@@ -53,6 +53,10 @@ class Table:
     """Whether the recorded times are predictions of a simulated device."""
     recorded_kernel: str = ""
     """Name of the kernel that was recorded; empty where the recording does not say."""
+    visited: int | None = None
+    """Distinct configurations that the recorded search tried, infeasible ones too; None where no search is recorded."""
+    searched_by: str = ""
+    """Sampler of that search."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
@@ -244,6 +248,11 @@ class TableDevice:
     def window(self) -> int:
         """Default number of trials in flight for a new study."""
         return self._window
+
+    @property
+    def verifiable(self) -> bool:
+        """A recording has no programs."""
+        return False
 
     @property
     def diagnoses(self) -> bool:

@@ -24,6 +24,8 @@ class SimSettings:
     """Limits and samples."""
     default: Config
     """Candidate on which the gate's power is proved."""
+    secret: int = 0
+    """Of the study: draws inputs and the blocks that are judged at its own problems."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,5 @@ class Simulate:
     """Its programs and launches at the study's problems."""
     elite_us: float | None
     """Predicted time to race against, µs: of the best so far, or of the default candidate."""
+    best_us: float | None = None
+    """Predicted time of the best so far, µs: what is faster runs whole before it is told; None runs every one."""

@@ -7,16 +7,17 @@ same code choices; candidates that share it are given the line found first, and 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from evokern.compile.build import compile_to_ptx
-from evokern.compile.records import Built, CompileFailure
+from evokern.compile.records import Built, CompileFailure, Program
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.declaration.space import Config, Value
-from evokern.device.sim.predict import described
-from evokern.errors import UsageError
+from evokern.device.sim.failure import described
+from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 
@@ -26,7 +27,8 @@ SAME_PATTERN = "the first candidate with these outer genes that failed so; this 
 Result = TypeVar("Result")
 _Place = Mapping[str, Any]
 _PLACE = ("line", "source", "file", "called_from")
-_Pattern = tuple[str, tuple[tuple[str, Value | None], ...]]
+_Outer = tuple[tuple[str, Value | None], ...]
+_Pattern = tuple[str, _Outer]
 
 
 class FailureLines:
@@ -35,6 +37,7 @@ class FailureLines:
     def __init__(self, kernel: Kernel, chip: Profile) -> None:
         self._kernel, self._chip = kernel, chip
         self._known: dict[_Pattern, _Place] = {}
+        self._refusals: dict[_Pattern, str] = {}
 
     def run(self, config: Config, built: Built, problem: Problem, work: Callable[[Built], Result]) -> Result:
         """Run a candidate, and where it fails at a place without a line find the line.
@@ -47,6 +50,7 @@ class FailureLines:
 
         Raises:
             RunFailed: it failed; the evidence names the line where there is one.
+            SourceError: it uses what the machine does not execute; the message names the line.
         """
         try:
             return work(built)
@@ -54,8 +58,7 @@ class FailureLines:
             finding = failed.evidence.get("finding")
             if finding is None or finding["line"]:
                 raise
-            outer = tuple((g.name, config.get(g.name)) for g in self._kernel.genes if g.layer == "mutation")
-            pattern = finding["kind"], outer
+            pattern = finding["kind"], self._outer(config)
             if pattern not in self._known:
                 relined = self._with_line_info(config, built, problem, work)
                 same = relined is not None and relined.evidence["finding"]["kind"] == finding["kind"]
@@ -67,6 +70,31 @@ class FailureLines:
                 raise
             named = {**failed.evidence, "finding": {**finding, **place}, "line_from": SAME_PATTERN}
             raise RunFailed(failed.outcome, described(named)) from None
+        except SourceError as refused:
+            raise SourceError(self._refused_at(str(refused), config, built, problem, work)) from None
+
+    def _refused_at(
+        self, message: str, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]
+    ) -> str:
+        """Return why the machine does not run a candidate, with the line of the source in place of the PTX's."""
+        where, _, reason = message.partition(": ")
+        if not where.startswith("PTX line"):
+            return message
+        pattern = reason, self._outer(config)
+        if pattern not in self._refusals:
+            self._refusals[pattern] = message
+            program = compile_to_ptx(render(self._kernel, config, problem), self._chip)
+            if isinstance(program, Program):
+                with contextlib.suppress(RunFailed, UsageError):
+                    try:
+                        work(built.with_ptx(problem, program))
+                    except SourceError as refused:
+                        self._refusals[pattern] = str(refused)
+        return self._refusals[pattern]
+
+    def _outer(self, config: Config) -> _Outer:
+        """Return the values of the outer genes, which decide which code runs."""
+        return tuple((g.name, config.get(g.name)) for g in self._kernel.genes if g.layer == "mutation")
 
     def _with_line_info(
         self, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from evokern import simt
 from evokern.compile.build import tensors_of
 from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.declaration.space import Config
+from evokern.device.sim.failure import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.errors import InternalError
@@ -29,9 +28,6 @@ from evokern.study.trial import Outcome
 
 MODEL_MARGIN = 2.0
 """Added to the racing factor: a predicted time is a bound only within the model's error, so racing leaves more room."""
-
-_CRASHES = frozenset({"out_of_bounds", "misaligned", "trap", "assert"})
-_ENDLESS = frozenset({"deadlock", "instruction_limit"})
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ class Predictor:
                     raise _slow(f"the instructions of a block alone take longer than {limit_us:.3g} µs")
                 raise failure(result.fatal, most, stage.problem)
             if result.counters is None:
-                raise InternalError("the simulator returned no counters")
+                raise InternalError("the PTX machine returned no counters")
             return result.counters
 
         counters = run(blocks, limit, None if limit_us is None else too_slow)
@@ -179,23 +175,3 @@ class Predictor:
 
 def _slow(message: str) -> RunFailed:
     return RunFailed(Outcome.SLOW, {"message": message})
-
-
-def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
-    """Turn a finding of the sanitizer into an outcome with its evidence."""
-    evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": str(problem)}
-    if finding.kind in _CRASHES:
-        return RunFailed(Outcome.CRASHED, described({"error": finding.kind, **evidence}))
-    if finding.kind in _ENDLESS:
-        return RunFailed(Outcome.HUNG, described({"limit_s": 0.0, "limit_instructions": limit, **evidence}))
-    return RunFailed(Outcome.WRONG, described({"check": f"sanitizer:{finding.kind}", **evidence}))
-
-
-def described(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return evidence that holds a finding with the finding in a sentence: a crash's diagnosis, or the message."""
-    finding = evidence["finding"]
-    file = f" of {finding['file']}" if finding.get("file") else ""
-    place = f"line {finding['line']}{file}" if finding["line"] else f"`{finding['instruction']}`"
-    where = place + (f": {finding['source']}" if finding["source"] else "")
-    message = f"{finding['kind'].replace('_', ' ')} at {where} ({finding['hint']})"
-    return {**evidence, "diagnosis" if "error" in evidence else "message": message}

@@ -9,7 +9,7 @@ import torch
 from evokern import simt
 from evokern.declaration.kernel import Launch, Problem, Tensor
 from evokern.device.sim.arguments import refill, upload
-from evokern.device.sim.predict import failure
+from evokern.device.sim.failure import failure
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate import Call, Gate, Verdict
 

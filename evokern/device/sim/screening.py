@@ -21,7 +21,7 @@ from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.predict import Predicted, Predictor
 from evokern.device.sim.spot_check import SpotCheck
 from evokern.device.sim.study_prediction import StudyPrediction, predict_study
-from evokern.device.sim.worker import SimWorker
+from evokern.device.sim.worker import SimWorker, not_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.gate import RunFailed
 from evokern.gate.bench import tolerances
@@ -55,8 +55,7 @@ class ScreeningWorker:
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
         except (SourceError, UsageError) as error:
-            # An instruction that is not simulated: a GPU may run it, and here there is nothing to say of it.
-            evaluation = Evaluation(Outcome.CRASHED, evidence={"error": "not simulated", "message": str(error)})
+            evaluation = not_simulated(error)
         return replace(evaluation, device_s=time.perf_counter() - began)
 
     def _screened(self, job: Simulate) -> Evaluation:

@@ -11,6 +11,7 @@ from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Answer, Request, StartReport, Task
+from evokern.device.sim.host_memory import workers_that_fit
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
 from evokern.hardware.profiles import Profile, chip, limits_for
@@ -36,6 +37,8 @@ class SimulatedDevice:
     """Default trials in flight."""
     diagnoses = False
     """Every failure comes with its finding already."""
+    verifiable = True
+    """Candidates are programs, which can be run again."""
 
     def __init__(self, name: str | Profile, cores: int | None = None, screening: bool = False) -> None:
         """Make a device.
@@ -76,8 +79,9 @@ class SimulatedDevice:
         profile = limits_for(self._profile, task.study.limits)
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), niceness=0)
-        first = first_candidate(task, profile)
-        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first)
+        first, remarks = first_candidate(task, profile)
+        self._cores = workers_that_fit(task.kernel, first, task.problems, self._cores)
+        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret)
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
         worker = (
@@ -97,6 +101,7 @@ class SimulatedDevice:
         notes = (
             f"no GPU is used: times are predicted for {profile.model}, from its data sheet and this kernel's PTX",
             "baselines run on a GPU only, so there is no speedup to report",
+            *remarks,
         )
         return StartReport(environment=environment, notes=notes)
 
@@ -126,7 +131,7 @@ class SimulatedDevice:
     def _job(self, work: CompiledRequest) -> Simulate:
         # Before the search has an elite, candidates race against the default: a slow one costs minutes to check.
         known = min((time for time in (work.request.elite_us, self._first_us) if time is not None), default=None)
-        return Simulate(work.request.config, work.built, known)
+        return Simulate(work.request.config, work.built, known, work.request.elite_us)
 
     def _running(self) -> Pipeline:
         if self._pipeline is None:
@@ -144,6 +149,6 @@ def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, defa
     built = require_built(task, answer)
     if not task.study.timing.race:
         return None
-    job = Simulate(default, built, None)
+    job = Simulate(default, built, None, best_us=0.0)  # only its time is wanted
     evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None

@@ -15,7 +15,8 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.kernel import Kernel, Problem, Tolerance
 from evokern.declaration.space import Config
-from evokern.device.sim.predict import Predictor, failure
+from evokern.device.sim.failure import failure
+from evokern.device.sim.predict import Predictor
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.device.sim.tail_risk import tail_risks
 from evokern.gate.tail_risk import fault

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from evokern import simt
@@ -14,11 +15,13 @@ from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Toleranc
 from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.data import torch_dtype
+from evokern.simt.memory.write_record import WriteRecord
 from evokern.study.settings import InputSet
+from evokern.wording import told_apart
 
-MOST_FLOPS_CHECKED = 5e9
+MOST_FLOPS_CHECKED = 1e10
 """Operations of a problem whose float64 reference is worth computing on a CPU to judge the sampled blocks by."""
-MOST_ELEMENTS_CHECKED = 1 << 22
+MOST_ELEMENTS_CHECKED = 1 << 25
 """Elements of the outputs, which are searched for what was written."""
 
 
@@ -32,6 +35,8 @@ class ProblemBuffers:
         kind: InputSet = "normal",
         seed: int = 0,
         memory: simt.Memory | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         """Allocate, and draw the inputs.
 
@@ -41,11 +46,13 @@ class ProblemBuffers:
             kind: kind of inputs.
             seed: of the inputs.
             memory: where the buffers live; None for a memory of its own.
+            read_only: make a write to an input a finding, as it is for the gate.
         """
         self.key = (problem, tuple(tensors.items()))
         self.problem = problem
         self.tensors = dict(tensors)
         self._inputs: dict[str, torch.Tensor] = {}
+        self._raw: dict[str, Any] = {}
         self._reference: Mapping[str, torch.Tensor] | None = None
         self.memory = memory or simt.Memory()
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
@@ -54,14 +61,38 @@ class ProblemBuffers:
             if tensor.given:
                 self._inputs[name] = data
             raw: Any = data.view(-1).view(torch.uint8).numpy()
-            space = "const" if tensor.role == "constant" else "global"
-            self.buffers[name] = self.memory.allocate(name, np.asarray(raw), space=space)
+            if tensor.role == "inout":
+                self._raw[name] = raw
+            self.buffers[name] = self.memory.allocate(
+                name,
+                np.asarray(raw),
+                writable=not (tensor.kept and read_only),
+                space="const" if tensor.role == "constant" else "global",
+            )
 
     def poison(self) -> None:
         """Fill the outputs with poison, so that it shows which elements the sampled blocks write."""
         for name, tensor in self.tensors.items():
             if tensor.role == "output":
                 self.buffers[name].write(np.full(tensor.bytes, POISON, np.uint8))
+
+    def reset(self) -> None:
+        """Give every buffer what a call finds: inputs as drawn, zeros where they are declared, poison elsewhere."""
+        self.poison()
+        for name, tensor in self.tensors.items():
+            if tensor.role == "inout":
+                self.buffers[name].write(self._raw[name])
+            elif tensor.role == "workspace":
+                fill = 0 if tensor.initial == "zero" else POISON
+                self.buffers[name].write(np.full(tensor.bytes, fill, np.uint8))
+
+    def written(self, record: WriteRecord) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return which elements of each output were written while a record was kept."""
+        return {
+            name: record.written(self.buffers[name], tensor.bytes // tensor.elements)
+            for name, tensor in self.tensors.items()
+            if tensor.role in ("output", "inout")
+        }
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -72,37 +103,58 @@ class ProblemBuffers:
         finally:
             self.memory.storage[:] = before
 
-    def results(self, kernel: Kernel) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield each output: its name, its elements, the reference, and which elements were written."""
+    def results(
+        self, kernel: Kernel, marks: Mapping[str, npt.NDArray[np.bool_]] | None = None
+    ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Yield each output: its name, its elements, the reference, and which elements were written.
+
+        Args:
+            kernel: knows the reference.
+            marks: which elements were written; None goes by the poison that is left.
+        """
         if self._reference is None:
             wide = {name: data.to(torch.float64) for name, data in self._inputs.items()}
             self._reference = kernel.workload.reference(self.problem, wide)
         for name, reference in self._reference.items():
             tensor = self.tensors[name]
             raw = self.buffers[name].read().reshape(tensor.elements, -1)
-            written = torch.from_numpy((raw != POISON).any(1)).view(tensor.shape)
+            changed = (raw != POISON).any(1) if marks is None else marks[name]
+            written = torch.from_numpy(changed).view(tensor.shape)
             got = torch.from_numpy(raw.reshape(-1)).view(torch_dtype(tensor.dtype)).to(torch.float64)
             yield name, got.view(tensor.shape), reference, written
 
-    def fault(self, kernel: Kernel, tolerances: Mapping[str, Tolerance]) -> str | None:
-        """Say what is wrong with the elements that the sampled blocks wrote, None where nothing is.
+    def fault(
+        self,
+        kernel: Kernel,
+        tolerances: Mapping[str, Tolerance],
+        marks: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+        who: str = "sampled blocks",
+    ) -> str | None:
+        """Say what is wrong with the elements that the blocks that ran wrote, None where nothing is.
 
         Blocks that are counted but leave their work out would make a candidate look fast: on small problems, where it
         is checked in full, it may behave differently.
+
+        Args:
+            kernel: knows the reference.
+            tolerances: what is allowed of each output.
+            marks: as for `results`.
+            who: which blocks ran, for the message.
         """
         written_at_all = False
-        for name, everything, reference, written in self.results(kernel):
+        for name, everything, reference, written in self.results(kernel, marks):
             written_at_all |= bool(written.any())
             got, expected = everything[written], reference[written]
             tolerance = tolerances[name]
             wrong = ~((got - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
             if wrong.any():
                 first = int(wrong.nonzero()[0, 0])
+                shown = told_apart(float(got[first]), float(expected[first]))
                 return (
-                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} that sampled blocks wrote are wrong, the "
-                    f"first is {float(got[first]):.6g} instead of {float(expected[first]):.6g}"
+                    f"{int(wrong.sum())} of {len(got)} elements of {name!r} that {who} wrote are wrong, the "
+                    f"first is {shown[0]} instead of {shown[1]}"
                 )
-        return None if written_at_all else "the sampled blocks wrote no element of any output"
+        return None if written_at_all else f"the {who} wrote no element of any output"
 
 
 def judges_blocks(
@@ -113,7 +165,16 @@ def judges_blocks(
     launches: tuple[Launch, ...],
 ) -> bool:
     """Tell whether each block alone must leave right results: one launch, nothing shared with other blocks."""
-    independent = len(launches) == 1 and all(t.kept or t.role == "output" for t in tensors.values())
-    keeps = any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
-    small = sum(t.elements for t in tensors.values() if t.role == "output") <= MOST_ELEMENTS_CHECKED
-    return independent and not keeps and small and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED
+    return independent(tensors, program, launches) and has_reference(kernel, problem, tensors)
+
+
+def independent(tensors: Mapping[str, Tensor], program: SimulatedProgram, launches: tuple[Launch, ...]) -> bool:
+    """Tell whether the blocks of a call share nothing: one launch, no workspace, no variable of the module."""
+    alone = len(launches) == 1 and all(t.kept or t.role == "output" for t in tensors.values())
+    return alone and not any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
+
+
+def has_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether the float64 reference of a problem is worth computing on a CPU."""
+    elements = sum(t.elements for t in tensors.values() if t.role in ("output", "inout"))
+    return elements <= MOST_ELEMENTS_CHECKED and kernel.workload.flops(problem) <= MOST_FLOPS_CHECKED

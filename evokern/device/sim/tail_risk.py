@@ -18,7 +18,7 @@ from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.declaration.space import Config
-from evokern.device.sim.predict import failure
+from evokern.device.sim.failure import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.gate.bench import error_over_tolerance, independent_errors

@@ -23,12 +23,13 @@ from evokern.declaration.small_problems import gate_problems
 from evokern.declaration.space import Config
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
+from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS, OwnProblem, OwnProblemCheck
 from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
 from evokern.device.sim.study_prediction import predict_study
 from evokern.device.sim.tail_risk import TailRiskProbe
-from evokern.errors import KernelError
+from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.measurement.roofline import recorded
@@ -49,6 +50,7 @@ class SimWorker:
         self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
         self._lines = FailureLines(self._kernel, chip)
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance)
+        self._own = OwnProblemCheck(self._kernel, chip, settings.simulation, tolerance, settings.secret)
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
@@ -61,6 +63,10 @@ class SimWorker:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
+        except (KernelError, DeviceError):  # the folder or the machine is at fault, not this candidate
+            raise
+        except UsageError as error:
+            evaluation = not_simulated(error)
         return replace(evaluation, device_s=time.perf_counter() - began)
 
     def _prove(self) -> None:
@@ -113,10 +119,18 @@ class SimWorker:
         impossible = predicted.impossible()
         if impossible is not None:
             return Evaluation(Outcome.WRONG, evidence=impossible, gate=reports)
+        best = job.best_us is None or time_us < job.best_us
+        own: dict[str, Any] = {}
+        for problem, prediction in zip(predicted.problems, predicted.predictions, strict=True):
+            found = self._own_problem(job, problem, prediction, WHOLE_INSTRUCTIONS if best else 0)
+            if found.against is not None:
+                return Evaluation(Outcome.WRONG, evidence=found.against, gate=reports)
+            own[str(problem)] = found.as_dict()
         first = predicted.predictions[0].total
         evidence = {
             "terms_us": {name: round(value, 4) for name, value in first.terms_us.items()},
             "bound": first.cause,
+            "own_problem": own,
             **recorded(predicted.tasks, predicted.floors),
         }
         return Evaluation(Outcome.MEASURED, time_us, predicted.timings, evidence=evidence, gate=reports)
@@ -153,6 +167,16 @@ class SimWorker:
 
         return self._lines.run(job.config, job.built, problem, predict)
 
+    def _own_problem(self, job: Simulate, problem: Problem, predicted: Predicted, most: int) -> OwnProblem:
+        """Check a candidate at one of the study's own problems."""
+        each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in predicted.counters]
+
+        def check(built: Built) -> OwnProblem:
+            program = self._predictor.program(built, problem)
+            return self._own.check(job.config, built, problem, program, each, most=most)
+
+        return self._lines.run(job.config, job.built, problem, check)
+
     def _tail_risk_fault(
         self, config: Config, built: Built, problem: Problem, seen: Mapping[tuple[InputSet, str], torch.Tensor]
     ) -> Mapping[str, Any] | None:
@@ -181,3 +205,12 @@ class SimWorker:
             evidence = {"log": program.log[:8000], "message": f"{program.message} (at {problem})"}
             raise RunFailed(Outcome.COMPILE_ERROR, evidence)
         return program
+
+
+def not_simulated(error: EvokernError) -> Evaluation:
+    """Return the outcome of a candidate with an instruction that the machine does not execute.
+
+    A GPU may run it, and here there is nothing to say of it.
+    """
+    what = f"not simulated: {error}"
+    return Evaluation(Outcome.CRASHED, evidence={"error": "not simulated", "message": str(error), "diagnosis": what})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from evokern.declaration.space import Config, Space
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
@@ -39,7 +40,7 @@ def propose(
         from_prior = pool.admissible(prior.best, seen.keys)
         if len(from_prior):
             return from_prior[:1], "prior"
-    default = pool.admissible(genome.rows([genome.space.default()]), seen.keys)
+    default = pool.admissible(genome.rows([_default(genome.space)]), seen.keys)
     if len(default):
         return default, "default"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
@@ -52,6 +53,14 @@ def propose(
     if not len(drawn):
         return None
     return drawn[[int(np.argmax(novelty(genome, drawn, seen.rows)))]], operator
+
+
+def _default(space: Space) -> Config:
+    """Return the default candidate, or where it is infeasible the one near it with which the device began.
+
+    A recorded space has no device that began with one: its default stays what it is.
+    """
+    return space.default() if space.table is not None else space.first_feasible() or space.default()
 
 
 def novelty(genome: Genome, rows: Rows, shown: Rows) -> Floats:

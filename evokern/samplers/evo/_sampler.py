@@ -160,7 +160,7 @@ class EvoSampler:
             # It begins in this generation: with this trial, unless an earlier one began it.
             begun = seen.roots[(seen.slots == slot) & (seen.numbers >= generation.start)]
             root = int(begun[0]) if len(begun) else number
-        # The stored word for a niche restart.
+        # The stored word for a niche restart, which `show --trial` puts in its own.
         turn = f"excursion {gene.name}={gene.values[restart.niche.value]}"
         return {"turn": turn, "root": root, "slot": slot, "held": gene.name}
 

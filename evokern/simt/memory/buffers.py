@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,13 @@ ALIGNMENT = 512
 """Of every allocation, as cudaMalloc gives it."""
 MEMORY_LIMIT = 1 << 32
 """Most bytes one launch may hold in allocations."""
+
+
+class StoreRecorder(Protocol):
+    """Notes the stores of launches."""
+
+    def note(self, index: Array, width: int, block: Array) -> None:
+        """Take stores: positions in units of the width, bytes of each, linear id of the block of each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +87,7 @@ class Memory:
     Attributes:
         buffers: all allocations, by ascending address.
         footprint: where reads and writes are noted; None where nobody asks.
+        record: notes every store while somebody wants to know (`evokern.simt.memory.write_record`).
     """
 
     def __init__(self) -> None:
@@ -92,6 +100,7 @@ class Memory:
         self._views: dict[int, Array] = {}
         self.module_data: dict[Any, dict[str, Buffer]] = {}
         self.footprint: Footprint | None = None
+        self.record: StoreRecorder | None = None
 
     def allocate(
         self,
@@ -125,7 +134,7 @@ class Memory:
         self._bytes += raw.size
         if self._bytes > MEMORY_LIMIT:
             raise UsageError(
-                f"allocation {name!r} of {raw.size} bytes passes the simulator's {MEMORY_LIMIT >> 30} GiB: "
+                f"allocation {name!r} of {raw.size} bytes passes the PTX machine's {MEMORY_LIMIT >> 30} GiB: "
                 "use a smaller problem"
             )
         start = -(-self._end // ALIGNMENT) * ALIGNMENT + lead

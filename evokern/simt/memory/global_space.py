@@ -151,6 +151,7 @@ class GlobalSpace:
     ) -> None:  # fmt: skip
         """Check and record writes; a volatile or releasing write takes part in the order of blocks."""
         self.writes += 1
+        self._record(active, index, width)
         if self.memory.footprint is not None:
             self.memory.footprint.write(index, width)
         if self.shadow is None:
@@ -166,6 +167,7 @@ class GlobalSpace:
     def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
         """Record atomic updates, which take part in the order of blocks and do not race with each other."""
         self.writes += 1
+        self._record(active, index, width)
         if self.memory.footprint is not None:
             self.memory.footprint.read(index, width)
             self.memory.footprint.write(index, width)
@@ -175,6 +177,10 @@ class GlobalSpace:
             self._synchronise(active, release=True, acquire=True)
             mine = active.pick(self.block_key)
             self.shadow.write(self._batch, active, mine, index, width, number, None, atomic=True)
+
+    def _record(self, active: Active, index: Array, width: int) -> None:
+        if self.memory.record is not None:
+            self.memory.record.note(index, width, self._batch.block_id[active.lanes])
 
     def fence(self, active: Active) -> None:
         """Record a fence."""

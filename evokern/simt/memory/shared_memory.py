@@ -92,7 +92,11 @@ class SharedSpace:
         if lowest_bits(few) & (width - 1):
             misaligned(self._batch, active, where, width, number, self._describe)
         if int(few.max()) > self.size - width or int(few.min()) < 0:
+            if address.dtype.itemsize == 4:  # the sum of a 32-bit base and its offset wraps: [0xfffffffc + 4] is byte 0
+                where &= 0xFFFFFFFF
             bad = (where > self.size - width) | (where < 0)
+            if not bad.any():
+                return self._indices(active, where, width, leaders)
             outside(self._batch, active, where, bad, width, number, self._describe)
             good = ~bad
             if not good.any():
@@ -100,6 +104,11 @@ class SharedSpace:
             active = self._batch.restrict(active, good)
             where = where[good]
             leaders = self.leader_lanes(active, where)
+        return self._indices(active, where, width, leaders)
+
+    def _indices(
+        self, active: Active, where: Array, width: int, leaders: LeaderLanes
+    ) -> tuple[Active, Array, LeaderLanes]:
         if not self.single:
             where += active.pick(self.base)
         return active, where >> (width.bit_length() - 1), leaders

@@ -1,6 +1,8 @@
-"""Asynchronous copies (PTX ISA 9.7.9.25) and fences (9.7.13.4)."""
+"""Asynchronous copies (PTX ISA 9.7.9.25), fences (9.7.13.4), and hints that change no result."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -154,11 +156,18 @@ def fence(i: Instruction, b: Binder) -> Action:
     return lambda: state.globals.fence(active_of())
 
 
-@operation("nanosleep griddepcontrol", "9.7.17", pipe="control", results=0)
+@operation("nanosleep", "9.7.19.2", pipe="control", results=0)
+@operation("griddepcontrol", "9.7.13.13", pipe="control", results=0)
 def idle(i: Instruction, b: Binder) -> Action:
-    """Hints about time: no effect on results."""
+    """What changes no result here: a wait for time to pass, and the order of grids, which never overlap."""
 
     def run() -> None:
         return None
 
     return run
+
+
+@operation("createpolicy", "9.7.9.18")
+def createpolicy(i: Instruction, b: Binder) -> Action:
+    """Make a cache eviction policy: opaque bits, which the instructions that take them use as a hint."""
+    return partial(np.copyto, b.dst(i.operands[0], "u64"), np.zeros(1, np.uint64))

@@ -1,4 +1,4 @@
-"""Control flow (PTX ISA 9.7.12) and barriers of a block (9.7.13.1): the instructions that end a segment."""
+"""Control flow (PTX ISA 9.7.12), barriers (9.7.13.1-2) and traps (9.7.19): the instructions that end a segment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from evokern.simt.settings import End
 from evokern.simt.state import MachineState
 
 
-@operation(
-    "bra brx ret exit call trap brkpt bar barrier", "9.7.12, 9.7.13.1", pipe="control", kind="control", results=0
-)
+@operation("bra brx ret exit call", "9.7.12", pipe="control", kind="control", results=0)
+@operation("bar barrier", "9.7.13.1-2", pipe="control", kind="control", results=0)
+@operation("trap brkpt", "9.7.19.1, 9.7.19.4", pipe="control", kind="control", results=0)
 def control(i: Instruction, b: Binder) -> Action:
     """Bound by `bind_control`, which also knows the segment."""
     raise Unsupported(f"{i.name} in this place")

@@ -1,4 +1,4 @@
-"""Conversions and moves (PTX ISA 9.7.9.1 mov, 9.7.9.20 cvta, 9.7.9.21 cvt, 9.7.9.19 isspacep)."""
+"""Conversions and moves (PTX ISA 9.7.9.3 mov, 9.7.9.20 cvta, 9.7.9.21 cvt, 9.7.9.19 isspacep)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _from_half(value: Array, out: Array) -> None:
     out[...] = numerics.decode("f16", value)
 
 
-@operation("mov", "9.7.9.1", pipe="integer")
+@operation("mov", "9.7.9.3-4", pipe="integer")
 def mov(i: Instruction, b: Binder) -> Action:
     """Copy a value, an address or a special register; pack and unpack vectors."""
     kind = kind_of(i)
@@ -93,7 +93,7 @@ def mov(i: Instruction, b: Binder) -> Action:
 
 
 def _pack(i: Instruction, b: Binder, kind: str) -> Action:
-    """Split a register into a vector or join one (9.7.9.2): element 0 is the least significant."""
+    """Split a register into a vector or join one (9.7.9.4): element 0 is the least significant."""
     target, source = i.operands
     whole = f"u{8 * TYPE_BYTES[kind]}"
     if TYPE_BYTES[kind] == 16:

@@ -72,7 +72,7 @@ def approximation(i: Instruction, b: Binder) -> Action:
     return assign(b.dst(i.operands[0], kind), function, b.src(i.operands[1], kind))
 
 
-@operation("ex2 tanh", "9.7.4.8-9", family="half", pipe="sfu")
+@operation("ex2 tanh", "9.7.4.9-10", family="half", pipe="sfu")
 def half_approximation(i: Instruction, b: Binder) -> Action:
     """Base-2 exponential and hyperbolic tangent of halves."""
     return approximation(i, b)
@@ -89,7 +89,7 @@ def sign(i: Instruction, b: Binder) -> Action:
     return partial(function, x, out)
 
 
-@operation("abs neg", "9.7.4.6-7", family="half", pipe="fp16")
+@operation("abs neg", "9.7.4.5-6", family="half", pipe="fp16")
 def half_sign(i: Instruction, b: Binder) -> Action:
     """Absolute value and negation of halves: the sign bit alone, unless ``.ftz`` flushes."""
     kind = kind_of(i)
@@ -111,7 +111,7 @@ def extreme(i: Instruction, b: Binder) -> Action:
     return _extreme(i, b)
 
 
-@operation("min max", "9.7.4.10-11", family="half", pipe="fp16")
+@operation("min max", "9.7.4.7-8", family="half", pipe="fp16")
 def half_extreme(i: Instruction, b: Binder) -> Action:
     """Smaller and larger half."""
     return _extreme(i, b)

@@ -60,6 +60,8 @@ def bind_intrinsic(
             return -1
 
         return failed
+    if name in ("malloc", "free"):
+        raise Unsupported(f"{name} on the device is not simulated (the runtime's heap; new and delete use it too)")
     raise Unsupported(f"call of {name}")
 
 

@@ -55,7 +55,7 @@ def mma_of(i: Instruction) -> Any:
         raise Unsupported(str(error)) from None
 
 
-@operation("mma", "9.7.14.5.14", pipe="tensor", kind="effect", gate=True)
+@operation("mma", "9.7.14.5.14", pipe="tensor", kind="effect", converged=True)
 def mma(i: Instruction, b: Binder) -> Action:
     """D = a × b + c on the registers of whole warps."""
     return bind_products([i], b)
@@ -107,7 +107,7 @@ def slot_of(operand: Operand, b: Binder, kind: str) -> int:
     raise Unsupported(f"operand {operand!r} of a matrix instruction")
 
 
-@operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="effect", gate=True)
+@operation("ldmatrix", "9.7.14.5.15", pipe="load_store", kind="effect", converged=True)
 def ldmatrix(i: Instruction, b: Binder) -> Action:
     """Load 8×8 matrices from shared memory: rows of 16 bytes, whose addresses come from the lanes."""
     if not i.has("m8n8") or not i.has("b16"):
@@ -158,7 +158,7 @@ def _addressing(batch: Batch, active: Active, row: Array, generic: bool, lanes: 
     return active, address
 
 
-@operation("stmatrix", "9.7.14.5.16", pipe="load_store", kind="effect", results=0, gate=True)
+@operation("stmatrix", "9.7.14.5.16", pipe="load_store", kind="effect", results=0, converged=True)
 def stmatrix(i: Instruction, b: Binder) -> Action:
     """Store 8×8 matrices to shared memory; the mirror image of ldmatrix."""
     if not i.has("m8n8") or not i.has("b16"):
@@ -192,7 +192,7 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("movmatrix", "9.7.14.5.17", pipe="load_store", kind="effect", gate=True)
+@operation("movmatrix", "9.7.14.5.17", pipe="load_store", kind="effect", converged=True)
 def movmatrix(i: Instruction, b: Binder) -> Action:
     """Transpose an 8×8 matrix across a warp."""
     active_of = b.active
@@ -207,7 +207,7 @@ def movmatrix(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("wmma", "9.7.14.4", pipe="tensor", kind="effect", gate=True)
+@operation("wmma", "9.7.14.4", pipe="tensor", kind="effect", converged=True)
 def wmma(i: Instruction, b: Binder) -> Action:
     """Fragments loaded, multiplied and stored."""
     if i.has("mma"):

@@ -1,4 +1,4 @@
-"""Loads and stores (PTX ISA 9.7.9.8–9.7.9.12) and prefetches.
+"""Loads and stores (PTX ISA 9.7.9.8-11) and prefetches.
 
 The state space is in the instruction or, for generic addresses, in the address: its window. A load takes all lanes'
 elements with one gather; vectors are gathered whole and then split into rows.
@@ -66,7 +66,7 @@ def _columns(operand: Operand, b: Binder, kind: str, count: int, *, store: bool)
     return [b.dst(item, b.wide(item, typed)) for item in items]
 
 
-@operation("ld ldu", "9.7.9.8-11", pipe="load_store", kind="effect")
+@operation("ld ldu", "9.7.9.8-10", pipe="load_store", kind="effect")
 def load(i: Instruction, b: Binder) -> Action:
     """Load one element or a vector from any state space."""
     space = space_of(i)
@@ -152,7 +152,7 @@ def _load_param(i: Instruction, b: Binder, kind: str, count: int) -> Action:
     return run_computed
 
 
-@operation("st", "9.7.9.12", pipe="load_store", kind="effect", results=0)
+@operation("st", "9.7.9.11", pipe="load_store", kind="effect", results=0)
 def store(i: Instruction, b: Binder) -> Action:
     """Store one element or a vector to any state space."""
     space = space_of(i)
@@ -214,7 +214,7 @@ def _store_param(i: Instruction, b: Binder, kind: str, rows: list[Array]) -> Act
     return run
 
 
-@operation("prefetch prefetchu applypriority discard", "9.7.9.14-18", pipe="load_store", results=0)
+@operation("prefetch prefetchu applypriority discard", "9.7.9.15-17", pipe="load_store", results=0)
 def prefetch(i: Instruction, b: Binder) -> Action:
     """Hints to the caches: no effect on results."""
     if i.has("tensormap"):

@@ -18,6 +18,12 @@ from evokern.simt.binder import Binder
 Bind = Callable[[Instruction, Binder], Action]
 """Takes rows from the binder and returns the bound work of one instruction."""
 
+_NOT_SIMULATED = {
+    "textures": ("tex", "tld4", "txq", "istypep"),
+    "surfaces": ("suld", "sust", "sured", "suq"),
+}
+"""What a person calls the instructions that a kernel of theirs may well have and the machine has not."""
+
 _TABLE: dict[tuple[str, str], Operation] = {}
 _BINDS: dict[tuple[str, str], Bind] = {}
 
@@ -30,13 +36,13 @@ def operation(
     pipe: str = "integer",
     kind: str = "lanes",
     results: int = 1,
-    gate: bool = False,
+    converged: bool = False,
 ) -> Callable[[Bind], Bind]:
     """Enter a binding function into the table under each of the space-separated opcodes."""
 
     def enter(bind: Bind) -> Bind:
         for opcode in opcodes.split():
-            _TABLE[opcode, family] = Operation(opcode, family, section, pipe, kind, results, gate)
+            _TABLE[opcode, family] = Operation(opcode, family, section, pipe, kind, results, converged)
             _BINDS[opcode, family] = bind
         return bind
 
@@ -56,7 +62,12 @@ def lookup(instruction: Instruction) -> Operation:
     family = FAMILY.get(kind or "", "")
     known = _TABLE.get((instruction.opcode, family))
     if known is None:
-        raise Unsupported(f"instruction {instruction.name} is not supported by the simulator")
+        what = next((name for name, opcodes in _NOT_SIMULATED.items() if instruction.opcode in opcodes), "")
+        raise Unsupported(
+            f"{what} are not simulated"
+            if what
+            else f"instruction {instruction.name} is not supported by the PTX machine"
+        )
     return known
 
 

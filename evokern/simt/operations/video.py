@@ -1,4 +1,4 @@
-"""SIMD within a register on four bytes or two halves (PTX ISA 9.7.17): what the ``__vadd4`` family compiles to."""
+"""SIMD within a register on four bytes or two halves (PTX ISA 9.7.18.2): what the ``__vadd4`` family compiles to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-@operation("vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2", "9.7.17.3")
+@operation("vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2", "9.7.18.2")
 def video(i: Instruction, b: Binder) -> Action:
     """Element by element in wider integers, then clamped with ``.sat`` or wrapped; ``.add`` sums the elements to c."""
     name, parts = i.opcode[:-1], int(i.opcode[-1])

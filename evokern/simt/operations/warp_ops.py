@@ -1,4 +1,4 @@
-"""Instructions across the lanes of a warp (PTX ISA 9.7.9.6 shfl, 9.7.13.10-15 vote, match, redux, elect)."""
+"""Instructions across the lanes of a warp (PTX ISA 9.7.9.6 shfl, 9.7.13.9-14 vote, match, redux, elect)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evokern.simt.operations.integer import kind_of
 from evokern.simt.operations.table import operation
 
 
-@operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", gate=True)
+@operation("shfl", "9.7.9.6", pipe="load_store", kind="effect", converged=True)
 def shfl(i: Instruction, b: Binder) -> Action:
     """Exchange values between lanes: up, down, butterfly, indexed, within segments of the warp."""
     batch, shared, number, active_of = b.state.batch, b.state.shared, b.pc, b.active
@@ -61,7 +61,7 @@ def shfl(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("vote", "9.7.13.10", pipe="integer", kind="effect", gate=True)
+@operation("vote", "9.7.13.9", pipe="integer", kind="effect", converged=True)
 def vote(i: Instruction, b: Binder) -> Action:
     """All, any, uniform and ballot over the lanes of the mask."""
     shared, active_of = b.state.shared, b.active
@@ -87,7 +87,7 @@ def vote(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("activemask", "9.7.13.13", pipe="integer", kind="effect")
+@operation("activemask", "9.7.13.11", pipe="integer", kind="effect")
 def activemask(i: Instruction, b: Binder) -> Action:
     """Lanes that execute together now."""
     active_of = b.active
@@ -100,7 +100,7 @@ def activemask(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("match", "9.7.13.12", pipe="integer", kind="effect", gate=True)
+@operation("match", "9.7.13.10", pipe="integer", kind="effect", converged=True)
 def match(i: Instruction, b: Binder) -> Action:
     """Lanes that hold the same value."""
     shared, active_of = b.state.shared, b.active
@@ -140,7 +140,7 @@ _REDUCE: dict[str, tuple[Any, Any]] = {
 }
 
 
-@operation("redux", "9.7.13.14", pipe="integer", kind="effect", gate=True)
+@operation("redux", "9.7.13.12", pipe="integer", kind="effect", converged=True)
 def redux(i: Instruction, b: Binder) -> Action:
     """Reduce an integer over the lanes of the mask."""
     shared, active_of = b.state.shared, b.active
@@ -160,7 +160,7 @@ def redux(i: Instruction, b: Binder) -> Action:
     return run
 
 
-@operation("elect", "9.7.13.15", pipe="integer", kind="effect", gate=True)
+@operation("elect", "9.7.13.14", pipe="integer", kind="effect", converged=True)
 def elect(i: Instruction, b: Binder) -> Action:
     """Choose one lane of the mask: the lowest."""
     shared, active_of = b.state.shared, b.active

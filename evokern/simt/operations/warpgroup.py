@@ -34,7 +34,7 @@ def _check_target(i: Instruction, b: Binder) -> None:
         raise Unsupported(f"{i.name} needs a compile for {TARGET}, and this one is for {target}")
 
 
-@operation("wgmma", "9.7.15", pipe="tensor", kind="effect", gate=True)
+@operation("wgmma", "9.7.15", pipe="tensor", kind="effect", converged=True)
 def wgmma(i: Instruction, b: Binder) -> Action:
     """``wgmma.mma_async`` and what orders it: ``fence``, ``commit_group``, ``wait_group``."""
     _check_target(i, b)
@@ -51,7 +51,7 @@ def wgmma(i: Instruction, b: Binder) -> Action:
     raise Unsupported(f"{i.name}")
 
 
-@operation("setmaxnreg", "9.7.19.5", pipe="control", results=0, gate=True)
+@operation("setmaxnreg", "9.7.19.5", pipe="control", results=0, converged=True)
 def setmaxnreg(i: Instruction, b: Binder) -> Action:
     """A warpgroup hands registers back or asks for more: no effect on results."""
     _check_target(i, b)

@@ -30,7 +30,11 @@ NAMES = (
 """Pipes of an SM, in the order of the rows of `Demands`."""
 TENSOR, L2 = NAMES.index("tensor"), NAMES.index("l2")
 FP64_PER_CLOCK: Mapping[int, float] = {80: 32.0, 89: 2.0, 90: 64.0}
-"""fp64 results a clock and SM (CUDA Programming Guide, "Arithmetic Instructions")."""
+"""fp64 results a clock and SM, by compute capability × 10 (CUDA Programming Guide, "Arithmetic Instructions").
+
+A generation that is missing gets `FP64_ELSEWHERE`, and nothing says so."""
+FP64_ELSEWHERE = 2.0
+"""fp64 results a clock and SM of other generations: the rate of chips that are not made for fp64."""
 WIDENING = "cvt.f32.f16"
 """The conversion that becomes an addition of halves (HADD2.F32) and has its rate."""
 EITHER_PIPE = frozenset({"add", "sub", "shl"})
@@ -93,7 +97,7 @@ def pipe_clocks(counters: Counters, chip: Profile) -> dict[str, Array]:
     issued = _issued(counters)
     generation = chip.compute_capability[0] * 10 + chip.compute_capability[1]
     fp32_lanes = chip.fp32_flops_per_clock / 2
-    fp64_lanes = FP64_PER_CLOCK.get(generation, 2.0)
+    fp64_lanes = FP64_PER_CLOCK.get(generation, FP64_ELSEWHERE)
     sectors = counters.load_sectors + counters.store_sectors + counters.local_bytes / 32
     return {
         "issue": np.asarray(sum(issued.values())) / SCHEDULERS,

@@ -26,7 +26,7 @@ def test_a_model_that_ranks_backwards_misses_every_bar() -> None:
 
 
 def test_candidates_without_a_prediction_are_counted_and_left_out() -> None:
-    """The best measured stays the measure, even where the simulator could not run it."""
+    """The best measured stays the measure, even where the PTX machine could not run it."""
     found = accuracy([8.0, 10.0, 20.0, 30.0], [None, 10.0, 20.0, 30.0], [False] * 4)
     assert (found.candidates, found.unpredicted, found.median_error) == (4, 1, 0.0)
     assert found.top_behind == pytest.approx(0.25)

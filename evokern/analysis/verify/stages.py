@@ -1,0 +1,137 @@
+"""Stages of a verification that run on the simulated device: sanitizer, the study's own problems, fuzzing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
+from evokern.analysis.verify.under_test import CandidateUnderTest
+from evokern.declaration.feasibility import check
+from evokern.declaration.kernel import Problem
+from evokern.declaration.small_problems import MOST, small_problem
+from evokern.device.sim.own_problem import OwnProblem, OwnProblemCheck
+from evokern.errors import KernelError
+from evokern.gate import RunFailed
+from evokern.gate.bench import tolerances
+from evokern.store import OWN_PROBLEM
+
+State = Literal["passed", "failed", "skipped"]
+NEAR = (1, -1)
+"""What is added to a number of the study's own problem, so that its last tile is another one."""
+NEAR_INSTRUCTIONS = 1_500_000
+"""Warp instructions of a shape near the study's own: about a second; a larger one is sampled."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part of the proof."""
+
+    name: str
+    """gate, sanitizer, playoff or fuzz."""
+    state: State
+    """How it ended."""
+    detail: str
+    """What was found, in a sentence."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The numbers, as JSON values."""
+
+
+def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
+    """Run the candidate on every small problem that it can, each access checked."""
+    kernel, config = candidate.kernel, candidate.config
+    declared = kernel.workload.small_problems
+    wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
+    problems = [p for p in dict.fromkeys(wanted) if _runs(candidate, p)]
+    if not problems:
+        return Stage("sanitizer", "skipped", "the candidate can run none of the kernel's small problems")
+    checker = Checker(kernel, config, candidate.study, candidate.chip)
+    for number, problem in enumerate(problems):
+        # What the sanitizer looks for seldom depends on values: the larger problems, declared last, take one kind.
+        inputs = checker.inputs if number < MOST else checker.inputs[:1]
+        failure = checker.check(FuzzCase(problem, random.SystemRandom().getrandbits(48), inputs, 0))
+        if failure:
+            return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
+    listed = ", ".join(map(str, problems))
+    return Stage("sanitizer", "passed", f"no finding at {listed}", {"problems": [str(p) for p in problems]})
+
+
+def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
+    """Run the candidate at the study's own problems: whole where that takes at most so many warp instructions."""
+    checker = _own_problem_check(candidate)
+    found: list[OwnProblem] = []
+    for problem in candidate.problems:
+        try:
+            found.append(checker.at(candidate.config, problem, most=most))
+        except RunFailed as failed:
+            return Stage(OWN_PROBLEM, "failed", f"at {problem}: {_message(failed)}")
+        if found[-1].against is not None:
+            return Stage(OWN_PROBLEM, "failed", str(found[-1].against["message"]))
+    ran, total = sum(one.blocks for one in found), sum(one.of for one in found)
+    covered = all(one.covered for one in found)
+    judged = all(one.judged for one in found)
+    detail = f"{ran} of {total} blocks ran" + ("" if judged else ", not compared: the reference takes too long here")
+    detail += ", every output is written" if covered else ", and whether every output is written is not known"
+    scaled = [one.scaled for one in found if one.scaled]
+    detail += f"; whole at {', '.join(scaled)}" if scaled else ""
+    facts = {"share": ran / total, "covered": covered, "judged": judged}
+    return Stage(OWN_PROBLEM, "passed", detail, facts)
+
+
+def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_cases: int | None = None) -> Stage:
+    """Fuzz the candidate: shapes near the study's own by some of their blocks, then small ones, in full.
+
+    Args:
+        candidate: what is fuzzed.
+        seconds: how long.
+        seed: of the choice of cases.
+        most_cases: cases after which it ends before.
+    """
+    kernel, config = candidate.kernel, candidate.config
+    near = [problem for problem in _near(candidate) if _runs(candidate, problem)]
+    near_check = _own_problem_check(candidate)
+    for problem in near:
+        try:
+            against = near_check.at(config, problem, most=NEAR_INSTRUCTIONS).against
+        except RunFailed as failed:
+            return Stage("fuzz", "failed", f"at {problem}: {_message(failed)}", {"seed": seed})
+        if against is not None:
+            return Stage("fuzz", "failed", f"{against['check']}: {against['message']}", {"seed": seed})
+    checker = Checker(kernel, config, candidate.study, candidate.chip)
+    problems = shapes(kernel, config, candidate.problems, candidate.chip, seed)
+    found: FuzzResult = fuzz(checker, problems, seconds, seed=seed, most_cases=most_cases)
+    facts = {**found.as_dict(), "near": [str(problem) for problem in near], "seed": seed}
+    if found.passed:
+        about = f"{found.cases} cases at {found.problems} small shapes, seed {seed}"
+        about += f", and {len(near)} near the study's own" if near else ""
+        return Stage("fuzz", "passed", about, facts)
+    first = found.failures[0]
+    return Stage("fuzz", "failed", f"{first.check} at {first.case}: {first.message}", facts)
+
+
+def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
+    gate = candidate.study.gate
+    tolerance = tolerances(candidate.kernel, gate.atol, gate.rtol)
+    return OwnProblemCheck(candidate.kernel, candidate.chip, candidate.study.simulation, tolerance, candidate.secret)
+
+
+def _near(candidate: CandidateUnderTest) -> Iterator[Problem]:
+    """Yield shapes next to the study's own: each number a little more or less."""
+    numbers = [entry.name for entry in candidate.kernel.fields if not entry.choices]
+    for problem in candidate.problems[:1]:
+        for name in numbers:
+            for delta in NEAR:
+                try:
+                    yield candidate.kernel.problem({**problem, name: int(problem[name]) + delta})
+                except KernelError:
+                    continue
+
+
+def _runs(candidate: CandidateUnderTest, problem: Problem) -> bool:
+    return check(candidate.kernel, candidate.config, [problem], candidate.chip, essential=True) is None
+
+
+def _message(failed: RunFailed) -> str:
+    return str(failed.evidence.get("diagnosis") or failed.evidence.get("message") or failed)

@@ -1,0 +1,132 @@
+"""Whether a launch covers its outputs: from what some of its blocks write, class by class, or from all of them.
+
+A block's class is where it stands along each axis of the grid: first, last, or between. Blocks of a class that is made
+of full tiles write as many elements each, and no two blocks write the same one. Where the blocks that ran agree with
+that, the sum over the classes is what the launch writes. Where they do not (persistent blocks, tickets, atomic updates,
+work that depends on the place) nothing is concluded from some blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Grid = tuple[int, int, int]
+"""Blocks along x, y, z."""
+Place = tuple[int, int, int]
+"""A block's class: 0 first, 1 between, 2 last, along each axis."""
+
+DRAWN = 2
+"""Blocks drawn from the class with most blocks, besides one of every class: two that must agree, and a neighbour."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of an output a launch writes."""
+
+    written: int
+    """Distinct elements written, counted or extrapolated."""
+    elements: int
+    """Elements of the output."""
+    certain: bool
+    """Whether all blocks ran, or the blocks that ran allow the sum over their classes."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every element is written, as far as that is certain."""
+        return self.certain and self.written == self.elements
+
+
+def place_of(grid: Grid, block: int) -> Place:
+    """Return the class of a block by its linear id."""
+    at = (block % grid[0], block // grid[0] % grid[1], block // (grid[0] * grid[1]))
+    x, y, z = (0 if i == 0 else 2 if i == n - 1 else 1 for i, n in zip(at, grid, strict=True))
+    return x, y, z
+
+
+def class_sizes(grid: Grid) -> dict[Place, int]:
+    """Return how many blocks each class of a grid has; classes without blocks are left out."""
+    along = [{0: 1, 1: n - 2, 2: 1} if n > 2 else {0: 1, 2: 1} if n == 2 else {0: 1} for n in grid]
+    return {
+        (x, y, z): along[0][x] * along[1][y] * along[2][z]
+        for x, y, z in itertools.product(*along)
+        if along[0][x] * along[1][y] * along[2][z]
+    }
+
+
+def sample(grid: Grid, rng: random.Random) -> tuple[int, ...]:
+    """Return blocks that stand for a grid, in ascending order: the corners, one of each class, some places drawn.
+
+    Args:
+        grid: blocks along x, y, z.
+        rng: draws the places, from what a source cannot know.
+    """
+    found: set[int] = set()
+
+    def draw(place: Place) -> list[int]:
+        return [
+            0 if where == 0 else n - 1 if where == 2 else rng.randrange(1, n - 1)
+            for where, n in zip(place, grid, strict=True)
+        ]
+
+    def number(at: Sequence[int]) -> int:
+        return at[0] + grid[0] * (at[1] + grid[1] * at[2])
+
+    sizes = class_sizes(grid)
+    for place in sizes:
+        found.add(number(draw(place)))
+    largest = max(sizes, key=lambda place: sizes[place])
+    for _ in range(DRAWN):
+        at = draw(largest)
+        found.add(number(at))
+    for axis, n in enumerate(grid):  # two that touch, so that overlapping tiles show
+        if n > 1:
+            found.add(number([i + (i + 1 < n) - (i + 1 == n) if a == axis else i for a, i in enumerate(at)]))
+    return tuple(sorted(found))
+
+
+def extrapolated(
+    grid: Grid, ran: Sequence[int], blocks: npt.NDArray[np.int64], elements: npt.NDArray[np.int64], count: int
+) -> Coverage:
+    """Return what a launch writes of an output, from some of its blocks.
+
+    Args:
+        grid: blocks along x, y, z.
+        ran: blocks that ran, at least one of each class.
+        blocks: the block of every pair that was written.
+        elements: its element; each pair stands once.
+        count: elements of the output.
+    """
+    numbers, each = np.unique(blocks, return_counts=True)
+    wrote = dict.fromkeys(ran, 0) | dict(zip(numbers.tolist(), each.tolist(), strict=True))
+    by_class: dict[Place, set[int]] = {}
+    for block, amount in wrote.items():
+        by_class.setdefault(place_of(grid, block), set()).add(amount)
+    sizes = class_sizes(grid)
+    total = sum(size * max(by_class[place]) for place, size in sizes.items())
+    disjoint = np.unique(elements).size == elements.size
+    alike = all(len(amounts) == 1 for amounts in by_class.values())
+    return Coverage(min(total, count), count, bool(disjoint and alike and total <= count))
+
+
+def evidence(name: str, found: Coverage, problem: Any, where: str) -> dict[str, Any]:
+    """Return the evidence against a launch that leaves elements of an output unwritten."""
+    missing = found.elements - found.written
+    message = (
+        f"{missing} of {found.elements} elements of {name!r} are written by no thread at {problem}{where}: the grid or "
+        "an index does not reach them"
+    )
+    return {"check": "coverage", "message": message, "problem": str(problem), "output": name, "written": found.written,
+            "elements": found.elements}  # fmt: skip
+
+
+def as_json(found: Mapping[str, Coverage]) -> dict[str, Any]:
+    """Return coverage by output as JSON values."""
+    return {name: {"written": one.written, "elements": one.elements, "certain": one.certain}
+            for name, one in found.items()}  # fmt: skip

@@ -1,0 +1,59 @@
+"""How many simulations the host's memory holds: each worker keeps a problem whole, though it runs a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evokern.compile.build import tensors_of
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Config
+from evokern.errors import DeviceError
+from evokern.simt.memory.buffers import MEMORY_LIMIT
+
+COPIES = 3
+"""A problem's buffers in a worker at its peak: as drawn, in the machine's memory, and while that grows."""
+
+
+def available_bytes() -> int | None:
+    """Return the memory that programs can still have, bytes; None where the system does not say (proc(5), meminfo)."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def workers_that_fit(kernel: Kernel, config: Config, problems: Sequence[Problem], cores: int) -> int:
+    """Return how many workers, at most one a core, can hold a study's largest problem side by side.
+
+    Args:
+        kernel: the study's kernel.
+        config: its first candidate.
+        problems: its problems.
+        cores: workers that are wanted.
+
+    Raises:
+        DeviceError: not even one can.
+    """
+    sizes = {p: sum(tensor.bytes for tensor in tensors_of(kernel, config, p).values()) for p in problems}
+    problem = max(sizes, key=sizes.__getitem__)
+    needed, room = sizes[problem], available_bytes()
+    remedy = "give the study a smaller problem of the same kind, or search it on a GPU (--device cuda)"
+    if needed > MEMORY_LIMIT:
+        raise DeviceError(
+            f"the buffers of {kernel.name} at {problem} take {_gib(needed)}, and the simulator holds "
+            f"{_gib(MEMORY_LIMIT)}; {remedy}"
+        )
+    fit = cores if room is None else min(cores, room // (COPIES * needed))
+    if fit < 1:
+        raise DeviceError(
+            f"simulating {kernel.name} at {problem} takes {_gib(COPIES * needed)} of memory, and this machine has "
+            f"{_gib(room or 0)} left; {remedy}"
+        )
+    return fit
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"

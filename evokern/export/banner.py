@@ -1,0 +1,139 @@
+"""The first comment of an exported program: how to build, run and link it, and where it comes from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evokern.declaration.kernel import Kernel, Problem, Tensor
+from evokern.declaration.space import Config
+from evokern.export.sampled_check import SampledField
+from evokern.export.trace import Traces
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a candidate comes from: the words of the file's first comment."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Label → text: study, trial, device, driver, compiler, time with interval, baseline."""
+    predicted: bool = False
+    """Whether the time is a prediction."""
+
+
+LINKED = ("-DEVOKERN_NO_MAIN", "-c")
+"""Options of nvcc that make an object to link of an exported program."""
+_WHOLE_WORDS = (
+    "Where the reference of all elements would take over five seconds, a sample is checked, and the program says so;",
+    "--whole checks all.",
+)
+
+
+def build_commands(text: str, file: Path) -> tuple[str, str]:
+    """Return how to build an exported program where it lies, and how to run it, as a shell takes them.
+
+    Args:
+        text: the exported program.
+        file: where it was written.
+    """
+    line = next(line.removeprefix("//").strip() for line in text.splitlines() if "nvcc " in line)
+    words = shlex.split(line)
+    binary = file.parent / words[-1]
+    run = str(binary) if binary.is_absolute() else f"./{binary}"
+    return shlex.join([*words[:-3], str(file), "-o", str(binary)]), shlex.quote(run)
+
+
+def _binary(file_name: str) -> str:
+    return file_name.removesuffix(".cu") if file_name.endswith(".cu") else f"{file_name}.out"
+
+
+def declared(traces: Traces) -> list[str]:
+    """Return what a program that links the object has to declare."""
+    members = ", ".join(name.lower() for name in traces.fields)
+    sizes = [name for name, tensor in traces.tensors.items() if tensor.role == "workspace"]
+    return [
+        "namespace evokern {",
+        f"struct Shape {{ long long {members}; }};",
+        "enum Status { OK = 0, BAD_SHAPE = 1, MISALIGNED = 2, CUDA_ERROR = 3 };",
+        "const char* refusal(const Shape& shape);  // why a shape cannot be taken, nullptr where it can",
+        *(f"size_t {name}_bytes(const Shape& shape);" for name in sizes),
+        f"Status launch(const Shape& shape, {parameters(traces.tensors)}, cudaStream_t stream);",
+        "}",
+    ]
+
+
+def banner(
+    kernel: Kernel,
+    config: Config,
+    problem: Problem,
+    architecture: str,
+    provenance: Provenance,
+    file_name: str,
+    declarations: Sequence[str],
+    sampled: Sequence[SampledField],
+) -> str:
+    """Return the comment.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        problem: the problem that it was found on.
+        architecture: what it is built for, for example `sm_90a`.
+        provenance: where it comes from.
+        file_name: name of the file, for the build line.
+        declarations: what a program that links it declares.
+        sampled: fields of which a long check takes a sample.
+    """
+    binary = _binary(file_name)
+    options = [o for o in kernel.options if not o.startswith("-D")]
+    build = shlex.join(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
+    linked = shlex.join(["nvcc", build_target(architecture), *options, *LINKED, file_name, "-o", f"{binary}.o"])
+    check = " [--check] [--whole] [SHAPE] [SEED]" if sampled else " [--check] [SHAPE] [SEED]"
+    lines = [f"{kernel.name}: the fastest variant that evokern found, with the check of its own answers.", ""]
+    lines += [
+        f"    {build}",
+        f"    {shlex.quote(f'./{binary}')}{check}     prints the time, then PASS (exit 0) or FAIL (exit 1)",
+        "",
+        "--check leaves the timing out: one call against the reference, for example under compute-sanitizer.",
+        *_WHOLE_WORDS[: 2 * bool(sampled)],
+        "",
+        "To link it into a program of your own, without check and main:",
+        "",
+        f"    {linked}",
+        "",
+        "and declare there, after cuda_runtime.h:",
+        "",
+        *(f"    {line}" for line in declarations),
+        "",
+    ]
+    width = max((len(label) for label in provenance.facts), default=0)
+    lines += [f"{label + ':':<{width + 1}} {text}" for label, text in provenance.facts.items()]
+    lines += ["problem: " + ", ".join(f"{name}={value}" for name, value in problem.items()), "configuration:"]
+    lines += [f"    {name} = {value}" for name, value in config.items()]
+    return "\n".join(f"// {line}".rstrip() for line in lines)
+
+
+def build_target(architecture: str) -> str:
+    """Return nvcc's option for an architecture, such as `sm_89`.
+
+    For one with specific instructions, such as `sm_90a`, nvcc 13.0 takes its short form for the plain architecture.
+    """
+    if not architecture.endswith("a"):
+        return f"-arch={architecture}"
+    return f"-gencode=arch={architecture.replace('sm', 'compute')},code={architecture}"
+
+
+def ordered(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Inputs, outputs, workspaces: the order of the launcher's parameters."""
+    rank = {"input": 0, "constant": 0, "inout": 1, "output": 1, "workspace": 2}
+    return sorted(tensors, key=lambda name: rank[tensors[name].role])
+
+
+def parameters(tensors: Mapping[str, Tensor]) -> str:
+    """Return the launcher's parameters for the buffers, as C++."""
+    parts = []
+    for name in ordered(tensors):
+        parts.append(f"{'const ' if tensors[name].kept else ''}void* {name}")
+    return ", ".join(parts)

@@ -1,0 +1,155 @@
+"""The calls of an exported program's reference as C++ text: on everything, or on a sample of what allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.export.launcher import number
+from evokern.export.sampled_check import SampledField
+from evokern.export.trace import Traces
+
+WHOLE_S = 5.0
+"""Seconds that the reference of all elements may take; beyond, a sample is checked."""
+SAMPLE_S = 0.5
+"""Seconds that the reference of a sample takes at least, and four times as many at most."""
+TIMED_S = 0.05
+"""Seconds from which the time of a sample tells that of all."""
+
+
+def reference_runs(
+    kernel: Kernel,
+    problem: Problem,
+    traces: Traces,
+    by_role: Mapping[str, Sequence[str]],
+    sampled: Sequence[SampledField],
+) -> str:
+    """Return `run_reference`, and where fields can be sampled `reference_within`.
+
+    Args:
+        kernel: whose reference.
+        problem: the study's problem, for fields that are no numbers.
+        traces: extents as formulas over the fields.
+        by_role: names of inputs and outputs, in the order of the reference's arguments.
+        sampled: the fields that can be sampled.
+    """
+    texts = [_run(kernel, problem, traces, by_role, sampled)]
+    if sampled:
+        texts.append(_within(sampled))
+    return "\n".join(texts)
+
+
+def _run(
+    kernel: Kernel,
+    problem: Problem,
+    traces: Traces,
+    by_role: Mapping[str, Sequence[str]],
+    sampled: Sequence[SampledField],
+) -> str:
+    position = {one.name: index for index, one in enumerate(sampled)}
+    lines = [
+        "/// The reference of every output, of all indices or of those picked of each field that can be sampled.",
+        "std::vector<Expected> run_reference(const Shape& shape, const std::vector<Buffer>& inputs,",
+        "                                    [[maybe_unused]] const std::vector<std::vector<long long>>& picked) {",
+        f"  std::vector<Expected> expected({len(by_role['output'])});",
+    ]
+    arguments = []
+    for entry in kernel.fields:
+        if entry.name in traces.fields:
+            arguments.append(_field(entry.name, position))
+        elif len(entry.choices) > 1:
+            arguments.append(str(entry.choices.index(problem[entry.name])))
+    for index, name in enumerate(by_role["input"]):
+        whole = f"inputs[{index}].values"
+        if any(name in one.axes for one in sampled):
+            lines += [
+                f"  std::vector<double> part_{name};",
+                f"  if (!picked.empty()) part_{name} = taken({whole}, {_places(name, traces, sampled)});",
+            ]
+            arguments.append(f"(picked.empty() ? {whole} : part_{name}).data()")
+        else:
+            arguments.append(f"{whole}.data()")
+    for index, name in enumerate(by_role["output"]):
+        extents = traces.tensors[name].shape
+        count = " * ".join(f"static_cast<size_t>({number(extent)})" for extent in extents) or "1"
+        if sampled:
+            lines.append(f"  if (!picked.empty()) expected[{index}].places = {_places(name, traces, sampled)};")
+            count = f"picked.empty() ? {count} : expected[{index}].places.size()"
+        lines.append(f"  expected[{index}].values.resize({count});")
+        arguments.append(f"expected[{index}].values.data()")
+    return "\n".join([*lines, f"  ::reference({', '.join(arguments)});", "  return expected;", "}", ""])
+
+
+def _field(name: str, position: Mapping[str, int]) -> str:
+    whole = f"shape.{name.lower()}"
+    if name not in position:
+        return f"static_cast<int>({whole})"
+    picked = f"static_cast<long long>(picked[{position[name]}].size())"
+    return f"static_cast<int>(picked.empty() ? {whole} : {picked})"
+
+
+def _places(name: str, traces: Traces, sampled: Sequence[SampledField]) -> str:
+    """Return the call that makes the places of a tensor's sampled elements."""
+    extents = traces.tensors[name].shape
+    chosen = {one.axes[name]: index for index, one in enumerate(sampled) if name in one.axes}
+    picked = [f"picked[{chosen[axis]}]" if axis in chosen else "{}" for axis in range(len(extents))]
+    return f"places_of({{{', '.join(map(number, extents))}}}, {{{', '.join(picked)}}})"
+
+
+def _within(sampled: Sequence[SampledField]) -> str:
+    extents = ", ".join(f"shape.{one.name.lower()}" for one in sampled)
+    steps = ", ".join(str(one.step) for one in sampled)
+    names = ", ".join(f'"{one.name}"' for one in sampled)
+    return f"""constexpr double WHOLE_S = {WHOLE_S!r};    // seconds that the reference of all elements may take
+constexpr double SAMPLE_S = {SAMPLE_S!r};   // seconds that the reference of a sample takes at least
+constexpr double TIMED_S = {TIMED_S!r};   // seconds from which a sample's time tells that of all
+
+/// So many indices below an extent: the first, the last, and others at random.
+std::vector<long long> pick(long long extent, long long count, std::mt19937_64& random) {{
+  std::vector<long long> picked = {{0, extent - 1}};
+  std::uniform_int_distribution<long long> any(0, extent - 1);
+  while (static_cast<long long>(picked.size()) < 2 * count) picked.push_back(any(random));
+  std::shuffle(picked.begin() + 2, picked.end(), random);
+  std::vector<long long> distinct;
+  std::vector<bool> seen(extent);
+  for (const long long index : picked)
+    if (static_cast<long long>(distinct.size()) < count && !seen[index]) seen[index] = true, distinct.push_back(index);
+  for (long long i = 0; static_cast<long long>(distinct.size()) < count; i++)
+    if (!seen[i]) seen[i] = true, distinct.push_back(i);
+  std::sort(distinct.begin(), distinct.end());
+  return distinct;
+}}
+
+/// The reference of all elements, or where that would take over WHOLE_S, of a sample that grows until SAMPLE_S.
+std::vector<Expected> reference_within(const Shape& shape, const std::vector<Buffer>& inputs, std::mt19937_64& random,
+                                       bool whole) {{
+  constexpr size_t FIELDS = {len(sampled)};
+  const long long extents[FIELDS] = {{{extents}}}, steps[FIELDS] = {{{steps}}};
+  const char* names[FIELDS] = {{{names}}};
+  long long counts[FIELDS];
+  for (size_t i = 0; i < FIELDS; i++) counts[i] = std::min(extents[i], steps[i]);
+  while (!whole) {{
+    double ratio = 1;
+    size_t least = 0;  // the field of which the smallest share is picked
+    std::vector<std::vector<long long>> picked;
+    for (size_t i = 0; i < FIELDS; i++) {{
+      ratio *= static_cast<double>(extents[i]) / counts[i];
+      if (static_cast<double>(counts[i]) / extents[i] < static_cast<double>(counts[least]) / extents[least]) least = i;
+      picked.push_back(pick(extents[i], counts[i], random));
+    }}
+    if (ratio <= 1) break;
+    const auto began = std::chrono::steady_clock::now();
+    std::vector<Expected> expected = run_reference(shape, inputs, picked);
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    if (took >= TIMED_S && took * ratio <= WHOLE_S) break;
+    if (took >= SAMPLE_S) {{
+      std::printf("checked: a sample");
+      for (size_t i = 0; i < FIELDS; i++) std::printf(", %lld of %lld %s", counts[i], extents[i], names[i]);
+      std::printf("; the reference of all would take about %.0f s (--whole)\\n", took * ratio);
+      return expected;
+    }}
+    counts[least] = std::min(extents[least], 4 * counts[least]);
+  }}
+  return run_reference(shape, inputs, {{}});
+}}
+"""

@@ -1,0 +1,67 @@
+"""What was proved of a trial: by the last verification, and by what its search ran of the study's own problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evokern.store._proofs import ProofRecord
+from evokern.store.records import StudyRecord
+from evokern.study.trial import Trial
+
+OWN_PROBLEM = "own problem"
+"""Stage of a verification that runs blocks of the study's own problems."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a trial was verified."""
+
+    verified: bool | None
+    """True: every stage passed, and its outputs are covered; False: refuted; None: nobody asked, or it is undecided."""
+    reason: str
+    """What was proved, what refuted it, or why nothing is known."""
+    share: float | None
+    """Blocks that ran at the study's own problems ÷ all of their blocks; None where nothing is known."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the keys of `--json`."""
+        return {"verified": self.verified, "verified_reason": self.reason, "verified_share": self.share}
+
+
+def verification(study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord]) -> Verification:
+    """Return what is proved of a trial.
+
+    Args:
+        study: its study.
+        trial: the trial.
+        proofs: what `verify` found of the study, the first one first.
+    """
+    # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
+    share = 1.0 if not study.predicted else _share(trial.evaluation.evidence.get("own_problem"))
+    mine = [proof.result for proof in proofs if proof.trial == trial.number]
+    if not mine:
+        return Verification(None, f"nobody asked; `evokern verify {study.name} --trial {trial.number}` does it", share)
+    stages = mine[-1].get("stages", {})
+    for name, stage in stages.items():
+        if stage.get("state") == "failed":
+            return Verification(False, f"{name}: {stage['detail']}", share)
+    own = stages.get(OWN_PROBLEM)
+    shapes = ", ".join(study.problems)
+    if study.predicted and own is None:
+        reason = f"the last verification did not run {shapes} itself; `evokern verify {study.name}` does"
+        return Verification(None, reason, share)
+    if own is not None:
+        share = own.get("share", share)
+        if not own.get("covered"):
+            return Verification(None, f"{OWN_PROBLEM}: {own['detail']}", share)
+    parts = "; ".join(f"{name}: {stage['detail']}" for name, stage in stages.items() if stage["state"] == "passed")
+    return Verification(True, f"at {shapes}: {parts}", share)
+
+
+def _share(own: object) -> float | None:
+    """Return the share that a search ran, from a trial's evidence."""
+    if not isinstance(own, dict) or not own:
+        return None
+    total = sum(one["of"] for one in own.values())
+    return sum(one["blocks"] for one in own.values()) / total if total else None

@@ -1,0 +1,64 @@
+"""A candidate with an instruction that the simulator does not execute is an outcome, and the search goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evokern import load_study
+from evokern.api import search
+from evokern.study.settings import Study
+from evokern.study.trial import Outcome
+
+DECLARED = """
+from evokern import Kernel, Launch, Mutation, ProblemField, Tensor, Tolerance, Workload
+
+kernel = Kernel(
+    name="heap",
+    genes=(Mutation("STAGING", ("registers", "heap")),),
+    fields=(ProblemField("N"),),
+    launches=lambda c, p: [Launch("copy", grid=p.N // 32, block=32, args=("x", "y"))],
+    workload=Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
+        reference=lambda p, t: {"y": t["x"]},
+        tolerance={"y": Tolerance(0, 0)},
+        flops=lambda p: p.N,
+        bytes=lambda p: 8 * p.N,
+        small_problems=("64",),
+    ),
+)
+"""
+SOURCE = """#ifndef STAGING
+#error "STAGING must be defined"
+#endif
+extern "C" __global__ void copy(const float* x, float* y) {
+  const int i = blockIdx.x * 32 + threadIdx.x;
+#if STAGING == STAGING_HEAP
+  float* own = (float*)malloc(4 * threadIdx.x + 4);
+  own[threadIdx.x] = x[i];
+  y[i] = own[threadIdx.x];
+  free(own);
+#else
+  y[i] = x[i];
+#endif
+}
+"""
+
+
+@pytest.mark.thorough
+def test_a_candidate_that_is_not_simulated_ends_no_search(tmp_path: Path) -> None:
+    """`malloc` in one of two candidates crashes that one, with the call and its line; the other is measured."""
+    folder = tmp_path / "heap"
+    folder.mkdir()
+    (folder / "kernel.py").write_text(DECLARED)
+    (folder / "kernel.cu").write_text(SOURCE)
+    (folder / "reference.h").write_text("")
+    study = Study(name="heap", kernel=str(folder), problems=("1024",), device="sim:l4")
+    search(study, db=tmp_path / "heap.db", trials=2, trust=True)
+    trials = {str(trial.config["STAGING"]): trial for trial in load_study("heap", db=tmp_path / "heap.db").trials}
+    assert trials["registers"].outcome is Outcome.MEASURED
+    refused = trials["heap"].evaluation
+    assert refused is not None
+    assert (refused.outcome, refused.evidence["error"]) == (Outcome.CRASHED, "not simulated")
+    assert refused.reason.startswith("not simulated: line 7 of kernel.cu: malloc on the device")

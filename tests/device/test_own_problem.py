@@ -1,0 +1,106 @@
+"""What a simulated device asks of a candidate at the study's own problem: coverage, and right answers there too."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paths import DATA
+
+from evokern.compile.build import Target, build
+from evokern.compile.records import Built
+from evokern.declaration.space import Config
+from evokern.device.sim.coverage import class_sizes, extrapolated, place_of, sample
+from evokern.device.sim.jobs import SimSettings, Simulate
+from evokern.device.sim.worker import SimWorker
+from evokern.hardware.profiles import chip
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.settings import Study, TimingSettings
+from evokern.study.trial import Evaluation, Outcome
+
+FOLDER = DATA / "kernels" / "own_problem"
+KERNEL = load_kernel(FOLDER)
+PROBLEMS = (KERNEL.problem("200,136,96"),)
+L4 = chip("l4")
+WRONG = {way for way in KERNEL.genes[0].values if int(way) < 100}
+RIGHT = set(KERNEL.genes[0].values) - WRONG
+FEW = (0, 2, 12, 18, 22, 26, 30, 35, 101, 103, 104, 111)
+"""Ways of each kind, for every run of the tests."""
+
+
+def evaluated(way: int, *, best_us: float | None = None, seed: int = 5) -> Evaluation:
+    """Return what a simulated device says of one way; with ``best_us=0.0`` it would not be the best."""
+    study = Study("own", "own_problem", ("200,136,96",), timing=replace(TimingSettings(), race=0.0))
+    context = WorkerContext(Path(FOLDER), PROBLEMS, L4)
+    default = KERNEL.space.default()
+    worker = SimWorker(SimSettings(context, study.gate, study.timing, study.simulation, default, seed))
+    config = Config({"CASE_NUMBER": way})
+    built = build(KERNEL, config, PROBLEMS, Target(L4, None))
+    assert isinstance(built, Built), built.reason
+    found = worker.handle(Simulate(config, built, None, best_us))
+    assert found is not None
+    return found
+
+
+def told(way: int) -> str:
+    found = evaluated(way)
+    return f"{found.outcome.value} {found.evidence.get('check', '')}".strip()
+
+
+@pytest.mark.parametrize("way", FEW)
+def test_what_is_wrong_at_large_problems_alone_is_not_crowned(way: int) -> None:
+    """A new best runs whole at the study's own problem: wrong ways fall there, odd ones that are right pass."""
+    if way in WRONG:
+        assert told(way) in ("wrong coverage", "wrong own_problem", "wrong sampled_blocks")
+    else:
+        found = evaluated(way)
+        assert Outcome.MEASURED is found.outcome, found.reason
+        own = found.evidence["own_problem"][str(PROBLEMS[0])]
+        assert (own["blocks"], own["covered"], own["judged"]) == (own["of"], True, True)
+
+
+@pytest.mark.slow
+def test_forty_wrong_ways_and_twenty_right_ones() -> None:
+    """None of forty ways that are wrong at large problems alone is a new best; twenty odd ones that are right are."""
+    assert (40, 20) == (len(WRONG), len(RIGHT))
+    crowned = {int(way) for way in KERNEL.genes[0].values if evaluated(int(way)).outcome is Outcome.MEASURED}
+    assert {int(way) for way in RIGHT} == crowned
+
+
+def test_a_candidate_that_is_not_the_best_is_sampled_at_places_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a grid falls by its samples alone; the same secret gives the same answer."""
+    found = evaluated(0, best_us=0.0)
+    assert ("coverage", 27200) == (found.evidence["check"], found.evidence["elements"])
+    assert found.evidence == evaluated(0, best_us=0.0).evidence
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 1), (2, 1, 1), (7, 1, 1), (2, 3, 1), (9, 5, 4), (1, 1, 6)])
+def test_a_sample_holds_every_class_and_the_classes_hold_every_block(grid: tuple[int, int, int]) -> None:
+    """Class sizes add up to the grid; a sample has a block of each, the corners among them, and repeats by its seed."""
+    total = grid[0] * grid[1] * grid[2]
+    sizes = class_sizes(grid)
+    counted = dict.fromkeys(sizes, 0)
+    for block in range(total):
+        counted[place_of(grid, block)] += 1
+    assert sizes == counted
+    blocks = sample(grid, random.Random(3))
+    assert set(sizes) == {place_of(grid, block) for block in blocks}
+    assert {0, total - 1} <= set(blocks)
+    assert blocks == sample(grid, random.Random(3))
+
+
+def test_some_blocks_tell_what_all_write_only_where_they_agree() -> None:
+    """Tiles that do not overlap and are alike within a class add up; anything else is left undecided."""
+    grid, ran = (4, 1, 1), (0, 1, 2, 3)
+    blocks, elements = np.repeat(np.arange(4), 8), np.arange(32)
+    whole = extrapolated(grid, ran, blocks, elements, 32)
+    assert (32, True) == (whole.written, whole.complete)
+    half = extrapolated(grid, ran, blocks, elements, 64)
+    assert (32, True, False) == (half.written, half.certain, half.complete)
+    overlapping = extrapolated(grid, ran, blocks, elements // 2, 32)
+    assert not overlapping.certain
+    unlike = extrapolated(grid, ran, blocks[:-12], elements[:-12], 32)
+    assert not unlike.certain
