@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from evokern.declaration.kernel import DTYPE_BYTES
-from evokern.scaffold.plan import DraftArgument, DraftField, DraftTensor, Plan
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan
 from evokern.scaffold.probe import Prober, Run, Touch
 from evokern.scaffold.shapes import Fit, fit, row_major
 
@@ -115,12 +116,22 @@ def levels(plan: Plan) -> tuple[int, ...]:
     return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
 
 
-def evidence(prober: Prober, plan: Plan, level: int, count: int = 3) -> Evidence:
-    """Run a plan at several problems and explain what it touched."""
+def evidence(
+    prober: Prober, plan: Plan, level: int, count: int = 3, config: Mapping[str, int | str] | None = None
+) -> Evidence:
+    """Run a plan at several problems and explain what it touched.
+
+    Args:
+        prober: what runs it.
+        plan: how it is launched.
+        level: what every field is a multiple of.
+        count: how many problems, at most three.
+        config: gene → value; None for the defaults.
+    """
     chosen = problems_at(plan.fields, level, len(plan.grid) < 2)[:count]
     runs: list[Run] = []
     for problem, limit in zip(chosen, LIMITS, strict=False):
-        runs.append(prober.run(plan, problem, limit=limit))
+        runs.append(prober.run(plan, problem, limit=limit, config=config))
         if not runs[-1].ok:
             return Evidence(level, tuple(chosen), tuple(runs), {}, {})
     atoms = {f"p.{field.name}": [problem[field.name] for problem in chosen] for field in plan.fields}
@@ -136,17 +147,19 @@ def evidence(prober: Prober, plan: Plan, level: int, count: int = 3) -> Evidence
             fit([touch.extent for touch in touches], atoms) if any(t.extent for t in touches) else None
         )
         if fits[argument.name] is None and any(t.extent for t in touches):
-            fits[argument.name] = _grid_fit(plan, chosen, [touch.extent for touch in touches])
+            fits[argument.name] = _grid_fit(plan, chosen, [touch.extent for touch in touches], config)
         if any(touch.written for touch in touches):
             covered[argument.name] = all(touch.distinct == touch.extent for touch in touches)
     return Evidence(level, tuple(chosen), tuple(runs), fits, covered)
 
 
-def _grid_fit(plan: Plan, problems: Sequence[Mapping[str, int]], extents: Sequence[int]) -> Fit | None:
+def _grid_fit(
+    plan: Plan, problems: Sequence[Mapping[str, int]], extents: Sequence[int], config: Mapping[str, int | str] | None
+) -> Fit | None:
     """A shape made of the grid's extents: one element or row per block."""
     atoms = {f"p.{field.name}": [problem[field.name] for problem in problems] for field in plan.fields}
     for axis, text in enumerate(plan.grid):
-        atoms[text] = [plan.extents(plan.grid, plan.defaults, problem)[axis] for problem in problems]
+        atoms[text] = [plan.extents(plan.grid, config or plan.defaults, problem)[axis] for problem in problems]
     found = fit(extents, atoms, borders=False)
     return found if found and found.exact else None
 
@@ -205,14 +218,16 @@ def with_read_constants(plan: Plan, found: Evidence) -> Plan:
 def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
     """Try grids until one explains every buffer; of several the one with the fewest blocks that still writes all."""
     best: tuple[tuple[object, ...], Plan, Evidence] | None = None
+    # Small blocks, so that a grid over the wrong field does not cover the right one in a single block.
+    small = {**plan.defaults, **dict.fromkeys(_block_genes(plan), 32 if len(plan.block) < 2 else 8)}
     for level in (1, 32, 128, *levels(plan)[len(LEVELS) :]):
         for group in _grids(plan):
             for grid in group:
                 trial = replace(plan, grid=grid)
-                found = evidence(prober, trial, level, 2)
+                found = evidence(prober, trial, level, 2, small)
                 if not found.ok:
                     continue
-                blocks = sum(prod(trial.extents(grid, plan.defaults, problem)) for problem in found.problems)
+                blocks = sum(prod(trial.extents(grid, small, problem)) for problem in found.problems)
                 standing = (*found.standing[:-1], -blocks)
                 if best is None or standing > best[0]:
                     best = standing, trial, found
@@ -237,7 +252,8 @@ def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:
     if len(plan.block) < 2:
         block = _product(plan.block)
         wide = [f"({block} * {more})" for more in (*(gene for gene in genes if gene not in block), 2, 4, 8)]
-        for amount in products:
+        yield [(f"ceil_div({amount}, {unit})",) for amount in fields for unit in (block, *wide)]
+        for amount in products[len(fields) :]:
             yield [(f"ceil_div({amount}, {unit})",) for unit in (block, *wide)]
         for amount in products:
             yield [(amount,), *((f"ceil_div({amount}, {gene})",) for gene in genes if gene != block)]
@@ -247,6 +263,12 @@ def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:
         units = [extent, *(gene for gene in genes if gene != extent)][:4]
         choices.append([f"ceil_div({name}, {unit})" for name in fields for unit in units if unit != "1"] + fields)
     yield [chosen for chosen in product(*choices) if len(fields) == 1 or len(set(map(_field, chosen))) == len(chosen)]
+
+
+def _block_genes(plan: Plan) -> list[str]:
+    """Genes that are nothing but an extent of the block."""
+    named = {f"c.{gene.name}" for gene in plan.genes if gene.doc == BLOCK_DOC}
+    return [text.removeprefix("c.") for text in plan.block if text in named]
 
 
 def _field(text: str) -> str:
@@ -266,6 +288,7 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
     """Return the buffers: shape, order of axes and role as the runs show them."""
     made: list[DraftTensor] = []
     constants = {argument.name for argument in plan.constants}
+    names = {a.expression: a.name for a in plan.arguments if a.expression and a.expression.startswith("p.")}
     for argument in (*plan.constants, *plan.arguments):
         if not argument.is_tensor:
             continue
@@ -289,11 +312,13 @@ def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, .
             why.append("written first, then read: an output, or a workspace")
         if not shape.exact:
             why.append("the smallest product of fields that holds what was touched")
+        elif any(re.fullmatch(r"p\.\w+ [+-] \d+", axis) for axis in shape.axes):
+            why.append("a border around it, or a check in the kernel that is off by one")
         extra = ""
         if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
             extra = f"high={INDEX_LIMIT} - 1"
             why.append(f"integers below {INDEX_LIMIT}, since some index a buffer")
-        axes = row_major(shape.axes, argument.name, source)
+        axes = row_major(shape.axes, argument.name, source, names)
         made.append(DraftTensor(argument.name, argument.dtype, axes, role, "; ".join(why), extra))
     return tuple(made)
 

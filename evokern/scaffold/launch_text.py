@@ -59,8 +59,16 @@ def read_launch(site: LaunchSite, names: Mapping[str, str], taken: str, known: M
         # One plain number is often free; of two or three extents the kernel is likelier to know the values.
         gene, number = unused_name("BLOCK_X", taken), int(block[0])
         genes[gene], block = number, (f"c.{gene}",)
-        names |= {str(number): f"c.{gene}", str(number - 1): f"(c.{gene} - 1)"}
+        grid = tuple(_with_gene(text, number, gene) for text in _extents(site.grid, names, locals_))
+        shared = to_python(site.shared, names, locals_)
+        return LaunchText(grid, block, shared and _with_gene(shared, number, gene), genes)
     return LaunchText(_extents(site.grid, names, locals_), block, to_python(site.shared, names, locals_), genes)
+
+
+def _with_gene(text: str, number: int, gene: str) -> str:
+    """Write a block's plain number in another expression as the gene that it became."""
+    text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"c.{gene}", text)
+    return re.sub(rf"(?<![\w.]){number - 1}(?![\w.])", f"(c.{gene} - 1)", text)
 
 
 def _extents(text: str, names: Mapping[str, str], locals_: Mapping[str, str]) -> tuple[str, ...]:
@@ -84,6 +92,8 @@ def _block_variables(text: str, locals_: Mapping[str, str], names: Mapping[str, 
                 continue
             seen.add(word)
             inner = locals_.get(word)
+            if inner is not None and re.search(rf"\b{re.escape(word)}\b", inner):
+                inner = None  # what the function was given, changed
             if inner is None or re.fullmatch(r"\(?\s*\d+[uUlL]*\s*\)?", inner):
                 found.append(word)
             else:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from types import CodeType, SimpleNamespace
 from typing import Any
 
+BLOCK_DOC = "threads of a block"
+"""What the documentation of a gene says that is nothing but an extent of the block."""
+
 
 @dataclass(frozen=True)
 class DraftGene:

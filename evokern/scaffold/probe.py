@@ -24,7 +24,7 @@ from evokern.ptx.symbols import symbol_of
 from evokern.scaffold.plan import DraftArgument, Plan
 from evokern.simt.memory.footprint import Footprint
 
-INSTRUCTIONS = 30_000_000
+INSTRUCTIONS = 10_000_000
 """Warp instructions of one run: several seconds; a guess that needs more is a bad one."""
 MOST_THREADS = 1 << 20
 """Threads of one run: a guessed grid with more says nothing that a smaller one would not."""

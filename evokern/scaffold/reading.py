@@ -14,7 +14,7 @@ from evokern.hardware.profiles import CHIPS
 from evokern.scaffold import resolve
 from evokern.scaffold.expression import to_python
 from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find_launch, read_launch
-from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
 from evokern.scaffold.source_text import device_source
 
 CHIP = CHIPS["l4"]
@@ -80,7 +80,7 @@ def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
         arguments=tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)})),
         grid=launch.grid if launch else (),
         block=block,
-        shared=(launch.shared if launch and launch.shared else "0"),
+        shared=_shared(source, function, launch, block),
         macros=macros_of,
         constants=constants_of(text, types),
     )
@@ -252,6 +252,14 @@ def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ..
     return tuple(made)
 
 
+def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | None, block: tuple[str, ...]) -> str:
+    """Return the dynamic shared memory: the launch's, else 4 bytes a thread where the kernel has such an array."""
+    if launch and launch.shared and (launch.shared != "0" or launch.grid):
+        return launch.shared
+    dynamic = any(array.dynamic and array.function == function.name for array in source.shared)
+    return " * ".join(["4", *block]) if dynamic else "0"
+
+
 def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) -> dict[str, str]:
     if launch is None:
         return {}
@@ -263,17 +271,35 @@ def _block(
 ) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
     """Return the block's extents and the genes they bring: of the launch, else of bounds, else of index arithmetic."""
     if launch and launch.block:
-        flat = len(launch.block_genes) == 1 and len(launch.block) == 1
+        numbers = _block_numbers(launch)
         return launch.block, tuple(
-            DraftGene(name, _block_values(number or (256 if flat else 16)), number or (256 if flat else 16),
-                      "" if number else "the file gives no value", "threads of a block")
-            for name, number in launch.block_genes.items()
-        )  # fmt: skip
+            DraftGene(
+                name,
+                _block_values(numbers[name]),
+                numbers[name],
+                "" if known else "the file gives no value",
+                BLOCK_DOC,
+            )
+            for name, known in launch.block_genes.items()
+        )
     if function.launch_bounds:
         bound = to_python(function.launch_bounds[0], names, {})
         if bound:
             return split_tuple(bound), ()
     return _block_by_index(function, names, text)
+
+
+def _block_numbers(launch: LaunchText) -> dict[str, int]:
+    """Return the genes of a launch's block: the file's numbers, for the others the first that makes a usual block."""
+    for guess in (256, 16, 32, 8):
+        numbers = {name: number or guess for name, number in launch.block_genes.items()}
+        try:
+            extents = Plan("", (), (), (), (), launch.block).extents(launch.block, numbers, {})
+        except (ZeroDivisionError, AttributeError):  # made of other genes too
+            continue
+        if min(extents) >= 1 and 32 <= extents[0] * extents[1] * extents[2] <= 1024:
+            return numbers
+    return {name: number or 256 for name, number in launch.block_genes.items()}
 
 
 def _block_by_index(
@@ -296,7 +322,7 @@ def _block_by_index(
         gene = unused_name(f"BLOCK_{axis.upper()}", text)
         default = 256 if len(axes) == 1 else 16
         genes.append(DraftGene(gene, _block_values(default), default, "the file does not launch the kernel",
-                               "threads of a block"))  # fmt: skip
+                               BLOCK_DOC))  # fmt: skip
         extents.append(f"c.{gene}")
     return tuple(extents), tuple(genes)
 

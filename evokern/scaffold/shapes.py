@@ -39,8 +39,10 @@ def fit(extents: Sequence[int], atoms: Mapping[str, Sequence[int]], *, borders: 
     if not any(extents):
         return None
     subsets = [chosen for size in range(min(MOST_AXES, len(atoms)) + 1) for chosen in combinations(atoms, size)]
-    if len(atoms) <= 2:  # a square has one field for two axes
-        subsets += [(name, name) for name in atoms]
+    # A square has one field for two axes; scores of attention have it beside others.
+    for name in atoms:
+        others = [other for other in atoms if other != name]
+        subsets += [(*rest, name, name) for size in range(3) for rest in combinations(others, size)]
     found: list[tuple[tuple[int, int, int], Fit]] = []
     for rank, chosen in enumerate(subsets):
         sizes = [prod(atoms[name][run] for name in chosen) for run in range(len(extents))]
@@ -103,20 +105,21 @@ def _covering(
     return best[1] if best else None
 
 
-def row_major(axes: Sequence[str], tensor: str, source: str) -> tuple[str, ...]:
+def row_major(axes: Sequence[str], tensor: str, source: str, names: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Order the axes of a shape as the source's index expressions have them: what multiplies an index is further in.
 
     Args:
         axes: Python text of each extent.
         tensor: the buffer's name.
         source: the kernel's text.
+        names: Python text of a field → the word that the source has for it.
     """
     if len(axes) < 2:
         return tuple(axes)
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
     counted = dict.fromkeys(axes, 0)
     for near in (*_mentions(tensor, text), text):
-        counted = {axis: _strides(axis, near) for axis in axes}
+        counted = {axis: _strides(_word_of(axis, names or {}), near) for axis in axes}
         if any(counted.values()):
             break
     order = sorted(range(len(axes)), key=lambda at: (counted[axes[at]], at))
@@ -133,9 +136,13 @@ def _mentions(tensor: str, text: str) -> tuple[str, str, str]:
     return " ; ".join(indices), " ; ".join(makes), " ; ".join(s for s in statements if re.search(word, s))
 
 
-def _strides(axis: str, text: str) -> int:
+def _word_of(axis: str, names: Mapping[str, str]) -> str:
+    """Return what the source calls an extent; of a sum its first part."""
+    first = re.match(r"[pc]\.\w+|[A-Z]\w*|\d+", axis)
+    return names.get(first[0], first[0].partition(".")[2] or first[0]) if first else ""
+
+
+def _strides(name: str, text: str) -> int:
     """How often an extent multiplies something."""
-    match = re.search(r"[pc]\.(\w+)|([A-Z]\w*)|(\d+)", axis)
-    name = next(filter(None, match.groups()), "") if match else ""
-    word = rf"\b(?i:{re.escape(name)})\b"
+    word = rf"\b{re.escape(name)}\b"
     return len(re.findall(rf"\*\s*{word}|{word}\s*\*", text)) if name else 0
