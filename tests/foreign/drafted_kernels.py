@@ -1,0 +1,236 @@
+"""Kernels of other people that `init` drafts, filled in and searched: where their texts are, and what comes of each.
+
+`drafts.toml` names repository, commit, path and SHA-256 of every file. The texts are not part of this repository: they
+are read from a folder laid out as OWNER/NAME/PATH, and fetched into it where they are missing. `fillers/NAME.py` holds
+what a person fills into a draft, and nothing else: reference, tolerance, problem.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).parent
+DRAFTS = HERE / "drafts.toml"
+RAW = "https://raw.githubusercontent.com"
+LIMIT_S = 600
+"""Of one command."""
+
+
+class NotThere(Exception):  # noqa: N818 (the suite is skipped for it)
+    """A text is neither in the folder nor to be had."""
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """One file of a public repository."""
+
+    repository: str
+    """Owner and name."""
+    commit: str
+    """Commit at which it is read."""
+    path: str
+    """Path in the repository."""
+    sha256: str
+    """Digest of its bytes."""
+
+    def provide(self, folder: Path) -> Path:
+        """Return its place in a folder of texts, fetched where it is not there.
+
+        Raises:
+            NotThere: it cannot be fetched, or its digest is another.
+        """
+        place = folder / self.repository / self.path
+        if not place.is_file():
+            url = f"{RAW}/{self.repository}/{self.commit}/{self.path}"
+            try:
+                with urllib.request.urlopen(url, timeout=30) as answer:
+                    content = answer.read()
+            except (OSError, urllib.error.URLError) as error:
+                raise NotThere(f"{self.path} of {self.repository} is not in {folder}, and {url}: {error}") from None
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        found = hashlib.sha256(place.read_bytes()).hexdigest()
+        if found != self.sha256:
+            raise NotThere(f"{place} has the digest {found}, and {self.sha256} is meant: commit {self.commit}")
+        return place
+
+
+@dataclass(frozen=True)
+class ForeignDraft:
+    """One kernel to draft."""
+
+    name: str
+    """Name of the kernel and of its filler."""
+    file: PublicFile
+    """The file."""
+    entry: str
+    """Which kernel; empty for a tuning script."""
+    fails: str
+    """Why no draft of it can pass; empty where it must."""
+
+    @property
+    def filler(self) -> ModuleType:
+        """What a person fills in."""
+        place = HERE / "fillers" / f"{self.name}.py"
+        spec = importlib.util.spec_from_file_location(f"filler_{self.name}", place)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came of a draft."""
+
+    draft: ForeignDraft
+    """The draft."""
+    step: str
+    """The first step that failed; empty where none did."""
+    detail: str
+    """What it said."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was drafted, checked, sanitized, and searched to a best that was not refuted."""
+        return not self.step
+
+
+def read_drafts() -> tuple[list[ForeignDraft], list[PublicFile]]:
+    """Return every draft, and the further files that they need."""
+    document = tomllib.loads(DRAFTS.read_text(encoding="utf-8"))
+    commits: dict[str, str] = document["commits"]
+
+    def file(entry: dict[str, Any]) -> PublicFile:
+        return PublicFile(entry["repository"], commits[entry["repository"]], entry["path"], entry["sha256"])
+
+    drafts = [ForeignDraft(e["name"], file(e), e.get("entry", ""), e.get("fails", "")) for e in document["draft"]]
+    return drafts, [file(entry) for entry in document["header"]]
+
+
+def evokern(work: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of evokern's in a folder."""
+    command = [sys.executable, "-m", "evokern", *words]
+    try:
+        return subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"not done within {LIMIT_S} s")
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a command said last."""
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def make(draft: ForeignDraft, folder: Path, work: Path) -> Came | None:
+    """Draft a kernel and fill it in; None where nothing went wrong.
+
+    Args:
+        draft: which.
+        folder: folder of texts.
+        work: folder that gets `kernels/` and `studies/`.
+    """
+    text = draft.file.provide(folder)
+    words = ["init", str(text), "--name", draft.name]
+    words += ["--entry", draft.entry] if draft.entry else ["--trust"]
+    done = evokern(work, *words)
+    if done.returncode:
+        return Came(draft, "init", last_line(done))
+    fill(draft, work)
+    return None
+
+
+def fill(draft: ForeignDraft, work: Path) -> None:
+    """Write reference, tolerance and problem into a draft."""
+    filler = draft.filler
+    place = work / "kernels" / draft.name / "kernel.py"
+    lines = textwrap.dedent(inspect.getsource(filler.reference)).splitlines()[1:]
+    text = re.sub(
+        r'    raise ValueError\("write the reference.*\n', lambda _: "\n".join(lines) + "\n", place.read_text()
+    )
+    if "torch." in "\n".join(lines):
+        text = text.replace("\nfrom evokern import", "\nimport torch\n\nfrom evokern import", 1)
+    limits = ", ".join(f'"{name}": Tolerance({atol!r}, {rtol!r})' for name, (atol, rtol) in filler.TOLERANCE.items())
+    text = re.sub(r"tolerance=\{.*\},.*", f"tolerance={{{limits}}},", text)
+    if small := getattr(filler, "SMALL", ()):
+        text = re.sub(r"small_problems=\(.*\),.*", f"small_problems={small!r},", text)
+    place.write_text(text, encoding="utf-8")
+    header = place.with_name("reference.h")
+    code = "#error.*"
+    body = re.sub(code, lambda _: filler.REFERENCE_H.strip(), header.read_text())
+    header.write_text(body.replace("#pragma once", "#pragma once\n#include <cmath>"), encoding="utf-8")
+    study = work / "studies" / f"{draft.name}.toml"
+    study.write_text(re.sub(r"problems = .*", f'problems = ["{filler.PROBLEM}"]', study.read_text()), encoding="utf-8")
+
+
+def judged(draft: ForeignDraft, work: Path, trials: int = 20) -> Came:
+    """Check, sanitize and search a draft that is filled in."""
+    for step in ("check", "sanitize"):
+        done = evokern(work, step, draft.name, "--json")
+        if done.returncode:
+            return Came(draft, step, _failed(done) or last_line(done))
+    return searched(draft, work, trials)
+
+
+def searched(draft: ForeignDraft, work: Path, trials: int = 20) -> Came:
+    """Search a draft; it passes with a measured best that was not refuted."""
+    database = work / f"{draft.name}.db"
+    database.unlink(missing_ok=True)
+    done = evokern(
+        work, "search", draft.name, "--device", "sim:l4", "--trials", str(trials), "--db", str(database), "--json"
+    )
+    try:
+        told = json.loads(done.stdout)
+    except ValueError:
+        return Came(draft, "search", last_line(done))
+    best = told.get("best")
+    if not best:
+        return Came(draft, "search", f"nothing measured: {told.get('outcomes')}")
+    verified = told.get("verified", best.get("verified") if isinstance(best, dict) else None)
+    if verified is False:
+        return Came(draft, "search", f"refuted: {told.get('verified_reason', '')}")
+    words = {True: "verified", None: "not verified"}[verified]
+    return Came(draft, "", f"{words}; {told.get('outcomes')}")
+
+
+def with_wrong_index(draft: ForeignDraft, work: Path) -> Came:
+    """Put one wrong index into a draft and search it again.
+
+    Raises:
+        AssertionError: the text that the index stands in is not in the draft.
+    """
+    place = work / "kernels" / draft.name / "kernel.cu"
+    before = place.read_text()
+    right, wrong = draft.filler.WRONG_INDEX
+    assert right in before, f"{draft.name}: {right!r} is not in the draft"
+    place.write_text(before.replace(right, wrong, 1), encoding="utf-8")
+    try:
+        return searched(draft, work)
+    finally:
+        place.write_text(before, encoding="utf-8")
+
+
+def _failed(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what failed of a check or sanitizer's JSON."""
+    try:
+        told = json.loads(done.stdout)
+    except ValueError:
+        return ""
+    failed = [f"{one['check']}: {one['detail']}" for one in told.get("checks", ()) if one.get("ok") is False]
+    kinds = [str(one.get("kind")) for run in told.get("runs", ()) for one in run.get("findings", ())]
+    return "; ".join(failed or kinds)
