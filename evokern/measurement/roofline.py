@@ -163,7 +163,7 @@ def recorded(tasks: Sequence[Work], floors: Sequence[Floor]) -> dict[str, Any]:
     return {
         "arithmetic": tasks[0].arithmetic,
         "arithmetic_us": [limit.arithmetic_us for limit in floors],
-        "limit_us": [max(parts.values()) for parts in limits],
+        "least_us": [max(parts.values()) for parts in limits],
         "limit_bound": max(limits[0], key=limits[0].__getitem__),
         "floor_us": [limit.time_us for limit in floors],
         "floor_bound": floors[0].bound,
@@ -227,7 +227,7 @@ def limit_of(evidence: Mapping[str, Any], time_us: float, rates: Rates | None) -
     Returns:
         None where the evidence tells nothing of the work, or that there is none.
     """
-    peak = [float(one) for one in evidence.get("limit_us", evidence.get("floor_us", ()))]
+    peak = [float(one) for one in evidence.get("least_us", evidence.get("floor_us", ()))]
     arithmetic = str(evidence.get("arithmetic", ""))
     if not peak or min(peak) <= 0:
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,17 @@ SIGNED = frozenset({"s8", "s16", "s32", "s64"})
 def ballot(mask: Array) -> Array:
     """Return a mask over lanes as one 32-bit word per warp."""
     return np.packbits(mask.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32).reshape(-1)
+
+
+def sparse_zeros(size: int, dtype: Any) -> Array:
+    """Return zeros of which few places will ever be touched: only small pages around these are then backed."""
+    wanted = np.dtype(dtype)
+    if not hasattr(mmap, "MADV_NOHUGEPAGE") or size * wanted.itemsize < 1 << 21:
+        return np.zeros(size, wanted)
+    memory = mmap.mmap(-1, size * wanted.itemsize)
+    with suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, wanted)
 
 
 def lowest_bits(values: Array) -> int:

@@ -5,7 +5,7 @@ Everything that watches or serves lanes shares this, and little else, with the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.registers import RegisterFile
-from evokern.simt.sanitizer.findings import Collector
+from evokern.simt.sanitizer.findings import ERROR, Collector
 from evokern.simt.settings import Geometry, Options
 
 
@@ -39,6 +39,7 @@ class Batch:
         live: lanes that have not left the kernel.
         live_count: how many those are.
         active: lanes that execute now.
+        stamp: says how far time has advanced.
         printed: launch → (lane, text) of device printf, in order.
     """
 
@@ -66,6 +67,7 @@ class Batch:
         self.live = self.exists.copy()
         self.live_count = self.everyone = int(np.count_nonzero(self.live))
         self.active = Active(self.live, self.live_count, self.live_count)
+        self.stamp: Callable[[], int] = lambda: 0
         self.printed: dict[int, list[tuple[int, str]]] = {}
         self._collectors = collectors
         self._carry: Array | None = None
@@ -135,14 +137,43 @@ class Batch:
         offset: int = 0,
         other: int = -1,
         detail: str = "",
+        level: str = ERROR,
+        reads: tuple[int, Array, Array | None] | None = None,
     ) -> None:
-        """Record a finding at an instruction, for a lane; ``other`` is the other party's instruction."""
+        """Record a finding at an instruction, for a lane.
+
+        Args:
+            kind: of the finding.
+            number: the instruction.
+            lane: the first lane.
+            count: lanes.
+            address: of the first.
+            allocation: name of what lies there, or nearest.
+            offset: bytes from its start.
+            other: the other party's instruction.
+            detail: what is particular to this case.
+            level: `error` or `warning`.
+            reads: what was read at it, where a read is at fault: instruction, lanes, time stamps (None for now).
+        """
         block, thread = self.coordinates(lane)
         text = self.program.instructions[number].text if number >= 0 else ""
         self._collectors[int(self.launch[lane])].add(
             kind, self.source_location(number), text, block=block, thread=thread, address=address,
             allocation=allocation, offset=offset, other=self.source_location(other), count=count, detail=detail,
+            level=level, reads=self._reads(reads),
         )  # fmt: skip
+
+    def _reads(self, reads: tuple[int, Array, Array | None] | None) -> tuple[int, Array, Array] | None:
+        if reads is None:
+            return None
+        number, lanes, when = reads
+        return number, self.who(lanes), np.full(lanes.size, self.stamp()) if when is None else when
+
+    def who(self, lanes: Array) -> Array:
+        """Return numbers that tell lanes from those of any other batch of the launches."""
+        blocks = int(np.prod(self.geometry.grid))
+        named: Array = (self.launch[lanes] * blocks + self.block_id[lanes]) * 1024 + self.thread[lanes]
+        return named
 
     def report_lanes(self, kind: str, number: int, lanes: Array, *, detail: str = "", other: int = -1) -> None:
         """Record a finding for several lanes without addresses."""

@@ -15,9 +15,9 @@ from evokern.ptx.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Regi
 from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
 from evokern.simt.binder import Binder
 from evokern.simt.operations.matrix_ops import bind_products
-from evokern.simt.operations.memory_ops import access_type
+from evokern.simt.operations.memory_ops import access_type, feeds_swap
 from evokern.simt.operations.table import binding_of
-from evokern.simt.sanitizer.shared_shadow import NUMBER
+from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.state import MachineState
 
 GROUP_ELEMENTS = 32768
@@ -108,11 +108,21 @@ def bind_group(
         binder.begin_effect()
         return bind_products(instructions, binder)
     if instructions[0].opcode == "ld":
+        if any(feeds_swap(routine, instruction) for instruction in instructions):
+            return _one_by_one([single(position) for position in positions])
         return _bind_loads(state, routine, numbers, instructions, [single(position) for position in positions])
     operation = program.operations[numbers[0]]
     group = GroupBinder(state, routine, instructions, operation.results)
     action = binding_of(operation)(group.instruction, group)
     return _scattered(state, group, action)
+
+
+def _one_by_one(actions: list[Action]) -> Action:
+    def run() -> None:
+        for action in actions:
+            action()
+
+    return run
 
 
 def _scattered(state: MachineState, group: GroupBinder, action: Action) -> Action:

@@ -21,6 +21,7 @@ from evokern.simt.memory.buffers import Buffer, Memory
 from evokern.simt.module import Module
 from evokern.simt.sanitizer.findings import Collector, Finding
 from evokern.simt.sanitizer.global_shadow import GlobalShadow
+from evokern.simt.sanitizer.used_values import SecondLook
 from evokern.simt.settings import Geometry, Options
 
 BATCH_LANES = 4096
@@ -29,6 +30,8 @@ REGISTER_BYTES = 192 << 20
 """Most bytes of register rows of a batch."""
 SHARED_BYTES = 64 << 20
 """Most bytes of shared memory of a batch, before its shadow."""
+SECOND_LOOK_BYTES = 1 << 28
+"""Most bytes of writable buffers of a launch whose findings are looked at again; with more, reads count as used."""
 BATCH_BYTES = 1 << 30
 """Most bytes of registers and shared memory of a batch that cannot be cut, because its blocks wait for each other."""
 
@@ -51,6 +54,13 @@ class LaunchResult:
     """True when the launch did not end: instruction limit, or threads that wait for ever."""
     ended: bool = False
     """True when the caller had seen enough; counters are of what ran until then."""
+    finished: bool = True
+    """True when every thread ran to its end, whatever was found."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that make a kernel wrong; the others are warnings."""
+        return tuple(finding for finding in self.findings if finding.matters)
 
 
 def launch(
@@ -86,6 +96,7 @@ def launch_many(
     blocks: Sequence[int] | None = None,
     instruction_limit: int = 50_000_000,
     sanitize: bool = True,
+    past_misaligned: bool = False,
     count: bool = True,
     architecture: str | None = None,
     source: str | None = None,
@@ -107,6 +118,7 @@ def launch_many(
         instruction_limit: warp instructions that one batch of blocks may issue; an instruction counts as at least
             `evokern.simt.machine.LEAST_WARPS`, what it costs here.
         sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
+        past_misaligned: go on after a misaligned access, without it, so that what else is wrong is told as well.
         count: count wavefronts, sectors and instructions.
         architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
         source: text of the CUDA source, quoted in findings.
@@ -121,18 +133,19 @@ def launch_many(
         SourceError: the entry does not exist or uses what the machine does not execute.
         UsageError: the arguments do not match the entry, or the shape is impossible.
     """
-    options = Options(sanitize, count, instruction_limit)
+    options = Options(sanitize, count, instruction_limit, past_misaligned)
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
     filled = tuple(constants) or ({},) * len(args)
     chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
-    before = run.contents() if len(args) > 1 else []
-    results = run.batches(args, chosen, batch_blocks, constants=filled)
+    place_data(run.program, module, memory, len(args))
+    before = run.contents() if len(args) > 1 or run.looks_again() else []
+    results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # one launch ended the batch of all: each once more by itself
         results = []
         for values, own in zip(args, filled, strict=True):
             run.restore(before)
-            alone = run.batches([values], chosen, batch_blocks, alone=True, constants=[own])
+            alone = run.checked([values], chosen, batch_blocks, before, [own], alone=True)
             assert alone is not None
             results += alone
             before = run.keep(before, values)
@@ -154,6 +167,7 @@ class _Run:
     enough: Callable[[Counters], bool] | None = None
     program: PtxProgram = field(init=False)
     width: int = field(init=False)
+    collectors: list[Collector] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.program = self.module.program(self.entry)
@@ -193,14 +207,42 @@ class _Run:
         own = {id(value) for value in values}
         return [(buffer, buffer.read() if id(buffer) in own else data) for buffer, data in before]
 
+    def looks_again(self) -> bool:
+        """Say whether findings are looked at a second time: what is written must be small enough to be put back."""
+        writable = sum(buffer.size for buffer in self.memory.buffers if buffer.writable)
+        return self.options.sanitize and writable <= SECOND_LOOK_BYTES
+
+    def checked(
+        self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
+        before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
+    ) -> list[LaunchResult] | None:  # fmt: skip
+        """Run all blocks of all launches, and once more where only that tells whether a finding matters."""
+        results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+        if results is None or not self.looks_again():
+            return results
+        collectors, options = self.collectors, self.options
+        open_ = [result.fatal is None and not result.ended for result in results]
+        look = SecondLook(self.program, collectors, open_)
+        if look.suspects is None:
+            return results
+        self.restore(before)
+        self.options = replace(options, suspects=look.suspects, count=False)
+        again = self.batches(args, chosen, batch_blocks, constants, alone=alone)
+        self.options = options
+        if again is not None:
+            look.acquit()
+        return [
+            replace(result, findings=collector.findings) for result, collector in zip(results, collectors, strict=True)
+        ]
+
     def batches(
         self,
         args: Sequence[Sequence[Any]],
         chosen: tuple[int, ...],
         batch_blocks: int | None,
+        constants: Sequence[Mapping[str, Buffer]],
         *,
         alone: bool = False,
-        constants: Sequence[Mapping[str, Buffer]],
     ) -> list[LaunchResult] | None:
         """Run all blocks of all launches; None when one of several launches stopped the others."""
         program, memory = self.program, self.memory
@@ -211,7 +253,7 @@ class _Run:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
         tally = Tally(program) if self.options.count else None
-        collectors = [Collector(self.source, self.module.lines.headers) for _ in args]
+        collectors = self.collectors = [Collector(self.source, self.module.lines.headers) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}
@@ -293,4 +335,6 @@ def _result(
 ) -> LaunchResult:
     fatal = collector.fatal
     waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
-    return LaunchResult(collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended)
+    return LaunchResult(
+        collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended, not unfinished
+    )

@@ -32,6 +32,8 @@ from evokern.simt.sanitizer.global_shadow import GlobalShadow
 from evokern.simt.sanitizer.hang import HangDetector
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
+from evokern.simt.sanitizer.thread_order import ThreadOrder
+from evokern.simt.sanitizer.used_values import UsedValues
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
 from evokern.simt.settings import Bound, Geometry, Options
 from evokern.simt.specials import Specials
@@ -82,8 +84,9 @@ class Machine:
         self.bound = [_prepared(segment) for segment in program.segments]
         batch = self._batch = Batch(program, geometry, options, collectors)
         schedule = self._schedule = Schedule(batch)
-        shared = SharedSpace(batch, dynamic_shared)
-        globals_ = GlobalSpace(batch, memory, global_shadow)
+        order = ThreadOrder(batch) if options.sanitize else None
+        shared = SharedSpace(batch, dynamic_shared, order)
+        globals_ = GlobalSpace(batch, memory, global_shadow, order)
         proxy_fences = ProxyFences(batch, shared.shadow)
         self.state = MachineState(
             batch=batch,
@@ -92,20 +95,22 @@ class Machine:
             memory=memory,
             symbols=symbols,
             specials=Specials(batch, schedule, shared, symbols),
+            order=order,
             shared=shared,
             local=LocalSpace(batch),
             params=ParamSpace(batch, params, symbols),
             globals=globals_,
-            barriers=Barriers(batch, schedule, shared.shadow),
+            barriers=Barriers(batch, schedule, order),
             copies=AsyncCopies(batch, shared, globals_),
             products=WarpgroupProducts(batch, shared, proxy_fences),
             proxy_fences=proxy_fences,
-            mbarriers=Mbarriers(batch, shared),
+            mbarriers=Mbarriers(batch, shared, order),
             events=EventCounter(batch, tally, self.bound) if tally is not None else None,
         )
         self._reconvergence = Reconvergence(batch, schedule, self.state.barriers)
         self._hang_detector = HangDetector(self.state, self._reconvergence)
         self._effects: dict[int, Action] = {}
+        self._used = UsedValues(batch, options.suspects) if options.suspects is not None else None
 
     # ---- binding
 
@@ -117,15 +122,19 @@ class Machine:
         stop = segment.stop - (1 if segment.control else 0)
         base = segment.base
         checks_before = self.state.products.hazards.checks_before
-        for item in self._program.plan(segment, GROUP_ELEMENTS // self._batch.lanes):
+        used = self._used
+        for item in self._program.plan(segment, 1 if used else GROUP_ELEMENTS // self._batch.lanes):
             if self.state.products.hazards.watched:
                 for position in (item,) if isinstance(item, int) else item:
                     steps += checks_before(base + position)
             if isinstance(item, int):
-                steps.append(self._bind_one(binder, segment.routine, base + item, masked))
+                action = self._bind_one(binder, segment.routine, base + item, masked)
+                steps += used.around(base + item, action) if used else [action]
             else:
                 single = partial(self._bind_at, Binder(self.state), segment.routine, base, masked)
                 steps.append(bind_group(self.state, segment, item, single))
+        if segment.control and used:
+            steps += used.around(base + stop - segment.start, None)
         if segment.control and bound.end is None:
             number = segment.base + stop - segment.start
             binder.start(segment.routine, number, False)
@@ -174,6 +183,8 @@ class Machine:
         self.state.load(blocks)
         self._reconvergence.load()
         self._hang_detector.load()
+        if self._used is not None:
+            self._used.load()
 
     def run(self) -> None:
         """Run the loaded blocks to their end.

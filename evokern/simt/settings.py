@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
+from evokern.simt.sanitizer.findings import SuspectReads
 
 End = Callable[[Active], int]
 """Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""
@@ -50,8 +51,12 @@ class Options:
     """Count wavefronts and sectors."""
     instruction_limit: int = 50_000_000
     """Warp instructions a launch may issue."""
+    past_misaligned: bool = False
+    """Go on after a misaligned access, without it."""
     enough: Callable[[], bool] | None = None
     """Asked now and then: True ends the launch."""
+    suspects: SuspectReads | None = None
+    """Reads whose values are followed, on a second look at findings."""
 
 
 @dataclass(slots=True)

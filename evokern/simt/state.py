@@ -15,6 +15,7 @@ from evokern.simt.sanitizer.async_copies import AsyncCopies
 from evokern.simt.sanitizer.barriers import Barriers
 from evokern.simt.sanitizer.mbarriers import Mbarriers
 from evokern.simt.sanitizer.proxy_fences import ProxyFences
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import CallStack, Schedule
 from evokern.simt.specials import Specials
 from evokern.simt.warpgroup import WarpgroupProducts
@@ -36,6 +37,8 @@ class MachineState:
     """Variable of the module → its address, one per launch."""
     specials: Specials
     """Special registers."""
+    order: ThreadOrder | None
+    """What happens before what between threads of a block; None where nobody checks."""
     shared: SharedSpace
     """Shared memory."""
     local: LocalSpace
@@ -64,6 +67,8 @@ class MachineState:
         self.calls.load()
         self.specials.load()
         self.params.load()
+        if self.order is not None:
+            self.order.load(self.globals.last_stamp())
         self.shared.load()
         self.local.load()
         self.globals.load()

@@ -83,13 +83,13 @@ class WarpgroupProducts:
             reads.append((index, False))
             if place >= len(own) and unit == 32 * WARPS:
                 turned = np.roll(index.reshape(-1, unit), unit // 2, axis=1).reshape(-1)
-                shadow.read(active, turned, PIECE, number, shadow.block_classes.leader_lanes(active, None))
+                shadow.read(active, turned, PIECE, number, shadow.order.classes.leader_lanes(active, None))
                 reads.append((turned, True))
         if shadow is not None:
-            shadow.met(active)
+            shadow.order.met(active)
             group = self.committed[active.lanes]
             self.hazards.issue(number, active, group)
-            self.pending.append(_Product(active, tuple(reads), group, number, shadow.now))
+            self.pending.append(_Product(active, tuple(reads), group, number, shadow.order.now))
 
     def commit(self, active: Active) -> None:
         """Close the current group of the active lanes."""

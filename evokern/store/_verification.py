@@ -41,7 +41,11 @@ def verification(study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord]
     share = 1.0 if not study.predicted else _share(trial.evaluation.evidence.get("own_problem"))
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
     if not mine:
-        return Verification(None, f"nobody asked; `evokern verify {study.name} --trial {trial.number}` does it", share)
+        return Verification(
+            None,
+            f"nobody asked, or the budget ended first; `evokern verify {study.name} --trial {trial.number}` does it",
+            share,
+        )
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
         if stage.get("state") == "failed":

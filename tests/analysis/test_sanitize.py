@@ -25,7 +25,7 @@ from evokern.study.discovery import load_kernel
 FILES = DATA / "cuda_files"
 FIELDS = {
     "kind", "line", "source", "instruction", "block", "thread", "address", "allocation", "offset", "other_line",
-    "count", "hint",
+    "count", "hint", "level",
 }  # fmt: skip
 SOFTMAX = [str(FILES / "project/src/softmax.cu"), "-I", str(FILES / "project/include"), "--block", "32", "--grid", "4"]
 SAMPLE = str(FILES / "cuda_sample.cu")
@@ -71,14 +71,16 @@ def test_a_planted_defect_of_a_file_is_named(defect: Defect) -> None:
     command += ["--arch", defect.architecture.replace("compute", "sm")]
     code, out, _ = _sanitize(*command, "--json")
     report = json.loads(out)
-    assert (1, False) == (code, report["clean"])
+    assert (int(defect.name != "race_within_warp"), False) == (code, report["clean"])
     first = report["findings"][0]
     assert defect.kind == first["kind"]
     assert first["line"] in defect.lines
     assert defect.source.splitlines()[first["line"] - 1].strip() == first["source"]
-    assert all(set(finding) == FIELDS for finding in report["findings"])
+    assert all(
+        FIELDS <= set(finding) <= FIELDS | {"called_from", "other_called_from"} for finding in report["findings"]
+    )
     code, out, _ = _sanitize(*command, "-D", "FIXED", "--json")
-    assert (0, {"clean": True, "findings": []}) == (code, json.loads(out))
+    assert (0, {"clean": True, "errors": 0, "warnings": 0, "findings": []}) == (code, json.loads(out))
 
 
 def test_the_report_tells_everything_of_a_finding() -> None:
@@ -355,3 +357,96 @@ def test_a_candidate_that_cannot_run_there_is_refused() -> None:
     config = kernel.space.with_changes(kernel.space.default(), {"FAULT": "endless", "VARIANT": 7})
     with pytest.raises(UsageError, match="five_hang"):
         sanitize_kernel(kernel, config, [kernel.problem("300")], architecture("sm_89"))
+
+
+SPECULATED = """__global__ void race(float* out, int flag) {
+  __shared__ float sh[4]; int t = threadIdx.x; if (t < 4) sh[t] = t;
+  __syncthreads();
+  float o = 0;
+  if (flag) o = sh[1];
+  if (t == 127) sh[1] = o + 1;
+  __syncthreads(); out[t] = sh[1] + o;
+}
+__global__ void unwritten(float* out, int flag) {
+  __shared__ float sh[4]; int t = threadIdx.x; if (flag == 1 && t < 4) sh[t] = t;
+  __syncthreads();
+  float o = 0;
+  if (flag) o = sh[1];
+  out[t] = o;
+}
+__global__ void decides(float* out, int flag) {
+  __shared__ float sh[4]; int t = threadIdx.x; if (flag == 1 && t < 4) sh[t] = t;
+  __syncthreads();
+  if (sh[1] == sh[1] + flag) return;
+  out[t] = 1;
+}
+"""
+"""The compiler reads sh[1] whatever the flag is, and throws the value away where it is not set."""
+
+
+@pytest.mark.parametrize(
+    ("entry", "flag", "kind", "level"),
+    [
+        ("race", 0, "shared_race", "warning"),
+        ("race", 1, "shared_race", "error"),
+        ("unwritten", 0, "uninitialised", "warning"),
+        ("unwritten", 2, "uninitialised", "error"),
+        ("decides", 0, "uninitialised", "error"),
+    ],
+)
+def test_what_is_read_and_thrown_away_is_a_warning(
+    tmp_path: Path, entry: str, flag: int, kind: str, level: str
+) -> None:
+    """A load that the compiler moved above its condition fails only with --strict, unless its value is used."""
+    path = tmp_path / "speculated.cu"
+    path.write_text(SPECULATED, encoding="utf-8")
+    command = [str(path), "--entry", entry, "--block", "128", "--grid", "1", "--arg", "out:f32[128]", "--arg",
+               f"i32={flag}"]  # fmt: skip
+    code, out, _ = _sanitize(*command, "--json")
+    report = json.loads(out)
+    assert [(kind, level)] == [(finding["kind"], finding["level"]) for finding in report["findings"]]
+    assert int(level == "error") == code == report["errors"] == 1 - report["warnings"]
+    assert 1 == _sanitize(*command, "--strict")[0]
+    _, text, _ = _sanitize(*command)
+    assert (f"1. warning: {kind.replace('_', ' ')}" in text) == (level == "warning")
+    assert ("1 of them is a warning: --strict fails for these too" in text) == (level == "warning")
+
+
+def test_a_race_within_a_warp_is_a_warning() -> None:
+    """Lanes of one warp without __syncwarp are told, and fail only with --strict."""
+    defect = next(defect for defect in defects() if defect.name == "race_within_warp")
+    command = [str(DATA / "defects/race_within_warp.cu"), "--block", "32", "--grid", "1", *_arguments_of(defect)]
+    code, out, _ = _sanitize(*command, "--json")
+    assert (0, {"warning"}) == (code, {finding["level"] for finding in json.loads(out)["findings"]})
+    assert 1 == _sanitize(*command, "--strict")[0]
+
+
+SEVERAL = """__device__ float get(const float* p, int i) { return p[i]; }
+__device__ void put(float* s, int i, float v) { s[i] = v; }
+__global__ void several(float* out, const char* in) {
+  __shared__ float s[64];
+  int t = threadIdx.x;
+  float a = *(const float*)(in + t * 4 + 1);
+  put(s, t, a);
+  float b = get(s, 63 - t);
+  out[t] = a + b;
+  __syncthreads();
+  *(float2*)(out + 1) = make_float2(b, a);
+}
+"""
+
+
+def test_a_file_goes_on_after_a_misaligned_access(tmp_path: Path) -> None:
+    """Every misaligned line is named, and what else is wrong, with the calls that both parties of a race came by."""
+    path = tmp_path / "several.cu"
+    path.write_text(SEVERAL, encoding="utf-8")
+    command = [str(path), "--block", "64", "--grid", "1", "--arg", "out:f32[64]", "--arg", "in:i8[300]"]
+    code, out, _ = _sanitize(*command, "--json")
+    found = json.loads(out)["findings"]
+    assert 1 == code
+    assert [6, 11] == [finding["line"] for finding in found if finding["kind"] == "misaligned"]
+    race = next(finding for finding in found if finding["kind"] == "shared_race")
+    assert ([["", 8]], [["", 7]]) == (race["called_from"], race["other_called_from"])
+    _, text, _ = _sanitize(*command)
+    assert "     called from several.cu:7\n" in text
+    assert "ended early" not in text

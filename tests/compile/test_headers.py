@@ -8,6 +8,8 @@ import pytest
 from paths import DATA
 
 from evokern.compile import headers
+from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, read
 from evokern.cuda_source.reader import headers_known
 
@@ -152,3 +154,11 @@ def test_a_toolkit_helps_out_when_its_release_fits(tmp_path: Path, monkeypatch: 
 
     assert headers.include_directories(12, environ) == (include, headers.SHIMS)
     assert headers.include_directories(13, environ) == (headers.SHIMS,)
+
+
+def test_macros_of_one_letter_reach_no_header() -> None:
+    """A file may call its tile sizes A, B or N: the shims of the standard headers use no such name."""
+    names = ("type_traits", "utility", "array", "numeric", "algorithm", "limits")
+    text = "".join(f"#include <{name}>\n" for name in names) + 'extern "C" __global__ void k(int* x) { x[0] = N; }\n'
+    options = [*headers.nvrtc_options(), *(f"-D{letter}={i}" for i, letter in enumerate("ABCDKMNR"))]
+    assert not isinstance(compile_ptx(text, "k.cu", {}, options, ["k"], (8, 9)), CompileFailure)

@@ -20,7 +20,6 @@ from evokern.analysis.sanitize.candidate import architecture
 from evokern.analysis.sanitize.file import FileLaunch, sanitize_file
 from evokern.errors import EvokernError
 
-SOURCES = Path(__file__).with_name("sources.toml")
 RAW = "https://raw.githubusercontent.com"
 
 
@@ -120,7 +119,7 @@ class Run:
             report = sanitize_file(wanted, architecture(launch.get("arch", "sm_89")))
         except EvokernError as error:
             return Result(self, "refused", str(error))
-        if report.clean:
+        if not report.findings:
             return Result(self, "runs", "")
         told = "; ".join(f"{finding.kind} at line {finding.line}" for finding in report.findings)
         places = tuple((finding.kind, finding.line) for finding in report.findings)
@@ -162,9 +161,9 @@ def _extent(text: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def texts_and_runs() -> tuple[list[Text], list[Run]]:
-    """Return every text that is needed, headers too, and every run."""
-    document = tomllib.loads(SOURCES.read_text(encoding="utf-8"))
+def texts_and_runs(sources: Path) -> tuple[list[Text], list[Run]]:
+    """Return every text that `sources.toml` needs, headers too, and every run."""
+    document = tomllib.loads(sources.read_text(encoding="utf-8"))
     commits: dict[str, str] = document["commits"]
 
     def text(entry: dict[str, Any]) -> Text:
@@ -186,13 +185,13 @@ def _runs(text: Text, entry: dict[str, Any]) -> Iterator[Run]:
         yield Run(text, launch, expected, entry.get("later", False))
 
 
-def provide(folder: Path) -> list[Run]:
-    """Return every run, its texts in a folder.
+def provide(sources: Path, folder: Path) -> list[Run]:
+    """Return every run of `sources.toml`, its texts in a folder.
 
     Raises:
         Unavailable: a text is not there and cannot be fetched.
     """
-    texts, runs = texts_and_runs()
+    texts, runs = texts_and_runs(sources)
     for text in texts:
         text.provide(folder)
     return runs

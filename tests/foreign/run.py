@@ -1,7 +1,7 @@
 """Run the CUDA files of `sources.toml` and print what came of each: `python tests/foreign/run.py --folder DIR`.
 
-DIR holds the texts as OWNER/NAME/PATH; what is missing is fetched into it. Exit code 1 when something came out other
-than expected, 2 when a text cannot be had.
+It is started in the repository's root. DIR holds the texts as OWNER/NAME/PATH; what is missing is fetched into it. Exit
+code 1 when something came out other than expected, 2 when a text cannot be had.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from pathlib import Path
 
 from foreign_files import Result, Unavailable, provide
 
-ENOUGH = 0.97
-"""Share of the runs that must run or be refused for a true reason."""
-
 
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="folder with the texts")
+    parser.add_argument("--sources", type=Path, default=Path("tests/foreign/sources.toml"), help="what to run")
     parser.add_argument("--only", default="", help="part of the names of the runs to do")
     parser.add_argument("--problems", action="store_true", help="print only what came out otherwise than expected")
     options = parser.parse_args()
     try:
-        runs = provide(options.folder)
+        runs = provide(options.sources, options.folder)
     except Unavailable as error:
         print(error, file=sys.stderr)
         return 2

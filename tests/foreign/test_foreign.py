@@ -8,11 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from foreign_files import SOURCES, Unavailable, provide, texts_and_runs
+from foreign_files import Unavailable, provide, texts_and_runs
+from paths import ROOT
 
 from evokern.analysis.sanitize.arguments import parse_argument
 from evokern.errors import UsageError
 
+SOURCES = ROOT / "tests" / "foreign" / "sources.toml"
 FOLDER = "EVOKERN_FOREIGN"
 """Environment variable with the folder of the texts; without it they are fetched into a temporary one."""
 ENOUGH = 0.97
@@ -20,7 +22,7 @@ ENOUGH = 0.97
 
 def test_the_list_is_sound() -> None:
     """60 files of 5 repositories at least, ten chosen later; digests, arguments and expectations are well formed."""
-    texts, runs = texts_and_runs()
+    texts, runs = texts_and_runs(SOURCES)
     files = {(run.text.repository, run.text.path): run.later for run in runs}
     assert len(files) >= 60
     assert len({repository for repository, _ in files}) >= 5
@@ -46,7 +48,7 @@ def test_files_of_others_run_or_are_refused_for_a_true_reason(tmp_path: Path) ->
     """97 % at least come to what they must, and nothing that is right is called wrong."""
     folder = Path(os.environ.get(FOLDER, tmp_path))
     try:
-        runs = provide(folder)
+        runs = provide(SOURCES, folder)
     except Unavailable as error:
         pytest.skip(f"{error} (set {FOLDER} to a folder with the texts)")
     results = [run.result(folder) for run in runs]

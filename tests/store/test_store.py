@@ -502,7 +502,7 @@ def test_an_ended_session_leaves_no_trial_running(tmp_path: Path, reason: str) -
         for number in (0, 1):
             trial = Trial(number, proposals[number], MEASURED)
             session.record(trial, 1.0)
-            session.tell(TrialResult.of(trial))
+            session.write_result(TrialResult.of(trial))
         session.ended(1.0, "trials")
     again = optuna.load_study(study_name="small", storage=f"sqlite:///{db}")
     assert [(trial.state.name, trial.value) for trial in again.trials] == 3 * [("COMPLETE", math.log(5.5))]

@@ -103,7 +103,7 @@ def diagnose(
             found = sanitize_kernel(kernel, config, [small], profile, limit).findings
         except UsageError:  # an instruction that the PTX machine does not execute, a compile that fails
             return None
-        seen += [(finding, small) for finding in found if finding.kind not in ignored]
+        seen += [(finding, small) for finding in found if finding.matters and finding.kind not in ignored]
         if any(finding.kind in ends for finding in found):
             break
     if not any(finding.kind in ends for finding, _ in seen):

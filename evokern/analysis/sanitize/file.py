@@ -97,7 +97,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     run = SanitizedRun(
         f"{wanted.entry or entry.qualified} of {source.name}: {described(launch)}, {chip.architecture}{wanted.suffix}",
         result.findings,
-        result.completed,
+        result.finished,
         result.printed,
     )
     return SanitizeReport(entry.qualified, source.name, program.texts, (run,), tuple(remarks))

@@ -88,12 +88,14 @@ def sanitize(
         int | None,
         typer.Option("--limit", metavar="N", min=1, help="Warp instructions after which a launch counts as a hang."),
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings as well.")] = False,
     trust: TrustOption = False,
 ) -> int:
     """Run a kernel on the CPU with every memory access, barrier, shuffle and asynchronous copy checked.
 
     Each finding names the kind, the source line, the block and thread, the address and the usual cause. Answers are
-    not compared with a reference. Exits with 1 when something was found, 0 when the run was clean.
+    not compared with a reference. Races within a warp, and reads whose value nobody uses, are warnings. Exits with 1
+    when an error was found, with --strict for warnings too, else with 0.
     """
     from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, architecture, sanitize_kernel
 
@@ -137,7 +139,7 @@ def sanitize(
             output.remark(remark)
         for line in lines(report):
             output.say(line)
-    return 0 if report.clean else 1
+    return 1 if report.errors or (strict and not report.clean) else 0
 
 
 def _refuse(what: str, options: Mapping[str, object]) -> None:
@@ -182,11 +184,15 @@ def lines(report: SanitizeReport) -> Iterator[str]:
             kinds[finding.kind.replace("_", " ")] = kinds.get(finding.kind.replace("_", " "), 0) + 1
         total = len(report.findings)
         yield f"{total} finding{'s' if total > 1 else ''}: {counts(kinds)}"
+        if warnings := total - len(report.errors):
+            what = "are warnings" if warnings > 1 else "is a warning"
+            yield f"{warnings} of them {what}: --strict fails for these too"
 
 
 def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[str]:
     place = _place(report, finding.file, finding.line)
-    yield f"{number}. {finding.kind.replace('_', ' ')} at {place}"
+    level = "" if finding.matters else f"{finding.level}: "
+    yield f"{number}. {level}{finding.kind.replace('_', ' ')} at {place}"
     if finding.source:
         yield f"     {finding.source}"
     block, thread = (",".join(map(str, at)) for at in (finding.block, finding.thread))
@@ -198,6 +204,7 @@ def _finding(report: SanitizeReport, number: int, finding: Finding) -> Iterator[
         text = report.text(finding.other_file, finding.other_line)
         if text:
             yield f"     {text}"
+        yield from (f"     called from {_place(report, file, line)}" for file, line in finding.other_called_from)
     yield from (f"   called from   {_place(report, file, line)}" for file, line in finding.called_from)
     yield f"   instruction   {finding.instruction}"
     yield f"   occurrences   {finding.count:,}"

@@ -63,6 +63,7 @@ class SimulatedProgram:
         instruction_limit: int,
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
+        past_misaligned: bool = False,
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
     ) -> simt.LaunchResult:
@@ -75,6 +76,7 @@ class SimulatedProgram:
             instruction_limit: warp instructions of a batch of blocks after which it counts as a hang.
             blocks: linear ids of the blocks to run; None for all.
             sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment always are.
+            past_misaligned: go on after a misaligned access, without it.
             count: count wavefronts, sectors and instructions.
             enough: asked now and then with what was counted so far; True ends the launch.
 
@@ -85,7 +87,8 @@ class SimulatedProgram:
         return simt.launch(
             self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
             memory=memory, dynamic_shared=launch.shared_bytes, source=self.source, architecture=self.architecture,
-            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, count=count, enough=enough,
+            instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, past_misaligned=past_misaligned,
+            count=count, enough=enough,
             constants=[_constants(arguments)],
         )  # fmt: skip
 

@@ -46,8 +46,8 @@ class SimRunner:
         for launch in calls[0].launches:
             results = self._program.launch_many(launch, self._buffers, self._memory, instruction_limit=self._limit)
             for result in results:
-                if result.findings:
-                    raise failure(result.fatal or result.findings[0], self._limit, self._problem)
+                if result.errors:
+                    raise failure(result.fatal or result.errors[0], self._limit, self._problem)
             for buffer in (buffer for named in self._buffers for buffer in named.values()):
                 buffer.initialised = True  # what a launch wrote is there for the next one
         for call, named in zip(calls, self._buffers, strict=True):

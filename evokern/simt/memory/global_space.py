@@ -7,8 +7,10 @@ import numpy as np
 from evokern.simt.arrays import Active, Array, lowest_bits
 from evokern.simt.batch import Batch
 from evokern.simt.memory.buffers import GLOBAL_BASE, Buffer, Memory
+from evokern.simt.sanitizer.block_history import BLOCK
 from evokern.simt.sanitizer.faults import misaligned, outside
-from evokern.simt.sanitizer.global_shadow import BLOCK, GlobalShadow
+from evokern.simt.sanitizer.global_shadow import GlobalShadow
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class Site:
@@ -43,11 +45,12 @@ class Site:
 class GlobalSpace:
     """Checks and indices for global accesses of one batch."""
 
-    def __init__(self, batch: Batch, memory: Memory, shadow: GlobalShadow | None) -> None:
-        self._batch = batch
+    def __init__(self, batch: Batch, memory: Memory, shadow: GlobalShadow | None, order: ThreadOrder | None) -> None:
+        self._batch, self._order = batch, order
         self.memory = memory
         self.writes = 0
         self.shadow = shadow
+        self.within = shadow.within_blocks(batch, order) if shadow is not None and order is not None else None
         self.block_key = np.zeros(batch.lanes, np.uint64)
         self.loads = 0
 
@@ -56,6 +59,16 @@ class GlobalSpace:
         self.loads += 1
         self.block_key[:] = BLOCK.pack_all((self._batch.block_id + 1).astype(np.uint64))
         self.starts, self.sizes = self.memory.bounds()
+        if self.within is not None:
+            self.within.load()
+
+    def last_stamp(self) -> int:
+        """Return a stamp that no access to global memory has, of this batch and of those before it."""
+        if self.shadow is None:
+            return 0
+        if self._order is not None:
+            self.shadow.last_stamp = max(self.shadow.last_stamp, self._order.now)
+        return self.shadow.last_stamp
 
     def view(self, width: int) -> Array:
         """Return the storage as elements of a width."""
@@ -79,7 +92,11 @@ class GlobalSpace:
         self, active: Active, where: Array, width: int, number: int, site: Site, write: bool
     ) -> tuple[Active | None, Array]:
         if lowest_bits(where) & (width - 1):
-            misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
+            good = misaligned(self._batch, active, where, width, number, self._describe, base=GLOBAL_BASE)
+            site.reset()
+            if not good.any():
+                return None, where
+            active, where = self._batch.restrict(active, good), where[good]
         which = np.searchsorted(self.starts, where, "right") - 1
         inside = where - self.starts[which]
         bad = (which < 0) | (inside > self.sizes[which] - width)
@@ -140,10 +157,14 @@ class GlobalSpace:
             return
         if synchronises:
             self._synchronise(active, release=False, acquire=True)
+            if self._order is not None and self.shadow.ordered:
+                self._order.load_at(active, "global", index * width)
         else:
             self.shadow.read(
                 self._batch, active, active.pick(self.block_key), index, width, number, initialised=site.initialised
             )
+            if self.within is not None:
+                self.within.read(active, *self.shadow.element(index, width), number)
 
     def note_write(
         self, active: Active, index: Array, width: int, number: int, site: Site, values: Array | None = None, *,
@@ -160,9 +181,20 @@ class GlobalSpace:
             self.fence(active)
         if synchronises:
             self._synchronise(active, release=True, acquire=False)
-        self.shadow.write(
+        changed = self.shadow.write(
             self._batch, active, active.pick(self.block_key), index, width, number, values, atomic=synchronises
         )
+        if self.within is None:
+            return
+        element, count = self.shadow.element(index, width)
+        if not synchronises:
+            if self.within.write(active, element, count, number, changed) and values is not None:
+                mine = active.pick(self.block_key)
+                self.shadow.collide(self._batch, active, mine, index, width, number, values)
+            return
+        self.within.atomic(active, element, count, number)
+        if self._order is not None and self.shadow.ordered:
+            self._order.store_at(active, "global", index * width, releases=releases)
 
     def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
         """Record atomic updates, which take part in the order of blocks and do not race with each other."""
@@ -177,6 +209,10 @@ class GlobalSpace:
             self._synchronise(active, release=True, acquire=True)
             mine = active.pick(self.block_key)
             self.shadow.write(self._batch, active, mine, index, width, number, None, atomic=True)
+            if self.within is not None:
+                self.within.atomic(active, *self.shadow.element(index, width), number)
+                if self._order is not None and self.shadow.ordered:
+                    self._order.update_at(active, "global", index * width, releases=releases)
 
     def _record(self, active: Active, index: Array, width: int) -> None:
         if self.memory.record is not None:

@@ -12,16 +12,18 @@ from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.faults import misaligned, outside
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class SharedSpace:
     """Shared memory of all blocks of the batch, one stretch after the other."""
 
-    def __init__(self, batch: Batch, dynamic: int) -> None:
+    def __init__(self, batch: Batch, dynamic: int, order: ThreadOrder | None) -> None:
         """Make room for the shared variables of the program.
 
         Args:
             batch: the lanes.
+            order: what happens before what; None where nobody checks.
             dynamic: bytes that the launch adds.
         """
         self._batch = batch
@@ -36,8 +38,9 @@ class SharedSpace:
         self._views: dict[int, Array] = {width: self.bytes.view(RAW[width]) for width in (1, 2, 4, 8, 16, 32, 64)}
         self.base = batch.block_slot * self.stride
         self.single = blocks == 1
+        self.order = order
         self.shadow = (
-            SharedShadow(batch, self.bytes.size, self.place_of) if batch.options.sanitize and self.size else None
+            SharedShadow(batch, order, self.bytes.size, self.place_of) if order is not None and self.size else None
         )
 
     def load(self) -> None:
@@ -80,7 +83,7 @@ class SharedSpace:
             for all of them in the shadow.
 
         Raises:
-            Stopped: a misaligned address, which ends a launch at once.
+            Stopped: a misaligned address, where it ends a launch at once.
         """
         leaders = self.leader_lanes(active, address)
         where = address.astype(np.int64)
@@ -90,7 +93,12 @@ class SharedSpace:
             where = np.repeat(where, active.count)
         few = where[leaders.chosen]
         if lowest_bits(few) & (width - 1):
-            misaligned(self._batch, active, where, width, number, self._describe)
+            good = misaligned(self._batch, active, where, width, number, self._describe)
+            if not good.any():
+                return None, where, leaders
+            active, where = self._batch.restrict(active, good), where[good]
+            leaders = self.leader_lanes(active, where)
+            few = where[leaders.chosen]
         if int(few.max()) > self.size - width or int(few.min()) < 0:
             if address.dtype.itemsize == 4:  # the sum of a 32-bit base and its offset wraps: [0xfffffffc + 4] is byte 0
                 where &= 0xFFFFFFFF
@@ -115,8 +123,8 @@ class SharedSpace:
 
     def met(self, active: Active) -> None:
         """Note that lanes have met at a warp-synchronous instruction."""
-        if self.shadow is not None and self.shadow.dirty:
-            self.shadow.met(active)
+        if self.order is not None and self.order.dirty:
+            self.order.met(active)
 
     def leader_lanes(self, active: Active, address: Array) -> LeaderLanes:
         """Return the lanes that stand for all lanes of an access, given their addresses within the block.
@@ -128,7 +136,7 @@ class SharedSpace:
         return (
             LeaderLanes(active, EVERYTHING)
             if self.shadow is None
-            else self.shadow.block_classes.leader_lanes(active, address)
+            else self.shadow.order.classes.leader_lanes(active, address)
         )
 
     def _describe(self, address: int, lane: int) -> tuple[str, int, str]:
@@ -168,7 +176,10 @@ class LocalSpace:
         if where.shape[0] != active.count:
             where = np.repeat(where, active.count)
         if lowest_bits(where) & (width - 1):
-            misaligned(self._batch, active, where, width, number, self._describe)
+            good = misaligned(self._batch, active, where, width, number, self._describe)
+            if not good.any():
+                return None, where
+            active, where = self._batch.restrict(active, good), where[good]
         if int(where.max()) > self.size - width or int(where.min()) < 0:
             bad = (where > self.size - width) | (where < 0)
             outside(self._batch, active, where, bad, width, number, self._describe)
@@ -205,7 +216,7 @@ class LocalSpace:
             address = int(index[bad][0]) * width - int(self.base[lane])
             name, offset, _ = self._describe(address, lane)
             self._batch.report("uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address,
-                                allocation=name, offset=offset)  # fmt: skip
+                                allocation=name, offset=offset, reads=(number, active.lanes[bad], None))  # fmt: skip
 
 
 class ParamSpace:

@@ -153,7 +153,14 @@ def fence(i: Instruction, b: Binder) -> Action:
         if i.has("global"):
             return lambda: None
         return lambda: state.proxy_fences.fence(active_of())
-    return lambda: state.globals.fence(active_of())
+
+    def fence_() -> None:
+        active = active_of()
+        state.globals.fence(active)
+        if state.order is not None:
+            state.order.fence(active)
+
+    return fence_
 
 
 @operation("nanosleep", "9.7.19.2", pipe="control", results=0)

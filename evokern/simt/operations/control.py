@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from evokern.ptx.segments import Routine, Segment
+from evokern.ptx.segments import Routine, Segment, member_mask_key
 from evokern.ptx.syntax import Immediate, Instruction, Operand, Register, Symbol, Vector
 from evokern.ptx.unsupported import Unsupported
-from evokern.simt.arrays import Action, Active, Array
+from evokern.simt.arrays import Action, Active, Array, ballot
 from evokern.simt.binder import Binder
 from evokern.simt.operations.intrinsics import bind_intrinsic
 from evokern.simt.operations.table import operation
@@ -291,12 +291,20 @@ def _barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
     )
 
 
+def _named_apart(active: Active, named: Array) -> Array | None:
+    """Return the lanes that each active lane names as bits; None where all of a warp's name one another."""
+    here = np.repeat(ballot(active.mask), 32)[active.lanes]
+    members = np.broadcast_to(active.pick(named), here.shape)
+    return None if bool((members & here == here).all()) else members.astype(np.int64)
+
+
 def _warp_barrier(b: Binder, segment: Segment, i: Instruction, fall: int) -> End:
-    shadow = b.state.shared.shadow
+    order = b.state.order
+    named = b.src(i.operands[0], "u32") if member_mask_key(i) is not None else None
 
     def end(active: Active) -> int:
-        if shadow is not None:
-            shadow.warp_barrier(active)
+        if order is not None:
+            order.warp_barrier(active, _named_apart(active, named) if named is not None else None)
         return fall
 
     return end

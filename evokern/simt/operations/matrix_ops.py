@@ -118,7 +118,7 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
     row, offset = address_rows(i.operands[1], b, "shared")
     generic = space_of(i) == "generic"
     count = len(outs)
-    matrices, shadow = SharedAccess(b.state, b.pc, 16), b.state.shared.shadow
+    matrices, order = SharedAccess(b.state, b.pc, 16), b.state.order
 
     def run() -> None:
         active = active_of()
@@ -126,8 +126,8 @@ def ldmatrix(i: Instruction, b: Binder) -> Action:
         sound, rows = matrices.load(part, address, offset)
         if sound is None:
             return
-        if shadow is not None:
-            shadow.met(active)
+        if order is not None:
+            order.met(active)
         if sound.count * 32 != batch.lanes * move.addressing_lanes:
             spread = np.zeros(batch.lanes // 32 * move.addressing_lanes, rows.dtype)
             lanes = sound.lanes
@@ -169,7 +169,7 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
     generic = space_of(i) == "generic"
     count = len(sources)
     lanes_used = 8 * count
-    matrices, shadow = SharedAccess(b.state, b.pc, 16), b.state.shared.shadow
+    matrices, order = SharedAccess(b.state, b.pc, 16), b.state.order
 
     def values(sound: Active) -> Array:
         words = np.stack([np.broadcast_to(source, (batch.lanes,)).reshape(-1, 32) for source in sources], 1)
@@ -186,8 +186,8 @@ def stmatrix(i: Instruction, b: Binder) -> Action:
         active = active_of()
         part, address = _addressing(batch, active, row, generic, lanes_used)
         sound = matrices.store(part, address, offset, values)
-        if sound is not None and shadow is not None:
-            shadow.met(active)
+        if sound is not None and order is not None:
+            order.met(active)
 
     return run
 

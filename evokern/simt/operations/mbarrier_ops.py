@@ -54,7 +54,8 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
             active = active_of()
             value = active.pick(extra).astype(np.int64) if extra is not None else _ONE
             tokens = state.mbarriers.arrive(active, where(), offset, number, _ONE if announce else value,
-                                            expect=value if announce else None, drop=kind == "arrive_drop")  # fmt: skip
+                                            expect=value if announce else None, drop=kind == "arrive_drop",
+                                            releases=not i.has("relaxed"))  # fmt: skip
             if out is not None:
                 active.put(out, tokens)
 
@@ -66,7 +67,10 @@ def mbarrier(i: Instruction, b: Binder) -> Action:
 
         def wait() -> None:
             active = active_of()
-            active.put(flag, state.mbarriers.done(active, where(), offset, number, active.pick(token), parity=parity))
+            done = state.mbarriers.done(
+                active, where(), offset, number, active.pick(token), parity=parity, acquires=not i.has("relaxed")
+            )
+            active.put(flag, done)
 
         return wait
     raise Unsupported(f"{i.name}")

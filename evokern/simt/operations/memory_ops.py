@@ -6,8 +6,12 @@ elements with one gather; vectors are gathered whole and then split into rows.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
+from evokern.ptx.operands import registers_of
+from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt.arrays import DTYPES, RAW, Action, Active, Array
@@ -78,8 +82,10 @@ def load(i: Instruction, b: Binder) -> Action:
     outs = _columns(i.operands[0], b, kind, count, store=False)
     size = TYPE_BYTES[kind]
     element = np.dtype(DTYPES[kind if kind[0] in "us" else f"u{8 * size}"])
+    feeds = feeds_swap(b.routine, i)
     rules = AccessRules(
-        races=not i.has("relaxed", "acquire", "mmio"), synchronises=i.has("volatile", "relaxed", "acquire")
+        races=not (feeds or i.has("relaxed", "acquire", "mmio")),
+        synchronises=feeds or i.has("volatile", "relaxed", "acquire"),
     )
     reached = reach(b.state.batch, space, space_accesses(b.state, b.pc, size * count, rules))
 
@@ -101,6 +107,30 @@ def load(i: Instruction, b: Binder) -> Action:
                     sound.put(out, values[index::count])
 
     return run
+
+
+def feeds_swap(routine: Routine, i: Instruction) -> bool:
+    """Say whether a load gives what a compare-and-swap compares with: if it is out of date, the swap is tried again."""
+    targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
+    compared = _compared(routine)
+    return any(isinstance(item, Register) and item.name in compared for item in targets)
+
+
+@lru_cache(maxsize=256)
+def _compared(routine: Routine) -> frozenset[str]:
+    """Return the registers that reach what compare-and-swaps of a function compare with, by copies alone."""
+    found = {
+        item.operands[2].name
+        for item in routine.function.instructions
+        if item.opcode == "atom" and item.has("cas") and isinstance(item.operands[2], Register)
+    }
+    size = -1
+    while found and size != len(found):
+        size = len(found)
+        for item in routine.function.instructions:
+            if item.opcode == "mov" and isinstance(item.operands[0], Register) and item.operands[0].name in found:
+                found.update(registers_of(item.operands[1]))
+    return frozenset(found)
 
 
 def _zero(active: Active, outs: list[Array]) -> None:

@@ -93,11 +93,12 @@ class AtomicAccess(SpaceAccess):
 class SharedAccess(AtomicAccess):
     """Shared memory: races between threads, wavefronts."""
 
-    __slots__ = ("_batch", "_events", "_number", "_rules", "_shadow", "_space", "_width")
+    __slots__ = ("_batch", "_events", "_number", "_order", "_rules", "_shadow", "_space", "_width")
 
     def __init__(self, state: MachineState, number: int, width: int, rules: AccessRules = PLAIN) -> None:
         self._batch, self._space, self._number, self._width = state.batch, state.shared, number, width
         self._rules, self._shadow = rules, state.shared.shadow
+        self._order = state.order if state.batch.program.orders_blocks else None
         self._events = state.events if rules.counted else None
 
     def load(self, active: Active, address: Array, offset: int) -> tuple[Active | None, Array]:
@@ -108,6 +109,10 @@ class SharedAccess(AtomicAccess):
             return None, index
         if self._shadow is not None and self._rules.races:
             self._shadow.read(sound, index, width, number, leaders)
+        elif self._shadow is not None:
+            self._shadow.strong(sound, index, width, number, leaders, reads=True, writes=False)
+            if self._order is not None:
+                self._order.load_at(sound, "shared", index * width)
         if self._events is not None:
             self._events.shared(number, sound, index, width)
         return sound, self._space.view(width).take(index, mode="clip")
@@ -126,7 +131,9 @@ class SharedAccess(AtomicAccess):
             if self._rules.races:
                 collide = self._shadow.write(sound, index, width, number, leaders)
             else:
-                self._shadow.settle(index, width, leaders)
+                self._shadow.strong(sound, index, width, number, leaders, reads=False, writes=True)
+                if self._order is not None:
+                    self._order.store_at(sound, "shared", index * width, releases=self._rules.releases)
         self._space.view(width)[index] = raw
         if collide and self._rules.collisions:
             self._report_lost(sound, index, raw)
@@ -139,7 +146,9 @@ class SharedAccess(AtomicAccess):
         if sound is None:
             return
         if self._shadow is not None:
-            self._shadow.atomic(sound, index, width, number, leaders)
+            self._shadow.strong(sound, index, width, number, leaders, reads=True, writes=True)
+            if self._order is not None:
+                self._order.update_at(sound, "shared", index * width, releases=self._rules.releases)
         if self._events is not None:
             self._events.shared(number, sound, index, width)
         change(sound, self._space.view(width), index)

@@ -15,8 +15,8 @@ from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.memory.global_space import GlobalSpace
 from evokern.simt.memory.shared_memory import SharedSpace
+from evokern.simt.sanitizer.access_keys import IN_FLIGHT
 from evokern.simt.sanitizer.block_classes import LeaderLanes
-from evokern.simt.sanitizer.shared_shadow import IN_FLIGHT
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
-from evokern.simt.sanitizer.shared_shadow import SharedShadow
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.schedule import Schedule
 
 
@@ -27,13 +27,15 @@ class _Barrier:
         self.wanted = np.zeros(lanes, np.int64)
         self.present = np.zeros(lanes, np.bool_)
         self.reductions: dict[int, Any] = {}
+        self.passed: dict[int, Array] = {}
+        """Block → what its lanes had seen that arrived without waiting."""
 
 
 class Barriers:
     """The barriers of a batch."""
 
-    def __init__(self, batch: Batch, schedule: Schedule, shadow: SharedShadow | None) -> None:
-        self._batch, self._schedule, self._shadow = batch, schedule, shadow
+    def __init__(self, batch: Batch, schedule: Schedule, order: ThreadOrder | None) -> None:
+        self._batch, self._schedule, self._order = batch, schedule, order
         self._ids: dict[int, _Barrier] = {}
         self.busy = np.zeros(batch.lanes, np.bool_)
 
@@ -72,8 +74,8 @@ class Barriers:
     ) -> int:
         """Handle the arrival of lanes; returns the next segment when all of them go on at once, else −1."""
         if plain and active.full and not self._ids:
-            if self._shadow is not None:
-                self._shadow.block_barrier(active.mask, True)
+            if self._order is not None:
+                self._order.block_barrier(active.mask, True)
             return follow
         key = self._schedule.base + follow
         for which in np.unique(active.pick(identity)):
@@ -87,6 +89,10 @@ class Barriers:
             if waits:
                 barrier.waiting[lanes] = True
                 barrier.follow[lanes] = key
+            elif self._order is not None:
+                for block, known in self._order.arrival(part).items():
+                    before = barrier.passed.get(block)
+                    barrier.passed[block] = known if before is None else np.maximum(before, known)
             if reduction is not None:
                 barrier.reductions[number] = reduction
             self._release(int(which), barrier)
@@ -124,10 +130,13 @@ class Barriers:
         self._check_missing(barrier, lanes & np.repeat(wanted == 0, width), released)
         if barrier.reductions:
             self._reduce(barrier, released, blocks, width)
-        if self._shadow is not None:
-            everyone = bool((threads[done] >= live[done]).all())
-            self._shadow.block_barrier(released, everyone)
         resumed = lanes & barrier.waiting
+        if self._order is not None:
+            passed = {block: barrier.passed.pop(block) for block in list(barrier.passed) if done[block]}
+            if passed:
+                self._order.named_barrier(resumed, passed)
+            else:
+                self._order.block_barrier(released, bool((threads[done] >= live[done]).all()))
         barrier.arrived &= ~lanes
         barrier.waiting &= ~lanes
         barrier.wanted[lanes] = 0

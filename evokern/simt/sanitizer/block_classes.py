@@ -41,6 +41,7 @@ class BlockClasses:
     Attributes:
         any_merged: whether any block stands for another one.
         leaders: the blocks that stand for their classes, ascending.
+        leader_of: per block, the one that stands for it.
     """
 
     def __init__(self, blocks: int, width: int, copy: Callable[[int, int], None]) -> None:
@@ -57,14 +58,14 @@ class BlockClasses:
 
     def load(self) -> None:
         """New blocks, which have done nothing yet."""
-        self._leader = np.zeros(self.blocks, np.int64)
+        self.leader_of = np.zeros(self.blocks, np.int64)
         self._settle()
 
     def _settle(self) -> None:
-        self.leaders = np.unique(self._leader)
+        self.leaders = np.unique(self.leader_of)
         self.any_merged = self.leaders.size < self.blocks
         self._one = self.leaders.size == 1
-        self._leading = np.repeat(self._leader == np.arange(self.blocks), self.width)
+        self._leading = np.repeat(self.leader_of == np.arange(self.blocks), self.width)
         self._first = slice(0, self.width) if self._one else np.flatnonzero(self._leading)
         everyone = Active(self._leading, self.leaders.size * self.width, self._leading.size)
         self._of_all = LeaderLanes(everyone, self._first)
@@ -97,7 +98,7 @@ class BlockClasses:
         if self._last is not None and self._last[0] is active:
             return self._last[1]
         lanes = active.mask.reshape(self.blocks, self.width)
-        if not (lanes == (lanes[0] if self._one else lanes[self._leader])).all():
+        if not (lanes == (lanes[0] if self._one else lanes[self.leader_of])).all():
             return None
         mask = active.mask & self._leading
         chosen: slice | Array
@@ -117,7 +118,7 @@ class BlockClasses:
             rows = address.reshape(self.blocks, -1)
             return bool((rows == rows[0]).all())
         rows = self._rows(active, address)
-        return bool((rows == (rows[:, :1] if self._one else rows[:, self._leader])).all())
+        return bool((rows == (rows[:, :1] if self._one else rows[:, self.leader_of])).all())
 
     def _rows(self, active: Active, address: Array) -> Array:
         """Return addresses as [rows, blocks, lanes of a block], nought where lanes are not active."""
@@ -135,12 +136,12 @@ class BlockClasses:
         leader = np.empty(self.blocks, np.int64)
         for block in range(self.blocks):  # a leader comes before its followers and keeps its own class
             seen = b"" if rows is None else rows[:, block].tobytes()
-            leader[block] = found.setdefault((int(self._leader[block]), masks[block].tobytes(), seen), block)
+            leader[block] = found.setdefault((int(self.leader_of[block]), masks[block].tobytes(), seen), block)
         self._regroup(leader)
 
     def _regroup(self, leader: Array) -> None:
-        for block in np.flatnonzero(leader != self._leader):
+        for block in np.flatnonzero(leader != self.leader_of):
             if leader[block] == block:
-                self._copy(int(self._leader[block]), int(block))
-        self._leader = leader
+                self._copy(int(self.leader_of[block]), int(block))
+        self.leader_of = leader
         self._settle()

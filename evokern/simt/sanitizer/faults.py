@@ -15,8 +15,8 @@ Describe = Callable[[int, int], tuple[str, int, str]]
 
 def misaligned(
     batch: Batch, active: Active, where: Array, width: int, number: int, describe: Describe, *, base: int = 0
-) -> None:
-    """Report a misaligned access, which ends a launch at once.
+) -> Array:
+    """Report a misaligned access, which ends a launch at once unless its options say otherwise.
 
     Args:
         batch: the lanes.
@@ -27,8 +27,11 @@ def misaligned(
         describe: names the allocation.
         base: what the finding adds to an address.
 
+    Returns:
+        Which lanes are aligned and go on; the others' access has no effect, and reads give zero.
+
     Raises:
-        Stopped: always.
+        Stopped: the launch ends here.
     """
     bad = (where & (width - 1)) != 0
     lane = int(active.lanes[bad][0])
@@ -44,7 +47,10 @@ def misaligned(
         offset=offset,
         detail=f"The address is {at % width} past a multiple of {width} bytes",
     )
-    batch.stop()
+    if not batch.options.past_misaligned:
+        batch.stop()
+    aligned: Array = ~bad
+    return aligned
 
 
 def outside(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
+from evokern.simt.arrays import Array
 
 FINDING_LIMIT = 64
 """Most groups that one launch reports."""
@@ -33,6 +36,14 @@ HINTS: dict[str, str] = {
     "assert": "A device assert failed.",
 }
 """Kind → the usual cause, in one sentence."""
+
+ERROR, WARNING = "error", "warning"
+"""Levels: what makes a kernel wrong, and what leaves its results as they are on today's hardware or was never used."""
+
+UNUSED = "What was read is never used"
+"""Said of a finding at a read without effect."""
+MOST_READS = 1 << 20
+"""Reads of lanes at one finding that are kept, to see whether they are used; a finding of more stays an error."""
 
 FATAL = frozenset({"out_of_bounds", "misaligned", "deadlock", "instruction_limit", "trap", "assert"})
 """Kinds after which a GPU would not have finished the launch."""
@@ -72,6 +83,15 @@ class Finding:
     """The same for `other_line`."""
     called_from: tuple[tuple[str, int], ...] = ()
     """(header or empty, line) of the calls through which the line was inlined, innermost first."""
+    other_called_from: tuple[tuple[str, int], ...] = ()
+    """The same for `other_line`."""
+    level: str = ERROR
+    """`error`, or `warning` for a race within a warp, and for what was read but never used."""
+
+    @property
+    def matters(self) -> bool:
+        """Whether it makes a kernel wrong; the others are warnings."""
+        return self.level == ERROR
 
     @property
     def place(self) -> str:
@@ -84,8 +104,9 @@ class Finding:
         """Return the fields in order, ready for JSON; what only concerns headers is left out where there is none."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not (self.file or self.other_file):
-            for name in ("file", "other_file", "called_from"):
-                del facts[name]
+            for name in ("file", "other_file", "called_from", "other_called_from"):
+                if not facts[name]:
+                    del facts[name]
         return facts
 
 
@@ -102,6 +123,7 @@ class Collector:
         self._groups: dict[_Key, list[Any]] = {}
         self.fatal_key: _Key | None = None
         self.dropped = 0
+        self._reads: dict[_Key, dict[int, list[tuple[Array, Array]]] | None] = {}
 
     def text(self, location: SourceLocation) -> str:
         """Return the text of a source line, stripped."""
@@ -122,14 +144,20 @@ class Collector:
         other: SourceLocation = UNKNOWN_LOCATION,
         count: int = 1,
         detail: str = "",
+        level: str = ERROR,
+        reads: tuple[int, Array, Array] | None = None,
     ) -> None:
-        """Record occurrences of one kind at one place; the first one is kept in full."""
+        """Record occurrences of one kind at one place; the first one of the gravest level is kept in full."""
         key = (kind, at if at.line else instruction, other)
+        if level == ERROR:
+            self._note_reads(key, reads)
         known = self._groups.get(key)
         if known is not None:
             known[1] += count
-            return
-        if len(self._groups) >= FINDING_LIMIT:
+            if known[0].level == level or level == WARNING:
+                return
+        total = count if known is None else known[1]
+        if known is None and len(self._groups) >= FINDING_LIMIT:
             self.dropped += count
             return
         hint = f"{detail}. {HINTS[kind]}" if detail else HINTS[kind]
@@ -149,10 +177,34 @@ class Collector:
             at.file,
             other.file,
             at.called_from,
+            other.called_from,
+            level,
         )
-        self._groups[key] = [finding, count]
+        self._groups[key] = [finding, total]
         if kind in FATAL and self.fatal_key is None:
             self.fatal_key = key
+
+    def _note_reads(self, key: _Key, reads: tuple[int, Array, Array] | None) -> None:
+        """Keep what was read at a finding, unless something else is wrong there as well."""
+        known = self._reads.setdefault(key, {})
+        if known is None:
+            return
+        if reads is None or sum(who.size for parts in known.values() for who, _ in parts) > MOST_READS:
+            self._reads[key] = None
+        else:
+            known.setdefault(reads[0], []).append(reads[1:])
+
+    def reads(self) -> list[Mapping[int, Sequence[tuple[Array, Array]]] | None]:
+        """Return for each finding: load → (who, when) of what was read at it; None where it is certain."""
+        return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
+
+    def acquit(self, numbers: Sequence[int]) -> None:
+        """Make warnings of findings, by their places among all: what was read there came to nothing."""
+        keys = list(self._groups)
+        for number in numbers:
+            finding = self._groups[keys[number]][0]
+            hint = f"{UNUSED}. {finding.hint}"
+            self._groups[keys[number]][0] = replace(finding, level=WARNING, hint=hint)
 
     def _finish(self, key: _Key) -> Finding:
         finding, count = self._groups[key]
@@ -168,6 +220,30 @@ class Collector:
     def fatal(self) -> Finding | None:
         """The first finding that would have ended the launch on a GPU."""
         return self._finish(self.fatal_key) if self.fatal_key is not None else None
+
+
+@dataclass(slots=True)
+class SuspectReads:
+    """The reads of all findings in question, and which of these findings turned out to matter.
+
+    Attributes:
+        used: findings whose values something used, as bits.
+    """
+
+    of_load: dict[int, list[tuple[Array, Array, int]]] = field(default_factory=dict)
+    """Instruction → (who, when, finding as a bit) of reads."""
+    used: int = 0
+
+    def add(self, finding: int, number: int, who: Array, when: Array) -> None:
+        """Add reads of a finding by one instruction."""
+        self.of_load.setdefault(number, []).append((who, when, 1 << finding))
+
+    def bits(self, number: int, who: Array, when: int) -> Array:
+        """Return for lanes that read now which findings their reads belong to."""
+        bits = np.zeros(who.size, np.uint64)
+        for known, times, bit in self.of_load[number]:
+            bits[np.isin(who, known[times == when])] |= np.uint64(bit)
+        return bits
 
 
 def variable_name(symbol: str) -> str:

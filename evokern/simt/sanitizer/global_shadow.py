@@ -2,7 +2,8 @@
 
 Blocks of a launch have no order, except where one releases (a fence, then an atomic or volatile write) and another
 acquires (an atomic or volatile read after it). Each block therefore keeps what it has seen of the others' releases.
-Allocations that the kernel may not write need no shadow.
+Threads of one block have the order of `evokern.simt.sanitizer.thread_order`. Allocations that the kernel may not write
+need no shadow.
 """
 
 from __future__ import annotations
@@ -10,19 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from evokern.ptx.program import PtxProgram
-from evokern.simt.arrays import RAW, Active, Array
+from evokern.simt.arrays import Active, Array, sparse_zeros
 from evokern.simt.batch import Batch
 from evokern.simt.memory.buffers import GLOBAL_BASE, Memory
-from evokern.simt.sanitizer.bit_fields import BitField
-
-TIME = BitField(40, 24)
-"""When an access happened: fences so far."""
-BLOCK = BitField(16, 24)
-"""Linear id of its block, plus one: nought for words that nobody accessed."""
-ATOMIC = BitField(15, 1)
-"""Whether it takes part in the order of blocks."""
-NUMBER = BitField(0, 15)
-"""Its instruction."""
+from evokern.simt.sanitizer.access_keys import in_elements, repeated
+from evokern.simt.sanitizer.block_history import ATOMIC, BLOCK, NUMBER, TIME, BlockHistory, keys_of
+from evokern.simt.sanitizer.block_shadow import BlockShadow
+from evokern.simt.sanitizer.findings import ERROR
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 class GlobalShadow:
@@ -34,166 +30,165 @@ class GlobalShadow:
         self.granularity = program.global_granularity
         self.ordered = program.orders_blocks
         self.size = memory.storage.size
-        words = self.size // self.granularity
-        self.writer = np.zeros(words, np.uint64)
-        self.readers = (np.zeros(words, np.uint64), np.zeros(words, np.uint64))
-        self._views: dict[tuple[int, int], Array] = {}
-        self.turn = 0
-        self.reads = False
+        self.words = self.size // self.granularity
+        self.writer = sparse_zeros(self.words, np.uint64)
+        self.reads = BlockHistory(self.words, logged=self.ordered)
+        self.atomics = BlockHistory(self.words, logged=self.ordered)
+        self._views: dict[int, Array] = {}
         self.now = 1
+        self.last_stamp = 0
         self.fenced = np.zeros((launches, blocks), np.int64)
         self.released = np.zeros((launches, blocks), np.int64)
         self.acquired: dict[tuple[int, int], Array] = {}
 
-    def _view(self, which: int, width: int) -> tuple[Array, int]:
+    def within_blocks(self, batch: Batch, order: ThreadOrder) -> BlockShadow:
+        """Return what watches the threads of each block of a batch."""
+
+        def tell(
+            number: int, lane: int, count: int, word: int, other: int, detail: str, level: str,
+            reads: tuple[int, Array, Array | None] | None,
+        ) -> None:  # fmt: skip
+            self._report(batch, number, lane, count, word, other, detail, level, reads)
+
+        return BlockShadow(batch, order, self.words, tell)
+
+    def _view(self, width: int) -> tuple[Array, int]:
         count = max(width // self.granularity, 1)
-        view = self._views.get((which, count))
+        view = self._views.get(count)
         if view is None:
-            array = (self.writer, *self.readers)[which]
-            size = 8 * count
-            view = (
-                array if count == 1 else array[: array.size // count * count].view(RAW.get(size, np.dtype(f"V{size}")))
-            )
-            self._views[which, count] = view
+            view = self._views[count] = in_elements(self.writer, count)
         return view, count
+
+    def element(self, index: Array, width: int) -> tuple[Array, int]:
+        """Turn indices in units of the access width into those of elements, and say how many words each has."""
+        count = max(width // self.granularity, 1)
+        return (index if width >= self.granularity else index * width // self.granularity), count
 
     def read(
         self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, *, initialised: bool
     ) -> None:
         """Check reads against writes of other blocks, and against there being none; record them."""
-        element = index if width >= self.granularity else index * width // self.granularity
-        view, count = self._view(0, width)
+        element, _ = self.element(index, width)
+        view, count = self._view(width)
         seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
         if seen.any():
-            self._compare(batch, active, seen, mine, element, count, number, "written")
+            self._against_writers(batch, active, seen, mine, element, count, number, atomic=False, reads=True)
+        self._against(batch, active, self.atomics, mine, element, count, number, "updated atomically", reads=True)
         if not initialised:
             self._unwritten(batch, active, seen, element, count, number)
-        keys = self._keys(mine, number, count)
-        self.reads = True
-        self.turn ^= 1
-        self._view(1 + self.turn, width)[0][element] = keys
+        self.reads.add(element, count, keys_of(_each(mine, element), self.now, number))
 
     def write(
-        self,
-        batch: Batch,
-        active: Active,
-        mine: Array,
-        index: Array,
-        width: int,
-        number: int,
-        values: Array | None,
-        *,
-        atomic: bool = False,
-    ) -> None:
-        """Check writes against accesses of other blocks; record them. Writing what is there already is no race."""
-        element = index if width >= self.granularity else index * width // self.granularity
-        for which in (0, 1, 2) if self.reads else (0,):
-            view, count = self._view(which, width)
-            seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
-            if seen.any():
-                same = None
-                if values is not None and which == 0:
-                    now = self.memory.view(width).take(index, mode="clip")
-                    same = (now.view(np.uint8) == values.view(np.uint8)).reshape(-1, width).all(1)
-                self._compare(batch, active, seen, mine, element, count, number, "written" if which == 0 else "read",
-                              exempt=same, atomic=atomic)  # fmt: skip
-        view, count = self._view(0, width)
-        keys = self._keys(mine, number, count, atomic=atomic)
-        view[element] = keys
-        if (
-            not atomic
-            and values is not None
-            and (view.take(element, mode="clip").view(np.uint64) != keys.view(np.uint64)).any()
-        ):
-            self._collide(batch, active, element, mine, values, width, number, count)
+        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array | None,
+        *, atomic: bool = False,
+    ) -> Array | None:  # fmt: skip
+        """Check writes against accesses of other blocks; record them. Writing what is there already is no race.
 
-    def _collide(
-        self,
-        batch: Batch,
-        active: Active,
-        element: Array,
-        mine: Array,
-        values: Array,
-        width: int,
-        number: int,
-        count: int,
+        Returns:
+            Which lanes change what is there, None where that is not known.
+        """
+        element, _ = self.element(index, width)
+        view, count = self._view(width)
+        seen = view.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        changed = None
+        if seen.any():
+            if values is not None:
+                now = self.memory.view(width).take(index, mode="clip")
+                changed = (now.view(np.uint8) != values.view(np.uint8)).reshape(-1, width).any(1)
+            self._against_writers(batch, active, seen, mine, element, count, number, changed=changed, atomic=atomic)
+        self._against(batch, active, self.reads, mine, element, count, number, "read")
+        if not atomic:
+            self._against(batch, active, self.atomics, mine, element, count, number, "updated atomically")
+        own = keys_of(_each(mine, element), self.now, number, atomic=atomic)
+        if atomic:
+            self.atomics.add(element, count, own)
+        view[element] = repeated(own, count)
+        return changed
+
+    def collide(
+        self, batch: Batch, active: Active, mine: Array, index: Array, width: int, number: int, values: Array
     ) -> None:
-        """Report blocks that write different values to one place with the same instruction of this batch."""
+        """Report threads that write different values to one place with the same instruction of this batch."""
+        element, count = self.element(index, width)
         _, which = np.unique(element, return_inverse=True)
         last = np.zeros(element.size, np.int64)
         last[which] = np.arange(element.size)
         winner = last[which]
         raw = values.view(np.uint8).reshape(-1, width)
-        race = (mine[winner] != mine) & (raw[winner] != raw).any(1)
-        if race.any():
-            lane = int(np.flatnonzero(race)[0])
-            at = int(element[lane]) * count * self.granularity
-            buffer = self.memory.find(at)
-            other = int(BLOCK.of(mine[winner[lane : lane + 1]])[0]) - 1
-            batch.report(
-                "global_race",
-                number,
-                int(active.lanes[lane]),
-                count=int(np.count_nonzero(race)),
-                address=at + GLOBAL_BASE,
-                allocation=buffer.name if buffer else "",
-                offset=at - buffer.offset if buffer else at,
-                other=number,
-                detail=f"The word is also written by block {other} of the grid",
+        differ = (raw[winner] != raw).any(1)
+        other = mine[winner] != mine if mine.shape[0] > 1 else np.zeros(element.size, np.bool_)
+        for race, same_block in ((differ & other, False), (differ & ~other, True)):
+            if not race.any():
+                continue
+            at = int(np.flatnonzero(race)[0])
+            lane = int(active.lanes[at])
+            winning = int(active.lanes[winner[at]])
+            who = (
+                f"thread {int(batch.thread[winning])} of the same block"
+                if same_block
+                else f"block {int(batch.block_id[winning])} of the grid"
             )
+            word = int(element[at]) * count
+            detail = f"The word is also written by {who}"
+            self._report(batch, number, lane, int(np.count_nonzero(race)), word, number, detail)
 
-    def _keys(self, mine: Array, number: int, count: int, *, atomic: bool = False) -> Array:
-        tag = NUMBER.pack(number & NUMBER.most) | ATOMIC.pack(atomic)
-        key = mine + np.uint64(TIME.pack(self.now) | tag)
-        return key if count == 1 else np.repeat(key, count).view(RAW.get(8 * count, np.dtype(f"V{8 * count}")))
-
-    def _compare(
-        self,
-        batch: Batch,
-        active: Active,
-        seen: Array,
-        mine: Array,
-        element: Array,
-        count: int,
-        number: int,
-        what: str,
-        *,
-        exempt: Array | None = None,
-        atomic: bool = False,
-    ) -> None:
+    def _against_writers(
+        self, batch: Batch, active: Active, seen: Array, mine: Array, element: Array, count: int, number: int, *,
+        changed: Array | None = None, atomic: bool, reads: bool = False,
+    ) -> None:  # fmt: skip
         theirs = BLOCK.alone(seen)
         race = (theirs != 0) & (theirs != mine[:, None])
-        if exempt is not None:
-            race &= ~exempt[:, None]
+        if changed is not None:
+            race &= changed[:, None]
         if atomic:
             race &= ATOMIC.alone(seen) == 0
-        if not race.any():
-            return
-        row, part = np.nonzero(race)
-        keys = seen[row, part]
+        if race.any():
+            row, part = np.nonzero(race)
+            words = element[row] * count + part
+            self._races(batch, active.lanes[row], words, seen[row, part], number, "written", reads=reads)
+
+    def _against(
+        self, batch: Batch, active: Active, history: BlockHistory, mine: Array, element: Array, count: int, number: int,
+        what: str, *, reads: bool = False,
+    ) -> None:  # fmt: skip
+        if history.used:
+            row, words, keys = history.others(element, count, _each(mine, element))
+            if self.ordered and history is self.atomics and row.size:
+                # Whoever updated a word last, after a fence, has seen all updates of it before.
+                latest = self.writer[words]
+                chain = (BLOCK.alone(latest) == _each(mine, element)[row]) & (ATOMIC.alone(latest) != 0)
+                late = ~(chain & self._has_acquired(batch, active.lanes[row], BLOCK.of(keys) - 1))
+                row, words, keys = row[late], words[late], keys[late]
+            if row.size:
+                self._races(batch, active.lanes[row], words, keys, number, what, reads=reads)
+
+    def _races(
+        self, batch: Batch, lanes: Array, words: Array, keys: Array, number: int, what: str, *, reads: bool
+    ) -> None:
+        """Report accesses of lanes that are not ordered behind those of other blocks."""
         other = BLOCK.of(keys) - 1
-        lanes = active.lanes[row]
         if self.ordered:
-            open_ = ~self._known(batch, lanes, other, TIME.of(keys))
-            row, part, keys, other, lanes = row[open_], part[open_], keys[open_], other[open_], lanes[open_]
-            if not row.size:
-                return
+            late = ~self._known(batch, lanes, other, TIME.of(keys))
+            lanes, words, keys, other = lanes[late], words[late], keys[late], other[late]
         numbers = NUMBER.of(keys)
-        first = int(numbers[0])
-        group = numbers == first
-        at = (int(element[row[0]]) * count + int(part[0])) * self.granularity
+        for theirs in dict.fromkeys(numbers.tolist()):
+            group = numbers == theirs
+            detail = f"The word is also {what} by block {int(other[group][0])} of the grid"
+            count = int(np.unique(lanes[group]).size)
+            read = (number, lanes[group], None) if reads else None
+            self._report(batch, number, int(lanes[group][0]), count, int(words[group][0]), theirs, detail, reads=read)
+
+    def _report(
+        self, batch: Batch, number: int, lane: int, count: int, word: int, other: int, detail: str, level: str = ERROR,
+        reads: tuple[int, Array, Array | None] | None = None,
+    ) -> None:  # fmt: skip
+        at = word * self.granularity
         buffer = self.memory.find(at)
+        name, offset = (buffer.name, at - buffer.offset) if buffer else ("", at)
         batch.report(
-            "global_race",
-            number,
-            int(lanes[0]),
-            count=int(np.unique(lanes[group]).size),
-            address=at + GLOBAL_BASE,
-            allocation=buffer.name if buffer else "",
-            offset=at - buffer.offset if buffer else at,
-            other=first,
-            detail=f"The word is also {what} by block {int(other[0])} of the grid",
-        )
+            "global_race", number, lane, count=count, address=at + GLOBAL_BASE, allocation=name, offset=offset,
+            other=other, detail=detail, level=level, reads=reads,
+        )  # fmt: skip
 
     def _unwritten(self, batch: Batch, active: Active, seen: Array, element: Array, count: int, number: int) -> None:
         empty = (seen == 0).any(1)
@@ -214,6 +209,7 @@ class GlobalShadow:
                         address=at + GLOBAL_BASE,
                         allocation=buffer.name,
                         offset=at - buffer.offset,
+                        reads=(number, lanes[inside], None),
                     )
 
     # ---- order between blocks
@@ -234,6 +230,10 @@ class GlobalShadow:
             for pair in {(int(one), int(two)) for one, two in zip(launch, block, strict=True)}:
                 self.acquired[pair] = self.released[pair[0]].copy()
 
+    def _has_acquired(self, batch: Batch, lanes: Array, other: Array) -> Array:
+        """Say whether the blocks of lanes have seen anything that others published."""
+        return self._known(batch, lanes, other, np.ones(lanes.size, np.int64))
+
     def _known(self, batch: Batch, lanes: Array, other: Array, time: Array) -> Array:
         known = np.zeros(lanes.size, np.bool_)
         launches, blocks = batch.launch[lanes], batch.block_id[lanes]
@@ -243,3 +243,8 @@ class GlobalShadow:
                 mine = (launches == pair[0]) & (blocks == pair[1])
                 known[mine] = time[mine] <= seen[other[mine]]
         return known
+
+
+def _each(mine: Array, element: Array) -> Array:
+    """Return the block of each lane where one stands for all."""
+    return mine if mine.shape[0] == element.shape[0] else np.repeat(mine, element.shape[0])

@@ -14,6 +14,7 @@ import numpy as np
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
 from evokern.simt.memory.shared_memory import SharedSpace
+from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
 @dataclass(slots=True)
@@ -29,18 +30,21 @@ class _Mbarrier:
     bytes: int = 0
     """Announced bytes still to come."""
 
-    def settle(self) -> None:
-        if self.pending <= 0 and self.bytes <= 0:
-            self.phase += 1
-            self.pending = self.expected
-            self.bytes = 0
+    def settle(self) -> bool:
+        """End the phase if nothing is missing; say whether it ended."""
+        if self.pending > 0 or self.bytes > 0:
+            return False
+        self.phase += 1
+        self.pending = self.expected
+        self.bytes = 0
+        return True
 
 
 class Mbarriers:
     """All mbarriers of a batch."""
 
-    def __init__(self, batch: Batch, shared: SharedSpace) -> None:
-        self._batch, self._shared = batch, shared
+    def __init__(self, batch: Batch, shared: SharedSpace, order: ThreadOrder | None) -> None:
+        self._batch, self._shared, self._order = batch, shared, order
         self._mbarriers: dict[int, _Mbarrier] = {}
 
     def load(self) -> None:
@@ -83,6 +87,7 @@ class Mbarriers:
         *,
         expect: Array | None = None,
         drop: bool = False,
+        releases: bool = True,
     ) -> Array:
         """Arrive, lane after lane; returns the tokens of the phases arrived at."""
         tokens = np.zeros(active.count, np.uint64)
@@ -90,16 +95,34 @@ class Mbarriers:
         if sound is None:
             return tokens
         counts = np.broadcast_to(counts, (active.count,))
+        arrived: dict[int, list[int]] = {}
         for at, (place, lane) in enumerate(zip(index, sound.lanes, strict=True)):
             barrier = self._of(int(place), int(lane), number)
             tokens[at] = barrier.phase
+            if releases:
+                arrived.setdefault(int(place), []).append(int(lane))
             if expect is not None:
                 barrier.bytes += int(expect[min(at, expect.size - 1)])
             if drop:
                 barrier.expected -= 1
             barrier.pending -= int(counts[at])
-            barrier.settle()
+            if barrier.settle():
+                self._complete(int(place), int(lane), arrived.pop(int(place), []))
+        for place, lanes in arrived.items():
+            self._publish(place, lanes)
         return tokens
+
+    def _publish(self, place: int, lanes: list[int]) -> None:
+        """Add what lanes of one block have seen to what is known at an object."""
+        if self._order is not None and lanes:
+            width = self._order.width
+            self._order.arrive(lanes[0] // width, np.array(lanes) % width, place)
+
+    def _complete(self, place: int, lane: int, lanes: list[int]) -> None:
+        """Let those who wait see what was known when a phase ended, the last arrivals included."""
+        self._publish(place, lanes)
+        if self._order is not None:
+            self._order.complete(lane // self._order.width, place)
 
     def expect(self, active: Active, address: Array, offset: int, number: int, amount: Array) -> None:
         """Announce bytes (or, with a negative amount, their arrival)."""
@@ -109,9 +132,20 @@ class Mbarriers:
         for place, lane, size in zip(index, sound.lanes, np.broadcast_to(amount, index.shape), strict=True):
             barrier = self._of(int(place), int(lane), number)
             barrier.bytes += int(size)
-            barrier.settle()
+            if barrier.settle():
+                self._complete(int(place), int(lane), [])
 
-    def done(self, active: Active, address: Array, offset: int, number: int, token: Array, *, parity: bool) -> Array:
+    def done(
+        self,
+        active: Active,
+        address: Array,
+        offset: int,
+        number: int,
+        token: Array,
+        *,
+        parity: bool,
+        acquires: bool = True,
+    ) -> Array:
         """Say per lane whether a phase has ended: that of a token, or the latest of a parity."""
         result = np.zeros(active.count, np.bool_)
         sound, index = self._locate(active, address, offset, number)
@@ -121,7 +155,6 @@ class Mbarriers:
         for at, (place, lane) in enumerate(zip(index, sound.lanes, strict=True)):
             phase = self._of(int(place), int(lane), number).phase
             result[at] = (phase & 1) != (int(token[at]) & 1) if parity else phase > int(token[at])
-        shadow = self._shared.shadow
-        if shadow is not None and result.any():
-            shadow.acquire(self._batch.restrict(sound, result))
+        if self._order is not None and acquires and result.any():
+            self._order.wait(self._batch.restrict(sound, result), index[result])
         return result

@@ -11,8 +11,9 @@ import numpy as np
 
 from evokern.simt.arrays import Active, Array
 from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.access_keys import IN_FLIGHT, STAMP, THREAD
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
-from evokern.simt.sanitizer.shared_shadow import IN_FLIGHT, STAMP, THREAD, SharedShadow
+from evokern.simt.sanitizer.shared_shadow import SharedShadow
 
 
 class ProxyFences:
@@ -36,12 +37,13 @@ class ProxyFences:
         shadow = self._shadow
         if shadow is None:
             return
-        shadow.tick()
-        shadow.block_classes.leader_lanes(active, None)
-        self.own[active.mask] = shadow.now
+        order = shadow.order
+        order.tick()
+        order.classes.leader_lanes(active, None)
+        self.own[active.mask] = order.now
         blocks, warps = self.seen.shape
         fencing = np.asarray(active.mask.reshape(blocks, warps, 32).any(2))
-        np.maximum(self.seen, np.where(fencing[:, :, None], shadow.observed(), 0).max(1), out=self.seen)
+        np.maximum(self.seen, np.where(fencing[:, :, None], order.observed(), 0).max(1), out=self.seen)
 
     def check(self, active: Active, index: Array, width: int, number: int, leaders: LeaderLanes) -> None:
         """Report words that the asynchronous proxy reads and whose last write no fence followed.
@@ -67,7 +69,7 @@ class ProxyFences:
         if not late.any():
             return
         if not leaders.complete:
-            shadow.block_classes.split_all()
+            shadow.order.classes.split_all()
             self.check(active, index, width, number, LeaderLanes(active, EVERYTHING))
             return
         lanes = np.repeat(few.lanes[:, None], late.shape[1], 1)[late]

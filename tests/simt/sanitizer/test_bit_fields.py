@@ -6,13 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evokern.simt.sanitizer import global_shadow
-from evokern.simt.sanitizer import shared_shadow as shadow
+from evokern.simt.sanitizer import access_keys, block_history
 from evokern.simt.sanitizer.bit_fields import BitField
 
 LAYOUTS = {
-    "shared": (shadow.STAMP, shadow.ATOMIC, shadow.NUMBER, shadow.THREAD),
-    "global": (global_shadow.TIME, global_shadow.BLOCK, global_shadow.ATOMIC, global_shadow.NUMBER),
+    "shared": (access_keys.STAMP, access_keys.NUMBER, access_keys.THREAD),
+    "global": (block_history.TIME, block_history.BLOCK, block_history.ATOMIC, block_history.NUMBER),
 }
 
 

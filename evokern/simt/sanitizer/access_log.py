@@ -1,0 +1,243 @@
+"""Every access to each word since its threads last met: what one key per word cannot hold.
+
+Readers of a word do not order one another, nor do atomic updates: whoever writes it next has to come after all of them.
+An access leaves its key as the word's latest one, and itself in a log. Where the latest is older than what the writer
+has seen, all are. Where it is not, the log is gone through: of each word and warp a table says when it came last, and
+which lane if it was always the same; what that does not clear is compared with every access to these words, each by
+itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array, sparse_zeros
+from evokern.simt.sanitizer.access_keys import STAMP, in_elements, repeated
+from evokern.simt.sanitizer.thread_order import ThreadOrder
+
+ENTRIES = 1 << 20
+"""Accesses of lanes to words from which on only the latest of each thread to each word is kept."""
+_SEVERAL = 255
+"""In place of a lane within its warp: several of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Accesses that an access is not ordered behind, one per pair."""
+
+    lanes: Array
+    """Lanes of the new access."""
+    words: Array
+    """What both touch."""
+    keys: Array
+    """The earlier accesses."""
+
+
+NONE = Meetings(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
+"""No pair."""
+
+
+class AccessLog:
+    """The reads, or the atomic updates, of all words.
+
+    Attributes:
+        latest: key of each word's latest access.
+        used: whether there was any.
+    """
+
+    def __init__(self, order: ThreadOrder, words: int, words_of_block: int) -> None:
+        """Make room.
+
+        Args:
+            order: what happens before what.
+            words: how many there are.
+            words_of_block: how many belong to each block; 0 where all blocks share them.
+        """
+        self._order = order
+        self._words, self._words_of_block = words, words_of_block
+        self._columns = order.warps if words_of_block else 1
+        self.latest = np.empty(words, np.uint64) if words_of_block else sparse_zeros(words, np.uint64)
+        self.used = False
+        self._views: dict[int, Array] = {}
+        self._thread = (np.arange(order.blocks * order.width) % order.width).astype(np.uint64)
+        self._waiting: list[tuple[Array, int, Array, Array]] = []
+        self._seen_words: list[Array] = []
+        self._seen_lanes: list[Array] = []
+        self._seen_keys: list[Array] = []
+        self._entries = 0
+        self._period = -1
+        self._table: Array | None = None
+        self._lane: Array | None = None
+        self._mark: Array | None = None
+
+    def load(self, stretch: slice) -> None:
+        """New blocks: forget everything; ``stretch`` are the words of the first of them."""
+        self.latest[stretch] = 0
+        self.used = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._waiting.clear()
+        self._seen_words.clear()
+        self._seen_lanes.clear()
+        self._seen_keys.clear()
+        self._entries = 0
+        self._period = self._order.period
+
+    def view(self, count: int) -> Array:
+        """Return the latest keys as elements of so many."""
+        view = self._views.get(count)
+        if view is None:
+            view = self._views[count] = in_elements(self.latest, count)
+        return view
+
+    def add(self, lanes: Array, element: Array, count: int, keys: Array) -> None:
+        """Record an access.
+
+        Args:
+            lanes: who accesses.
+            element: what each of them touches, in elements of ``count`` words; rows of it for several instructions.
+            count: words.
+            keys: its keys, one per element.
+        """
+        self.view(count)[element] = repeated(keys, count) if keys.ndim == 1 else _rows(keys, count)
+        self.used = True
+        if self._period != self._order.period:
+            self._clear()
+        self._waiting.append((element if element.base is None else element.copy(), count, lanes, keys))
+        self._entries += element.size * count
+        if self._entries > ENTRIES:
+            self._shorten()
+
+    def copy(self, source: slice, target: slice, lanes: int) -> None:
+        """Give a block's words what is known of another's, whose lanes come so many before."""
+        self.latest[target] = self.latest[source]
+        self._absorb()
+        if self._table is not None and self._lane is not None:
+            self._table[target], self._lane[target] = self._table[source], self._lane[source]
+        for at in range(len(self._seen_words)):
+            words = self._seen_words[at]
+            mine = (words >= source.start) & (words < source.stop)
+            if mine.any():
+                self._seen_words.append(words[mine] + (target.start - source.start))
+                self._seen_lanes.append(self._seen_lanes[at][mine] + lanes)
+                self._seen_keys.append(self._seen_keys[at][mine])
+
+    # ---- comparing
+
+    def meetings(self, active: Active, element: Array, count: int) -> Meetings:
+        """Return what an access would race with: accesses by other threads of its block that it has not seen."""
+        if not self.used:
+            return NONE
+        keys = self.view(count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        order = self._order
+        late = keys >= (active.pick(order.floor)[:, None] if order.level is None else order.level)
+        if not late.any():
+            return NONE
+        row, part = np.nonzero(late)
+        lanes, words = active.lanes[row], element[row] * count + part
+        self._absorb()
+        suspect = self._suspects(lanes, words)
+        if not suspect.any():
+            return NONE
+        return self._exact(lanes[suspect], words[suspect])
+
+    def _absorb(self) -> None:
+        """Enter what has come into the table."""
+        if self._period != self._order.period:
+            self._clear()
+        if not self._waiting:
+            return
+        words, lanes, keys = (np.concatenate(parts) for parts in zip(*map(_expanded, self._waiting), strict=True))
+        self._waiting.clear()
+        self._seen_words.append(words)
+        self._seen_lanes.append(lanes)
+        self._seen_keys.append(keys)
+        if self._table is None or self._lane is None:
+            self._table = np.zeros((self._words, self._columns), np.uint32)
+            self._lane = np.zeros((self._words, self._columns), np.uint8 if self._words_of_block else np.int64)
+        column = (lanes % self._order.width) >> 5 if self._words_of_block else 0
+        place = words * self._columns + column
+        mine = (lanes & 31).astype(np.uint8) if self._words_of_block else lanes + 1
+        several = _SEVERAL if self._words_of_block else -1
+        table, who = self._table.reshape(-1), self._lane.reshape(-1)
+        mixed = (table[place] >= STAMP.of(self._order.floor)[lanes]) & (who[place] != mine)
+        table[place] = STAMP.of(keys)
+        who[place] = mine
+        mixed |= who[place] != mine
+        who[place[mixed]] = several
+
+    def _suspects(self, lanes: Array, words: Array) -> Array:
+        """Say which pairs the table does not clear."""
+        assert self._table is not None and self._lane is not None
+        order = self._order
+        if not self._words_of_block:
+            mine = self._lane[words, 0] == lanes + 1
+            unseen: Array = self._table[words, 0] >= STAMP.of(order.floor)[lanes]
+            suspects: Array = unseen & ~mine
+            return suspects
+        warp = lanes >> 5
+        late = self._table[words] >= STAMP.of(order.limits()).reshape(-1, order.warps)[warp]
+        at, own = np.arange(lanes.size), warp % order.warps
+        late[at, own] &= self._lane[words, own] != (lanes & 31)
+        found: Array = late.any(1)
+        return found
+
+    def _exact(self, lanes: Array, words: Array) -> Meetings:
+        """Compare with every access to the words."""
+        order = self._order
+        if self._mark is None:
+            self._mark = np.zeros(self._words, np.bool_)
+        self._mark[words] = True
+        parts = []
+        for known, who, keys in zip(self._seen_words, self._seen_lanes, self._seen_keys, strict=True):
+            hit = np.flatnonzero(self._mark[known])
+            if hit.size:
+                parts.append((known[hit], who[hit], keys[hit]))
+        self._mark[words] = False
+        if not parts:
+            return NONE
+        known, who, keys = _latest(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        first, last = np.searchsorted(known, words, "left"), np.searchsorted(known, words, "right")
+        times = last - first
+        pair = np.repeat(np.arange(words.size), times)
+        entry = np.arange(pair.size) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
+        mine, other, key = lanes[pair], who[entry], keys[entry]
+        late = (mine // order.width == other // order.width) & (mine != other)
+        mine, other, key, pair = mine[late], other[late], key[late], pair[late]
+        unseen = STAMP.of(key) >= order.seen(mine, other % order.width)
+        return Meetings(mine[unseen], words[pair[unseen]], key[unseen])
+
+    def _shorten(self) -> None:
+        """Keep the latest access of each thread to each word, where somebody may not have seen it yet."""
+        self._absorb()
+        words, lanes, keys = _latest(
+            np.concatenate(self._seen_words), np.concatenate(self._seen_lanes), np.concatenate(self._seen_keys)
+        )
+        kept = keys >= self._order.floor.min()
+        self._seen_words, self._seen_lanes, self._seen_keys = [words[kept]], [lanes[kept]], [keys[kept]]
+        # Where most are needed, the next look is worth while only after as many more.
+        self._entries = min(int(np.count_nonzero(kept)), ENTRIES // 2)
+
+
+def _rows(keys: Array, count: int) -> Array:
+    """Return rows of keys as rows of elements that hold each so many times."""
+    return repeated(keys.reshape(-1), count).reshape(keys.shape)
+
+
+def _expanded(entry: tuple[Array, int, Array, Array]) -> tuple[Array, Array, Array]:
+    """Return words, lanes and keys of an entry, one each per lane and word."""
+    element, count, lanes, keys = entry
+    rows = element.size // max(lanes.size, 1)
+    words = (element.reshape(-1, 1) * count + np.arange(count)).reshape(-1)
+    return words, np.repeat(np.tile(lanes, rows), count), np.repeat(keys.reshape(-1), count)
+
+
+def _latest(words: Array, lanes: Array, keys: Array) -> tuple[Array, Array, Array]:
+    """Return of each thread's accesses to each word the latest, by word."""
+    order = np.lexsort((keys, lanes, words))
+    words, lanes, keys = words[order], lanes[order], keys[order]
+    last = np.r_[(words[1:] != words[:-1]) | (lanes[1:] != lanes[:-1]), np.ones(min(words.size, 1), np.bool_)]
+    return words[last], lanes[last], keys[last]

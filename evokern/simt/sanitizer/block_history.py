@@ -1,0 +1,123 @@
+"""Which blocks read, or updated atomically, each word of global memory during one launch.
+
+Of each word the lowest and the highest block is kept, exactly: where both are the one that now writes, nobody else was
+there. Programs whose fences order blocks need to know each block's latest access as well; they have a log of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.simt.arrays import Array, sparse_zeros
+from evokern.simt.sanitizer.access_keys import in_elements
+from evokern.simt.sanitizer.bit_fields import BitField
+
+BLOCK = BitField(40, 24)
+"""Linear id of its block, plus one: nought for words that nobody accessed."""
+TIME = BitField(16, 24)
+"""When an access happened: fences so far."""
+ATOMIC = BitField(15, 1)
+"""Whether it takes part in the order of blocks."""
+NUMBER = BitField(0, 15)
+"""Its instruction."""
+ENTRIES = 1 << 20
+"""Accesses of lanes to words from which on only the latest of each block to each word is kept."""
+
+
+class BlockHistory:
+    """The reads, or the atomic updates, of all words.
+
+    Attributes:
+        used: whether there was any.
+    """
+
+    def __init__(self, words: int, *, logged: bool) -> None:
+        """Make room.
+
+        Args:
+            words: how many there are.
+            logged: whether every block's latest access is kept.
+        """
+        self._words, self._logged = words, logged
+        self.used = False
+        self._low: Array | None = None
+        self._high: Array | None = None
+        self._views: dict[tuple[int, int], Array] = {}
+        self._log: list[tuple[Array, Array]] = []
+        self._entries = 0
+        self._mark: Array | None = None
+
+    def _view(self, which: int, count: int) -> Array:
+        if self._low is None or self._high is None:
+            self._low, self._high = (sparse_zeros(self._words, np.uint64) for _ in range(2))
+        view = self._views.get((which, count))
+        if view is None:
+            view = self._views[which, count] = in_elements((self._low, self._high)[which], count)
+        return view
+
+    def add(self, element: Array, count: int, keys: Array) -> None:
+        """Record an access: where, in elements of ``count`` words, and its keys, one per lane."""
+        self.used = True
+        low, high = self._view(0, count), self._view(1, count)
+        before = low.take(element, mode="clip").view(np.uint64).reshape(-1, count)
+        # Lanes come by ascending blocks, so that the last to store has the highest, and the other way round the lowest.
+        least = np.minimum(np.where(before == 0, keys[:, None], before), keys[:, None])
+        low[element[::-1]] = np.ascontiguousarray(least[::-1]).reshape(-1).view(low.dtype)
+        most = np.maximum(high.take(element, mode="clip").view(np.uint64).reshape(-1, count), keys[:, None])
+        high[element] = np.ascontiguousarray(most).reshape(-1).view(high.dtype)
+        if self._logged:
+            words = (element[:, None] * count + np.arange(count)).reshape(-1)
+            self._log.append((words, np.repeat(keys, count)))
+            self._entries += words.size
+            if self._entries > ENTRIES:
+                self._log = [_latest(*(np.concatenate(part) for part in zip(*self._log, strict=True)))]
+                self._entries = min(self._log[0][0].size, ENTRIES // 2)
+
+    def others(self, element: Array, count: int, mine: Array) -> tuple[Array, Array, Array]:
+        """Return accesses of other blocks to what lanes touch: position of the lane, word, key.
+
+        Args:
+            element: what each lane touches, in elements of ``count`` words.
+            count: words.
+            mine: block of each lane, as its keys have it.
+        """
+        none = np.zeros(0, np.int64)
+        if not self.used:
+            return none, none, none.astype(np.uint64)
+        found = []
+        for which in (0, 1):
+            keys = self._view(which, count).take(element, mode="clip").view(np.uint64).reshape(-1, count)
+            row, part = np.nonzero((keys != 0) & (BLOCK.alone(keys) != mine[:, None]))
+            found.append((row, element[row] * count + part, keys[row, part]))
+        row, words, keys = (np.concatenate(part) for part in zip(*found, strict=True))
+        return self._from_log(row, words, mine) if self._logged and row.size else (row, words, keys)
+
+    def _from_log(self, row: Array, words: Array, mine: Array) -> tuple[Array, Array, Array]:
+        if self._mark is None:
+            self._mark = np.zeros(self._words, np.bool_)
+        self._mark[words] = True
+        parts = [(known[hit], keys[hit]) for known, keys in self._log if (hit := self._mark[known]).any()]
+        self._mark[words] = False
+        known, keys = _latest(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        pairs = np.unique(np.stack([row, words], 1), axis=0)
+        row, words = pairs[:, 0], pairs[:, 1]
+        first, last = np.searchsorted(known, words, "left"), np.searchsorted(known, words, "right")
+        times = last - first
+        pair = np.repeat(np.arange(row.size), times)
+        entry = np.arange(pair.size) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
+        other = BLOCK.alone(keys[entry]) != mine[row[pair]]
+        return row[pair[other]], words[pair[other]], keys[entry[other]]
+
+
+def keys_of(mine: Array, time: int, number: int, *, atomic: bool = False) -> Array:
+    """Return the keys of an access by lanes of some blocks."""
+    return mine + np.uint64(TIME.pack(time) | NUMBER.pack(number & NUMBER.most) | ATOMIC.pack(atomic))
+
+
+def _latest(words: Array, keys: Array) -> tuple[Array, Array]:
+    """Return of each block's accesses to each word the latest, by word."""
+    order = np.lexsort((keys, words))
+    words, keys = words[order], keys[order]
+    blocks = BLOCK.alone(keys)
+    last = np.r_[(words[1:] != words[:-1]) | (blocks[1:] != blocks[:-1]), np.ones(min(words.size, 1), np.bool_)]
+    return words[last], keys[last]

@@ -1,0 +1,208 @@
+"""Clocks of the threads of a block: up to which stamp each has seen what every other one did.
+
+There is one for each pair of warps. That is exact as long as whole warps meet; where only some lanes of a warp do, the
+block gets one for each pair of threads, until all its threads meet again. What clocks of warps say is never more than
+what is known, so that a quick comparison with them clears an access, and what it does not clear is compared exactly
+(`seen`). Threads that have left count as whoever arrives everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.access_keys import STAMP
+from evokern.simt.sanitizer.block_classes import BlockClasses
+
+_ALWAYS = 1 << 40
+"""A stamp that no access ever has: what a thread knows of itself, and of lanes that are no threads."""
+
+
+class ThreadClocks:
+    """Clocks of all blocks of a batch.
+
+    Attributes:
+        now: current time stamp.
+        dirty: whether anything was accessed since time advanced.
+        period: how often everybody has seen everything.
+        classes: which blocks have done the same, in shared memory and in order.
+        clocks: [blocks, warps, warps]; clocks[b, i, j] is the stamp up to which all lanes of warp i have seen what
+            those of warp j did.
+        collective: per lane, the stamp up to which its warp has met at warp-synchronous instructions.
+        floor: per lane, the stamp (as part of a key) before which it has seen everything.
+        level: `floor`, where it is the same for all lanes, else None.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        geometry = batch.geometry
+        self.blocks, self.width, self.warps = geometry.blocks, geometry.width, geometry.width // 32
+        self.clocks = np.zeros((self.blocks, self.warps, self.warps), np.int64)
+        self.collective = np.zeros(batch.lanes, np.int64)
+        self.floor = np.zeros(batch.lanes, np.uint64)
+        self.level: Any = None
+        self.now, self.dirty, self.period = 1, False, 0
+        self._limits: Array | None = None
+        """`clocks` as parts of keys, warp-synchronous instructions included; None when it has to be made anew."""
+        self._fine: dict[int, Array] = {}
+        """Leading block → [threads, threads]: up to which stamp one has seen what another did."""
+        self._copies: list[Callable[[int, int], None]] = []
+        self.classes = BlockClasses(self.blocks, self.width, self._copy)
+        batch.stamp = lambda: self.now
+
+    def on_copy(self, copy: Callable[[int, int], None]) -> None:
+        """Have somebody told when a block parts from the one that stood for it: (from, to)."""
+        self._copies.append(copy)
+
+    def load(self, start: int) -> None:
+        """Forget everything: new blocks.
+
+        Args:
+            start: a stamp that no access so far has reached.
+        """
+        self.classes.load()
+        self.now = max(self.now, start) + 1
+        self.collective.fill(self.now)
+        self._level_out()
+
+    def _copy(self, source: int, target: int) -> None:
+        if source in self._fine:
+            self._fine[target] = self._fine[source].copy()
+        for copy in self._copies:
+            copy(source, target)
+
+    def tick(self) -> None:
+        """Advance time, when anything was accessed since the last time."""
+        if self.dirty:
+            self.now += 1
+            self.dirty = False
+
+    # ---- comparing
+
+    def limits(self) -> Array:
+        """Return `observed` as parts of keys: those of a warp that another one has not seen are not below."""
+        if self._limits is None:
+            self._limits = STAMP.pack_all(self.observed().astype(np.uint64))
+        return self._limits
+
+    def observed(self) -> Array:
+        """Return [blocks, warps, warps]: the stamp up to which each warp has seen what each did, itself included."""
+        known = self.clocks.copy()
+        warp = np.arange(self.warps)
+        met = self.collective.reshape(self.blocks, self.warps, 32).min(2)
+        known[:, warp, warp] = np.maximum(known[:, warp, warp], met)
+        return known
+
+    def seen(self, lanes: Array, threads: Array) -> Array:
+        """Return, for each lane and a thread of its block, the stamp up to which the lane has seen what that did."""
+        block, mine = lanes // self.width, lanes % self.width
+        warp, other = mine >> 5, threads >> 5
+        known = self.clocks[block, warp, other]
+        known = np.where(warp == other, np.maximum(known, self.collective[lanes]), known)
+        if self._fine:
+            leader = self.classes.leader_of[block]
+            for number, matrix in self._fine.items():
+                here = leader == number
+                known[here] = matrix[mine[here], threads[here]]
+        stamps: Array = known
+        return stamps
+
+    # ---- what is known
+
+    def _ordering(self, mask: Array) -> Active:
+        """Return lanes that are about to be ordered; blocks of which others are part from their leader."""
+        active = Active(mask, int(np.count_nonzero(mask)), self._batch.live_count)
+        self.classes.leader_lanes(active, None)
+        return active
+
+    def _leading(self, active: Active) -> list[tuple[int, Array]]:
+        """Return the leading blocks among those of the active lanes, with the threads of each."""
+        lanes = self.classes.leader_lanes(active, None).active.lanes
+        return [
+            (int(block), lanes[lanes // self.width == block] % self.width) for block in np.unique(lanes // self.width)
+        ]
+
+    def _whole(self, mask: Array) -> bool:
+        """Say whether each warp with lanes in the mask has all its live lanes there."""
+        shaped = mask.reshape(-1, 32)
+        here = shaped.any(1)
+        return bool((shaped[here] == self._batch.live.reshape(-1, 32)[here]).all())
+
+    def _of_block(self, row: Array, block: int) -> Array:
+        return row[block * self.width : (block + 1) * self.width]
+
+    def _seen_by(self, block: int, threads: Array) -> Array:
+        """Return [threads given, threads]: what each has seen of all, of itself always everything."""
+        matrix = self._fine.get(int(self.classes.leader_of[block]))
+        if matrix is not None:
+            found: Array = matrix[threads]
+            return found
+        rows = np.repeat(self.clocks[block, threads >> 5], 32, axis=1)
+        shaped = rows.reshape(threads.size, self.warps, 32)
+        at, warp = np.arange(threads.size), threads >> 5
+        met = self._of_block(self.collective, block)[threads]
+        shaped[at, warp] = np.maximum(shaped[at, warp], met[:, None])
+        rows[at, threads] = _ALWAYS
+        rows[:, ~self._of_block(self._batch.exists, block)] = _ALWAYS
+        return rows
+
+    def _known(self, block: int, threads: Array) -> Array:
+        """Return by thread what some have seen together: their own work, and that of warp mates who have left."""
+        known: Array = self._seen_by(block, threads).max(0)
+        gone = self._of_block(self._batch.exists & ~self._batch.live, block)
+        if gone.any():
+            known[gone & np.isin(np.arange(self.width) >> 5, threads >> 5)] = self.now
+        known[threads] = self.now
+        return known
+
+    def _raise(self, block: int, threads: Array, known: Array) -> None:
+        """Let threads of a leading block, and of those it stands for, see what is known."""
+        matrix = self._fine.get(block)
+        if matrix is None:
+            if self._raise_warps(block, threads, known):
+                return
+            matrix = self._fine[block] = self._seen_by(block, np.arange(self.width))
+        matrix[threads] = np.maximum(matrix[threads], known)
+        live = self._of_block(self._batch.live, block)
+        low = np.where(live[:, None], matrix, _ALWAYS).reshape(self.warps, 32, self.warps, 32).min((1, 3))
+        group = self.classes.leader_of == block
+        self.clocks[group] = np.maximum(self.clocks[group], np.minimum(low, self.now))
+
+    def _raise_warps(self, block: int, threads: Array, known: Array) -> bool:
+        """Do so in the clocks of warps; False, with nothing changed, where they cannot say it."""
+        mine = np.zeros(self.width, np.bool_)
+        mine[threads] = True
+        shaped = mine.reshape(self.warps, 32)
+        warps = shaped.any(1)
+        exists = self._of_block(self._batch.exists, block).reshape(self.warps, 32)
+        of_warps = known.reshape(self.warps, 32)
+        low, high = of_warps.min(1, where=exists, initial=_ALWAYS), of_warps.max(1, where=exists, initial=0)
+        if (self.clocks[block][warps] >= high).all():
+            return True
+        if (shaped != self._of_block(self._batch.live, block).reshape(self.warps, 32))[warps].any():
+            return False
+        if (low != high).any():
+            return False
+        group = self.classes.leader_of == block
+        both = group[:, None] & warps
+        self.clocks[both] = np.maximum(self.clocks[both], low)
+        return True
+
+    def _refloor(self) -> None:
+        floor = STAMP.pack_all(self.clocks.min(2).reshape(-1).astype(np.uint64))
+        self.level = floor[0] if bool((floor == floor[0]).all()) else None
+        self.floor[:] = np.repeat(floor, 32)
+        self._limits = None
+
+    def _level_out(self) -> None:
+        """Everybody has seen everything."""
+        self.clocks.fill(self.now)
+        self._fine.clear()
+        self.period += 1
+        self.level = np.uint64(STAMP.pack(self.now))
+        self.floor.fill(self.level)
+        self._limits = None

@@ -1,0 +1,276 @@
+"""What happens before what, between the threads of a block.
+
+Time advances at each synchronisation, and clocks (`evokern.simt.sanitizer.thread_clocks`) say who has seen what of whom
+(vector clocks, as in FastTrack, Flanagan and Freund, PLDI 2009): at barriers, at barrier objects, at words of memory.
+What a thread publishes at a word, by an instruction that releases, or by an atomic or relaxed one after its fence, is
+seen by whoever reads it there with an atomic, relaxed or acquiring instruction.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evokern.simt.arrays import Active, Array
+from evokern.simt.batch import Batch
+from evokern.simt.sanitizer.thread_clocks import ThreadClocks
+
+
+class ThreadOrder(ThreadClocks):
+    """The clocks of a batch, and what synchronises its threads.
+
+    Attributes:
+        fences: whether anybody fenced.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self._published: dict[tuple[int, str, int], Array] = {}
+        """(block, state space, place) → what one sees who reads there, stamps by thread."""
+        self._fenced = np.zeros(batch.lanes, np.int64)
+        """Per lane, the stamp of its last fence."""
+        self._touched = np.zeros(batch.lanes, np.int64)
+        """Per lane, the stamp of its last plain access since anybody fenced."""
+        self.fences = False
+        self.on_copy(self._copy_touched)
+
+    def load(self, start: int) -> None:
+        """Forget everything: new blocks.
+
+        Args:
+            start: a stamp that no access so far has reached.
+        """
+        self._fenced.fill(0)
+        self._touched.fill(0)
+        self.fences = False
+        self._published.clear()
+        super().load(start)
+
+    def _copy_touched(self, source: int, target: int) -> None:
+        self._of_block(self._touched, target)[:] = self._of_block(self._touched, source)
+
+    # ---- barriers
+
+    def block_barrier(self, mask: Array, everyone: bool) -> None:
+        """Order everything before for the lanes of a released barrier, all of which waited.
+
+        Args:
+            mask: lanes released.
+            everyone: true when every live lane of every block in the mask is among them.
+        """
+        self.tick()
+        if everyone and (mask.all() or int(np.count_nonzero(mask)) == self._batch.live_count):
+            self._level_out()
+            return
+        active = self._ordering(mask)
+        members = np.asarray(mask.reshape(self.blocks, self.warps, 32).any(2))
+        if everyone:
+            blocks = members.any(1)
+            self.clocks[blocks] = self.now
+            for number in np.flatnonzero(blocks):
+                self._fine.pop(int(number), None)
+        elif not self._fine and self._whole(mask):
+            joint = np.where(members[:, :, None], self.clocks, 0).max(1)
+            joint[members] = self.now
+            self.clocks = np.where(members[:, :, None], joint[:, None, :], self.clocks)
+        else:
+            for block, threads in self._leading(active):
+                self._raise(block, threads, self._known(block, threads))
+        self._refloor()
+
+    def named_barrier(self, waiting: Array, arrived: dict[int, Array]) -> None:
+        """Order for the waiting lanes of a released barrier what had happened before each lane's arrival.
+
+        Args:
+            waiting: lanes that waited.
+            arrived: block → what its lanes that did not wait had seen when they arrived, as `arrival` gave it.
+        """
+        self.tick()
+        for block, threads in self._leading(self._ordering(waiting)):
+            known = self._known(block, threads)
+            if block in arrived:
+                known = np.maximum(known, arrived[block])
+            self._raise(block, threads, known)
+        self._refloor()
+
+    def arrival(self, active: Active) -> dict[int, Array]:
+        """Return what the active lanes of each block have seen, themselves included, as they arrive somewhere."""
+        self.tick()
+        self.classes.leader_lanes(active, None)
+        lanes = active.lanes
+        return {
+            int(block): self._known(int(block), lanes[lanes // self.width == block] % self.width)
+            for block in np.unique(lanes // self.width)
+        }
+
+    def warp_barrier(self, active: Active, members: Array | None = None) -> None:
+        """Order everything before within the warps of the active lanes (bar.warp.sync).
+
+        Args:
+            active: lanes that have met.
+            members: per active lane, the lanes of its warp that it waits for as bits; None for all of them.
+        """
+        self.tick()
+        self.classes.leader_lanes(active, members)
+        if members is None and self._whole(active.mask):
+            at, warp = np.nonzero(active.mask.reshape(self.blocks, self.warps, 32).any(2))
+            self.clocks[at, warp, warp] = self.now
+            if self._fine:
+                self._join_warps(active, None)
+        else:
+            self._join_warps(active, members)
+        self._refloor()
+
+    def met(self, active: Active) -> None:
+        """Note a warp-synchronous instruction: its lanes have met, which orders what they did before."""
+        self.tick()
+        if active.all:
+            self.collective.fill(self.now)
+            if self._fine:
+                self._join_warps(active, None)
+        else:
+            self.classes.leader_lanes(active, None)
+            whole = active.full or self._whole(active.mask)
+            if whole:
+                self.collective[np.repeat(active.mask.reshape(-1, 32).any(1), 32)] = self.now
+            if self._fine or not whole:
+                self._join_warps(active, None)
+                self._refloor()
+        self._limits = None
+
+    # ---- barrier objects and words that publish
+
+    def arrive(self, block: int, threads: Array, place: int) -> None:
+        """Add what threads have seen, themselves included, to what is known at a barrier object."""
+        self.tick()
+        known = self._known(block, threads)
+        key = (block, "arrivals", place)
+        before = self._published.get(key)
+        self._published[key] = known if before is None else np.maximum(before, known)
+
+    def complete(self, block: int, place: int) -> None:
+        """Let those who wait at a barrier object see what is known there: a phase has ended."""
+        known = self._published.get((block, "arrivals", place))
+        if known is not None:
+            self._published[block, "mbarrier", place] = known
+
+    def wait(self, active: Active, place: Array) -> None:
+        """Order what was known at a barrier object when its last phase ended for lanes that saw it end.
+
+        Args:
+            active: the lanes.
+            place: where each of them waits, within its block.
+        """
+        self.tick()
+        self._acquire(active, place, "mbarrier")
+
+    def fence(self, active: Active) -> None:
+        """Note a fence: what the active lanes did so far may be published by what they do next."""
+        self.tick()
+        self.classes.leader_lanes(active, None)
+        self._fenced[active.mask] = self.now
+        self.fences = True
+
+    def touch(self, lanes: Array) -> None:
+        """Note plain accesses, once anybody has fenced: those behind a thread's fence are not published with it."""
+        self._touched[lanes] = self.now
+
+    def load_at(self, active: Active, space: str, place: Array) -> None:
+        """Order what was published at a word for lanes that read it there.
+
+        Args:
+            active: the lanes.
+            space: ``shared`` or ``global``.
+            place: byte within the space, one per lane.
+        """
+        if self._published:
+            self._acquire(active, place, space)
+
+    def store_at(self, active: Active, space: str, place: Array, *, releases: bool) -> None:
+        """Publish at a word what lanes did before their fence, or before the instruction where it releases itself."""
+        if not (self._published or self.fences or releases):
+            return
+        self.tick()
+        for lane, where in zip(active.lanes.tolist(), place.tolist(), strict=True):
+            key = (lane // self.width, space, where)
+            known = self._publishes(lane, releases)
+            if known is not None:
+                self._published[key] = known
+            else:
+                self._published.pop(key, None)
+
+    def update_at(self, active: Active, space: str, place: Array, *, releases: bool) -> None:
+        """Do both, lane after lane, as an atomic update of a word does; what was published there stays."""
+        if not (self._published or self.fences or releases):
+            return
+        self.tick()
+        for lane, where in zip(active.lanes.tolist(), place.tolist(), strict=True):
+            key = (lane // self.width, space, where)
+            before, known = self._published.get(key), self._publishes(lane, releases)
+            if before is not None:
+                self._see({key: np.array([lane % self.width])}, None)
+            if known is not None:
+                self._published[key] = known if before is None else np.maximum(before, known)
+
+    def _publishes(self, lane: int, releases: bool) -> Array | None:
+        """Return what a lane's release makes known, None where nothing was fenced."""
+        block, thread = divmod(lane, self.width)
+        if not releases and not self._fenced[lane]:
+            return None
+        known = self._known(block, np.array([thread]))
+        if not releases:
+            fenced = self._of_block(self._fenced, block)
+            first = int(self.classes.leader_of[block]) * self.width
+            limit = np.maximum(fenced, self._fenced[lane])
+            # Where nothing came behind the fence, the instruction that publishes is itself the last thing published.
+            if self._touched[first + thread] < self._fenced[lane]:
+                limit[thread] = self.now
+            known = np.minimum(known, limit)
+        return known
+
+    def _acquire(self, active: Active, place: Array, space: str) -> None:
+        """Let each lane see what was published where it reads."""
+        lanes = active.lanes
+        groups: dict[tuple[int, str, int], list[int]] = {}
+        for lane, where in zip(lanes.tolist(), place.tolist(), strict=True):
+            key = (lane // self.width, space, where)
+            if key in self._published:
+                groups.setdefault(key, []).append(lane % self.width)
+        # Addresses of other blocks need agree in shared memory alone, where barrier objects are.
+        together = active if space == "mbarrier" else None
+        self._see({key: np.array(threads) for key, threads in groups.items()}, together)
+
+    def _see(self, groups: dict[tuple[int, str, int], Array], together: Active | None) -> None:
+        """Let threads see what was published; together with their blocks' followers, where these do the same."""
+        new = {
+            key: threads
+            for key, threads in groups.items()
+            if (self._seen_by(key[0], threads) < self._published[key]).any()
+        }
+        if not new:
+            return
+        if together is None:
+            self.classes.split_all()
+        else:
+            self.classes.leader_lanes(together, None)
+        for key, threads in new.items():
+            if self.classes.leader_of[key[0]] == key[0]:
+                self._raise(key[0], threads, self._published[key])
+        self._refloor()
+
+    def _join_warps(self, active: Active, members: Array | None) -> None:
+        """Let lanes of a warp see what they have seen together; of each warp those that name the same lanes."""
+        every = np.zeros(active.mask.size, np.int64)
+        if members is not None:
+            every[active.lanes] = members
+        for block, threads in self._leading(active):
+            if members is None and block not in self._fine and self._whole_block(block, threads):
+                continue
+            named = (threads >> 5) << 32 | every[block * self.width + threads]
+            for group in np.unique(named):
+                some = threads[named == group]
+                self._raise(block, some, self._known(block, some))
+
+    def _whole_block(self, block: int, threads: Array) -> bool:
+        mask = np.zeros(self._batch.lanes, np.bool_)
+        mask[block * self.width + threads] = True
+        return self._whole(mask)

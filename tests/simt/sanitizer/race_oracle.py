@@ -1,0 +1,140 @@
+"""What races in a program, by vector clocks over every access of every thread: slow, plain, and nothing of evokern.
+
+A program is a list of steps that all threads of one block pass in order (`race_programs` draws them). Each thread has a
+clock per thread, joined where the program says that threads meet; of each byte every thread's latest read, write and
+atomic update is kept, and each access is compared with those of all other threads. Two accesses race when one of them
+writes, not both are atomic, and neither happens before the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Step:
+    """What some threads do, or where they meet."""
+
+    kind: str
+    """read, write, atomic; bar, arrive, named, warp; mb_arrive, mb_wait; fence, signal, await, ticket."""
+    threads: tuple[int, ...]
+    """Who takes part."""
+    place: Callable[[int], int] = field(default=lambda thread: 0)
+    """Thread → first byte."""
+    width: int = 4
+    """Bytes."""
+    number: int = 0
+    """Which barrier, barrier object or flag."""
+    release: str = ""
+    """signal: `release`, or `relaxed`, which publishes what was fenced before."""
+    last_only: bool = False
+    """The access belongs to whoever drew the last of the tickets."""
+
+
+@dataclass
+class Verdict:
+    """What an oracle says."""
+
+    across: set[str] = field(default_factory=set)
+    """Kinds of races between warps, and of one store with itself."""
+    within: set[str] = field(default_factory=set)
+    """Kinds of races within a warp."""
+
+    @property
+    def level(self) -> str:
+        """`error`, `warning` or `clean`."""
+        return "error" if self.across else "warning" if self.within else "clean"
+
+
+def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
+    """Return what races.
+
+    Args:
+        steps: the program.
+        threads: of the block.
+        expected: barrier object → arrivals that end a phase.
+    """
+    clock = [[0] * threads for _ in range(threads)]
+    for thread in range(threads):
+        clock[thread][thread] = 1
+    fenced: list[list[int] | None] = [None] * threads
+    named: dict[int, list[int]] = {}
+    arriving = {number: [0] * threads for number in expected}
+    ended = {number: [0] * threads for number in expected}
+    missing = dict(expected)
+    published: dict[int, list[int]] = {}
+    seen: dict[str, dict[int, dict[int, tuple[int, int]]]] = {"read": {}, "write": {}, "atomic": {}}
+    verdict = Verdict()
+    last = -1
+
+    def advance(thread: int) -> None:
+        clock[thread][thread] += 1
+
+    def meet(members: tuple[int, ...], more: list[int] | None = None) -> None:
+        joint = [max(column) for column in zip(*(clock[member] for member in members), strict=True)]
+        if more is not None:
+            joint = list(map(max, joint, more))
+        for member in members:
+            clock[member] = joint.copy()
+            advance(member)
+
+    def publish(thread: int, step: Step) -> list[int] | None:
+        known = clock[thread].copy() if step.release == "release" else fenced[thread]
+        advance(thread)
+        return known
+
+    for at, step in enumerate(steps):
+        if step.kind in ("read", "write", "atomic"):
+            for thread in (last,) if step.last_only else step.threads:
+                start = step.place(thread)
+                for byte in range(start, start + step.width):
+                    for other in ("read", "write", "atomic"):
+                        if other == step.kind != "write":
+                            continue
+                        for who, (when, where) in seen[other].get(byte, {}).items():
+                            if who != thread and when > clock[thread][who]:
+                                same_warp = who // WARP == thread // WARP and where != at
+                                (verdict.within if same_warp else verdict.across).add(f"{step.kind} after {other}")
+                    seen[step.kind].setdefault(byte, {})[thread] = clock[thread][thread], at
+        elif step.kind in ("bar", "warp"):
+            meet(step.threads)
+        elif step.kind == "arrive":
+            for thread in step.threads:
+                named[step.number] = list(map(max, named.get(step.number, [0] * threads), clock[thread]))
+                advance(thread)
+        elif step.kind == "named":
+            meet(step.threads, named.pop(step.number, None))
+        elif step.kind == "mb_arrive":
+            for thread in step.threads:
+                arriving[step.number] = list(map(max, arriving[step.number], clock[thread]))
+                advance(thread)
+                missing[step.number] -= 1
+                if not missing[step.number]:
+                    ended[step.number], missing[step.number] = arriving[step.number].copy(), expected[step.number]
+        elif step.kind == "mb_wait":
+            for thread in step.threads:
+                clock[thread] = list(map(max, clock[thread], ended[step.number]))
+        elif step.kind == "fence":
+            for thread in step.threads:
+                fenced[thread] = clock[thread].copy()
+                advance(thread)
+        elif step.kind == "signal":
+            for thread in step.threads:
+                known = publish(thread, step)
+                if known is not None:
+                    published[step.number] = known
+        elif step.kind == "await":
+            for thread in step.threads:
+                clock[thread] = list(map(max, clock[thread], published.get(step.number, [0] * threads)))
+        elif step.kind == "ticket":
+            for thread in step.threads:
+                before = published.get(step.number, [0] * threads)
+                clock[thread] = list(map(max, clock[thread], before))
+                known = publish(thread, step)
+                if known is not None:
+                    published[step.number] = list(map(max, before, known))
+                last = thread
+    return verdict
