@@ -123,7 +123,7 @@ class Scalar:
 
 def bfloat16_bits(value: float) -> int:
     """Return the bits of a number rounded to bfloat16, ties to even (IEEE 754, 4.3.1)."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    bits = int.from_bytes(struct.pack("<f", value), "little")
     if bits & 0x7FFFFFFF > 0x7F800000:  # NaN keeps a bit of its payload
         return bits >> 16 | 0x40
     return bits + 0x7FFF + (bits >> 16 & 1) >> 16

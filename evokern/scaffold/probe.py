@@ -22,7 +22,7 @@ from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
 from evokern.ptx.symbols import symbol_of
 from evokern.scaffold.plan import DraftArgument, Plan
-from evokern.simt.memory.footprint import Footprint
+from evokern.simt.memory.access_record import Footprint, recording
 
 INSTRUCTIONS = 10_000_000
 """Warp instructions of one run: several seconds; a guess that needs more is a bad one."""
@@ -147,12 +147,12 @@ class Prober:
             given[constant.name] = memory.allocate(
                 constant.name, _data(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, 99), space="const"
             )
-        memory.footprint = Footprint(lambda: memory.storage.size)
         launch = Launch(entry, grid, block, names, shared)
         try:
-            result = program.launch(
-                launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, count=False
-            )
+            with recording(memory, Footprint(memory)) as footprint:
+                result = program.launch(
+                    launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, count=False
+                )
         except (SourceError, UsageError) as error:
             return Run({}, str(error))
         why = "" if result.completed else _reason(result)
@@ -160,7 +160,7 @@ class Prober:
             why = f"{result.findings[0].kind} in kernel.cu:{result.findings[0].line}"
         buffers = {argument.name: given[argument.name] for argument in plan.arguments if argument.is_tensor}
         touches = {
-            argument.name: _touch(memory.footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype])
+            argument.name: _touch(footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype])
             for argument in plan.arguments
             if argument.is_tensor
         }
@@ -168,7 +168,7 @@ class Prober:
         for constant in plan.constants:
             symbol = symbol_of(constant.name, placed)
             width = DTYPE_BYTES[constant.dtype]
-            touches[constant.name] = _touch(memory.footprint, placed[symbol], width) if symbol else _UNTOUCHED
+            touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
         return Run(touches, why, contents)
 
@@ -230,10 +230,7 @@ def _scalar(argument: DraftArgument, number: int | None) -> Any:
 
 
 def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:
-    read, written, found = (
-        footprint.of(buffer.offset, buffer.size, kind)[: buffer.size // width * width].reshape(-1, width).any(1)
-        for kind in ("read", "written", "found")
-    )
+    read, written, found = footprint.of(buffer, width)
     return Touch(_behind(read), _behind(written), int(np.count_nonzero(written)), bool(found.any()),
                  bool((found & written).any()))  # fmt: skip
 

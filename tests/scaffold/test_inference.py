@@ -101,7 +101,7 @@ def test_a_grid_of_two_dimensions_and_row_major_shapes(tmp_path: Path) -> None:
 
 
 def test_roles_come_from_runs_not_from_const() -> None:
-    """What is read only is an input, what is read and written is both, atomics too; a flag is no field of the problem."""
+    """What is read only is an input, what is read and written is both, atomics too; a flag is no field."""
     made = drafted(ROLES, "update")
     assert shapes(made) == {
         "w": ("inout", ("p.N",)),
@@ -163,7 +163,9 @@ def test_small_problems_have_several_blocks_and_tails(text: str, entry: str | No
             assert extent >= 2
     assert len(set(tails.values())) == len(tails)
     blocks = plan.extents(plan.block, plan.defaults, tails)
-    cut = [f for axis, t in enumerate(plan.grid) for f in tails if f"p.{f}" in t and "c." in t and tails[f] % blocks[axis]]
+    cut = [
+        f for axis, t in enumerate(plan.grid) for f in tails if f"p.{f}" in t and "c." in t and tails[f] % blocks[axis]
+    ]
     assert len(cut) == sum("c." in text and "p." in text for text in plan.grid)
 
 
@@ -221,4 +223,6 @@ def test_the_suite_of_drafts_is_well_formed() -> None:
         assert len(entry["sha256"]) == 64 and len(document["commits"][entry["repository"]]) == 40
     for name in names:
         text = (folder / "fillers" / f"{name}.py").read_text()
-        assert all(word in text for word in ("def reference(p, t)", "REFERENCE_H", "TOLERANCE", "PROBLEM", "WRONG_INDEX"))
+        assert all(
+            word in text for word in ("def reference(p, t)", "REFERENCE_H", "TOLERANCE", "PROBLEM", "WRONG_INDEX")
+        )

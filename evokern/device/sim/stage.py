@@ -15,7 +15,7 @@ from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Toleranc
 from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.data import torch_dtype
-from evokern.simt.memory.write_record import WriteRecord
+from evokern.simt.memory.access_record import WriteRecord
 from evokern.study.settings import InputSet
 from evokern.wording import told_apart
 

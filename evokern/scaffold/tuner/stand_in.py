@@ -113,7 +113,7 @@ def _spare_memory() -> None:
     """Let NumPy's random functions return views of one number for large shapes."""
     import numpy
 
-    class Drawn(numpy.ndarray):  # type: ignore[type-arg]
+    class Drawn(numpy.ndarray):
         def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
             return _view(numpy.dtype(dtype).type(self.flat[0]), self.shape)
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from evokern.errors import UsageError
 from evokern.simt.arrays import RAW, Array
-from evokern.simt.memory.footprint import Footprint
 
 WINDOW_BITS = 40
 """Generic addresses: the window is address >> 40."""
@@ -29,11 +28,14 @@ MEMORY_LIMIT = 1 << 32
 """Most bytes one launch may hold in allocations."""
 
 
-class StoreRecorder(Protocol):
-    """Notes the stores of launches."""
+class AccessRecorder(Protocol):
+    """Takes what launches read and write."""
 
-    def note(self, index: Array, width: int, block: Array) -> None:
-        """Take stores: positions in units of the width, bytes of each, linear id of the block of each."""
+    def read(self, index: Array, width: int) -> None:
+        """Take reads: positions in the storage in units of the width, bytes of each."""
+
+    def write(self, index: Array, width: int, block: Array) -> None:
+        """Take writes: positions in the storage in units of the width, bytes of each, linear id of each one's block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +88,7 @@ class Memory:
 
     Attributes:
         buffers: all allocations, by ascending address.
-        footprint: where reads and writes are noted; None where nobody asks.
-        record: notes every store while somebody wants to know (`evokern.simt.memory.write_record`).
+        recorder: takes every read and write while somebody wants to know (`evokern.simt.memory.access_record`).
     """
 
     def __init__(self) -> None:
@@ -99,8 +100,7 @@ class Memory:
         self._pending: list[tuple[int, Array]] = []
         self._views: dict[int, Array] = {}
         self.module_data: dict[Any, dict[str, Buffer]] = {}
-        self.footprint: Footprint | None = None
-        self.record: StoreRecorder | None = None
+        self.recorder: AccessRecorder | None = None
 
     def allocate(
         self,
