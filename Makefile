@@ -12,6 +12,9 @@ WORKERS ?= 2
 # only what is given on make's own command line: an environment may well hold a CUDA of its own
 SETTINGS := $(foreach s,CUDA TORCH SYSTEM EXTRAS PIP_ARGS,$(if $(findstring command,$(origin $(s))),'$(s)=$($(s))'))
 
+# Tests start hundreds of processes; each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup search test test-fast lint bench-sampler clean
 
 setup:

@@ -25,6 +25,8 @@ SETTINGS = ("CUDA", "TORCH", "SYSTEM", "EXTRAS", "PIP_ARGS")
 
 TORCH = {"13": "2.13.0", "12": "2.9.1", "none": "2.13.0"}
 """PyPI's builds of torch: 2.13.0 carries CUDA 13.0, 2.9.1 CUDA 12.8 (runs on every CUDA 12 driver)."""
+NOT_COMPILED = r"/(tests?|testing|benchmarks?)/"
+"""Folders of packages that are compiled when they are imported, if ever."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -49,7 +51,8 @@ def main(arguments: list[str]) -> int:
     said = "the system's torch and CuPy" if system else f"torch {torch}, CuPy for CUDA {13 if cuda == 'none' else cuda}"
     print(f"setup: {why}; {said}", flush=True)
     make_environment(system)
-    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+    python = str(VENV / "bin" / "python")
+    command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
     command += [] if sys.stdout.isatty() else ["--quiet"]
     if not system:
         constraints = VENV / "constraints.tried.txt"
@@ -60,6 +63,8 @@ def main(arguments: list[str]) -> int:
     command += [*shlex.split(settings.get("PIP_ARGS", "")), "--editable", f"{ROOT}[{extras}]"]
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
         return fail("pip failed; its message stands above. The README, under Set-up, shows how to choose by hand")
+    # pip compiles one file after the other, what nobody imports too. A file that does not compile is not imported here.
+    subprocess.run([python, "-m", "compileall", "-qq", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")])
     if not system:
         constraints.replace(VENV / "constraints.txt")
     STAMP.write_text(json.dumps(state))

@@ -1,10 +1,15 @@
-"""Where it is decided whether tests marked `gpu` run: when the NVIDIA driver shows a GPU."""
+"""Where it is decided whether tests marked `gpu` run: when the NVIDIA driver shows a GPU; one thread a process."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from evokern.hardware.driver import probe
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # pytest's own processes use the cores; more threads of torch's only wait
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,7 +45,15 @@ def uninterrupted(sampler: str) -> dict[str, Any]:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(120 + 60 * KILLS)
-@pytest.mark.parametrize(("sampler", "workers"), [("evo", 1), ("evo", 4), ("tpe", 4), ("evo+random", 4)])
+@pytest.mark.parametrize(
+    ("sampler", "workers"),
+    [
+        pytest.param("evo", 1, marks=pytest.mark.slow),
+        pytest.param("evo", 4, marks=pytest.mark.slow),
+        ("tpe", 4),
+        ("evo+random", 4),
+    ],
+)
 def test_kills_lose_nothing_and_change_nothing(sampler: str, workers: int, tmp_path: Path) -> None:
     """After each kill the database is whole and every reported trial is in it, as it was; no process is left behind.
 
