@@ -33,7 +33,8 @@ def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
         (tmp_path / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
 
     def call(command: list[str], **_: object) -> SimpleNamespace:
-        module.commands.append(command)
+        if "pip" in command:
+            module.commands.append(command)
         (tmp_path / ".venv" / "bin" / "evokern").touch()
         return SimpleNamespace(returncode=0)
 
