@@ -151,7 +151,7 @@ class Prober:
         try:
             with recording(memory, Footprint(memory)) as footprint:
                 result = program.launch(
-                    launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, count=False
+                    launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, until_fatal=True
                 )
         except (SourceError, UsageError) as error:
             return Run({}, str(error))

@@ -105,9 +105,17 @@ def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
 def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
     """Macros with a number that the kernel's code uses, except masks and the warp's size, which nothing can change."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    # Given on the command line, a macro would replace the template parameter that has its name further up.
+    given = re.findall(r"\btemplate\s*<([^{;]*?)>", code)
+    shadowed = {word for parameters in given for word in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", parameters)}
     used = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+\w+", "#", code, flags=re.M)))
     for macro in source.macros:
-        if macro.function_like or macro.name not in used or re.fullmatch(r"\w*WARP_?(SIZE|SZ)\w*", macro.name, re.I):
+        if (
+            macro.function_like
+            or macro.name not in used
+            or macro.name in shadowed
+            or re.fullmatch(r"\w*WARP_?(SIZE|SZ)\w*", macro.name, re.I)
+        ):
             continue
         masked = re.match(r"\(?\s*0[xX]", macro.value or "")
         if (

@@ -97,6 +97,7 @@ def launch_many(
     instruction_limit: int = 50_000_000,
     sanitize: bool = True,
     past_misaligned: bool = False,
+    until_fatal: bool = False,
     count: bool = True,
     architecture: str | None = None,
     source: str | None = None,
@@ -119,6 +120,8 @@ def launch_many(
             `evokern.simt.machine.LEAST_WARPS`, what it costs here.
         sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
         past_misaligned: go on after a misaligned access, without it, so that what else is wrong is told as well.
+        until_fatal: end at the first finding for which a GPU would end the launch, where otherwise an access outside of
+            the buffers is left out and what else is wrong is told as well.
         count: count wavefronts, sectors and instructions.
         architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
         source: text of the CUDA source, quoted in findings.
@@ -133,7 +136,7 @@ def launch_many(
         SourceError: the entry does not exist or uses what the machine does not execute.
         UsageError: the arguments do not match the entry, or the shape is impossible.
     """
-    options = Options(sanitize, count, instruction_limit, past_misaligned)
+    options = Options(sanitize, count, instruction_limit, past_misaligned, until_fatal)
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
     filled = tuple(constants) or ({},) * len(args)
@@ -253,7 +256,8 @@ class _Run:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
         tally = Tally(program) if self.options.count else None
-        collectors = self.collectors = [Collector(self.source, self.module.lines.headers) for _ in args]
+        at_fatal = self._end if self.options.until_fatal else None
+        collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}
@@ -307,6 +311,11 @@ class _Run:
             _result(collector, counters, number in unfinished, printed[number], ended)
             for number, collector in enumerate(collectors)
         ]
+
+    @staticmethod
+    def _end() -> None:
+        """End the launch where it is."""
+        raise Stopped
 
     def batch_size(self) -> int:
         """Return how many blocks to run side by side."""

@@ -1,13 +1,12 @@
 """Kernels of other people that `init` drafts, filled in and searched: where their texts are, and what comes of each.
 
 `drafts.toml` names repository, commit, path and SHA-256 of every file. The texts are not part of this repository: they
-are read from a folder laid out as OWNER/NAME/PATH, and fetched into it where they are missing. `fillers/NAME.py` holds
-what a person fills into a draft, and nothing else: reference, tolerance, problem.
+are read from a folder laid out as OWNER/NAME/PATH, and fetched into it where they are missing. `fillers/GROUP/NAME.py`
+holds what a person fills into a draft, and nothing else: reference, tolerance, problem.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import json
@@ -16,57 +15,18 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-HERE = Path(__file__).parent
-DRAFTS = HERE / "drafts.toml"
-RAW = "https://raw.githubusercontent.com"
+from foreign_files import Text
+from paths import ROOT
+
+FOREIGN = ROOT / "tests" / "foreign"
+DRAFTS = FOREIGN / "drafts.toml"
 LIMIT_S = 600
 """Of one command."""
-
-
-class NotThere(Exception):  # noqa: N818 (the suite is skipped for it)
-    """A text is neither in the folder nor to be had."""
-
-
-@dataclass(frozen=True)
-class PublicFile:
-    """One file of a public repository."""
-
-    repository: str
-    """Owner and name."""
-    commit: str
-    """Commit at which it is read."""
-    path: str
-    """Path in the repository."""
-    sha256: str
-    """Digest of its bytes."""
-
-    def provide(self, folder: Path) -> Path:
-        """Return its place in a folder of texts, fetched where it is not there.
-
-        Raises:
-            NotThere: it cannot be fetched, or its digest is another.
-        """
-        place = folder / self.repository / self.path
-        if not place.is_file():
-            url = f"{RAW}/{self.repository}/{self.commit}/{self.path}"
-            try:
-                with urllib.request.urlopen(url, timeout=30) as answer:
-                    content = answer.read()
-            except (OSError, urllib.error.URLError) as error:
-                raise NotThere(f"{self.path} of {self.repository} is not in {folder}, and {url}: {error}") from None
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
-        found = hashlib.sha256(place.read_bytes()).hexdigest()
-        if found != self.sha256:
-            raise NotThere(f"{place} has the digest {found}, and {self.sha256} is meant: commit {self.commit}")
-        return place
 
 
 @dataclass(frozen=True)
@@ -75,7 +35,7 @@ class ForeignDraft:
 
     name: str
     """Name of the kernel and of its filler."""
-    file: PublicFile
+    file: Text
     """The file."""
     entry: str
     """Which kernel; empty for a tuning script."""
@@ -85,7 +45,7 @@ class ForeignDraft:
     @property
     def filler(self) -> ModuleType:
         """What a person fills in."""
-        place = HERE / "fillers" / f"{self.name}.py"
+        place = FOREIGN / "fillers" / self.name.partition("_")[0] / f"{self.name}.py"
         spec = importlib.util.spec_from_file_location(f"filler_{self.name}", place)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -110,13 +70,13 @@ class Came:
         return not self.step
 
 
-def read_drafts() -> tuple[list[ForeignDraft], list[PublicFile]]:
+def read_drafts() -> tuple[list[ForeignDraft], list[Text]]:
     """Return every draft, and the further files that they need."""
     document = tomllib.loads(DRAFTS.read_text(encoding="utf-8"))
     commits: dict[str, str] = document["commits"]
 
-    def file(entry: dict[str, Any]) -> PublicFile:
-        return PublicFile(entry["repository"], commits[entry["repository"]], entry["path"], entry["sha256"])
+    def file(entry: dict[str, Any]) -> Text:
+        return Text(entry["repository"], commits[entry["repository"]], entry["path"], entry["sha256"])
 
     drafts = [ForeignDraft(e["name"], file(e), e.get("entry", ""), e.get("fails", "")) for e in document["draft"]]
     return drafts, [file(entry) for entry in document["header"]]

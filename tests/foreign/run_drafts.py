@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from drafted_kernels import NotThere, judged, make, read_drafts, with_wrong_index
+from drafted_kernels import judged, make, read_drafts, with_wrong_index
+from foreign_files import Unavailable
 
 ENOUGH = 25
 """Drafts that must pass."""
@@ -34,7 +35,7 @@ def main() -> int:
             file.provide(options.folder)
         for draft in drafts:
             draft.file.provide(options.folder)
-    except NotThere as error:
+    except Unavailable as error:
         print(error, file=sys.stderr)
         return 2
     work = options.work or Path(tempfile.mkdtemp(prefix="evokern-drafts-"))

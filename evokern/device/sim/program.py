@@ -64,6 +64,7 @@ class SimulatedProgram:
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
         past_misaligned: bool = False,
+        until_fatal: bool = False,
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
     ) -> simt.LaunchResult:
@@ -77,6 +78,7 @@ class SimulatedProgram:
             blocks: linear ids of the blocks to run; None for all.
             sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment always are.
             past_misaligned: go on after a misaligned access, without it.
+            until_fatal: end at the first finding for which a GPU would end the launch.
             count: count wavefronts, sectors and instructions.
             enough: asked now and then with what was counted so far; True ends the launch.
 
@@ -88,7 +90,7 @@ class SimulatedProgram:
             self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
             memory=memory, dynamic_shared=launch.shared_bytes, source=self.source, architecture=self.architecture,
             instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, past_misaligned=past_misaligned,
-            count=count, enough=enough,
+            until_fatal=until_fatal, count=count, enough=enough,
             constants=[_constants(arguments)],
         )  # fmt: skip
 

@@ -82,7 +82,7 @@ def from_call(call: Mapping[str, Any]) -> TunerRequest:
     if lang not in ("CUDA", "CUPY", "NVCUDA", "AUTO"):
         raise SourceError(f"the script tunes {lang} code; evokern takes CUDA")
     source = call["kernel_source"]
-    if not isinstance(source, Mapping) or not isinstance(source.get("text"), str):
+    if not isinstance(source, Mapping) or "file" not in source:
         raise SourceError(
             "the script makes its kernel source with a function; write one configuration's text to a file"
         )
