@@ -63,10 +63,12 @@ class Came:
     """The first step that failed; empty where none did."""
     detail: str
     """What it said."""
+    refuted: bool = False
+    """Whether no candidate was right: none was measured, or the best one was refuted."""
 
     @property
     def passed(self) -> bool:
-        """Whether it was drafted, checked, sanitized, and searched to a best that was not refuted."""
+        """Whether it was drafted, checked, sanitized, and searched to a verified best."""
         return not self.step
 
 
@@ -148,7 +150,7 @@ def judged(draft: ForeignDraft, work: Path, trials: int = 20) -> Came:
 
 
 def searched(draft: ForeignDraft, work: Path, trials: int = 20) -> Came:
-    """Search a draft; it passes with a measured best that was not refuted."""
+    """Search a draft; it passes with a verified best."""
     database = work / f"{draft.name}.db"
     database.unlink(missing_ok=True)
     done = evokern(
@@ -160,12 +162,17 @@ def searched(draft: ForeignDraft, work: Path, trials: int = 20) -> Came:
         return Came(draft, "search", last_line(done))
     best = told.get("best")
     if not best:
-        return Came(draft, "search", f"nothing measured: {told.get('outcomes')}")
-    verified = told.get("verified", best.get("verified") if isinstance(best, dict) else None)
-    if verified is False:
-        return Came(draft, "search", f"refuted: {told.get('verified_reason', '')}")
-    words = {True: "verified", None: "not verified"}[verified]
-    return Came(draft, "", f"{words}; {told.get('outcomes')}")
+        return Came(draft, "search", f"nothing measured: {_counts(told)}", refuted=True)
+    verified, why = told.get("verified"), told.get("verified_reason", "")
+    if verified:
+        return Came(draft, "", f"verified; {_counts(told)}")
+    word = "not verified" if verified is None else "refuted"
+    return Came(draft, "search", f"{word}: {why}; {_counts(told)}", refuted=verified is False)
+
+
+def _counts(told: dict[str, Any]) -> str:
+    """Return the outcomes that occurred."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in told.get("outcomes", {}).items() if count)
 
 
 def with_wrong_index(draft: ForeignDraft, work: Path) -> Came:

@@ -48,8 +48,8 @@ def main() -> int:
         if came.passed and not options.no_wrong:
             wrong = with_wrong_index(draft, work)
             wanted += 1
-            refuted += not wrong.passed
-            line += f" | wrong index {'NOT REFUTED' if wrong.passed else 'refuted'}: {wrong.detail[:60]}"
+            refuted += wrong.refuted
+            line += f" | wrong index {'refuted' if wrong.refuted else 'NOT REFUTED'}: {wrong.detail[:90]}"
         print(line, flush=True)
     print(f"{passed} of {len(drafts)} drafts pass; {refuted} of {wanted} wrong ones are refuted")
     return 0 if passed >= min(ENOUGH, len(drafts)) and refuted == wanted else 1

@@ -301,7 +301,8 @@ class OwnProblemCheck:
         if against is None and judged:
             for name, tensor in call.tensors.items():
                 if tensor.role == "inout":
-                    marks[name][:] = True  # what is left as it was is an answer too
+                    marks[name][:] = True  # what is left as it was is an answer too, and compared
+                    found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
             message = stage.fault(self._kernel, self._tolerance, marks, "its blocks")
             against = _wrong(message, call.problem) if message else None
         return OwnProblem(against, call.blocks, call.blocks, judged, found, scaled)
