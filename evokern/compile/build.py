@@ -13,7 +13,7 @@ from evokern.compile.nvrtc import all_options, compiler_version
 from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
-from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Scalar, Tensor
+from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.space import Config
 from evokern.errors import KernelError
@@ -128,7 +128,7 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
 def _check_arguments(kernel: Kernel, launch: Launch, program: Program) -> None:
     """A launch with other arguments than the entry's would read past them: nobody could tell what it computes."""
     taken = parameter_sizes(program.cubin, program.lowered[launch.entry])
-    passed = tuple(DTYPE_BYTES[a.dtype] if isinstance(a, Scalar) else _POINTER_BYTES for a in launch.args)
+    passed = tuple(SCALAR_BYTES[a.dtype] if isinstance(a, Scalar) else _POINTER_BYTES for a in launch.args)
     if taken != passed:
         raise KernelError(
             f"kernel {kernel.name}: {launch.entry} takes {len(taken)} parameters of {list(taken)} bytes, "

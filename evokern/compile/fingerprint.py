@@ -86,7 +86,7 @@ def fingerprint(
     Args:
         programs: the distinct programs.
         builds: one per problem.
-        tensors: the workload's buffers per problem; those that no launch takes do not count.
+        tensors: the workload's buffers per problem; those that no launch takes do not count, but for constants.
     """
     state = hashlib.sha256()
     for build, buffers in zip(builds, tensors, strict=True):
@@ -94,6 +94,9 @@ def fingerprint(
         state.update(code_digest(programs[build.program], entries).encode())
         for launch in build.launches:
             state.update(repr(_launch(launch, entries, buffers)).encode())
+        constants = [(name, _buffer(tensor)) for name, tensor in buffers.items() if tensor.role == "constant"]
+        if constants:
+            state.update(repr(constants).encode())
     return state.hexdigest()
 
 

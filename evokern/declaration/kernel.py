@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+import struct
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,13 +37,18 @@ DTYPE_BYTES: Mapping[str, int] = {
 }  # fmt: skip
 """Bytes of an element, by evokern's name of its type."""
 
+SCALAR_BYTES: Mapping[str, int] = {
+    "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "bool": 1,
+}  # fmt: skip
+"""Bytes of an argument passed by value, by evokern's name of its type."""
+
 
 def whole(number: int | float) -> int:
     """Return a whole number as it is (a traced one keeps its formula: see `evokern.export.trace`), others as `int`."""
     return number if isinstance(number, int) and not isinstance(number, bool) else int(number)
 
 
-Role = Literal["input", "output", "inout", "workspace"]
+Role = Literal["input", "output", "inout", "workspace", "constant"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,9 @@ class Tensor:
     shape: tuple[int, ...]
     """Extent of each axis, in elements."""
     role: Role = "input"
-    """`input` is verified unchanged; `output` and `workspace` are poisoned with NaN before each checked run."""
+    """`input` is verified unchanged; `output` and `workspace` are poisoned with NaN before each checked run. A
+    `constant` is an input that no launch takes: before each launch it is copied into the `__constant__` array that has
+    the tensor's name; the copy is timed with the kernel, and what the array holds behind it is poisoned."""
     initial: Literal["poison", "zero"] = "poison"
     """State of a workspace before *every* launch sequence; `zero` costs a memset that is timed with the kernel."""
     scale: float = 1.0
@@ -74,6 +82,16 @@ class Tensor:
             raise KernelError(f"tensor shape {self.shape} has an empty axis")
 
     @property
+    def given(self) -> bool:
+        """Whether the reference gets it: it holds drawn values before a call."""
+        return self.role in ("input", "inout", "constant")
+
+    @property
+    def kept(self) -> bool:
+        """Whether a call must leave it as it was."""
+        return self.role in ("input", "constant")
+
+    @property
     def elements(self) -> int:
         """Number of elements."""
         total = 1
@@ -91,10 +109,24 @@ class Tensor:
 class Scalar:
     """A kernel argument passed by value."""
 
-    dtype: Literal["i32", "u32", "i64", "u64", "f32", "f64"]
-    """C type of the argument."""
+    dtype: Literal["i32", "u32", "i64", "u64", "f32", "f64", "f16", "bf16", "bool"]
+    """C type of the argument: a key of `SCALAR_BYTES`."""
     value: int | float
-    """Its value."""
+    """Its value; of `f16` and `bf16` rounded to the nearest, of `bool` True or False."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in SCALAR_BYTES:
+            raise KernelError(f"scalar dtype {self.dtype!r}: {nearest(self.dtype, SCALAR_BYTES)}")
+        if self.dtype == "bool" and self.value not in (0, 1):
+            raise KernelError(f"a bool argument is True or False, not {self.value!r}")
+
+
+def bfloat16_bits(value: float) -> int:
+    """Return the bits of a number rounded to bfloat16, ties to even (IEEE 754, 4.3.1)."""
+    bits = int.from_bytes(struct.pack("<f", value), "little")
+    if bits & 0x7FFFFFFF > 0x7F800000:  # NaN keeps a bit of its payload
+        return bits >> 16 | 0x40
+    return bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 
 def i32(value: int) -> Scalar:

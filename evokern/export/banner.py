@@ -127,7 +127,7 @@ def build_target(architecture: str) -> str:
 
 def ordered(tensors: Mapping[str, Tensor]) -> list[str]:
     """Inputs, outputs, workspaces: the order of the launcher's parameters."""
-    rank = {"input": 0, "inout": 1, "output": 1, "workspace": 2}
+    rank = {"input": 0, "constant": 0, "inout": 1, "output": 1, "workspace": 2}
     return sorted(tensors, key=lambda name: rank[tensors[name].role])
 
 
@@ -135,5 +135,5 @@ def parameters(tensors: Mapping[str, Tensor]) -> str:
     """Return the launcher's parameters for the buffers, as C++."""
     parts = []
     for name in ordered(tensors):
-        parts.append(f"{'const ' if tensors[name].role == 'input' else ''}void* {name}")
+        parts.append(f"{'const ' if tensors[name].kept else ''}void* {name}")
     return ", ".join(parts)

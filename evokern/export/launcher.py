@@ -11,7 +11,7 @@ from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
 
 _SCALARS = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long", "f32": "float",
-            "f64": "double"}  # fmt: skip
+            "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16", "bool": "bool"}  # fmt: skip
 _STATIC_LIMIT = 48 * 1024
 """Dynamic shared memory above this needs `cudaFuncSetAttribute` (CUDA Programming Guide, shared memory on 7.x)."""
 _PORTABLE_CLUSTER = 8
@@ -72,6 +72,11 @@ def launch_body(traces: Traces) -> str:
         if tensor.role == "workspace" and tensor.initial == "zero":
             size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
             lines.append(f"  if (cudaMemsetAsync({name}, 0, {size}, stream) != cudaSuccess) return CUDA_ERROR;")
+    for name, tensor in traces.tensors.items():
+        if tensor.role == "constant":
+            size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
+            copied = f"cudaMemcpyToSymbolAsync(::{name}, {name}, {size}, 0, cudaMemcpyDeviceToDevice, stream)"
+            lines.append(f"  if ({copied} != cudaSuccess) return CUDA_ERROR;")
     for launch in traces.launches:
         lines += ["  {", *(f"    {line}" for line in _launch(launch, traces)), "  }"]
     return "\n".join(lines)
@@ -140,6 +145,10 @@ def _attributes(launch: Launch, traces: Traces) -> Iterator[str]:
 
 def _scalar(argument: Scalar) -> str:
     kind = _SCALARS[argument.dtype]
+    if argument.dtype == "bool":
+        return "true" if argument.value else "false"
+    if argument.dtype in ("f16", "bf16"):
+        return f"{kind}({_scalar(Scalar('f32', float(argument.value)))})"
     if isinstance(argument.value, int):
         return f"static_cast<{kind}>({number(argument.value)})"
     if math.isfinite(argument.value):

@@ -111,7 +111,7 @@ def standalone(
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-_ROLES = {"input": ("input", "inout"), "output": ("output", "inout"), "workspace": ("workspace",)}
+_ROLES = {"input": ("input", "inout", "constant"), "output": ("output", "inout"), "workspace": ("workspace",)}
 
 
 def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> str:
@@ -187,7 +187,7 @@ def _conversions(tensors: Mapping[str, Tensor]) -> str:
 
 def _call_arguments(tensors: Mapping[str, Tensor], by_role: Mapping[str, list[str]]) -> str:
     """Pointers in the order of `_ordered`; a buffer that is input and output is passed once."""
-    parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].role == "input"]
+    parts = [f"inputs[{i}].device" for i, name in enumerate(by_role["input"]) if tensors[name].kept]
     parts += [f"outputs[{index}]" for index in range(len(by_role["output"]))]
     return ", ".join([*parts, *(f"workspaces[{index}]" for index in range(len(by_role["workspace"])))])
 

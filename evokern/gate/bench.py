@@ -100,8 +100,8 @@ class Bench:
         self._generator = generator
         self._tolerance = dict(tolerance)
         device = generator.device
-        given = {n: t for n, t in tensors.items() if t.role in ("input", "inout")}
-        written = {n: t for n, t in tensors.items() if t.role != "input"}
+        given = {n: t for n, t in tensors.items() if t.given}
+        written = {n: t for n, t in tensors.items() if not t.kept}
         self._results = {n: t for n, t in written.items() if t.role != "workspace"}
         if not self._results:
             raise KernelError(f"kernel {kernel.name}: the workload has no output")
@@ -225,7 +225,7 @@ class Bench:
 
     def arguments(self, index: int, run: int = 0) -> dict[str, torch.Tensor]:
         """Return the buffers of one call by name: inputs of a set, outputs and workspaces of a set and run."""
-        given = {n: view[index] for n, view in self._inputs.views.items() if self.tensors[n].role == "input"}
+        given = {n: view[index] for n, view in self._inputs.views.items() if self.tensors[n].kept}
         return given | self._scratch.set(run * self.sets + index)
 
     def answer_by_reference(self) -> None:

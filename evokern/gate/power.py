@@ -57,7 +57,7 @@ def _is_exact(
 
 def _degenerate_kernels(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, _DegenerateKernel]]:
     outputs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
-    inputs = [name for name, tensor in tensors.items() if tensor.role in ("input", "inout")]
+    inputs = [name for name, tensor in tensors.items() if tensor.given]
 
     def nothing(arguments: Mapping[str, torch.Tensor]) -> None:
         return

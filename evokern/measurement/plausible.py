@@ -50,9 +50,9 @@ def contradictions(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tenso
         KernelError: a function of the workload raised, or its answer is no such number.
     """
     flops, moved = declared_work(kernel, problem)
-    passes = {"input": 1, "output": 1, "inout": 2, "workspace": 0}
+    passes = {"input": 1, "constant": 1, "output": 1, "inout": 2, "workspace": 0}
     total = sum(passes[tensor.role] * tensor.bytes for tensor in tensors.values())
-    inputs = sum(tensor.elements for tensor in tensors.values() if tensor.role in ("input", "inout"))
+    inputs = sum(tensor.elements for tensor in tensors.values() if tensor.given)
     outputs = sum(tensor.elements for tensor in tensors.values() if tensor.role in ("output", "inout"))
     found = []
     if moved > TENFOLD * total or TENFOLD * moved < total:

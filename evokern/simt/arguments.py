@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from evokern.errors import SourceError, UsageError
 from evokern.ptx.program import PtxProgram
+from evokern.ptx.symbols import symbol_of
 from evokern.ptx.syntax import Variable
 from evokern.simt.arrays import Array
 from evokern.simt.memory.buffers import Buffer, Memory
@@ -69,6 +70,31 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
             start = memory.module_data[module, number][variable.name].offset + offset
             memory.storage[start : start + 8] = np.array([value], np.uint64).view(np.uint8)
     return addresses
+
+
+def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[str, Buffer]) -> None:
+    """Copy buffers into the `__constant__` arrays of a launch; what an array holds behind its buffer is poisoned.
+
+    Args:
+        module: whose arrays.
+        memory: where they were placed.
+        number: which of several launches.
+        filled: an array's name in the source → what it holds. An array that no code uses is not there: nothing to do.
+
+    Raises:
+        UsageError: an array has less room than its buffer.
+    """
+    placed = memory.module_data.get((module, number), {})
+    for name, buffer in filled.items():
+        symbol = symbol_of(name, placed)
+        if symbol is None:
+            continue
+        array = placed[symbol]
+        if buffer.size > array.size:
+            raise UsageError(f"tensor {name!r} has {buffer.size} bytes, and the __constant__ array {array.size}")
+        data = np.full(array.size, 0xFF, np.uint8)
+        data[: buffer.size] = buffer.read().reshape(-1).view(np.uint8)
+        array.write(data)
 
 
 def place_hidden(program: PtxProgram, memory: Memory, params: Array) -> dict[str, Array]:

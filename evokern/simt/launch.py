@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from evokern.errors import UsageError
 from evokern.ptx.program import PtxProgram
-from evokern.simt.arguments import pack_arguments, place_data, place_hidden
+from evokern.simt.arguments import fill_constants, pack_arguments, place_data, place_hidden
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Stopped
 from evokern.simt.counters import Counters
@@ -97,11 +97,13 @@ def launch_many(
     instruction_limit: int = 50_000_000,
     sanitize: bool = True,
     past_misaligned: bool = False,
+    until_fatal: bool = False,
     count: bool = True,
     architecture: str | None = None,
     source: str | None = None,
     batch_blocks: int | None = None,
     enough: Callable[[Counters], bool] | None = None,
+    constants: Sequence[Mapping[str, Buffer]] = (),
 ) -> list[LaunchResult]:
     """Run several launches of one kernel that differ in their arguments only, side by side as lanes of one batch.
 
@@ -118,11 +120,14 @@ def launch_many(
             `evokern.simt.machine.LEAST_WARPS`, what it costs here.
         sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
         past_misaligned: go on after a misaligned access, without it, so that what else is wrong is told as well.
+        until_fatal: end at the first finding for which a GPU would end the launch, where otherwise an access outside of
+            the buffers is left out and what else is wrong is told as well.
         count: count wavefronts, sectors and instructions.
         architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
         source: text of the CUDA source, quoted in findings.
         batch_blocks: blocks side by side; None for what suits the caches.
         enough: asked now and then with what was counted so far; True ends the launch. For a single argument list.
+        constants: for each argument list what its `__constant__` arrays hold, by their names in the source.
 
     Returns:
         One result per argument list.
@@ -131,18 +136,19 @@ def launch_many(
         SourceError: the entry does not exist or uses what the machine does not execute.
         UsageError: the arguments do not match the entry, or the shape is impossible.
     """
-    options = Options(sanitize, count, instruction_limit, past_misaligned)
+    options = Options(sanitize, count, instruction_limit, past_misaligned, until_fatal)
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
+    filled = tuple(constants) or ({},) * len(args)
     chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
     place_data(run.program, module, memory, len(args))
     before = run.contents() if len(args) > 1 or run.looks_again() else []
-    results = run.checked(args, chosen, batch_blocks, before)
+    results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # one launch ended the batch of all: each once more by itself
         results = []
-        for values in args:
+        for values, own in zip(args, filled, strict=True):
             run.restore(before)
-            alone = run.checked([values], chosen, batch_blocks, before, alone=True)
+            alone = run.checked([values], chosen, batch_blocks, before, [own], alone=True)
             assert alone is not None
             results += alone
             before = run.keep(before, values)
@@ -211,10 +217,10 @@ class _Run:
 
     def checked(
         self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None,
-        before: list[tuple[Buffer, Array]], *, alone: bool = False,
+        before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
     ) -> list[LaunchResult] | None:  # fmt: skip
         """Run all blocks of all launches, and once more where only that tells whether a finding matters."""
-        results = self.batches(args, chosen, batch_blocks, alone=alone)
+        results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         if results is None or not self.looks_again():
             return results
         collectors, options = self.collectors, self.options
@@ -224,7 +230,7 @@ class _Run:
             return results
         self.restore(before)
         self.options = replace(options, suspects=look.suspects, count=False)
-        again = self.batches(args, chosen, batch_blocks, alone=alone)
+        again = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         self.options = options
         if again is not None:
             look.acquit()
@@ -233,16 +239,25 @@ class _Run:
         ]
 
     def batches(
-        self, args: Sequence[Sequence[Any]], chosen: tuple[int, ...], batch_blocks: int | None, *, alone: bool = False
+        self,
+        args: Sequence[Sequence[Any]],
+        chosen: tuple[int, ...],
+        batch_blocks: int | None,
+        constants: Sequence[Mapping[str, Buffer]],
+        *,
+        alone: bool = False,
     ) -> list[LaunchResult] | None:
         """Run all blocks of all launches; None when one of several launches stopped the others."""
         program, memory = self.program, self.memory
         params = np.stack([pack_arguments(self.module, self.entry, values) for values in args])
         symbols = place_data(program, self.module, memory, len(args)) | place_hidden(program, memory, params)
+        for number, filled in enumerate(constants):
+            fill_constants(self.module, memory, number, filled)
         total = self.grid[0] * self.grid[1] * self.grid[2]
         shadow = GlobalShadow(program, memory, len(args), total) if self.options.sanitize else None
         tally = Tally(program) if self.options.count else None
-        collectors = self.collectors = [Collector(self.source, self.module.lines.headers) for _ in args]
+        at_fatal = self._end if self.options.until_fatal else None
+        collectors = self.collectors = [Collector(self.source, self.module.lines.headers, at_fatal) for _ in args]
         pairs = [(launch, number) for launch in range(len(args)) for number in chosen]
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}
@@ -296,6 +311,11 @@ class _Run:
             _result(collector, counters, number in unfinished, printed[number], ended)
             for number, collector in enumerate(collectors)
         ]
+
+    @staticmethod
+    def _end() -> None:
+        """End the launch where it is."""
+        raise Stopped
 
     def batch_size(self) -> int:
         """Return how many blocks to run side by side."""

@@ -53,6 +53,8 @@ class Options:
     """Warp instructions a launch may issue."""
     past_misaligned: bool = False
     """Go on after a misaligned access, without it."""
+    until_fatal: bool = False
+    """End at the first finding for which a GPU would end the launch."""
     enough: Callable[[], bool] | None = None
     """Asked now and then: True ends the launch."""
     suspects: SuspectReads | None = None

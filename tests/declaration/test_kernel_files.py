@@ -218,22 +218,14 @@ def test_nvcc_finds_the_same_headers(here: Path) -> None:
     assert (0, "") == (done.returncode, done.stderr)
 
 
-def test_init_makes_a_flat_folder_of_them(here: Path) -> None:
-    """Headers from beside the file go into the new folder, and includes name them there."""
+def test_init_puts_them_in_place(here: Path) -> None:
+    """What the kernel uses of headers from beside the file stands in its `kernel.cu`, each piece once."""
     assert 0 == _invoke("init", "kernels/scale/kernel.cu", "--name", "flat")[0]
     folder = here / "kernels" / "flat"
-    assert {"store.cuh", "deeper.cuh", "own.cuh"} <= {path.name for path in folder.iterdir()}
-    assert '#include "store.cuh"' in (folder / "kernel.cu").read_text()
-    assert '#include "deeper.cuh"' in (folder / "store.cuh").read_text()
-
-
-def test_two_headers_of_one_name_do_not_fit_one_folder(here: Path) -> None:
-    """One would silently stand for the other."""
-    (here / "kernels" / "common" / "own.cuh").write_text("// another\n")
-    _append(here / "kernels" / "common" / "store.cuh", '#include "../common/own.cuh"\n')
-    code, _, told = _invoke("init", "kernels/scale/kernel.cu", "--name", "flat")
-    assert (2, False) == (code, (here / "kernels" / "flat").exists())
-    assert "own.cuh and ../common/own.cuh would be one file" in told
+    assert {"kernel.cu", "kernel.py", "reference.h"} == {path.name for path in folder.iterdir()}
+    text = (folder / "kernel.cu").read_text()
+    assert [] == re.findall(r'#include "', text)
+    assert (1, 1) == (text.count("float passed_on("), text.count("void store("))
 
 
 def test_a_database_keeps_common_headers(here: Path, tmp_path: Path) -> None:

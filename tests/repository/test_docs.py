@@ -80,7 +80,7 @@ COMMANDS: dict[str, Way] = {
     "evokern report -o report.html": RECORDED,
     # docs/searching.md
     "evokern search attention-s512 --budget 10m --device sim:h100 --db simulated.db": Way(
-        "simulated", "search attention-s512 --budget 10m --device sim:h100 --db simulated.db --trials 1"
+        "simulated", "search attention-s512 --budget 10m --device sim:h100 --db simulated.db --trials 1 --no-verify"
     ),
     "evokern show --trial 42": Way("recorded", "show --trial 4"),
     "evokern show --json": RECORDED,
@@ -111,6 +111,9 @@ COMMANDS: dict[str, Way] = {
     "datasette evokern.db": HAND,
     # docs/getting-started.md
     "evokern init my_kernel.cu": SIMULATED,
+    "evokern init my_kernel.cu --entry 'reduce<float, 256>' --name reduce": Way(
+        "simulated", "init reduce.cu --entry 'reduce<float, 256>' --name reduce"
+    ),
     "evokern check scale": Way("simulated", "check scale"),
     "evokern search scale": Way("simulated", "search scale --trials 2"),
     "evokern show scale": SIMULATED,
@@ -118,8 +121,10 @@ COMMANDS: dict[str, Way] = {
     "evokern verify": Way("simulated", "verify --fuzz 1s"),
     "evokern export scale -o scale.cu": SIMULATED,
     # docs/coming-from-kernel-tuner.md
+    "evokern init tune_matmul.py --trust": Way("simulated", "init tune_twice.py --trust"),
+    "evokern init convolution.json": Way("simulated", "init twice.json"),
     "evokern check vector_add": SIMULATED,
-    "evokern search vector_add": Way("simulated", "search vector_add --trials 1"),
+    "evokern search vector_add": Way("simulated", "search vector_add --trials 1 --no-verify"),
     "evokern replay vector_add.json --samplers evo,random --repeats 10": Way(
         "recorded", "replay vector_add.json --samplers evo,random --repeats 1"
     ),
@@ -142,7 +147,41 @@ extern "C" __global__ void my_kernel(const half* x, half* y, int n) {
   for (; i < 2 * 64 * n; i += 1024) y[i] = x[i];
 }
 """
-"""A file as people have it, for `sanitize`."""
+"""A file as people have it, for `sanitize` and `init`."""
+REDUCE_CU = """
+template <typename T, int BLOCK>
+__global__ void reduce(const T* in, T* out, int n) {
+  T sum = 0;
+  for (int i = threadIdx.x; i < n; i += BLOCK) sum += in[i];
+  atomicAdd(out, sum);
+}
+__global__ void another(float* out) { out[threadIdx.x] = 0; }
+void start(const float* in, float* out, int n) { reduce<float, 256><<<1, 256>>>(in, out, n); }
+"""
+"""A file with several kernels, one of them a template."""
+TWICE_CU = """
+__global__ void twice(float* y, const float* x, int n) {
+  int i = blockIdx.x * block_size_x + threadIdx.x;
+  if (i < n) y[i] = 2 * x[i];
+}
+"""
+"""A kernel as Kernel Tuner takes it."""
+TUNE_TWICE_PY = """
+import numpy
+from kernel_tuner import tune_kernel
+x = numpy.ones(4096, numpy.float32)
+tune_kernel("twice", "twice.cu", 4096, [x, x, numpy.int32(4096)], {"block_size_x": [64, 128]})
+"""
+"""A tuning script."""
+TWICE_T1 = """
+{"ConfigurationSpace": {"TuningParameters": [{"Name": "block_size_x", "Type": "int", "Values": "[64, 128]"}]},
+ "KernelSpecification": {"Language": "CUDA", "KernelName": "twice", "KernelFile": "twice.cu", "ProblemSize": [4096],
+  "LocalSize": {"X": "block_size_x"}, "GlobalSize": {"X": "4096"}, "GridDivX": ["block_size_x"], "Arguments": [
+   {"Name": "y", "Type": "float", "MemoryType": "Vector", "Size": 4096},
+   {"Name": "x", "Type": "float", "MemoryType": "Vector", "Size": 4096},
+   {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 4096}]}}
+"""
+"""The same as a T1 file."""
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
@@ -240,8 +279,11 @@ def test_commands_on_a_simulated_chip(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("EVOKERN_DB", raising=False)
     write_example(DOCS / "getting-started.md", "scale", tmp_path, "4096")
     write_example(DOCS / "coming-from-kernel-tuner.md", "vector_add", tmp_path, "4096")
-    (tmp_path / "my.cu").write_text(MY_CU)
-    (tmp_path / "my_kernel.cu").write_text(MY_CU)
+    for name, text in (
+        *(("my.cu", MY_CU), ("my_kernel.cu", MY_CU), ("reduce.cu", REDUCE_CU)),
+        *(("twice.cu", TWICE_CU), ("tune_twice.py", TUNE_TWICE_PY), ("twice.json", TWICE_T1)),
+    ):
+        (tmp_path / name).write_text(text)
     shutil.copy(tmp_path / "studies" / "scale.toml", tmp_path / "studies" / "attention-s512.toml")
     evokern("search attention-s512 --trials 3 --device sim:l4")
     for copy in ("main.db", "pr.db"):

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.scaffold.expression import extents, to_python
-from evokern.scaffold.guess import neighbours
+from evokern.scaffold.expression import to_python
+from evokern.scaffold.plan import split_tuple
+from evokern.scaffold.reading import neighbours
 from evokern.study.discovery import find_kernel, find_study
 
 FILES = DATA / "cuda_files"
@@ -155,13 +156,14 @@ def test_what_cannot_be_drafted_is_said(here: Path, file: str, options: list[str
     assert not (here / "kernels").exists()
 
 
-def test_own_headers_come_along(here: Path) -> None:
-    """Headers found with -I are copied beside the kernel, and their includes name them there."""
+def test_own_headers_are_put_in_place(here: Path) -> None:
+    """What the kernel uses of headers found with -I stands in kernel.cu, and nothing else of them."""
     project = FILES / "project"
     assert _invoke("init", str(project / "src" / "softmax.cu"), "-I", str(project / "include"))[0] == 0
     folder = here / "kernels" / "softmax"
-    assert {path.name for path in folder.iterdir()} >= {"kernel.cu", "common.cuh", "warp.cuh", "ops.cuh"}
-    assert '#include "ops.cuh"' in (folder / "warp.cuh").read_text()
+    text = (folder / "kernel.cu").read_text()
+    assert {path.name for path in folder.iterdir()} == {"kernel.cu", "kernel.py", "reference.h"}
+    assert "warp.cuh" not in text and text.count("__global__") == 1
 
 
 @pytest.mark.parametrize(
@@ -182,9 +184,10 @@ def test_launch_expressions_are_translated_or_left(text: str, expected: str | No
     assert expected == to_python(text, names, {"grid": "dim3(n / 2)"})
 
 
-def test_extents_lose_idle_brackets() -> None:
-    """A grid of one dimension is a plain number."""
-    assert extents("dim3((n + 3) / 4)", {"n": "p.N"}, {}) == "((p.N + 3) // 4)"
+def test_a_grid_is_cut_into_its_extents() -> None:
+    """Brackets around a grid of two dimensions are those of the tuple, and each extent keeps its own."""
+    grid = to_python("dim3((n + 3) / 4, m)", {"n": "p.N", "m": "p.M"}, {})
+    assert split_tuple(grid or "") == ("(p.N + 3) // 4", "p.M")
 
 
 @pytest.mark.parametrize(

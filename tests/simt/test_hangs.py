@@ -107,3 +107,21 @@ def test_another_block_may_end_the_loop() -> None:
                          instruction_limit=LIMIT)  # fmt: skip
     assert result.fatal is not None
     assert f"{REPEATS}, unless a block outside this batch ends it. " in result.fatal.hint
+
+
+def test_a_launch_may_end_at_the_first_fatal_finding() -> None:
+    """Reads outside are left out and counted, or the first one ends the launch before anything is written."""
+    source = (
+        'extern "C" __global__ void k(const float* x, float* y) {'
+        " float sum = 0; for (int i = 0; i < 64; i++) sum += x[i * 1024 + threadIdx.x]; y[threadIdx.x] = sum; }"
+    )
+    for until_fatal, lanes in ((False, 63 * 32), (True, 32)):
+        memory = simt.Memory()
+        x = memory.allocate("x", np.ones(32, np.float32))
+        y = memory.allocate("y", np.full(32, 7, np.float32))
+        result = simt.launch(
+            module_of(source), "k", (1, 1, 1), (32, 1, 1), [x, y], memory=memory, until_fatal=until_fatal
+        )
+        assert not result.completed and result.fatal is not None
+        assert (result.fatal.kind, result.fatal.count, result.hung) == ("out_of_bounds", lanes, False)
+        assert bool(y.read().view(np.float32)[0] == 7) == until_fatal

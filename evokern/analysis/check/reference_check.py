@@ -43,7 +43,7 @@ def draw_inputs(tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, torch
     generator = torch.Generator().manual_seed(seed)
     drawn: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if tensor.role not in ("input", "inout"):
+        if not tensor.given:
             continue
         if tensor.dtype in storage:
             values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * tensor.scale
@@ -132,7 +132,7 @@ def reference_arguments(kernel: Kernel, problem: Problem) -> list[int]:
 
 def _program(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> str:
     """Write a program that reads the inputs from files, calls `reference`, and writes the outputs."""
-    ins = [name for name, tensor in tensors.items() if tensor.role in ("input", "inout")]
+    ins = [name for name, tensor in tensors.items() if tensor.given]
     outs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
     arguments = [str(number) for number in reference_arguments(kernel, problem)]
     arguments += [f"in_{index}.data()" for index in range(len(ins))]

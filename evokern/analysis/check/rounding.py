@@ -115,7 +115,7 @@ def _add(
     generator = torch.Generator().manual_seed(SEED)
     inputs: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if tensor.role in ("input", "inout"):
+        if tensor.given:
             inputs[name] = torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype))
             draw(tensor, kind, inputs[name], generator)
     limit = largest_finite(tensors[output].dtype)

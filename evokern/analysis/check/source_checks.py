@@ -25,6 +25,14 @@ def entries(folder: Folder) -> Results:
         if config != configs[0] and check_feasible(kernel, config, [problem], chip) is not None:
             continue
         tensors = kernel.workload.tensors(problem, config)
+        for name in (name for name, tensor in tensors.items() if tensor.role == "constant"):
+            text = "\n".join([folder.source.text, *folder.source.headers.values()])
+            if not re.search(rf"__constant__[^;]*\b{re.escape(name)}\b\s*(?:\[|;|=)", text):
+                yield (
+                    False,
+                    f"tensor {name!r} is a constant, and {kernel.source} has no __constant__ array of that name",
+                )
+                return
         unwritten: dict[str, str] = {}
         written = set()
         for launch in launches_of(kernel, config, problem):

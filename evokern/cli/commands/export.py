@@ -22,6 +22,7 @@ class Format(StrEnum):
 
     CU = "cu"
     T4 = "t4"
+    T1 = "t1"
 
 
 @command(
@@ -30,6 +31,7 @@ class Format(StrEnum):
     evokern export -o best.cu
     evokern export attention-s512 --trial 42 -o trial42.cu --db runs.db
     evokern export attention-s512 --format t4 -o study.json
+    evokern export attention-s512 --format t1 -o space.json
     """,
 )
 def export(
@@ -40,7 +42,11 @@ def export(
         typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout. Default: best.cu."),
     ] = None,
     format_: Annotated[
-        Format, typer.Option("--format", help="cu: one trial as a program. t4: every trial, for other auto-tuners.")
+        Format,
+        typer.Option(
+            "--format",
+            help="cu: one trial as a program. t4: every trial, for other auto-tuners. t1: the space, for them.",
+        ),
     ] = Format.CU,
     trial: TrialOption = None,
     problem: Annotated[
@@ -50,11 +56,12 @@ def export(
     trust: TrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as a T4 file.
+    """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as a T4 or T1 file.
 
     The .cu holds the specialised kernel, a launcher with shape and alignment checks, and a main that checks its answers
     against the reference and times itself. The T4 file holds every trial; `evokern replay` reads it, and so do other
-    auto-tuners (a name that ends in .gz is compressed).
+    auto-tuners (a name that ends in .gz is compressed). The T1 file holds the space: genes, constraints, launch and
+    arguments, for other auto-tuners to search; what it has no words for is said.
     """
     from evokern.export import export_trial
     from evokern.export.banner import build_commands
@@ -64,6 +71,11 @@ def export(
         if trial is not None or problem:
             raise UsageError("--format t4 writes every trial and problem; leave --trial and --problem away")
         _study(output, study, file or Path("study.json"), db)
+        return
+    if format_ is Format.T1:
+        if trial is not None:
+            raise UsageError("--format t1 writes the space, not a trial; leave --trial away")
+        _space(output, study, file or Path("space.json"), db, problem, trust)
         return
     file = file or Path("best.cu")
     name = "best.cu" if str(file) == "-" else file.name
@@ -101,6 +113,31 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         return
     output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
     output.say(f"{command_line('replay', file)}   compares samplers on it")
+
+
+def _space(output: Output, study: str | None, file: Path, db: Path, problem: int, trust: bool) -> None:
+    from evokern.export.t1 import t1
+    from evokern.export.t4 import t4_bytes
+    from evokern.store import open_readonly
+
+    with open_readonly(db) as reader:
+        record = reader.study(study)
+        made = t1(reader, record, problem=problem, trust=trust)
+    content = t4_bytes(made, file)
+    if str(file) == "-":
+        sys.stdout.write(content.decode() + "\n")
+        return
+    _write(file, content)
+    space = made["ConfigurationSpace"]
+    parameters, conditions = len(space["TuningParameters"]), len(space["Conditions"])
+    left_out = made["evokern"]["left_out"]
+    if output.json:
+        output.emit({"file": str(file), "study": record.name, "parameters": parameters, "conditions": conditions,
+                     "left_out": left_out})  # fmt: skip
+        return
+    output.say(f"wrote {file}: {parameters} parameters and {conditions} conditions of {record.name}")
+    for what in left_out:
+        output.say(f"T1 has no words for {what}")
 
 
 def _write(file: Path, content: bytes) -> None:

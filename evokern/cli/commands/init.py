@@ -17,11 +17,19 @@ from evokern.wording import command as command_line
     examples="""
     evokern init my_kernel.cu
     evokern init my_kernel.cu --entry 'reduce<float, 256>' --name reduce
+    evokern init tune_matmul.py --trust
+    evokern init convolution.json
     """,
 )
 def init(
     output: Output,
-    file: Annotated[Path, typer.Argument(metavar="FILE.cu", help="A CUDA file with a __global__ function.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A CUDA file with a __global__ function, a tuning script of Kernel Tuner's, or a T1 file.",
+        ),
+    ],
     entry: Annotated[
         str | None, typer.Option("--entry", metavar="NAME", help="Which kernel, where the file has several.")
     ] = None,
@@ -29,15 +37,20 @@ def init(
         list[Path], typer.Option("--include", "-I", metavar="DIR", help="Folder with the file's own headers.")
     ] = [],  # noqa: B006 (typer makes a new list for every call)
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the kernel and study.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="A tuning script may run, up to its call of tune_kernel; nothing is tuned.")
+    ] = False,
 ) -> None:
-    """Write kernels/NAME/ and studies/NAME.toml from a CUDA file.
+    """Write kernels/NAME/ and studies/NAME.toml from a CUDA file, a tuning script or a T1 file.
 
-    Numeric macros become parameters, pointers become tensors, the file's own launch gives grid and block. Host code is
-    left out. What only you can know is marked in the files and listed here.
+    Macros, template parameters and the block's extents become parameters. The kernel runs on the simulator with guessed
+    problems: what it reads and writes says which pointers are inputs and outputs, how far they reach, and which grid
+    covers them. Host code and other kernels are left out. Guesses are marked in the files; what only you can know is
+    listed here. A Kernel Tuner script or T1 file gives parameters, restrictions, grid, arguments and constant memory.
     """
     from evokern.scaffold import scaffold
 
-    made = scaffold(file, Path.cwd(), name, entry, include)
+    made = scaffold(file, Path.cwd(), name, entry, include, trust=trust)
     if output.json:
         output.emit({"kernel": made.name, "files": [str(path) for path in made.files], "confirm": made.confirm})
         return

@@ -42,7 +42,7 @@ def launches(unit: SourceFile) -> Iterator[LaunchSite]:
             arguments=tuple(unit.stream.source(*part) for part in arguments),
             function=owner.names[0] if owner and owner.names else "",
             line=unit.line(index),
-            definitions=_definitions_for(unit, owner, index, " ".join(setting[:3])),
+            definitions=_definitions_for(unit, owner, index, " ".join([*setting[:3], template])),
             file=unit.name,
         )
 

@@ -6,6 +6,7 @@ Everything runs on torch's current stream, so that torch's own operations and th
 from __future__ import annotations
 
 import ctypes
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +15,14 @@ import torch
 from cuda.bindings import driver
 
 from evokern.compile.records import Built, Program
-from evokern.declaration.kernel import L2Window, Launch, Scalar
+from evokern.declaration.kernel import L2Window, Launch, Scalar, bfloat16_bits
 from evokern.gate.check import Call, RunFailed
+from evokern.ptx.symbols import constant_symbols, symbol_of
 from evokern.study.trial import Outcome
 
 _CTYPES: Mapping[str, Any] = {
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
-    "f32": ctypes.c_float, "f64": ctypes.c_double,
+    "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }  # fmt: skip
 _SPIN_S = 0.002
 
@@ -62,6 +64,7 @@ class Candidate:
         self._modules = [_load(program) for program in built.programs]
         self._functions: dict[tuple[int, str], Any] = {}
         self._shared_limits: dict[tuple[int, str], int] = {}
+        self._constants: dict[tuple[int, str], tuple[int, int] | None] = {}
         self._wants_window = any(launch.l2_window for build in built.builds for launch in build.launches)
         if self._wants_window:
             _set_persisting_l2(enabled=True)
@@ -80,7 +83,33 @@ class Candidate:
             RunFailed: a launch asks for more than the GPU has.
         """
         launches = [self._launch(program, launch, call.arguments) for launch in call.launches]
-        return PreparedCall(launches, [call.arguments[name] for name in call.zeroed])
+        constants = [
+            (*place, call.arguments[name])
+            for name, role in call.roles.items()
+            if role == "constant" and (place := self._constant(program, name, call.arguments[name])) is not None
+        ]
+        return PreparedCall(launches, [call.arguments[name] for name in call.zeroed], constants)
+
+    def _constant(self, program: int, name: str, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Return address and size of a `__constant__` array, None where no code uses it; poison it the first time.
+
+        Raises:
+            RunFailed: it has less room than the tensor.
+        """
+        key = program, name
+        if key not in self._constants:
+            symbol = symbol_of(name, constant_symbols(self.built.programs[program].ptx))
+            self._constants[key] = None
+            if symbol is not None:
+                pointer, size = check(driver.cuModuleGetGlobal(self._modules[program], symbol.encode()))
+                check(driver.cuMemsetD8(pointer, 0xFF, size))
+                self._constants[key] = int(pointer), int(size)
+        place = self._constants[key]
+        if place is not None and tensor.numel() * tensor.element_size() > place[1]:
+            bytes_ = tensor.numel() * tensor.element_size()
+            message = f"tensor {name!r} has {bytes_} bytes, and the __constant__ array {place[1]}"
+            raise RunFailed(Outcome.CRASHED, {"error": message})
+        return place
 
     def _launch(self, program: int, launch: Launch, arguments: Mapping[str, torch.Tensor]) -> _PreparedLaunch:
         config = driver.CUlaunchConfig()
@@ -129,9 +158,15 @@ class _PreparedLaunch:
 class PreparedCall:
     """One launch sequence with its buffers bound."""
 
-    def __init__(self, launches: Sequence[_PreparedLaunch], zeroed: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        launches: Sequence[_PreparedLaunch],
+        zeroed: Sequence[torch.Tensor],
+        constants: Sequence[tuple[int, int, torch.Tensor]] = (),
+    ) -> None:
         self._launches = launches
         self._zeroed = zeroed
+        self._constants = constants
 
     def enqueue(self) -> None:
         """Put the whole sequence on the current stream (or into the graph being captured).
@@ -141,6 +176,10 @@ class PreparedCall:
         """
         for tensor in self._zeroed:
             tensor.zero_()
+        for address, _, tensor in self._constants:
+            stream = torch.cuda.current_stream().cuda_stream
+            size = tensor.numel() * tensor.element_size()
+            check(driver.cuMemcpyDtoDAsync(address, tensor.data_ptr(), size, stream))
         for launch in self._launches:
             launch.enqueue()
 
@@ -210,6 +249,10 @@ def _load(program: Program) -> Any:
 
 def _value(argument: str | Scalar, arguments: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(argument, Scalar):
+        if argument.dtype == "bf16":
+            return ctypes.c_uint16(bfloat16_bits(argument.value))
+        if argument.dtype == "f16":
+            return ctypes.c_uint16(struct.unpack("<H", struct.pack("<e", argument.value))[0])
         return _CTYPES[argument.dtype](argument.value)
     return ctypes.c_void_p(arguments[argument].data_ptr())
 

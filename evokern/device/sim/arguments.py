@@ -17,6 +17,13 @@ from evokern.study.settings import InputSet
 POISON = 0xFF
 """Byte that memory holds which nobody wrote; NaN in every floating-point type."""
 
+_GIVEN = ("input", "inout", "constant")
+
+
+def _space(role: str) -> str:
+    """Return where the machine keeps a buffer: what is `const` goes into the module's array of its name."""
+    return "const" if role == "constant" else "global"
+
 
 def drawn(
     tensors: Mapping[str, Tensor], kind: InputSet = "normal", seed: int = 0
@@ -31,7 +38,7 @@ def drawn(
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in tensors.items():
         data = torch.zeros(tensor.shape, dtype=torch_dtype(tensor.dtype))
-        if tensor.role in ("input", "inout"):
+        if tensor.given:
             draw(tensor, kind, data, generator)
         yield name, tensor, data
 
@@ -41,10 +48,12 @@ def draw_buffers(memory: simt.Memory, tensors: Mapping[str, Tensor]) -> dict[str
     buffers: dict[str, simt.Buffer] = {}
     for name, tensor, data in drawn(tensors):
         raw: Any = data.view(-1).view(torch.uint8).numpy()
-        known = tensor.role in ("input", "inout") or (tensor.role == "workspace" and tensor.initial == "zero")
+        known = tensor.given or (tensor.role == "workspace" and tensor.initial == "zero")
         if not known:
             raw.fill(POISON)
-        buffers[name] = memory.allocate(name, raw, writable=tensor.role != "input", initialised=known)
+        buffers[name] = memory.allocate(
+            name, raw, writable=not tensor.kept, initialised=known, space=_space(tensor.role)
+        )
     return buffers
 
 
@@ -63,9 +72,10 @@ def upload(call: Call, memory: simt.Memory, lead: int = 0) -> dict[str, simt.Buf
         buffers[name] = memory.allocate(
             name,
             np.zeros_like(data) if zeroed else data,
-            writable=role != "input",
-            initialised=zeroed or role in ("input", "inout"),
-            lead=lead,
+            writable=role not in ("input", "constant"),
+            initialised=zeroed or role in _GIVEN,
+            lead=0 if role == "constant" else lead,
+            space=_space(role),
         )
     return buffers
 
@@ -75,4 +85,4 @@ def refill(call: Call, buffers: Mapping[str, simt.Buffer]) -> None:
     for name, tensor in call.arguments.items():
         data: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
         buffers[name].write(np.zeros_like(data) if name in call.zeroed else data)
-        buffers[name].initialised = name in call.zeroed or call.roles[name] in ("input", "inout")
+        buffers[name].initialised = name in call.zeroed or call.roles[name] in _GIVEN

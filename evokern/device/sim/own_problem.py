@@ -34,7 +34,7 @@ from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
 from evokern.errors import KernelError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
-from evokern.simt.memory.write_record import recording_writes
+from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.time_model.prediction import sample_blocks
 from evokern.study.settings import SimulationSettings
 from evokern.study.trial import Outcome
@@ -271,7 +271,7 @@ class OwnProblemCheck:
     def _sampled(self, call: _Call, blocks: tuple[int, ...], known: Sequence[int] = ()) -> OwnProblem:
         """Run some blocks of a candidate whose blocks share nothing."""
         stage, (launch,) = self._stage(call), call.launches
-        with recording_writes(stage.memory, by_block=True) as record:
+        with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
             self._run(call, stage, blocks)
         found: dict[str, Coverage] = {}
         for name, tensor in call.tensors.items():
@@ -286,7 +286,7 @@ class OwnProblemCheck:
     def _whole(self, call: _Call, scaled: str = "") -> OwnProblem:
         """Run all blocks of all launches."""
         stage = self._stage(call)
-        with recording_writes(stage.memory, by_block=False) as record:
+        with recording(stage.memory, WriteRecord(stage.memory, by_block=False)) as record:
             self._run(call, stage, None)
         marks = stage.written(record)
         found = {
@@ -301,7 +301,8 @@ class OwnProblemCheck:
         if against is None and judged:
             for name, tensor in call.tensors.items():
                 if tensor.role == "inout":
-                    marks[name][:] = True  # what is left as it was is an answer too
+                    marks[name][:] = True  # what is left as it was is an answer too, and compared
+                    found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
             message = stage.fault(self._kernel, self._tolerance, marks, "its blocks")
             against = _wrong(message, call.problem) if message else None
         return OwnProblem(against, call.blocks, call.blocks, judged, found, scaled)

@@ -16,7 +16,7 @@ import numpy as np
 from evokern import simt
 from evokern.compile.build import compile_to_ptx
 from evokern.compile.records import CompileFailure, Program
-from evokern.declaration.kernel import Kernel, Launch, Scalar
+from evokern.declaration.kernel import Kernel, Launch, Scalar, bfloat16_bits
 from evokern.declaration.render import Rendered, read_source
 from evokern.hardware.profiles import Profile
 from evokern.ptx.program import PtxProgram
@@ -26,6 +26,7 @@ Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
 
 _NUMPY: Mapping[str, Any] = {
     "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64, "f32": np.float32, "f64": np.float64,
+    "f16": np.float16, "bool": np.bool_,
 }  # fmt: skip
 
 
@@ -63,6 +64,7 @@ class SimulatedProgram:
         blocks: Sequence[int] | None = None,
         sanitize: bool = True,
         past_misaligned: bool = False,
+        until_fatal: bool = False,
         count: bool = False,
         enough: Callable[[simt.Counters], bool] | None = None,
     ) -> simt.LaunchResult:
@@ -76,6 +78,7 @@ class SimulatedProgram:
             blocks: linear ids of the blocks to run; None for all.
             sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment always are.
             past_misaligned: go on after a misaligned access, without it.
+            until_fatal: end at the first finding for which a GPU would end the launch.
             count: count wavefronts, sectors and instructions.
             enough: asked now and then with what was counted so far; True ends the launch.
 
@@ -87,7 +90,8 @@ class SimulatedProgram:
             self.module, self.symbols[launch.entry], launch.grid, launch.block, _ordered(launch, arguments),
             memory=memory, dynamic_shared=launch.shared_bytes, source=self.source, architecture=self.architecture,
             instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, past_misaligned=past_misaligned,
-            count=count, enough=enough,
+            until_fatal=until_fatal, count=count, enough=enough,
+            constants=[_constants(arguments)],
         )  # fmt: skip
 
     def launch_many(
@@ -121,7 +125,7 @@ class SimulatedProgram:
             self.module, self.symbols[launch.entry], launch.grid, launch.block,
             [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
             source=self.source, architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks,
-            sanitize=sanitize, count=False,
+            sanitize=sanitize, count=False, constants=[_constants(named) for named in arguments],
         )  # fmt: skip
 
 
@@ -166,6 +170,13 @@ def _parsed(program: Program, source: str, name: str, headers: Mapping[str, str]
     return SimulatedProgram(module, program.lowered, source, headers, chip.architecture)
 
 
+def _constants(arguments: Arguments) -> dict[str, simt.Buffer]:
+    """Return what goes into `__constant__` arrays, by the array's name."""
+    return {
+        name: value for name, value in arguments.items() if isinstance(value, simt.Buffer) and value.space == "const"
+    }
+
+
 def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.generic[Any]]:
     """Return a launch's arguments in the entry's order."""
     return [arguments[item] if isinstance(item, str) else _number(item) for item in launch.args]
@@ -173,5 +184,7 @@ def _ordered(launch: Launch, arguments: Arguments) -> list[simt.Buffer | np.gene
 
 def _number(value: Scalar) -> np.generic[Any]:
     """Return a by-value argument as a NumPy scalar of its C type."""
+    if value.dtype == "bf16":
+        return np.uint16(bfloat16_bits(value.value))
     made: np.generic[Any] = _NUMPY[value.dtype](value.value)
     return made

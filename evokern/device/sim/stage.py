@@ -15,7 +15,7 @@ from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Toleranc
 from evokern.device.sim.arguments import POISON, drawn
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate.data import torch_dtype
-from evokern.simt.memory.write_record import WriteRecord
+from evokern.simt.memory.access_record import WriteRecord
 from evokern.study.settings import InputSet
 from evokern.wording import told_apart
 
@@ -58,13 +58,16 @@ class ProblemBuffers:
         self.bytes = float(sum(tensor.bytes for tensor in tensors.values()))
         self.buffers: dict[str, simt.Buffer] = {}
         for name, tensor, data in drawn(tensors, kind, seed):
-            if tensor.role in ("input", "inout"):
+            if tensor.given:
                 self._inputs[name] = data
             raw: Any = data.view(-1).view(torch.uint8).numpy()
             if tensor.role == "inout":
                 self._raw[name] = raw
             self.buffers[name] = self.memory.allocate(
-                name, np.asarray(raw), writable=tensor.role != "input" or not read_only
+                name,
+                np.asarray(raw),
+                writable=not (tensor.kept and read_only),
+                space="const" if tensor.role == "constant" else "global",
             )
 
     def poison(self) -> None:
@@ -167,7 +170,7 @@ def judges_blocks(
 
 def independent(tensors: Mapping[str, Tensor], program: SimulatedProgram, launches: tuple[Launch, ...]) -> bool:
     """Tell whether the blocks of a call share nothing: one launch, no workspace, no variable of the module."""
-    alone = len(launches) == 1 and all(t.role in ("input", "output") for t in tensors.values())
+    alone = len(launches) == 1 and all(t.kept or t.role == "output" for t in tensors.values())
     return alone and not any(v.space == "global" for v in program.entry(launches[0]).data_symbols)
 
 

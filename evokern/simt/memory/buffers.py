@@ -28,11 +28,14 @@ MEMORY_LIMIT = 1 << 32
 """Most bytes one launch may hold in allocations."""
 
 
-class StoreRecorder(Protocol):
-    """Notes the stores of launches."""
+class AccessRecorder(Protocol):
+    """Takes what launches read and write."""
 
-    def note(self, index: Array, width: int, block: Array) -> None:
-        """Take stores: positions in units of the width, bytes of each, linear id of the block of each."""
+    def read(self, index: Array, width: int) -> None:
+        """Take reads: positions in the storage in units of the width, bytes of each."""
+
+    def write(self, index: Array, width: int, block: Array) -> None:
+        """Take writes: positions in the storage in units of the width, bytes of each, linear id of each one's block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +88,7 @@ class Memory:
 
     Attributes:
         buffers: all allocations, by ascending address.
-        record: notes every store while somebody wants to know (`evokern.simt.memory.write_record`).
+        recorder: takes every read and write while somebody wants to know (`evokern.simt.memory.access_record`).
     """
 
     def __init__(self) -> None:
@@ -97,7 +100,7 @@ class Memory:
         self._pending: list[tuple[int, Array]] = []
         self._views: dict[int, Array] = {}
         self.module_data: dict[Any, dict[str, Buffer]] = {}
-        self.record: StoreRecorder | None = None
+        self.recorder: AccessRecorder | None = None
 
     def allocate(
         self,

@@ -151,6 +151,8 @@ class GlobalSpace:
         self, active: Active, index: Array, width: int, number: int, site: Site, *, synchronises: bool
     ) -> None:
         """Check and record reads; a volatile or acquiring read takes part in the order of blocks instead."""
+        if self.memory.recorder is not None:
+            self.memory.recorder.read(index, width)
         if self.shadow is None or site.frozen:
             return
         if synchronises:
@@ -170,7 +172,8 @@ class GlobalSpace:
     ) -> None:  # fmt: skip
         """Check and record writes; a volatile or releasing write takes part in the order of blocks."""
         self.writes += 1
-        self._record(active, index, width)
+        if self.memory.recorder is not None:
+            self.memory.recorder.write(index, width, self._batch.block_id[active.lanes])
         if self.shadow is None:
             return
         if releases:
@@ -195,7 +198,9 @@ class GlobalSpace:
     def note_atomic(self, active: Active, index: Array, width: int, number: int, site: Site, *, releases: bool) -> None:
         """Record atomic updates, which take part in the order of blocks and do not race with each other."""
         self.writes += 1
-        self._record(active, index, width)
+        if self.memory.recorder is not None:
+            self.memory.recorder.read(index, width)
+            self.memory.recorder.write(index, width, self._batch.block_id[active.lanes])
         if self.shadow is not None:
             if releases:
                 self.fence(active)
@@ -206,10 +211,6 @@ class GlobalSpace:
                 self.within.atomic(active, *self.shadow.element(index, width), number)
                 if self._order is not None and self.shadow.ordered:
                     self._order.update_at(active, "global", index * width, releases=releases)
-
-    def _record(self, active: Active, index: Array, width: int) -> None:
-        if self.memory.record is not None:
-            self.memory.record.note(index, width, self._batch.block_id[active.lanes])
 
     def fence(self, active: Active) -> None:
         """Record a fence."""

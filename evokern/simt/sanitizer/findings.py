@@ -7,7 +7,7 @@ the thread and the address.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,11 +117,14 @@ _Key = tuple[str, SourceLocation | str, SourceLocation]
 class Collector:
     """Gathers findings of one launch."""
 
-    def __init__(self, source: str | None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, source: str | None, headers: Mapping[str, str] | None = None, at_fatal: Callable[[], None] | None = None
+    ) -> None:
         texts = {**(headers or {}), **({} if source is None else {"": source})}
         self._lines: Mapping[str, Sequence[str]] = {name: text.splitlines() for name, text in texts.items()}
         self._groups: dict[_Key, list[Any]] = {}
         self.fatal_key: _Key | None = None
+        self._at_fatal = at_fatal
         self.dropped = 0
         self._reads: dict[_Key, dict[int, list[tuple[Array, Array]]] | None] = {}
 
@@ -183,6 +186,8 @@ class Collector:
         self._groups[key] = [finding, total]
         if kind in FATAL and self.fatal_key is None:
             self.fatal_key = key
+            if self._at_fatal is not None:
+                self._at_fatal()
 
     def _note_reads(self, key: _Key, reads: tuple[int, Array, Array] | None) -> None:
         """Keep what was read at a finding, unless something else is wrong there as well."""

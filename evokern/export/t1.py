@@ -1,0 +1,275 @@
+"""A study's space as a T1 file, the input format that auto-tuners share (odgaard/TuningSchema, version 1.0.0).
+
+T1 has text over parameters where evokern has functions. Launches are called with traced genes, and constraints are read
+from `kernel.py` as far as they are arithmetic. What could not be said so stands under `evokern`, with the genes'
+conditions, which T1 has no place for; other readers pass over it.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evokern.analysis.stored import stored_kernel
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
+from evokern.declaration.space import Config, Gene
+from evokern.errors import StudyError
+from evokern.export.formula import Formula, evaluate, simplified
+from evokern.export.traced import GuardRecorder, Traced, formula_of
+from evokern.store import Reader, StudyRecord
+from evokern.store.records import gene_table
+from evokern.version import __version__
+
+FORMAT_VERSION = 1
+TRIED = 100
+"""Configurations on which the formulas of grid and block are compared with the kernel's own functions."""
+_TYPES = {"f32": "float", "f64": "double", "f16": "half", "i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32",
+          "u32": "uint32", "i64": "int64", "u64": "uint64", "bool": "bool"}  # fmt: skip
+"""evokern's types → T1's; the others are `custom`, with their size."""
+_ACCESS = {"input": "ReadOnly", "constant": "ReadOnly", "output": "WriteOnly"}
+
+
+def t1(reader: Reader, record: StudyRecord, *, problem: int = 0, trust: bool = False) -> dict[str, Any]:
+    """Return a study's space as the object of a T1 file.
+
+    Args:
+        reader: the open database.
+        record: the study.
+        problem: which of its problems the numbers are of, counted from 0.
+        trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
+
+    Raises:
+        KernelError: the kernel's code is not the study's, and is not trusted.
+        StudyError: the study has no such problem.
+    """
+    if not 0 <= problem < len(record.problems):
+        raise StudyError(f"study {record.name} has no problem {problem}; it has {len(record.problems)}")
+    with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
+        kernel = stored_kernel(reader, record, record.kernel_digest, Path(scratch), trust=trust)
+        asked = kernel.problem(record.problems[problem])
+        conditions, left_out = _conditions(kernel, asked)
+        specification = _specification(kernel, asked, record.device, left_out)
+    own = {
+        "version": __version__,
+        "study": record.name,
+        "kernel": record.kernel,
+        "kernel_digest": record.kernel_digest,
+        "problem": dict(asked),
+        "genes": [gene_table(gene) for gene in record.genes],
+        "left_out": left_out,
+    }
+    made: dict[str, Any] = {
+        "General": {"FormatVersion": FORMAT_VERSION, "TimeUnit": "Microseconds", "OutputFormat": "JSON"},
+        "ConfigurationSpace": {
+            "TuningParameters": [_parameter(gene) for gene in record.genes],
+            "Conditions": conditions,
+        },
+        "KernelSpecification": specification,
+        "Search": {"Name": record.sampler},
+        "Budget": [{"Type": "TuningDuration", "BudgetValue": record.budget_s}],
+        "evokern": own,
+    }
+    if record.trials_limit:
+        made["Budget"] = [{"Type": "ConfigurationCount", "BudgetValue": record.trials_limit}]
+    return made
+
+
+def _parameter(gene: Gene) -> dict[str, Any]:
+    kinds = {type(value) for value in gene.values}
+    kind = "string" if str in kinds else "float" if float in kinds else "int"
+    return {"Name": gene.name, "Type": kind, "Values": repr(list(gene.values)), "Default": gene.default}
+
+
+# ---- constraints
+
+
+def _conditions(kernel: Kernel, problem: Problem) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the constraints that are arithmetic over genes, and the names of those that are not."""
+    written = _written_constraints(kernel)
+    found: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    for constraint in kernel.constraints:
+        function = written.get(constraint.name)
+        text = None
+        if function is not None:
+            names = [argument.arg for argument in function.args.args]
+            translator = _Translator(kernel, problem, names)
+            text = translator.text(function.body)
+        if text is None:
+            left_out.append(f"constraint {constraint.name}")
+            continue
+        used = [gene.name for gene in kernel.genes if gene.name in _words(text)]
+        if used:
+            found.append({"Expression": text, "Parameters": used})
+    return found, left_out
+
+
+def _written_constraints(kernel: Kernel) -> dict[str, ast.Lambda]:
+    """Constraint → the lambda that `kernel.py` writes for it."""
+    tree = ast.parse((kernel.folder / "kernel.py").read_text(encoding="utf-8"))
+    found: dict[str, ast.Lambda] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Constraint":
+            match [*node.args, *(keyword.value for keyword in node.keywords)]:
+                case [ast.Constant(value=str(name)), ast.Lambda() as function, *_]:
+                    found[name] = function
+    return found
+
+
+def _words(text: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}
+
+
+class _Untranslatable(Exception):  # noqa: N818 (a way out of a recursion, not an error)
+    """An expression holds something else than arithmetic over genes and fields."""
+
+
+class _Translator(ast.NodeTransformer):
+    """Writes `c.NAME` as `NAME`, `p.NAME` as its number, `divides(a, b)` as `b % a == 0`, `Need(a, b)` as `a <= b`."""
+
+    def __init__(self, kernel: Kernel, problem: Problem, names: list[str]) -> None:
+        self.genes = {gene.name for gene in kernel.genes}
+        self.problem = problem
+        self.config, self.shape = (*names, "", "")[:2]
+
+    def text(self, node: ast.expr) -> str | None:
+        """Return an expression's text, or None where it is no arithmetic."""
+        try:
+            return ast.unparse(self.visit(node))
+        except _Untranslatable:
+            return None
+
+    def _named(self, owner: ast.expr, name: str) -> ast.expr:
+        if isinstance(owner, ast.Name) and owner.id == self.config and name in self.genes:
+            return ast.Name(name)
+        if isinstance(owner, ast.Name) and owner.id == self.shape and name in self.problem:
+            return ast.Constant(self.problem[name])
+        raise _Untranslatable
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._named(node.value, node.attr)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            return self._named(node.value, node.slice.value)
+        raise _Untranslatable
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        raise _Untranslatable
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        given = [self.visit(item) for item in node.args]
+        if name in ("min", "max") and not node.keywords:
+            return ast.Call(ast.Name(name), given, [])
+        if name == "divides" and len(given) >= 2:
+            left: ast.expr = ast.BinOp(given[1], ast.Mod(), given[0])
+            return ast.Compare(left, [ast.Eq()], [ast.Constant(0)])
+        if name == "Need" and len(given) >= 2:
+            return ast.Compare(given[0], [ast.LtE()], [given[1]])
+        raise _Untranslatable
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        allowed = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Tuple, ast.List,
+                   ast.operator, ast.unaryop, ast.boolop, ast.cmpop)  # fmt: skip
+        if not isinstance(node, allowed):
+            raise _Untranslatable
+        return super().generic_visit(node)
+
+
+# ---- the kernel
+
+
+def _specification(kernel: Kernel, problem: Problem, device: str, left_out: list[str]) -> dict[str, Any]:
+    default = kernel.space.default()
+    launches = launches_of(kernel, default, problem)
+    first = launches[0]
+    if len(launches) > 1:
+        left_out.append(f"{len(launches) - 1} further launches of a call")
+    sizes = _sizes(kernel, default, problem)
+    if sizes is None:
+        left_out.append("how grid and block follow the genes: those of the default candidate stand here")
+        sizes = [tuple(map(str, extents)) for extents in (first.grid, first.block)]
+    tensors = dict(kernel.workload.tensors(problem, default))
+    macros = [f"-D{name}={value}" for name, value in dict(kernel.macros(default, problem)).items()]
+    return {
+        "Language": "CUDA",
+        "Device": {"Name": device},
+        "CompilerOptions": [*kernel.options, *macros],
+        "KernelName": first.entry,
+        "KernelFile": str(kernel.source_path),
+        "GlobalSizeType": "CUDA",
+        "GlobalSize": dict(zip("XYZ", sizes[0], strict=True)),
+        "LocalSize": dict(zip("XYZ", sizes[1], strict=True)),
+        # Kernel Tuner reads these in place of GlobalSize; divided by 1 they are blocks, as there.
+        "ProblemSize": list(sizes[0]),
+        **{f"GridDiv{axis}": ["1"] for axis in "XYZ"},
+        "SharedMemory": first.shared_bytes,
+        "Arguments": [*_arguments(first, tensors), *_symbols(tensors)],
+    }
+
+
+def _sizes(kernel: Kernel, default: Config, problem: Problem) -> list[tuple[str, ...]] | None:
+    """Return grid and block as text over the genes; None where no one formula holds for other configurations."""
+    recorder = GuardRecorder()
+    values = {
+        name: Traced.make(value, ("field", name), recorder) if type(value) is int else value
+        for name, value in default.items()
+    }
+    rng = random.Random(0)
+    try:
+        first = kernel.launches(Config(values), problem)[0]
+        formulas = [[simplified(formula_of(extent), {}) for extent in part] for part in (first.grid, first.block)]
+        for config in [kernel.space.draw(rng) for _ in range(TRIED)]:
+            other = kernel.launches(config, problem)[0]
+            numbers = {name: value for name, value in config.items() if isinstance(value, int)}
+            for part, wanted in zip(formulas, (other.grid, other.block), strict=True):
+                if tuple(evaluate(formula, numbers) for formula in part) != wanted:
+                    return None
+    except Exception:  # a declared function that takes plain numbers only, or not this configuration
+        return None
+    return [tuple(map(_python, part)) for part in formulas]
+
+
+def _python(formula: Formula) -> str:
+    match formula:
+        case ("field", name):
+            return str(name)
+        case ("number", number):
+            return str(number)
+        case ("neg", inner):
+            return f"-({_python(inner)})"
+        case (sign, left, right):
+            return f"({_python(left)} {sign} {_python(right)})"
+    raise AssertionError(formula)
+
+
+def _arguments(launch: Launch, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for argument in launch.args:
+        if isinstance(argument, Scalar):
+            kind = _type(argument.dtype, SCALAR_BYTES)
+            made.append({**kind, "MemoryType": "Scalar", "FillType": "Constant", "FillValue": argument.value})
+        else:
+            made.append({"Name": argument, **_vector(tensors[argument]), "MemoryType": "Vector"})
+    return made
+
+
+def _symbols(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    constants = {name: tensor for name, tensor in tensors.items() if tensor.role == "constant"}
+    return [{"Name": name, **_vector(tensor), "MemoryType": "Symbol"} for name, tensor in constants.items()]
+
+
+def _vector(tensor: Tensor) -> dict[str, Any]:
+    fill = {"FillType": "Random"} if tensor.given else {"FillType": "Constant", "FillValue": 0}
+    access = {"AccessType": _ACCESS.get(tensor.role, "ReadWrite")}
+    return {**_type(tensor.dtype, DTYPE_BYTES), "Size": tensor.elements, **access, **fill}
+
+
+def _type(dtype: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+    return {"Type": _TYPES[dtype]} if dtype in _TYPES else {"Type": "custom", "TypeSize": sizes[dtype]}

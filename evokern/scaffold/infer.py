@@ -1,0 +1,347 @@
+"""Grid, shapes, roles and what must divide the problem, from runs on the simulator with guessed problems."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from evokern.declaration.kernel import DTYPE_BYTES
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan
+from evokern.scaffold.probe import Prober, Run, Touch
+from evokern.scaffold.shapes import Fit, fit, row_major
+
+INDEX_LIMIT = "INDEX_LIMIT"
+"""Name, in the draft, of what integers stay below that are used as indices."""
+LIMITS = (4, 5, 6)
+"""Below what integers are drawn in each run."""
+LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""What fields are multiples of, tried one after another: kernels without a check of their tails need tiles."""
+MODEST = 32
+"""Up to this multiple an exact shape of every input is looked for, beyond it only where a draft cannot be made yet."""
+_LONG = (4613, 3594, 2579)
+_ODD = ((37, 53, 29, 43, 31, 23, 26), (41, 26, 47, 34, 22, 38, 25), (50, 39, 33, 28, 45, 27, 24))
+_FEW = ((19, 13, 17, 11, 7, 9, 10), (14, 18, 11, 13, 9, 8, 15), (11, 15, 14, 17, 12, 7, 9))
+_TILES = ((3, 5, 2, 4, 6, 1, 7), (5, 2, 4, 3, 1, 6, 7), (2, 3, 5, 1, 4, 7, 6))
+_LARGE = ((2, 3, 1, 4, 5, 6, 7), (3, 1, 2, 5, 4, 7, 6), (1, 2, 3, 4, 6, 5, 7))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the runs of one plan at one level say."""
+
+    level: int
+    """What every field was a multiple of."""
+    problems: tuple[dict[str, int], ...]
+    runs: tuple[Run, ...]
+    fits: Mapping[str, Fit | None]
+    """Buffer → its shape, axes in no order; None where it was not touched."""
+    covered: Mapping[str, bool]
+    """Buffer that was written → whether all of it was."""
+    indexed: bool = False
+    """Whether integers of an input say where the kernel reads or writes."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every run ended, and something was written."""
+        return bool(self.runs) and all(run.ok for run in self.runs) and bool(self.covered)
+
+    @property
+    def exact(self) -> bool:
+        """Whether a shape explains every buffer that was touched."""
+        return self.ok and all(found.exact for found in self.fits.values() if found) and all(
+            found is not None or not any(run.touches[name].extent for run in self.runs)
+            for name, found in self.fits.items()
+        )  # fmt: skip
+
+    @property
+    def serves(self) -> bool:
+        """Whether a draft can be made of it: what is written is explained and whole, what is read is held."""
+        return (
+            self.ok
+            and self.sizes_a_field
+            and all(found or not any(r.touches[name].extent for r in self.runs) for name, found in self.fits.items())
+            and all(self.covered.values())
+            and all((found := self.fits[name]) is not None and found.exact for name in self.covered)
+        )
+
+    @property
+    def sizes_a_field(self) -> bool:
+        """Whether what is touched grows with the problem."""
+        return any("p." in axis for found in self.fits.values() if found for axis in found.axes)
+
+    @property
+    def plain(self) -> bool:
+        """Whether no shape has a constant beside fields: twice a field is often a grid that is too large."""
+        return not any(
+            axis.isdigit() for found in self.fits.values() if found and len(found.axes) > 1 for axis in found.axes
+        )
+
+    @property
+    def standing(self) -> tuple[bool, bool, bool, bool, int, float]:
+        """Better is larger: it ran, shapes explain it, plainly, it writes all of them, how many, at a low level."""
+        explained = sum(1 for found in self.fits.values() if found and found.exact)
+        good = self.exact and self.serves
+        return self.ok, good, good and self.plain, all(self.covered.values()), explained, -self.level
+
+
+def problems_at(fields: Sequence[DraftField], level: int, flat: bool = True) -> list[dict[str, int]]:
+    """Return three problems whose fields are different multiples of a number; flat: the grid has one dimension."""
+    free = [field for field in fields if not field.choices]
+    made = _multiples_of(free, level, flat)
+    for turn, problem in enumerate(made):
+        for at, field in enumerate(field for field in fields if field.choices):
+            numbers = [choice for choice in field.choices if isinstance(choice, int)]
+            problem[field.name] = numbers[(turn + at + 1) % len(numbers)]
+    return [{field.name: problem[field.name] for field in fields} for problem in made]
+
+
+def _multiples_of(fields: Sequence[DraftField], level: int, flat: bool) -> list[dict[str, int]]:
+    if len(fields) == 1 and flat:  # long enough for several blocks of vectors
+        return [{fields[0].name: level * -(-number // level)} for number in _LONG]
+    table = (_ODD if len(fields) < 4 else _FEW) if level == 1 else _TILES if level < 64 else _LARGE
+    return [
+        {
+            field.name: level * row[at % len(row)] + (level * 7 if at >= len(row) else 0)
+            for at, field in enumerate(fields)
+        }
+        for row in table
+    ]
+
+
+def levels(plan: Plan) -> tuple[int, ...]:
+    """Return the levels worth trying: those of a single field go further, since runs along it are cheap."""
+    return (*LEVELS, 256, 512, 1024, 2048, 4096) if len(plan.fields) == 1 and len(plan.grid) < 2 else LEVELS
+
+
+def evidence(
+    prober: Prober, plan: Plan, level: int, count: int = 3, config: Mapping[str, int | str] | None = None
+) -> Evidence:
+    """Run a plan at several problems and explain what it touched.
+
+    Args:
+        prober: what runs it.
+        plan: how it is launched.
+        level: what every field is a multiple of.
+        count: how many problems, at most three.
+        config: gene → value; None for the defaults.
+    """
+    chosen = problems_at(plan.fields, level, len(plan.grid) < 2)[:count]
+    runs: list[Run] = []
+    for problem, limit in zip(chosen, LIMITS, strict=False):
+        runs.append(prober.run(plan, problem, limit=limit, config=config))
+        if not runs[-1].ok:
+            return Evidence(level, tuple(chosen), tuple(runs), {}, {})
+    atoms = {f"p.{field.name}": [problem[field.name] for problem in chosen] for field in plan.fields}
+    if any(argument.is_tensor and argument.dtype[0] in "iu" for argument in plan.arguments):
+        atoms[INDEX_LIMIT] = list(LIMITS[: len(chosen)])
+    fits: dict[str, Fit | None] = {}
+    covered: dict[str, bool] = {}
+    for argument in (*plan.arguments, *plan.constants):
+        if not argument.is_tensor:
+            continue
+        touches = [run.touches[argument.name] for run in runs]
+        fits[argument.name] = (
+            fit([touch.extent for touch in touches], atoms) if any(t.extent for t in touches) else None
+        )
+        if fits[argument.name] is None and any(t.extent for t in touches):
+            fits[argument.name] = _grid_fit(plan, chosen, [touch.extent for touch in touches], config)
+        if any(touch.written for touch in touches):
+            covered[argument.name] = all(touch.distinct == touch.extent for touch in touches)
+    return Evidence(level, tuple(chosen), tuple(runs), fits, covered)
+
+
+def _grid_fit(
+    plan: Plan, problems: Sequence[Mapping[str, int]], extents: Sequence[int], config: Mapping[str, int | str] | None
+) -> Fit | None:
+    """A shape made of the grid's extents: one element or row per block."""
+    atoms = {f"p.{field.name}": [problem[field.name] for problem in problems] for field in plan.fields}
+    for axis, text in enumerate(plan.grid):
+        atoms[text] = [plan.extents(plan.grid, config or plan.defaults, problem)[axis] for problem in problems]
+    found = fit(extents, atoms, borders=False)
+    return found if found and found.exact else None
+
+
+def settle(prober: Prober, plan: Plan, *, known_launch: bool = False) -> tuple[Plan, Evidence | None]:
+    """Find the level, and the grid where it is not known, at which runs explain every buffer.
+
+    Args:
+        prober: what runs the plan.
+        plan: the launch; grid and block may be missing.
+        known_launch: whether grid and block are certain, so that no others are tried.
+    """
+    best: Evidence | None = None
+    if plan.grid and plan.block:
+        for level in levels(plan):
+            if level > MODEST and best is not None and _enough(best, known_launch):
+                break
+            found = evidence(prober, plan, level, 3 if level <= MODEST else 2)
+            if best is None or found.standing > best.standing:
+                best = found
+            if found.exact and found.serves and found.plain:
+                break
+        if best is not None and (best.serves or (known_launch and best.ok)):
+            return plan, _with_indices(prober, plan, best)
+    tried = _by_search(prober, plan)
+    if tried is not None and (best is None or tried[1].standing > best.standing):
+        return tried[0], _with_indices(prober, *tried)
+    return plan, best if best is not None and best.ok else None
+
+
+def _enough(best: Evidence, known_launch: bool) -> bool:
+    """Whether larger multiples need not be tried: a draft can be made, or the kernel leaves a part unwritten anyway."""
+    held = known_launch and best.ok and all(
+        found or not any(run.touches[name].extent for run in best.runs) for name, found in best.fits.items()
+    )  # fmt: skip
+    return held or (best.serves and best.plain)
+
+
+def _with_indices(prober: Prober, plan: Plan, found: Evidence) -> Evidence:
+    """Note whether larger integers in the inputs make the kernel reach elsewhere."""
+    whole = [
+        a.name for a in plan.arguments if a.is_tensor and a.dtype[0] in "iu" and found.runs[0].touches[a.name].read
+    ]
+    if not whole:
+        return found
+    other = prober.run(plan, found.problems[0], limit=2)
+    return replace(found, indexed=dict(other.touches) != dict(found.runs[0].touches))
+
+
+def with_read_constants(plan: Plan, found: Evidence) -> Plan:
+    """Return the plan without `__constant__` arrays that the kernel does not read."""
+    read = tuple(a for a in plan.constants if any(run.touches[a.name].read for run in found.runs))
+    return replace(plan, constants=read)
+
+
+def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
+    """Try grids until one explains every buffer; of several the one with the fewest blocks that still writes all."""
+    best: tuple[tuple[object, ...], Plan, Evidence] | None = None
+    # Small blocks, so that a grid over the wrong field does not cover the right one in a single block.
+    small = {**plan.defaults, **dict.fromkeys(_block_genes(plan), 32 if len(plan.block) < 2 else 8)}
+    for level in (1, 32, 128, *levels(plan)[len(LEVELS) :]):
+        for group in _grids(plan):
+            for grid in group:
+                trial = replace(plan, grid=grid)
+                found = evidence(prober, trial, level, 2, small)
+                if not found.ok:
+                    continue
+                blocks = sum(prod(trial.extents(grid, small, problem)) for problem in found.problems)
+                standing = (*found.standing[:-1], -blocks)
+                if best is None or standing > best[0]:
+                    best = standing, trial, found
+            if best is not None and best[2].exact and best[2].serves and best[2].plain:
+                break
+        if best is not None and best[2].serves and best[2].plain:
+            break
+    if best is None:
+        return None
+    final = evidence(prober, best[1], best[2].level)
+    return best[1], max(final, best[2], key=lambda one: one.standing)
+
+
+def _grids(plan: Plan) -> Iterator[list[tuple[str, ...]]]:
+    """Yield groups of grids worth trying: a thread, a tile or a block for each element of a field or of a product.
+
+    Within a group the best one is wanted; a later group is tried where no grid of an earlier one serves.
+    """
+    fields = [f"p.{field.name}" for field in plan.fields]
+    products = [" * ".join(names) for size in range(1, len(fields) + 1) for names in _runs(fields, size)]
+    genes = [f"c.{gene.name}" for gene in plan.genes if isinstance(gene.default, int) and gene.default > 1]
+    if len(plan.block) < 2:
+        block = _product(plan.block)
+        wide = [f"({block} * {more})" for more in (*(gene for gene in genes if gene not in block), 2, 4, 8)]
+        yield [(f"ceil_div({amount}, {unit})",) for amount in fields for unit in (block, *wide)]
+        for amount in products[len(fields) :]:
+            yield [(f"ceil_div({amount}, {unit})",) for unit in (block, *wide)]
+        for amount in products:
+            yield [(amount,), *((f"ceil_div({amount}, {gene})",) for gene in genes if gene != block)]
+        return
+    choices: list[list[str]] = []
+    for extent in plan.block:
+        units = [extent, *(gene for gene in genes if gene != extent)][:4]
+        choices.append([f"ceil_div({name}, {unit})" for name in fields for unit in units if unit != "1"] + fields)
+    yield [chosen for chosen in product(*choices) if len(fields) == 1 or len(set(map(_field, chosen))) == len(chosen)]
+
+
+def _block_genes(plan: Plan) -> list[str]:
+    """Genes that are nothing but an extent of the block."""
+    named = {f"c.{gene.name}" for gene in plan.genes if gene.doc == BLOCK_DOC}
+    return [text.removeprefix("c.") for text in plan.block if text in named]
+
+
+def _field(text: str) -> str:
+    return text.partition("p.")[2].partition(",")[0]
+
+
+def _runs(fields: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
+    for start in range(len(fields) - size + 1):
+        yield tuple(fields[start : start + size])
+
+
+def _product(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
+
+
+def tensors_of(plan: Plan, found: Evidence, source: str) -> tuple[DraftTensor, ...]:
+    """Return the buffers: shape, order of axes and role as the runs show them."""
+    made: list[DraftTensor] = []
+    constants = {argument.name for argument in plan.constants}
+    names = {a.expression: a.name for a in plan.arguments if a.expression and a.expression.startswith("p.")}
+    for argument in (*plan.constants, *plan.arguments):
+        if not argument.is_tensor:
+            continue
+        shape = found.fits[argument.name]
+        touches = [run.touches[argument.name] for run in found.runs]
+        why = [argument.why] if argument.why else []
+        if shape is None:
+            made.append(_unexplained(plan, argument, touches))
+            continue
+        written, read = any(t.written for t in touches), any(t.read for t in touches)
+        whole = found.covered.get(argument.name, False) and shape.exact
+        role = "constant" if argument.name in constants else "input" if not written else "output"
+        if written and any(t.in_place for t in touches):
+            role = "inout"
+            why.append("elements are read before they are written")
+        elif written and not whole:
+            role = "inout"
+            share = min(t.distinct / max(1, t.extent) for t in touches)
+            why.append(f"runs write {100 * share:.0f} % of it, so the rest must keep its value")
+        elif written and read:
+            why.append("written first, then read: an output, or a workspace")
+        if not shape.exact:
+            why.append("the smallest product of fields that holds what was touched")
+        elif any(re.fullmatch(r"p\.\w+ [+-] \d+", axis) for axis in shape.axes):
+            why.append("a border around it, or a check in the kernel that is off by one")
+        extra = ""
+        if argument.dtype[0] in "iu" and role in ("input", "inout") and found.indexed:
+            extra = f"high={INDEX_LIMIT} - 1"
+            why.append(f"integers below {INDEX_LIMIT}, since some index a buffer")
+        axes = row_major(shape.axes, argument.name, source, names)
+        made.append(DraftTensor(argument.name, argument.dtype, axes, role, "; ".join(why), extra))
+    return tuple(made)
+
+
+def _unexplained(plan: Plan, argument: DraftArgument, touches: Sequence[Touch]) -> DraftTensor:
+    """A buffer that no run touches, or that is touched behind every product of fields."""
+    written = any(touch.written for touch in touches)
+    if not any(touch.extent for touch in touches):
+        return DraftTensor(argument.name, argument.dtype, ("1",), "input", "no run touches it")
+    shape = tuple(f"p.{field.name}" for field in plan.fields)
+    why = "runs reach further than any product of fields"
+    return DraftTensor(argument.name, argument.dtype, shape, "output" if written else "input", why)
+
+
+def size_of(tensor: DraftTensor, plan: Plan, problem: Mapping[str, int], limit: int) -> int:
+    """Return a drafted buffer's elements at a problem."""
+    return prod(limit if axis == INDEX_LIMIT else plan.value(axis, plan.defaults, problem) for axis in tensor.shape)
+
+
+def bytes_of(tensors: Sequence[DraftTensor]) -> str:
+    """Return Python text of the fewest bytes of one call: each buffer once, those in place twice."""
+    parts = []
+    for tensor in (tensor for tensor in tensors if tensor.role != "workspace"):
+        times = DTYPE_BYTES[tensor.dtype] * (2 if tensor.role == "inout" else 1)
+        parts.append(" * ".join([str(times), *(f"({a})" if " " in a else a for a in tensor.shape)]))
+    return " + ".join(parts)

@@ -1,0 +1,124 @@
+"""The launch of a file, read: which kernel parameters are fields, which variables of the host are genes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evokern.cuda_source import CudaSource, KernelFunction, LaunchSite, Macro
+from evokern.scaffold.expression import to_python
+from evokern.scaffold.plan import split_tuple, unused_name
+
+WHOLE = {
+    "int": "i32", "signed": "i32", "int32_t": "i32", "unsigned": "u32", "unsigned int": "u32", "uint32_t": "u32",
+    "uint": "u32", "size_t": "u64", "std::size_t": "u64", "long": "i64", "long int": "i64", "long long": "i64",
+    "long long int": "i64", "int64_t": "i64", "std::int64_t": "i64", "uint64_t": "u64", "unsigned long long": "u64",
+    "unsigned long": "u64", "ptrdiff_t": "i64",
+}  # fmt: skip
+"""C type of a whole number that may say how large a problem is → evokern's name."""
+
+
+def find_launch(source: CudaSource, entry: KernelFunction) -> LaunchSite | None:
+    """Return the first launch of a kernel whose arguments are those of the kernel, in the file or its headers."""
+    sites = [site for site in source.launches if site.kernel.rpartition("::")[2] == entry.name]
+    fitting = [site for site in sites if len(site.arguments) == len(entry.parameters)]
+    return next((site for site in fitting if not site.file), fitting[0] if fitting else None)
+
+
+@dataclass(frozen=True)
+class LaunchText:
+    """What the expressions of one launch mean."""
+
+    grid: tuple[str, ...]
+    """Python text of each extent; empty where a part of it is not known."""
+    block: tuple[str, ...]
+    shared: str | None
+    """Python text of the dynamic shared memory; None where it is not known."""
+    block_genes: Mapping[str, int | None]
+    """Gene of a variable that the block is made of → its number in the file, None where it has none."""
+
+
+def read_launch(site: LaunchSite, names: Mapping[str, str], taken: str, known: Mapping[str, int]) -> LaunchText:
+    """Translate a launch.
+
+    Args:
+        site: the launch.
+        names: C text → Python, for what is known: macros, template parameters, the kernel's numbers.
+        taken: text in which the genes' names must not stand.
+        known: values of constants.
+    """
+    locals_, names = dict(site.definitions), dict(names)
+    genes: dict[str, int | None] = {}
+    for word in _block_variables(site.block, locals_, names):
+        gene = unused_name(word.upper(), taken)
+        genes[gene] = _number(locals_.pop(word, ""), known)
+        names[word] = f"c.{gene}"
+    block = _extents(site.block, names, locals_)
+    if len(block) == 1 and block[0].isdigit() and int(block[0]) > 1:
+        # One plain number is often free; of two or three extents the kernel is likelier to know the values.
+        gene, number = unused_name("BLOCK_X", taken), int(block[0])
+        genes[gene], block = number, (f"c.{gene}",)
+        grid = tuple(_with_gene(text, number, gene) for text in _extents(site.grid, names, locals_))
+        shared = to_python(site.shared, names, locals_)
+        return LaunchText(grid, block, shared and _with_gene(shared, number, gene), genes)
+    return LaunchText(_extents(site.grid, names, locals_), block, to_python(site.shared, names, locals_), genes)
+
+
+def _with_gene(text: str, number: int, gene: str) -> str:
+    """Write a block's plain number in another expression as the gene that it became."""
+    text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"c.{gene}", text)
+    return re.sub(rf"(?<![\w.]){number - 1}(?![\w.])", f"(c.{gene} - 1)", text)
+
+
+def _extents(text: str, names: Mapping[str, str], locals_: Mapping[str, str]) -> tuple[str, ...]:
+    made = to_python(text, names, locals_)
+    if made is None:
+        return ()
+    parts = split_tuple(made)
+    while parts and parts[-1] == "1" and len(parts) > 1:
+        parts = parts[:-1]
+    return parts if len(parts) <= 3 else ()
+
+
+def _block_variables(text: str, locals_: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    """Variables that the block is made of: plain numbers of the host function, and what it was given."""
+    found: list[str] = []
+    waiting = [text]
+    seen: set[str] = set()
+    while waiting:
+        for word in re.findall(r"(?:\w+::)*[A-Za-z_]\w*", waiting.pop(0)):
+            if word in seen or word in names or "::" in word or word in _NO_VARIABLE:
+                continue
+            seen.add(word)
+            inner = locals_.get(word)
+            if inner is not None and re.search(rf"\b{re.escape(word)}\b", inner):
+                inner = None  # what the function was given, changed
+            if inner is None or re.fullmatch(r"\(?\s*\d+[uUlL]*\s*\)?", inner):
+                found.append(word)
+            else:
+                waiting.append(re.sub(r"^(?:dim3|int|unsigned|uint)\b", "", inner))
+    return found
+
+
+_NO_VARIABLE = frozenset({"dim3", "int", "unsigned", "size_t", "uint", "long", "min", "max", "sizeof", "std", "x", "y",
+                          "static_cast", "float", "double", "half", "cdiv", "ceil_div", "CEIL_DIV"})  # fmt: skip
+
+
+def _number(text: str, known: Mapping[str, int]) -> int | None:
+    bare = text.strip().strip("()").rstrip("uUlL").strip()
+    return int(bare) if bare.isdigit() else known.get(bare)
+
+
+def constant_names(source: CudaSource) -> dict[str, str]:
+    """C name → Python of what the file fixes: numeric macros, integer constants, macros that round a quotient up."""
+    names = {m.name: str(m.number) for m in source.macros if m.number is not None and not m.function_like}
+    names |= {macro.name: "ceil_div" for macro in source.macros if rounds_up(macro)}
+    names |= {c.name: c.expression for c in source.constants if re.fullmatch(r"\d+", c.expression)}
+    return names
+
+
+def rounds_up(macro: Macro) -> bool:
+    """Whether a macro with two arguments is a / b, rounded up: `(((a) + (b) - 1) / (b))`."""
+    bare = re.sub(r"[\s()]", "", macro.value or "")
+    return macro.function_like and re.fullmatch(r"(?!\d)(\w+)\+(?!\d)(\w+)-1/\2", bare) is not None

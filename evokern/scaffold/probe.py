@@ -1,0 +1,241 @@
+"""Running a kernel on the simulator with guesses: what it reads and writes says how far its buffers reach.
+
+Each buffer gets far more room than it can need, everything may be written, and nothing is judged. A run that ends
+early (an access outside, a hang) tells that the guesses do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from evokern import simt
+from evokern.compile.records import CompileFailure
+from evokern.declaration.kernel import DTYPE_BYTES, Launch
+from evokern.declaration.render import Rendered
+from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.errors import SourceError, UsageError
+from evokern.hardware.profiles import Profile
+from evokern.ptx.symbols import symbol_of
+from evokern.scaffold.plan import DraftArgument, Plan
+from evokern.simt.memory.access_record import Footprint, recording
+
+INSTRUCTIONS = 10_000_000
+"""Warp instructions of one run: several seconds; a guess that needs more is a bad one."""
+MOST_THREADS = 1 << 20
+"""Threads of one run: a guessed grid with more says nothing that a smaller one would not."""
+MOST_ROOM = 32 << 20
+"""Bytes of the largest buffer."""
+LEAST_ROOM = 1 << 16
+"""Bytes of the smallest buffer."""
+FILLED = 1 << 20
+"""Elements of a buffer that are drawn; behind them they repeat."""
+
+
+@dataclass(frozen=True)
+class Touch:
+    """What one run did to a buffer, in elements."""
+
+    read: int
+    """Index behind the last element read."""
+    written: int
+    """Index behind the last element written."""
+    distinct: int
+    """How many elements were written."""
+    found: bool
+    """Whether an element was read that was written later or never, and the buffer was written."""
+    in_place: bool
+    """Whether an element was read before it was written."""
+
+    @property
+    def extent(self) -> int:
+        """Index behind the last element touched."""
+        return max(self.read, self.written)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one run."""
+
+    touches: Mapping[str, Touch]
+    """Buffer → what happened to it."""
+    why: str = ""
+    """Why the run ended early; empty where it did not."""
+    contents: Mapping[str, Any] | None = None
+    """What the buffers held afterwards, as bytes, where they were asked for."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every thread ran to its end."""
+        return not self.why
+
+
+class Prober:
+    """Compiles a drafted source for one chip and runs it."""
+
+    def __init__(self, source: str, chip: Profile) -> None:
+        self.source = source
+        self.chip = chip
+        self._programs: dict[tuple[tuple[str, ...], str], SimulatedProgram | str] = {}
+
+    def program(self, entry: str, options: tuple[str, ...]) -> SimulatedProgram | str:
+        """Return the program, or why the compiler refused it."""
+        key = options, entry
+        if key not in self._programs:
+            rendered = Rendered(self.source, "kernel.cu", {}, options, (entry,))
+            try:
+                made = compile_simulated(rendered, self.chip)
+                self._programs[key] = made.message if isinstance(made, CompileFailure) else made
+            except SourceError as error:
+                self._programs[key] = str(error)
+        return self._programs[key]
+
+    def run(
+        self,
+        plan: Plan,
+        problem: Mapping[str, int],
+        *,
+        config: Mapping[str, Any] | None = None,
+        limit: int = 4,
+        room: int = 0,
+        exact: Mapping[str, int] | None = None,
+        keep: bool = False,
+        sanitize: bool = False,
+    ) -> Run:
+        """Run one launch.
+
+        Args:
+            plan: how it is launched; its grid and block must be known.
+            problem: field → value.
+            config: gene → value; None for the defaults.
+            limit: integers of the inputs are drawn below this.
+            room: elements that a buffer has room for; 0 for what the problem's fields make likely.
+            exact: elements of each buffer, where they are known: an access behind them ends the run.
+            keep: whether to return what the buffers held.
+            sanitize: whether a finding of the sanitizer counts as a reason why the run is no good.
+        """
+        config = plan.defaults if config is None else config
+        try:
+            grid, block = plan.extents(plan.grid, config, problem), plan.extents(plan.block, config, problem)
+            shared = plan.value(plan.shared, config, problem)
+            entry, options = plan.entry_of(config), plan.defines(config, problem)
+        except (ZeroDivisionError, TypeError, AttributeError, ValueError) as error:
+            return Run({}, f"the launch cannot be computed: {error}")
+        threads = prod(block)
+        if min(*grid, *block) < 1 or threads > 1024 or prod(grid) * threads > MOST_THREADS:
+            return Run({}, f"a grid of {grid} blocks of {block} threads is not run")
+        program = self.program(entry, options)
+        if isinstance(program, str):
+            return Run({}, program)
+        memory = simt.Memory()
+        given: dict[str, Any] = {}
+        elements = room or _room(plan, problem)
+        for position, argument in enumerate(plan.arguments):
+            if argument.is_tensor:
+                most = exact[argument.name] if exact else elements
+                given[argument.name] = memory.allocate(argument.name, _data(argument, most, limit, position))
+            else:
+                number = plan.value(argument.expression or "0", config, problem) if _whole(argument.dtype) else None
+                given[argument.name] = _scalar(argument, number)
+        names = tuple(argument.name for argument in plan.arguments)
+        for constant in plan.constants:
+            size = _room_of(program, constant.name)
+            given[constant.name] = memory.allocate(
+                constant.name, _data(constant, max(1, size // DTYPE_BYTES[constant.dtype]), limit, 99), space="const"
+            )
+        launch = Launch(entry, grid, block, names, shared)
+        try:
+            with recording(memory, Footprint(memory)) as footprint:
+                result = program.launch(
+                    launch, given, memory, instruction_limit=INSTRUCTIONS, sanitize=sanitize, until_fatal=True
+                )
+        except (SourceError, UsageError) as error:
+            return Run({}, str(error))
+        why = "" if result.completed else _reason(result)
+        if sanitize and not why and result.findings:
+            why = f"{result.findings[0].kind} in kernel.cu:{result.findings[0].line}"
+        buffers = {argument.name: given[argument.name] for argument in plan.arguments if argument.is_tensor}
+        touches = {
+            argument.name: _touch(footprint, buffers[argument.name], DTYPE_BYTES[argument.dtype])
+            for argument in plan.arguments
+            if argument.is_tensor
+        }
+        placed = {name: buffer for arrays in memory.module_data.values() for name, buffer in arrays.items()}
+        for constant in plan.constants:
+            symbol = symbol_of(constant.name, placed)
+            width = DTYPE_BYTES[constant.dtype]
+            touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
+        contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
+        return Run(touches, why, contents)
+
+
+_UNTOUCHED = Touch(0, 0, 0, False, False)
+
+
+def _room_of(program: SimulatedProgram, name: str) -> int:
+    """Return the bytes of a `__constant__` array; 0 where the compiled code has none of that name."""
+    symbol = symbol_of(name, program.module.variables)
+    return program.module.variables[symbol].size if symbol else 0
+
+
+def _reason(result: simt.LaunchResult) -> str:
+    if result.fatal is not None:
+        return f"{result.fatal.kind} in kernel.cu:{result.fatal.line}"
+    return "it did not end"
+
+
+def _whole(dtype: str) -> bool:
+    return dtype[0] in "iu" or dtype == "bool"
+
+
+def _room(plan: Plan, problem: Mapping[str, int]) -> int:
+    """Return elements that hold any product of up to four of the problem's fields, and some more."""
+    largest = sorted(problem.values(), reverse=True)[:4]
+    if len(largest) == 1 and len(plan.grid) > 1:
+        largest *= 2  # a square
+    return max(LEAST_ROOM // 4, 4 * prod(value + 8 for value in largest))
+
+
+def _data(argument: DraftArgument, elements: int, limit: int, seed: int) -> Any:
+    """Return contents: normal numbers, or integers below the limit; of at most `MOST_ROOM` bytes."""
+    width = DTYPE_BYTES[argument.dtype]
+    elements = max(1, min(elements, MOST_ROOM // width))
+    drawn = min(elements, FILLED)
+    rng = np.random.default_rng(seed)
+    if _whole(argument.dtype):
+        signed = "i" if argument.dtype[0] == "i" else "u"
+        # The largest one comes early, so that it is among those that a small problem reads.
+        values = (limit - 1 - np.arange(drawn) * 7 % limit).astype(f"{signed}{width}")
+    elif width >= 4:
+        values = rng.standard_normal(drawn).astype(f"f{width}")
+    elif argument.dtype == "bf16":
+        values = (rng.standard_normal(drawn).astype("f4").view("u4") >> 16).astype("u2")
+    elif argument.dtype == "f16":
+        values = rng.standard_normal(drawn).astype("f2")
+    else:
+        values = rng.integers(0, 0x40, drawn).astype("u1")  # small positive numbers of both 8-bit formats
+    return np.resize(values, elements)
+
+
+def _scalar(argument: DraftArgument, number: int | None) -> Any:
+    value: Any = float(argument.expression or 1) if number is None else number
+    kinds = {"f32": "f4", "f64": "f8", "f16": "f2", "bool": "?"}
+    if argument.dtype == "bf16":
+        return (np.array([value], "f4").view("u4") >> 16).astype("u2")[0]
+    return np.dtype(kinds.get(argument.dtype, argument.dtype[0] + str(DTYPE_BYTES[argument.dtype]))).type(value)
+
+
+def _touch(footprint: Footprint, buffer: simt.Buffer, width: int) -> Touch:
+    read, written, found = footprint.of(buffer, width)
+    return Touch(_behind(read), _behind(written), int(np.count_nonzero(written)), bool(found.any()),
+                 bool((found & written).any()))  # fmt: skip
+
+
+def _behind(marks: Any) -> int:
+    """Index behind the last mark."""
+    places = np.flatnonzero(marks)
+    return int(places[-1]) + 1 if places.size else 0

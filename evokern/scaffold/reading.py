@@ -1,0 +1,386 @@
+"""What a CUDA file tells of one of its kernels without running it: genes, arguments, launch, the code it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from evokern.cuda_source import ELEMENT_TYPES, CudaSource, EntryPoint, KernelFunction, LaunchSite, Macro
+from evokern.cuda_source.specialize.conditionals import inline_headers
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
+from evokern.errors import SourceError
+from evokern.hardware.profiles import CHIPS
+from evokern.scaffold import resolve
+from evokern.scaffold.expression import to_python
+from evokern.scaffold.launch_text import WHOLE, LaunchText, constant_names, find_launch, read_launch
+from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftGene, Plan, split_tuple, unused_name
+from evokern.scaffold.source_text import device_source
+
+CHIP = CHIPS["l4"]
+"""What drafts are compiled for and run on."""
+LARGEST_GENE = 1024
+"""A macro with a larger value is a size of the problem, not a choice."""
+_THREADS = re.compile(r"k?(?:num_?)?threads(?:_?per_?block)?|block_?(?:size|dim)(?:_?x)?|tpb", re.IGNORECASE)
+"""Names that people give to the number of threads of a block."""
+_REAL = {"float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16",
+         "nv_bfloat16": "bf16", "bool": "bool"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelReading:
+    """What one file says about one kernel."""
+
+    function: KernelFunction
+    plan: Plan
+    """Launch and genes; grid and block may be missing."""
+    source: str
+    """Device code of the kernel and what it uses, with an `#error` where a macro is missing."""
+    launch_line: str = ""
+    """Where the launch that grid and block come from stands; empty where none could be read."""
+    literals: Mapping[str, int] = field(default_factory=dict)
+    """Field → the number that the file's launch passes for it."""
+
+
+def read_kernel(source: CudaSource, wanted: str | None) -> KernelReading:
+    """Read what a file says of one of its kernels.
+
+    Raises:
+        SourceError: the kernel is not there, is ambiguous, or takes what evokern cannot pass.
+    """
+    function = _function(source, wanted)
+    site = find_launch(source, function)
+    if not any(parameter.pointer for parameter in function.parameters):
+        raise SourceError(f"{function.signature} takes no pointer, so there is nothing to compute into")
+    text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
+    macros = tuple(_numeric_macros(source, text))
+    point = _with_arguments(source, function, wanted, site)
+    has_sizes = any(not p.pointer and p.base in WHOLE for p in function.parameters)
+    sizes = {m.name: m.number or 0 for m in macros if not has_sizes and (m.number or 0) > LARGEST_GENE}
+    genes = [_macro_gene(macro) for macro in macros if (macro.number or 0) <= LARGEST_GENE]
+    entry, template_genes, given = _entry(point, source, site, text)
+    written = {g.name: str(g.default) for g in (*genes, *template_genes)}
+    text = device_source(text, [m for m in macros if m.number is not None or m.kind == "required"], sizes,
+                         {g.name for g in genes})  # fmt: skip
+    types = _types(function, point, text, written | {n: str(v) for n, v in sizes.items()})
+    names = constant_names(source) | {gene.name: f"c.{gene.name}" for gene in genes} | given
+    names |= {name: f"p.{name}" for name in sizes}
+    fields = _fields(function, sizes)
+    launch = None
+    if site:
+        names |= _passed(function, site, names)
+        known = {name: int(value) for name, value in constant_names(source).items() if value.isdigit()}
+        launch = read_launch(site, names, text, known)
+    block, block_genes = _block(function, launch, names, text)
+    macros_of = {name: f"p.{name}" for name in sizes}
+    plan = Plan(
+        entry=entry,
+        genes=(*genes, *template_genes, *block_genes),
+        fields=fields,
+        arguments=tuple(_arguments(function, site, types, launch, {**names, **_variables(launch, block_genes)})),
+        grid=launch.grid if launch else (),
+        block=block,
+        shared=_shared(source, function, launch, block),
+        macros=macros_of,
+        constants=constants_of(text, types),
+    )
+    literals = dict(sizes.items())
+    return KernelReading(function, plan, text, f"line {site.line}" if site and launch and launch.grid else "", literals)
+
+
+def _function(source: CudaSource, wanted: str | None) -> KernelFunction:
+    """Find the kernel, templates without arguments too."""
+    try:
+        return source.entry(wanted).entry
+    except SourceError:
+        bare = (wanted or "").partition("<")[0].strip()
+        templates = [
+            e for e in source.entries if e.template and (e.name == bare or (not wanted and len(source.entries) == 1))
+        ]
+        if not templates or "<" in (wanted or "") or templates[0].obstacle:
+            raise
+        return templates[0]
+
+
+def _numeric_macros(source: CudaSource, text: str) -> Iterator[Macro]:
+    """Macros with a number that the kernel's code uses, except masks and the warp's size, which nothing can change."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    # Given on the command line, a macro would replace the template parameter that has its name further up.
+    given = re.findall(r"\btemplate\s*<([^{;]*?)>", code)
+    shadowed = {word for parameters in given for word in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|$)", parameters)}
+    used = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+\w+", "#", code, flags=re.M)))
+    for macro in source.macros:
+        if (
+            macro.function_like
+            or macro.name not in used
+            or macro.name in shadowed
+            or re.fullmatch(r"\w*WARP_?(SIZE|SZ)\w*", macro.name, re.I)
+        ):
+            continue
+        masked = re.match(r"\(?\s*0[xX]", macro.value or "")
+        if (
+            macro.kind in ("defined", "default") and macro.number is not None and macro.number >= 0 and not masked
+        ) or macro.kind == "required":
+            yield macro
+
+
+def _macro_gene(macro: Macro) -> DraftGene:
+    if macro.number is None:
+        return DraftGene(macro.name, (1,), 1, "the file gives no value, so list the ones it may have")
+    return DraftGene(macro.name, neighbours(macro.number), macro.number, "halves and doubles of the file's value")
+
+
+def neighbours(number: int) -> tuple[int, ...]:
+    """Return a value with the ones a tuner would try beside it: halves and doubles, or on and off."""
+    if number in (0, 1):
+        return (0, 1) if number == 0 else (1, 2, 4)
+    lower = number // 2 if number % 2 == 0 else number - 1
+    return tuple(sorted({lower, number, 2 * number}))
+
+
+def _with_arguments(
+    source: CudaSource, function: KernelFunction, wanted: str | None, site: LaunchSite | None
+) -> EntryPoint:
+    """Return the entry with template arguments: those asked for, else those of the file's launch, else guesses."""
+    if not function.template or "<" in (wanted or ""):
+        return source.entry(wanted or function.qualified)
+    given = _split(site.template_arguments) if site else []
+    given += [_default_argument(p.type, p.default) for p in function.template[len(given) :]]
+    return EntryPoint(function, None, f"{function.qualified}<{', '.join(given)}>")
+
+
+def _default_argument(kind: str, default: str | None) -> str:
+    if default is not None:
+        return default
+    return "float" if kind in ("typename", "class") else "true" if kind == "bool" else "32"
+
+
+def _split(arguments: str) -> list[str]:
+    """Cut template arguments at their outermost commas."""
+    parts, depth = [""], 0
+    for character in arguments:
+        depth += character in "<([{"
+        depth -= character in ">)]}"
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _entry(
+    point: EntryPoint, source: CudaSource, site: LaunchSite | None, text: str
+) -> tuple[str, list[DraftGene], dict[str, str]]:
+    """Return the entry as a launch names it, the genes of its template, and what the launch's words for them mean."""
+    function = point.entry
+    if not point.expression or "<" not in point.expression:
+        return (function.name if point.symbol else point.expression or function.qualified), [], {}
+    given = _split(point.expression.partition("<")[2].removesuffix(">"))
+    values = constant_names(source)
+    locals_ = dict(site.definitions) if site else {}
+    genes: list[DraftGene] = []
+    names: dict[str, str] = {}
+    written: list[str] = []
+    for parameter, argument in zip(function.template, given, strict=False):
+        word = locals_.get(argument, argument).strip().strip("()")
+        word = values.get(word, word).rstrip("uUlL")
+        word = _worked_out(word, values)
+        whole = parameter.type not in ("typename", "class") and "..." not in parameter.type
+        if whole and (word.isdigit() or word in ("true", "false")):
+            number = int(word) if word.isdigit() else int(word == "true")
+            flag = parameter.type.replace("const", "").strip() == "bool"
+            # The gene arrives as a macro, which must not replace a word of the source.
+            gene = unused_name(f"T_{parameter.name or len(written)}", text)
+            why = "" if flag else "halves and doubles of the file's value"
+            values_of = (0, 1) if flag else neighbours(number)
+            genes.append(DraftGene(gene, values_of, number, why, f"template parameter {parameter.name}"))
+            written.append("{c." + gene + "}")
+            names[parameter.name] = f"c.{gene}"
+            if re.fullmatch(r"[A-Za-z_]\w*", argument):
+                names[argument] = f"c.{gene}"
+        else:
+            written.append(argument)
+    written += given[len(written) :]
+    return f"{function.qualified}<{', '.join(written)}>", genes, names
+
+
+def _worked_out(text: str, names: Mapping[str, str]) -> str:
+    """Return the number that an expression such as `256 / 4` makes, other text as it is."""
+    made = to_python(text, names, {})
+    try:
+        return str(Plan("", (), (), (), (), ()).value(made, {}, {})) if made else text
+    except (ZeroDivisionError, ValueError, NameError, TypeError, AttributeError):
+        return text
+
+
+def _types(function: KernelFunction, point: EntryPoint, text: str, defines: Mapping[str, str]) -> dict[str, str]:
+    """C type as written → the type it stands for: a template's parameter, a name that the source defines."""
+    _, _, given = (point.expression or "").partition("<")
+    parts = _split(given.removesuffix(">"))
+    found = {p.name: part for p, part in zip(function.template, parts, strict=False) if p.type in ("typename", "class")}
+    unknown = {found.get(p.base, p.base) for p in function.parameters}
+    unknown = {name for name in unknown if name not in ELEMENT_TYPES and name not in WHOLE and name not in _REAL}
+    options = tuple(f"-D{name}={value}" for name, value in defines.items())
+    resolved = resolve.types(text, unknown, options, CHIP)
+    return {name: resolved.get(part, part) for name, part in found.items()} | resolved
+
+
+def _fields(function: KernelFunction, sizes: Mapping[str, int]) -> tuple[DraftField, ...]:
+    whole = [p.name.upper() for p in function.parameters if not p.pointer and p.base in WHOLE]
+    return tuple(DraftField(name) for name in dict.fromkeys(whole)) + tuple(DraftField(name) for name in sizes) or (
+        DraftField("N"),
+    )
+
+
+def _passed(function: KernelFunction, site: LaunchSite, names: Mapping[str, str]) -> dict[str, str]:
+    """What the launch passes for the kernel's numbers means the fields of that name."""
+    found: dict[str, str] = {}
+    for parameter, argument in zip(function.parameters, site.arguments, strict=True):
+        # One variable passed for several parameters does not tell which of them the grid follows.
+        once = site.arguments.count(argument) == 1 and re.fullmatch(r"[A-Za-z_]\w*", argument)
+        if not parameter.pointer and parameter.base in WHOLE and once and argument not in names:
+            found[argument] = f"p.{parameter.name.upper()}"
+    return found
+
+
+def constants_of(text: str, types: Mapping[str, str]) -> tuple[DraftArgument, ...]:
+    """Return the `__constant__` arrays of a source that a host fills: those without values of their own.
+
+    Args:
+        text: device code.
+        types: names of types → the types that they stand for.
+    """
+    found = re.findall(r"__constant__\s+([^;=(){}]*?)\b(\w+)\s*((?:\[[^;=]*\])?)\s*;", text)
+    made = []
+    for kind, name, _ in found:
+        base = " ".join(re.sub(r"\b(?:static|const|extern|volatile)\b", " ", kind).split())
+        dtype = ELEMENT_TYPES.get(types.get(base, base))
+        if dtype:
+            made.append(DraftArgument(name, dtype, None))
+    return tuple(made)
+
+
+def _shared(source: CudaSource, function: KernelFunction, launch: LaunchText | None, block: tuple[str, ...]) -> str:
+    """Return the dynamic shared memory: the launch's, else 4 bytes a thread where the kernel has such an array."""
+    if launch and launch.shared and (launch.shared != "0" or launch.grid):
+        return launch.shared
+    dynamic = any(array.dynamic and array.function == function.name for array in source.shared)
+    return " * ".join(["4", *block]) if dynamic else "0"
+
+
+def _variables(launch: LaunchText | None, block_genes: tuple[DraftGene, ...]) -> dict[str, str]:
+    if launch is None:
+        return {}
+    return {gene.name.lower(): f"c.{gene.name}" for gene in block_genes}
+
+
+def _block(
+    function: KernelFunction, launch: LaunchText | None, names: Mapping[str, str], text: str
+) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
+    """Return the block's extents and the genes they bring: of the launch, else of bounds, else of index arithmetic."""
+    if launch and launch.block:
+        numbers = _block_numbers(launch)
+        return launch.block, tuple(
+            DraftGene(
+                name,
+                _block_values(numbers[name]),
+                numbers[name],
+                "" if known else "the file gives no value",
+                BLOCK_DOC,
+            )
+            for name, known in launch.block_genes.items()
+        )
+    if function.launch_bounds:
+        bound = to_python(function.launch_bounds[0], names, {})
+        if bound:
+            return split_tuple(bound), ()
+    return _block_by_index(function, names, text)
+
+
+def _block_numbers(launch: LaunchText) -> dict[str, int]:
+    """Return the genes of a launch's block: the file's numbers, for the others the first that makes a usual block."""
+    for guess in (256, 16, 32, 8):
+        numbers = {name: number or guess for name, number in launch.block_genes.items()}
+        try:
+            extents = Plan("", (), (), (), (), launch.block).extents(launch.block, numbers, {})
+        except (ZeroDivisionError, AttributeError):  # made of other genes too
+            continue
+        if min(extents) >= 1 and 32 <= extents[0] * extents[1] * extents[2] <= 1024:
+            return numbers
+    return {name: number or 256 for name, number in launch.block_genes.items()}
+
+
+def _block_by_index(
+    function: KernelFunction, names: Mapping[str, str], text: str
+) -> tuple[tuple[str, ...], tuple[DraftGene, ...]]:
+    """Guess the block from `blockIdx.x * BLOCK + threadIdx.x`; an extent that no macro names becomes a gene."""
+    axes = [axis for axis in "xyz" if f"threadIdx.{axis}" in text] or ["x"]
+    extents: list[str] = []
+    genes: list[DraftGene] = []
+    for axis in "xyz"[: "xyz".index(axes[-1]) + 1]:
+        found = re.search(rf"blockIdx\.{axis}\s*\*\s*\(?\s*([A-Za-z_]\w*)\b(?!\s*\.)", text) or re.search(
+            rf"\b([A-Za-z_]\w*)\s*\*\s*blockIdx\.{axis}", text
+        )
+        known = names.get(found[1]) if found else None
+        if known is None and axes == ["x"]:  # a template's own word for the block
+            known = next((text for word, text in names.items() if _THREADS.fullmatch(word)), None)
+        if known and known.startswith("c."):
+            extents.append(known)
+            continue
+        gene = unused_name(f"BLOCK_{axis.upper()}", text)
+        default = 256 if len(axes) == 1 else 16
+        genes.append(DraftGene(gene, _block_values(default), default, "the file does not launch the kernel",
+                               BLOCK_DOC))  # fmt: skip
+        extents.append(f"c.{gene}")
+    return tuple(extents), tuple(genes)
+
+
+def _block_values(number: int) -> tuple[int, ...]:
+    if number >= 32:
+        values = {max(32, number // 4), max(32, number // 2), number, min(1024, 2 * number)}
+        return tuple(sorted(values))
+    return neighbours(number)
+
+
+def _arguments(
+    function: KernelFunction,
+    site: LaunchSite | None,
+    types: Mapping[str, str],
+    launch: LaunchText | None,
+    names: Mapping[str, str],
+) -> Iterator[DraftArgument]:
+    """Yield the parameters; a number that the file's own launch passes is taken over."""
+    passed = site.arguments if site else ("",) * len(function.parameters)
+    for position, (parameter, argument) in enumerate(zip(function.parameters, passed, strict=True)):
+        base = types.get(parameter.base, parameter.base)
+        name = parameter.name or f"argument{position}"
+        if parameter.pointer:
+            dtype = ELEMENT_TYPES.get(base)
+            yield DraftArgument(
+                name, dtype or "f32", None, "" if dtype else f"element type {parameter.base} is not known"
+            )
+        elif base in WHOLE:
+            gene = names.get(argument, "")
+            expression = gene if gene.startswith("c.") else f"p.{name.upper()}"
+            yield DraftArgument(name, WHOLE[base], expression)
+        elif base in _REAL:
+            literal = re.fullmatch(r"([-+]?\d*\.?\d*(?:[eE][-+]?\d+)?)[fF]?", argument)
+            number = {"true": "True", "false": "False"}.get(argument) or (literal and literal[1])
+            value = (number or "True") if base == "bool" else str(float(number or 1.0))
+            yield DraftArgument(name, _REAL[base], value, "" if number else "the file's launch passes a variable")
+        else:
+            raise SourceError(
+                f"{function.signature}: {parameter.type} {parameter.name} is passed by value; "
+                "evokern passes pointers and numbers only, so change the kernel to take those"
+            )
+
+
+def without_fields(plan: Plan, names: set[str], values: Mapping[str, int]) -> Plan:
+    """Return the plan with numbers that size nothing as plain arguments."""
+    arguments = tuple(
+        replace(a, expression=str(values.get(a.name.upper(), 1)), why="it sizes no buffer, so it is no field")
+        if a.expression and a.expression.removeprefix("p.") in names
+        else a
+        for a in plan.arguments
+    )
+    return replace(plan, arguments=arguments, fields=tuple(f for f in plan.fields if f.name not in names))

@@ -1,0 +1,49 @@
+"""What only the compiler knows of a source: which type a name stands for, which number a constant expression has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from evokern.compile.build import compile_to_ptx
+from evokern.compile.records import Program
+from evokern.cuda_source import ELEMENT_TYPES
+from evokern.declaration.render import Rendered
+from evokern.hardware.profiles import Profile
+
+_PROBE = "\ntemplate <class T> __global__ void evokern_type() {}\n"
+_BUILTIN = {
+    "f": "float", "d": "double", "i": "int", "j": "unsigned", "l": "int64_t", "m": "uint64_t", "x": "long long",
+    "y": "unsigned long long", "s": "short", "t": "unsigned short", "a": "signed char", "h": "unsigned char",
+    "c": "char", "b": "bool",
+}  # fmt: skip
+"""Builtin types by their letter: Itanium C++ ABI, section 5.1.5.2."""
+
+
+def types(source: str, names: Iterable[str], options: Sequence[str], chip: Profile) -> dict[str, str]:
+    """Return the types that names of a source stand for, such as `floatX` for `__nv_bfloat16`.
+
+    Args:
+        source: device code.
+        names: types as the source writes them.
+        options: the compiler's options, macros among them.
+        chip: what it is compiled for.
+
+    Returns:
+        Name → the type's own name; without those that are structures, or nothing where the source does not compile.
+    """
+    asked = sorted({name for name in names if re.fullmatch(r"[\w:]+", name)})
+    if not asked:
+        return {}
+    entries = tuple(f"evokern_type<{name}>" for name in asked)
+    program = compile_to_ptx(Rendered(source + _PROBE, "kernel.cu", {}, tuple(options), entries), chip)
+    if not isinstance(program, Program):
+        return {}
+    found: dict[str, str] = {}
+    for name, entry in zip(asked, entries, strict=True):
+        match = re.search(r"evokern_typeI(?:(\d+)(\w+)|([a-z]))EvvE?", program.lowered[entry])
+        if match and match[3] in _BUILTIN:
+            found[name] = _BUILTIN[match[3]]
+        elif match and match[1] and match[2][: int(match[1])] in ELEMENT_TYPES:
+            found[name] = match[2][: int(match[1])]
+    return found

@@ -1,0 +1,103 @@
+"""Python text of tuners, such as `block_size_x * tile_size_x <= 1024`: over `c.NAME`, or worked out; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+MOST_VALUES = 100_000
+"""Values of one list; a longer one is a mistake."""
+_SIGNS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+}  # fmt: skip
+_CALLS: Mapping[str, Callable[..., Any]] = {
+    "range": range, "list": list, "min": min, "max": max, "int": int, "len": len, "ceil": math.ceil, "abs": abs,
+}  # fmt: skip
+
+
+def over_genes(text: str, genes: Sequence[str], fields: Mapping[str, str] | None = None) -> str | None:
+    """Return an expression with each parameter as `c.NAME`, or None where it names something else.
+
+    Args:
+        text: Python text.
+        genes: names of parameters.
+        fields: further names → Python text.
+    """
+    known = {name: f"c.{name}" for name in genes} | dict(fields or {})
+
+    class Rename(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            if node.id in known:
+                return ast.parse(known[node.id], mode="eval").body
+            if node.id in ("min", "max", "int", "abs"):
+                return node
+            raise ValueError(node.id)
+
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Attribute, ast.Subscript, ast.Lambda, ast.Await, ast.NamedExpr)):
+                return None
+        return ast.unparse(Rename().visit(tree).body)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def values_of(text: str, names: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
+    """Work out a list such as `[16*i for i in range(1, 9)]` without running it as code.
+
+    Raises:
+        ValueError: it is no arithmetic on numbers and lists.
+    """
+    made = _value(ast.parse(text.strip(), mode="eval").body, dict(names or {}))
+    values = tuple(made) if isinstance(made, (list, tuple, range)) else (made,)
+    if len(values) > MOST_VALUES:
+        raise ValueError(f"{len(values)} values")
+    return values
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return [_value(part, names) for part in parts]
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _SIGNS:
+            a, b = _value(left, names), _value(right, names)
+            if isinstance(sign, (ast.Pow, ast.LShift)) and not (isinstance(b, int) and -64 <= b <= 64):
+                raise ValueError("too large a power")
+            return _SIGNS[type(sign)](a, b)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner, names)
+        case ast.Subscript(value=inner, slice=index):
+            return _value(inner, names)[_value(index, names)]
+        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _CALLS:
+            made = _CALLS[name](*(_value(item, names) for item in given))
+            if isinstance(made, range) and len(made) > MOST_VALUES:
+                raise ValueError("too many values")
+            return made
+        case ast.ListComp(
+            elt=made, generators=[ast.comprehension(target=ast.Name(id=name), iter=over, ifs=conditions)]
+        ):
+            found = []
+            for value in _value(over, names):
+                inner_names = {**names, name: value}
+                if all(_value(condition, inner_names) for condition in conditions):
+                    found.append(_value(made, inner_names))
+            return found
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _COMPARISONS:
+            return _COMPARISONS[type(sign)](_value(left, names), _value(right, names))
+    raise ValueError(f"{ast.unparse(node)!r} is no arithmetic")
+
+
+_COMPARISONS: Mapping[type[ast.AST], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}  # fmt: skip

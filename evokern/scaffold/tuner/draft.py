@@ -1,0 +1,303 @@
+"""A draft from what a tuner was asked to tune."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice, product
+from pathlib import Path
+
+from evokern.cuda_source import CudaSource, KernelFunction, read
+from evokern.cuda_source.specialize.conditionals import inline_headers
+from evokern.cuda_source.specialize.unreferenced import drop_unreferenced
+from evokern.errors import SourceError
+from evokern.scaffold.cpu_function import cpu_function
+from evokern.scaffold.draft import Draft, from_reading
+from evokern.scaffold.launch_text import WHOLE
+from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
+from evokern.scaffold.probe import Prober
+from evokern.scaffold.problems import small_problems
+from evokern.scaffold.reading import CHIP, KernelReading, constants_of
+from evokern.scaffold.source_text import device_source
+from evokern.scaffold.tuner.arithmetic import over_genes
+from evokern.scaffold.tuner.request import TunerRequest
+
+MOST_TRIED = 20_000
+"""Configurations looked at for one that meets every restriction."""
+_OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
+"""Standards that CUDA's headers no longer take."""
+LEAST_SIZE = 64
+"""A smaller number among the compiler's options is a width of a filter or the like: it stays an option."""
+_AXIS = {0: r"width|_x$|^nx$|^x|col", 1: r"height|_y$|^ny$|^y|row", 2: r"depth|_z$|^nz$|^z"}
+"""What the macro for an axis of the problem is called, where two macros have the same number."""
+
+
+def draft_of(request: TunerRequest) -> Draft:
+    """Draft the kernel that a tuner was asked to tune.
+
+    Raises:
+        SourceError: the source cannot be read, or holds no such kernel.
+    """
+    # A parameter stands in for what the compiler would get from the tuner.
+    source = read(Path(request.file)) if request.file else read(textwrap.dedent(request.source) + "\n")
+    function = next((entry for entry in source.entries if entry.name == request.kernel), None)
+    if function is None:
+        raise SourceError(f"the tuned source holds no kernel {request.kernel!r}: {source.entry(request.kernel)}")
+    if len(function.parameters) != len(request.arguments):
+        raise SourceError(
+            f"{function.signature} takes {len(function.parameters)} arguments, the tuner gives {len(request.arguments)}"
+        )
+    reading = _reading(request, source, function)
+    reading = _with_sizes_as_fields(reading)
+    made = from_reading(reading, known_launch=True)
+    made = replace(
+        made,
+        launch_from="the tuner",
+        reference=cpu_function(source, function.name),
+        expected=request.expected,
+        notes=(*made.notes, *request.notes, *_untranslated(request)),
+    )
+    for position in request.sums:
+        made = _summed(made, function.parameters[position].name)
+    return made
+
+
+def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction) -> KernelReading:
+    text = drop_unreferenced(inline_headers(source.device_text, source.headers), [function.name])
+    names = list(request.parameters)
+    sizes = _size_macros(request, source, text)
+    given = _given_sizes(request, text)
+    macros = [m for m in source.macros if m.name in names or m.name in sizes.values()]
+    text = device_source(text, macros, dict.fromkeys(sizes.values(), 0), set(names), required=_used(names, text))
+    fields, arguments, literals = _arguments(request, function, sizes)
+    fields += [DraftField(name) for name in given if name not in literals]
+    literals |= given
+    on_axis = {axis: f"p.{name}" for axis, name in sizes.items()}
+    for axis, size in enumerate(request.problem_size):
+        if axis not in on_axis and isinstance(size, int):
+            match = next((name for name, value in literals.items() if value == size), None)
+            name = match or unused_name(f"SIZE_{'XYZ'[axis]}", text)
+            if match is None:
+                fields.append(DraftField(name, why="no macro or argument has the tuner's problem size"))
+                literals[name] = size
+            on_axis[axis] = f"p.{name}"
+    grid = tuple(_in_fields(extent, given, axis) for axis, extent in enumerate(_grid(request, on_axis)))
+    while len(grid) > 1 and grid[-1] in ("1", "ceil_div(1, 1)"):
+        grid = grid[:-1]
+    block = tuple(_extent(request, axis) for axis in range(3))
+    while len(block) > 1 and block[-1] == "1":
+        block = block[:-1]
+    default = _default_configuration(request, source)
+    genes = tuple(_gene(name, values, default[name]) for name, values in request.parameters.items())
+    macros_of = {name: f"p.{name}" for name in (*sizes.values(), *given)}
+    macros_of |= {f"grid_size_{axis}": g for axis, g in zip("xyz", grid, strict=False) if f"grid_size_{axis}" in text}
+    plan = Plan(
+        entry=function.name if function.extern_c else function.qualified,
+        genes=genes,
+        fields=tuple(fields),
+        arguments=arguments,
+        grid=grid,
+        block=block,
+        shared=over_genes(request.shared, names) or "0",
+        macros=macros_of,
+        constraints=tuple((n, _in_fields(text, given, 0), why) for n, text, why in _constraints(request)),
+        options=tuple(o for o in request.options if not re.match(_OLD_STANDARD, o) and _defined(o)[0] not in given),
+        constants=constants_of(text, {}),
+    )
+    return KernelReading(function, plan, text, "the tuner", {**literals})
+
+
+def _defined(option: str) -> tuple[str, str]:
+    """Return the macro that a compiler option defines, and its value; nothing for other options."""
+    match = re.fullmatch(r"-D(\w+)=(.*)", option)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _given_sizes(request: TunerRequest, text: str) -> dict[str, int]:
+    """Macros that the compiler's options define as a number and the code uses: sizes of the problem."""
+    defined = dict(map(_defined, request.options))
+    return {
+        name: int(value)
+        for name, value in defined.items()
+        if value.isdigit()
+        and int(value) >= LEAST_SIZE
+        and name not in request.parameters
+        and re.search(rf"\b{re.escape(name)}\b", text)
+    }
+
+
+def _in_fields(text: str, given: Mapping[str, int], axis: int) -> str:
+    """Write the numbers of fields in an expression as the fields; of two with one number the axis' own."""
+    for number in set(given.values()):
+        fitting = [name for name, value in given.items() if value == number]
+        named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
+        text = re.sub(rf"(?<![\w.]){number}(?![\w.])", f"p.{(named or fitting)[0]}", text)
+    return text
+
+
+def _used(names: list[str], text: str) -> list[str]:
+    """Parameters that the code names: their absence is an error."""
+    code = re.sub(r"^[ \t]*#[ \t]*define[ \t]+\w+", "#", text, flags=re.MULTILINE)
+    return [name for name in names if re.search(rf"\b{re.escape(name)}\b", code)]
+
+
+def _size_macros(request: TunerRequest, source: CudaSource, text: str) -> dict[int, str]:
+    """Axis of the problem → the macro that holds its size."""
+    numbers = {m.name: m.number for m in source.macros if m.number is not None and m.name not in request.parameters}
+    numbers = {name: number for name, number in numbers.items() if re.search(rf"\b{re.escape(name)}\b", text)}
+    found: dict[int, str] = {}
+    for axis, size in enumerate(request.problem_size):
+        fitting = [name for name, number in numbers.items() if number == size]
+        named = [name for name in fitting if re.search(_AXIS[axis], name, re.IGNORECASE)]
+        if fitting:
+            found[axis] = (named or fitting)[0]
+    return found
+
+
+def _arguments(
+    request: TunerRequest, function: KernelFunction, sizes: Mapping[int, str]
+) -> tuple[list[DraftField], tuple[DraftArgument, ...], dict[str, int]]:
+    """Return the fields, the arguments, and the numbers that the tuner passes for fields."""
+    literals = {name: int(request.problem_size[axis]) for axis, name in sizes.items()}
+    fields = [DraftField(name) for name in dict.fromkeys(sizes.values())]
+    arguments: list[DraftArgument] = []
+    for position, (parameter, given) in enumerate(zip(function.parameters, request.arguments, strict=True)):
+        name = parameter.name or given.name or f"argument{position}"
+        if parameter.pointer != (given.shape is not None):
+            raise SourceError(f"{function.signature}: the tuner passes {given} for {parameter.type} {name}")
+        if parameter.pointer:
+            arguments.append(DraftArgument(name, given.dtype, None))
+        elif given.dtype[0] in "iu" and parameter.base in WHOLE:
+            field = name.upper()
+            fields.append(DraftField(field))
+            literals[field] = int(given.value or 0)
+            arguments.append(DraftArgument(name, given.dtype, f"p.{field}"))
+        else:
+            value = bool(given.value) if given.dtype == "bool" else given.value
+            arguments.append(DraftArgument(name, given.dtype, repr(value)))
+    return fields, tuple(arguments), literals
+
+
+def _grid(request: TunerRequest, on_axis: Mapping[int, str]) -> Iterator[str]:
+    names = list(request.parameters)
+    for axis, size in enumerate(request.problem_size):
+        amount = on_axis.get(axis) or over_genes(str(size), names) or str(size)
+        divisors = request.divisors[axis]
+        if divisors is None:
+            divisors = (request.block_names[axis],) if request.block_names[axis] in names else ()
+        units = [text for item in divisors if (text := over_genes(item, names)) is not None]
+        yield f"ceil_div({amount}, {' * '.join(units)})" if units else amount
+
+
+def _extent(request: TunerRequest, axis: int) -> str:
+    name = request.block_names[axis]
+    known = over_genes(name, list(request.parameters))
+    return known if known is not None else str((256, 1, 1)[axis])  # Kernel Tuner's own defaults
+
+
+def _gene(name: str, values: tuple[int | str, ...], default: int | str) -> DraftGene:
+    plain = tuple(dict.fromkeys(int(v) if isinstance(v, bool) else v for v in values))
+    return DraftGene(name, plain, default)
+
+
+def _default_configuration(request: TunerRequest, source: CudaSource) -> dict[str, int | str]:
+    """Return a configuration that meets every restriction, near the file's own values, else with a common block."""
+    own = {m.name: m.number for m in source.macros if m.kind == "default" and m.number is not None}
+    names = list(request.parameters)
+    block = Plan("", (), (), (), (), tuple(_extent(request, axis) for axis in range(3)))
+    conditions = [text for r in request.restrictions if (text := over_genes(r, names)) is not None]
+    ordered = []
+    for name, values in request.parameters.items():
+        wanted = request.defaults.get(name, own.get(name))
+        common = (128, values[len(values) // 2]) if name in request.block_names else ()
+        preferred = [value for value in (wanted, *common) if value in values]
+        ordered.append(list(dict.fromkeys([*preferred, *values])))
+    first = dict(zip(names, (values[0] for values in ordered), strict=True))
+    for chosen in islice(product(*ordered), MOST_TRIED):
+        config = dict(zip(names, chosen, strict=True))
+        threads = block.extents(block.block, config, {})
+        if 32 <= threads[0] * threads[1] * threads[2] <= 1024 and all(block.value(c, config, {}) for c in conditions):
+            return config
+    return first
+
+
+def _constraints(request: TunerRequest) -> Iterator[tuple[str, str, str]]:
+    for number, text in enumerate(request.restrictions):
+        condition = over_genes(text, list(request.parameters))
+        if condition is not None:
+            yield f"restriction_{number + 1}", condition, text.replace('"', "'")
+
+
+def _untranslated(request: TunerRequest) -> Iterator[str]:
+    for text in request.restrictions:
+        if over_genes(text, list(request.parameters)) is None:
+            yield f"kernel.py: restriction {text!r} could not be taken over; write it as a Constraint"
+
+
+def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
+    """Turn parameters that change what is computed, such as a filter's width, into fields of the problem."""
+    plan = reading.plan
+    prober = Prober(reading.source, CHIP)
+    problem = {field.name: 96 for field in plan.fields}
+    base = prober.run(plan, problem, keep=True)
+    if not base.ok:
+        return reading
+    moved: list[DraftGene] = []
+    for gene in plan.genes:
+        others = [value for value in gene.values if value != gene.default][:3]
+        runs = [prober.run(plan, problem, config={**plan.defaults, gene.name: value}, keep=True) for value in others]
+        ran = [run for run in runs if run.ok]
+        launch = f"c.{gene.name}" in " ".join((*plan.grid, *plan.block))
+        if ran and not launch and all(_extents(run) != _extents(base) for run in ran):
+            moved.append(gene)
+    if not moved:
+        return reading
+    names = {gene.name for gene in moved}
+    fields = tuple(
+        DraftField(
+            gene.name,
+            choices=gene.values,
+            default=int(gene.default),
+            why="a tunable parameter of the script, and it decides what is computed",
+        )
+        for gene in moved
+    )
+    kept = replace(
+        plan,
+        genes=tuple(gene for gene in plan.genes if gene.name not in names),
+        fields=(*plan.fields, *fields),
+        macros={**plan.macros, **{name: f"p.{name}" for name in names}},
+    )
+    return replace(reading, plan=kept, literals={**reading.literals, **{g.name: int(g.default) for g in moved}})
+
+
+def _extents(run: object) -> dict[str, int]:
+    return {name: touch.extent for name, touch in run.touches.items()}  # type: ignore[attr-defined]
+
+
+def _summed(made: Draft, name: str) -> Draft:
+    """Make an output that the script adds up a workspace, and let a second kernel add it up."""
+    tensor = next(t for t in made.tensors if t.name == name)
+    total = unused_name(f"{name}_total", made.source)
+    kind = {"f64": "double"}.get(tensor.dtype, "float")
+    code = (
+        f"\n// The script compares the sum of {name}: one warp adds it up.\n"
+        f'extern "C" __global__ void add_up(const {kind}* parts, {kind}* total, int n) {{\n'
+        f"  {kind} sum = 0;\n"
+        "  for (int i = threadIdx.x; i < n; i += 32) sum += parts[i];\n"
+        "  for (int step = 16; step > 0; step >>= 1) sum += __shfl_down_sync(0xffffffff, sum, step);\n"
+        "  if (threadIdx.x == 0) *total = sum;\n"
+        "}\n"
+    )
+    blocks = made.plan.grid[0]
+    tensors = tuple(
+        replace(t, shape=(blocks,), role="workspace", why="one number for each block, added up by a second kernel")
+        if t.name == name
+        else t
+        for t in made.tensors
+    )
+    output = DraftTensor(total, tensor.dtype, ("1",), "output", "the script's answer is one number")
+    made = replace(made, source=made.source + code, tensors=(*tensors, output), finish=(name, total))
+    return replace(made, small=made.small or small_problems(made.plan, made.tensors, None))

@@ -1,0 +1,262 @@
+"""What a tuner is asked to tune: parameters, restrictions, grid, arguments. Read from a script's call or a T1 file."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evokern.errors import SourceError
+from evokern.scaffold.tuner.arithmetic import values_of
+
+DTYPES: Mapping[str, str] = {
+    "float32": "f32", "float64": "f64", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
+    "uint8": "u8", "uint32": "u32", "uint64": "u64", "bool": "bool", "float": "f32", "double": "f64", "half": "f16",
+    "float2": "f32", "float4": "f32", "half2": "f16", "double2": "f64",
+}  # fmt: skip
+"""NumPy's and T1's names of types → evokern's."""
+
+
+@dataclass(frozen=True)
+class TunerArgument:
+    """One argument of the kernel."""
+
+    dtype: str
+    """evokern's name of its type."""
+    shape: tuple[int, ...] | None = None
+    """Shape of an array; None for a number."""
+    value: float | None = None
+    """A number's value."""
+    name: str = ""
+    """Its name, where the file gives one."""
+
+
+@dataclass(frozen=True)
+class TunerRequest:
+    """What is tuned."""
+
+    kernel: str
+    """The kernel's name."""
+    source: str
+    """CUDA source."""
+    file: str
+    """The source's file; empty where the script holds the text."""
+    problem_size: tuple[int | str, ...]
+    """Elements along x, y, z: numbers, or Python text over tunable parameters."""
+    parameters: Mapping[str, tuple[int | str, ...]]
+    """Tunable parameter → its values."""
+    defaults: Mapping[str, int | str]
+    """Parameters' default values, where the file gives them."""
+    restrictions: tuple[str, ...]
+    """Python text of conditions that a configuration must meet."""
+    divisors: tuple[tuple[str, ...] | None, ...]
+    """By what each axis of the problem is divided to give the grid; None for the block's extent."""
+    block_names: tuple[str, str, str]
+    """Parameters that hold the block's extents."""
+    arguments: tuple[TunerArgument, ...]
+    """The kernel's arguments in order."""
+    constants: Mapping[str, TunerArgument]
+    """`__constant__` array → what it holds."""
+    shared: str = "0"
+    """Python text of the dynamic shared memory in bytes."""
+    options: tuple[str, ...] = ()
+    """Compiler options."""
+    sums: tuple[int, ...] = ()
+    """Arguments whose expected answer has one number where they have many: the script judges their sum."""
+    notes: tuple[str, ...] = ()
+    """What could not be taken over, one sentence each."""
+    expected: str = ""
+    """What the script takes for right."""
+
+
+def from_call(call: Mapping[str, Any]) -> TunerRequest:
+    """Return what a script asked `tune_kernel` for, as `stand_in` wrote it down.
+
+    Raises:
+        SourceError: it is not CUDA, or its source is made by a function.
+    """
+    lang = str(call.get("lang") or "CUDA").upper()
+    if lang not in ("CUDA", "CUPY", "NVCUDA", "AUTO"):
+        raise SourceError(f"the script tunes {lang} code; evokern takes CUDA")
+    source = call["kernel_source"]
+    if not isinstance(source, Mapping) or "file" not in source:
+        raise SourceError(
+            "the script makes its kernel source with a function; write one configuration's text to a file"
+        )
+    notes: list[str] = []
+    restrictions = _restrictions(call.get("restrictions"), notes)
+    if call.get("texmem_args"):
+        raise SourceError("the script uses textures (texmem_args), which evokern does not have; pass a tensor")
+    shared = (call.get("smem_args") or {}).get("size", 0)
+    answer = call.get("answer")
+    arguments = tuple(_argument(item) for item in call.get("arguments") or ())
+    if call.get("verify"):
+        notes.append("kernel.py: the script judges with a function of its own (verify): compare it with your reference")
+    return TunerRequest(
+        kernel=str(call["kernel_name"]).partition("<")[0],
+        source=source["text"],
+        file=source.get("file", ""),
+        problem_size=_sizes(call.get("problem_size"), notes),
+        parameters={name: tuple(values) for name, values in call["tune_params"].items()},
+        defaults={},
+        restrictions=restrictions,
+        divisors=tuple(_divisors(call.get(f"grid_div_{axis}"), notes) for axis in "xyz"),
+        block_names=_names(call.get("block_size_names")),
+        arguments=arguments,
+        constants={name: _argument(item) for name, item in (call.get("cmem_args") or {}).items()},
+        shared=str(shared) if isinstance(shared, (int, str)) else "0",
+        options=tuple(str(option) for option in call.get("compiler_options") or ()),
+        sums=tuple(_summed(answer, arguments)),
+        notes=tuple(notes),
+        expected=_expected(answer),
+    )
+
+
+def from_t1(text: str, path: Path) -> TunerRequest:
+    """Return what a T1 file (auto-tuning schema, version 1.0.0) asks for.
+
+    Raises:
+        SourceError: it lacks what a draft needs, is not CUDA, or its kernel file is not there.
+    """
+    try:
+        whole = json.loads(text)
+        space, kernel = whole["ConfigurationSpace"], whole["KernelSpecification"]
+        parameters = {item["Name"]: values_of(item["Values"]) for item in space["TuningParameters"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{path} is no T1 file: {type(error).__name__} {error}") from error
+    if kernel.get("Language", "CUDA") != "CUDA":
+        raise SourceError(f"{path} is written for {kernel['Language']}; evokern takes CUDA")
+    places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise SourceError(f"{path} names the kernel file {kernel['KernelFile']}, which is not beside it")
+    notes: list[str] = []
+    sizes = kernel.get("ProblemSize")
+    names = {"ProblemSize": list(sizes or ()), **{name: list(values) for name, values in parameters.items()}}
+    arguments, constants = [], {}
+    for item in kernel.get("Arguments", ()):
+        shape = None
+        if item["MemoryType"] == "Vector":
+            shape = (int(values_of(str(item["Size"]), names)[0]),)
+        made = TunerArgument(DTYPES.get(item["Type"], "f32"), shape, item.get("FillValue"), item.get("Name", ""))
+        if item["MemoryType"] == "Symbol" or item.get("MemType") == "Constant":
+            constants[str(item.get("Name", ""))] = made
+        if item["MemoryType"] != "Symbol":
+            arguments.append(made)
+    local = kernel.get("LocalSize", {})
+    block = tuple(str(local.get(axis.upper(), f"block_size_{axis}")) for axis in "xyz")
+    divisors: tuple[tuple[str, ...] | None, ...]
+    if sizes:
+        divisors = tuple(_divisors(kernel.get(f"GridDiv{axis}") or None, notes) for axis in "XYZ")
+    else:
+        sizes = [str(kernel["GlobalSize"].get(axis, "1")) for axis in "XYZ"]
+        divisors = (
+            ((), (), ()) if kernel.get("GlobalSizeType", "CUDA") == "CUDA" else ((block[0],), (block[1],), (block[2],))
+        )
+    return TunerRequest(
+        kernel=kernel["KernelName"],
+        source=file.read_text(encoding="utf-8", errors="replace"),
+        file=str(file),
+        problem_size=_sizes(sizes, notes),
+        parameters=parameters,
+        defaults={item["Name"]: item["Default"] for item in space["TuningParameters"] if "Default" in item},
+        restrictions=tuple(item["Expression"] for item in space.get("Conditions", ())),
+        divisors=divisors,
+        block_names=(block[0], block[1], block[2]),
+        arguments=tuple(arguments),
+        constants=constants,
+        shared=str(kernel.get("SharedMemory") or 0),
+        options=tuple(kernel.get("CompilerOptions") or ()),
+        notes=tuple(notes),
+    )
+
+
+def is_t1(text: str) -> bool:
+    """Whether a text is a T1 file: JSON with a configuration space and a kernel."""
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(whole, dict) and {"ConfigurationSpace", "KernelSpecification"} <= set(whole)
+
+
+def is_script(text: str) -> bool:
+    """Whether a text is a Python program that imports Kernel Tuner."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return any(name.partition(".")[0] == "kernel_tuner" for name in imported)
+
+
+def _argument(item: Any) -> TunerArgument:
+    if isinstance(item, Mapping) and "dtype" in item:
+        dtype = DTYPES.get(item["dtype"])
+        if dtype is None:
+            raise SourceError(
+                f"the script passes an argument of NumPy type {item['dtype']}, which evokern does not know"
+            )
+        shape = tuple(item["shape"]) if "shape" in item else None
+        return TunerArgument(dtype, shape, item.get("value"))
+    if isinstance(item, (int, float)):
+        return TunerArgument("i32" if isinstance(item, int) else "f32", None, item)
+    raise SourceError(f"the script passes an argument that is neither array nor number: {item}")
+
+
+def _sizes(given: Any, notes: list[str]) -> tuple[int | str, ...]:
+    if isinstance(given, Mapping):
+        notes.append("kernel.py: problem_size is a function of the script; write the grid in `launches`")
+        return ()
+    sizes = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return tuple(size if isinstance(size, (int, str)) else size["value"] for size in sizes if size is not None)
+
+
+def _divisors(given: Any, notes: list[str]) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        notes.append("kernel.py: a grid divisor is a function of the script; write the grid in `launches`")
+        return None
+    return tuple(str(item) for item in ([given] if isinstance(given, (str, int)) else given))
+
+
+def _names(given: Any) -> tuple[str, str, str]:
+    x, y, z = (*(given or ()), "block_size_x", "block_size_y", "block_size_z")[:3] if not given else (
+        *given, *("block_size_x", "block_size_y", "block_size_z")[len(given) :])  # fmt: skip
+    return str(x), str(y), str(z)
+
+
+def _restrictions(given: Any, notes: list[str]) -> tuple[str, ...]:
+    items = given if isinstance(given, list) else [] if given is None else [given]
+    for item in items:
+        if not isinstance(item, str):
+            name = item.get("function", "a function") if isinstance(item, Mapping) else "an object"
+            notes.append(f"kernel.py: restriction {name} is no text; write it as a Constraint")
+    return tuple(item for item in items if isinstance(item, str))
+
+
+def _summed(answer: Any, arguments: Sequence[TunerArgument]) -> list[int]:
+    """Arguments of which the answer holds one number, and the kernel leaves many."""
+    if not isinstance(answer, list):
+        return []
+    return [
+        position
+        for position, (wanted, argument) in enumerate(zip(answer, arguments, strict=False))
+        if isinstance(wanted, Mapping) and "value" in wanted and argument.shape is not None
+    ]
+
+
+def _expected(answer: Any) -> str:
+    if not isinstance(answer, list):
+        return ""
+    parts = []
+    for position, wanted in enumerate(answer):
+        if isinstance(wanted, Mapping):
+            what = "one number" if "value" in wanted else f"an array of {wanted.get('shape')}"
+            parts.append(f"{what} for argument {position}")
+    return ", ".join(parts)

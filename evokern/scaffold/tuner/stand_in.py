@@ -1,0 +1,165 @@
+"""Runs a tuning script in this process with a `kernel_tuner` that tunes nothing, and writes down what it was asked.
+
+    python stand_in.py SCRIPT OUT.json
+
+Started by `evokern.scaffold.tuner.script` as a file of its own: it imports nothing of evokern, and NumPy only where the
+script does. The first call of `tune_kernel` ends the script. Large random arrays, of which only type and shape matter,
+are stood in for by views of one number, so that no memory is filled for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import inspect
+import json
+import os
+import runpy
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+PARAMETERS = (
+    "kernel_name", "kernel_source", "problem_size", "arguments", "tune_params", "grid_div_x", "grid_div_y",
+    "grid_div_z", "restrictions", "answer", "atol", "verify", "verbose", "lang", "device", "platform", "smem_args",
+    "cmem_args", "texmem_args", "compiler", "compiler_options",
+)  # fmt: skip
+"""Parameters of `tune_kernel` that scripts give by position, in order (Kernel Tuner 1.0's interface)."""
+LARGE = 1 << 22
+"""Elements from which on a random array is stood in for."""
+
+
+class _Caught(BaseException):
+    """`tune_kernel` was called."""
+
+
+class _Anything(types.ModuleType):
+    """A module, class or function that answers every question with itself and does nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = _Anything(f"{self.__name__}.{name}")
+        setattr(self, name, made)
+        return made
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `kernel_tuner` and everything below it."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self.found = found
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] == "kernel_tuner":
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        return _Anything(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        if module.__name__ in ("kernel_tuner", "kernel_tuner.interface"):
+            module.tune_kernel = self._tune_kernel
+
+    def _tune_kernel(self, *given: Any, **named: Any) -> Any:
+        self.found.update({**dict(zip(PARAMETERS, given, strict=False)), **named})
+        raise _Caught
+
+
+def _described(value: Any) -> Any:
+    """Return a value as JSON: an array as type and shape, a number as it is."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, dict):
+        return {str(name): _described(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple, range)):
+        return [_described(item) for item in value]
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        if value.shape == ():
+            return {"dtype": str(value.dtype), "value": value.item()}
+        largest = None
+        if str(value.dtype).startswith(("int", "uint")) and value.size and value.size <= LARGE:
+            largest = int(value.max())
+        return {"dtype": str(value.dtype), "shape": [int(extent) for extent in value.shape], "largest": largest}
+    if callable(value):
+        text = ""
+        with contextlib.suppress(OSError, TypeError):
+            text = inspect.getsource(value)
+        return {"function": getattr(value, "__name__", "function"), "text": text}
+    return {"object": type(value).__name__}
+
+
+def _source(value: Any) -> Any:
+    """Return kernel source as text: given as text, as a file or as several files."""
+    if isinstance(value, (list, tuple)):
+        return _source(value[0]) if value else ""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, str) and "\n" not in text and Path(text).is_file():
+        return {"text": Path(text).read_text(encoding="utf-8", errors="replace"), "file": str(Path(text).resolve())}
+    return {"text": text, "file": ""} if isinstance(text, str) else _described(value)
+
+
+def _spare_memory() -> None:
+    """Let NumPy's random functions return views of one number for large shapes."""
+    import numpy
+
+    class Drawn(numpy.ndarray):
+        def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
+            return _view(numpy.dtype(dtype).type(self.flat[0]), self.shape)
+
+    def _view(number: Any, shape: Any) -> Any:
+        return numpy.broadcast_to(numpy.asarray(number), shape).view(Drawn)
+
+    def sparing(function: Any) -> Any:
+        def draw(*given: Any, **named: Any) -> Any:
+            size = named.get("size", given if function.__name__ in ("rand", "randn") else given[-1] if given else ())
+            shape = tuple(int(n) for n in (size if isinstance(size, (tuple, list)) else (size,)) if isinstance(n, int))
+            count = 1
+            for extent in shape:
+                count *= extent
+            if count < LARGE:
+                return function(*given, **named)
+            small = {**named, "size": 1} if "size" in named else named
+            plain = "size" in named or function.__name__ in ("rand", "randn")
+            one = function(*(() if plain else (*given[:-1], 1)), **small)
+            return _view(numpy.asarray(one).reshape(-1)[0], shape)
+
+        draw.__name__ = function.__name__
+        return draw
+
+    for name in ("rand", "randn", "random", "random_sample", "randint", "normal", "uniform"):
+        setattr(numpy.random, name, sparing(getattr(numpy.random, name)))
+
+
+def main(script: str, out: str) -> int:
+    """Run a script up to its first `tune_kernel` and write down the call; 3 where it makes none."""
+    found: dict[str, Any] = {}
+    sys.meta_path.insert(0, _Finder(found))
+    with contextlib.suppress(ImportError):
+        _spare_memory()
+    os.chdir(Path(script).resolve().parent)
+    sys.argv = [script]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    with contextlib.suppress(_Caught), contextlib.redirect_stdout(sys.stderr):
+        runpy.run_path(Path(script).name, run_name="__main__")
+    if not found:
+        return 3
+    described = {name: _described(value) for name, value in found.items() if name != "kernel_source"}
+    described["kernel_source"] = _source(found.get("kernel_source", ""))
+    Path(out).write_text(json.dumps(described), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    out_path = str(Path(sys.argv[2]).resolve())
+    sys.exit(main(str(Path(sys.argv[1]).resolve()), out_path))

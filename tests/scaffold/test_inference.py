@@ -1,0 +1,228 @@
+"""`init` learns from runs: roles, shapes, grids, what must divide a field; and says what stays a guess."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from paths import DATA
+
+from evokern.cuda_source import read
+from evokern.scaffold.declaration_text import kernel_py
+from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.shapes import fit, row_major
+from evokern.study.discovery import load_kernel
+
+HALF_GRID = """
+#define BX 32
+#define BY 8
+__global__ void twice(const float* x, float* y, int nx, int ny) {
+  int i = blockIdx.x * BX + threadIdx.x, j = blockIdx.y * BY + threadIdx.y;
+  if (i < nx && j < ny) y[j * nx + i] = 2 * x[j * nx + i];
+}
+void run(const float* x, float* y, int nx, int ny) {
+  dim3 block(BX, BY);
+  dim3 grid((nx + BX - 1) / BX, (ny + BY * 2 - 1) / (BY * 2));
+  twice<<<grid, block>>>(x, y, nx, ny);
+}
+"""
+ROLES = """
+__global__ void other(float* z) { z[0] = 1; }
+void update_cpu(float* w, float* m, const float* g, int n) {
+  for (int i = 0; i < n; i++) w[i] -= g[i];
+}
+// The first step of an optimiser.
+__global__ void update(float* w, float* g, float* total, unsigned short* unused, int n, int version) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) {
+    w[i] -= g[i] * version;
+    atomicAdd(total, g[i]);
+  }
+}
+void start(float* w, float* g, float* total, unsigned short* u, int count, int block_size) {
+  update<<<(count + block_size - 1) / block_size, block_size>>>(w, g, total, u, count, 1);
+}
+"""
+TILED = """
+template <typename T, int BS>
+__global__ void product(int M, int N, int K, const T* A, const T* B, T* C) {
+  __shared__ T as[BS][BS], bs[BS][BS];
+  int row = blockIdx.y * BS + threadIdx.y, col = blockIdx.x * BS + threadIdx.x;
+  T sum = 0;
+  for (int k = 0; k < K; k += BS) {
+    as[threadIdx.y][threadIdx.x] = A[row * K + k + threadIdx.x];
+    bs[threadIdx.y][threadIdx.x] = B[(k + threadIdx.y) * N + col];
+    __syncthreads();
+    for (int i = 0; i < BS; i++) sum += as[threadIdx.y][i] * bs[i][threadIdx.x];
+    __syncthreads();
+  }
+  C[row * N + col] = sum;
+}
+#define BS 8
+void start(int m, int n, int k, const float* a, const float* b, float* c) {
+  dim3 grid(n / BS, m / BS), block(BS, BS);
+  product<float, BS><<<grid, block>>>(m, n, k, a, b, c);
+}
+"""
+GATHER = """
+__constant__ float weights[64];
+__global__ void gather(float* out, const float* table, const int* rows, int R, int C) {
+  for (int c = threadIdx.x; c < C; c += blockDim.x)
+    out[blockIdx.x * C + c] = weights[c % 4] * table[rows[blockIdx.x] * C + c];
+}
+void start(float* out, const float* table, const int* rows, int r, int c) {
+  gather<<<r, 64>>>(out, table, rows, r, c);
+}
+"""
+
+
+def drafted(text: str, entry: str | None = None) -> Draft:
+    return draft(read(text), entry)
+
+
+def shapes(made: Draft) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Buffer → role and shape."""
+    return {tensor.name: (tensor.role, tensor.shape) for tensor in made.tensors}
+
+
+def test_a_grid_of_two_dimensions_and_row_major_shapes(tmp_path: Path) -> None:
+    """The drafted launch can be called; the file's own, which leaves half unwritten, is replaced, and that is said."""
+    made = drafted(HALF_GRID)
+    assert shapes(made) == {"x": ("input", ("p.NY", "p.NX")), "y": ("output", ("p.NY", "p.NX"))}
+    assert made.plan.grid == ("ceil_div(p.NX, c.BX)", "ceil_div(p.NY, c.BY)")
+    assert "the file's launch (line 11) leaves some unwritten" in made.launch_guess
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    (folder / "kernel.cu").write_text(made.source)
+    (folder / "kernel.py").write_text(kernel_py("twice", "twice.cu", made))
+    kernel = load_kernel(folder)
+    (launch,) = kernel.launches(kernel.space.default(), kernel.problem("100,20"))
+    assert (launch.grid, launch.block) == ((4, 3, 1), (32, 8, 1))
+
+
+def test_roles_come_from_runs_not_from_const() -> None:
+    """What is read only is an input, what is read and written is both, atomics too; a flag is no field."""
+    made = drafted(ROLES, "update")
+    assert shapes(made) == {
+        "w": ("inout", ("p.N",)),
+        "g": ("input", ("p.N",)),
+        "total": ("inout", ("1",)),
+        "unused": ("input", ("1",)),
+    }
+    assert [field.name for field in made.plan.fields] == ["N"]
+    assert [a.expression for a in made.plan.arguments if not a.is_tensor] == ["p.N", "1"]
+    (gene,) = made.plan.genes
+    assert (gene.name, gene.default, 64 in gene.values) == ("BLOCK_SIZE", 256, True)
+
+
+def test_other_kernels_are_left_out_and_the_cpu_function_is_shown() -> None:
+    """Only the kernel stands in kernel.cu; the file's own function stands as a comment where the reference goes."""
+    made = drafted(ROLES, "update")
+    assert made.source.count("__global__") == 1 and "update_cpu" not in made.source
+    text = kernel_py("update", "update.cu", made)
+    assert "#     for (int i = 0; i < n; i++) w[i] -= g[i];" in text
+    assert "# guess: elements are read before they are written" in text
+
+
+def test_a_template_parameter_and_a_macro_of_one_name() -> None:
+    """The gene has a name of its own, reaches the kernel as a template argument, and tiles become constraints."""
+    made = drafted(TILED, "product")
+    (gene,) = made.plan.genes
+    assert (gene.name, gene.default) == ("T_BS", 8)
+    assert made.plan.entry == "product<float, {c.T_BS}>"
+    assert made.plan.block == ("c.T_BS", "c.T_BS")
+    assert shapes(made) == {
+        "A": ("input", ("p.M", "p.K")),
+        "B": ("input", ("p.K", "p.N")),
+        "C": ("output", ("p.M", "p.N")),
+    }
+    conditions = {condition for _, condition, _ in made.plan.constraints}
+    assert {"divides(c.T_BS, p.M)", "divides(c.T_BS, p.N)"} <= conditions
+
+
+def test_indices_limits_and_constant_memory() -> None:
+    """A table that integers index has as many rows as they may be large; a constant array is a tensor of that role."""
+    made = drafted(GATHER)
+    assert shapes(made) == {
+        "weights": ("constant", ("4",)),
+        "out": ("output", ("p.R", "p.C")),
+        "table": ("input", ("INDEX_LIMIT", "p.C")),
+        "rows": ("input", ("p.R",)),
+    }
+    assert "high=INDEX_LIMIT - 1" in kernel_py("gather", "gather.cu", made)
+
+
+@pytest.mark.parametrize(("text", "entry"), [(HALF_GRID, None), (ROLES, "update"), (GATHER, None)])
+def test_small_problems_have_several_blocks_and_tails(text: str, entry: str | None) -> None:
+    """Not one block, not square, and one of them a part of a block along each axis that a field is cut along."""
+    made = drafted(text, entry)
+    plan = made.plan
+    tails = made.small[0]
+    for axis, extent in enumerate(plan.extents(plan.grid, plan.defaults, tails)):
+        if "p." in "".join(plan.grid[axis : axis + 1]):
+            assert extent >= 2
+    assert len(set(tails.values())) == len(tails)
+    blocks = plan.extents(plan.block, plan.defaults, tails)
+    cut = [
+        f for axis, t in enumerate(plan.grid) for f in tails if f"p.{f}" in t and "c." in t and tails[f] % blocks[axis]
+    ]
+    assert len(cut) == sum("c." in text and "p." in text for text in plan.grid)
+
+
+def test_what_cannot_be_run_is_drafted_and_marked() -> None:
+    """A kernel that the compiler refuses is drafted from const, and every shape says why it is a guess."""
+    made = drafted("__global__ void broken(const float* x, float* y, int n) { y[0] = nonsense(x); }")
+    assert shapes(made) == {"x": ("input", ("p.N",)), "y": ("output", ("p.N",))}
+    assert all("nonsense" in tensor.why for tensor in made.tensors)
+    assert any("the simulator could not run the kernel" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("extents", "atoms", "axes", "exact"),
+    [
+        ([6, 20], {"p.A": [2, 4], "p.B": [3, 5]}, ("p.A", "p.B"), True),
+        ([18, 60], {"p.A": [2, 4], "p.B": [3, 5]}, ("p.A", "p.B", "3"), True),
+        ([4, 4], {"p.A": [2, 7]}, ("4",), True),
+        ([16, 49], {"p.A": [4, 7]}, ("p.A", "p.A"), True),
+        ([(9 + 2) * (7 + 2), (5 + 2) * (8 + 2)], {"p.A": [9, 5], "p.B": [7, 8]}, ("p.A + 2", "p.B + 2"), True),
+        ([10, 35], {"p.A": [8, 31], "p.B": [3, 5]}, ("p.A + p.B - 1",), True),
+        ([5, 19], {"p.A": [2, 4], "p.B": [3, 5]}, ("p.A", "p.B"), False),
+        ([999, 999], {"p.A": [2, 4]}, None, None),
+    ],
+)  # fmt: skip
+def test_shapes_are_the_shortest_products(
+    extents: list[int], atoms: dict[str, list[int]], axes: tuple[str, ...] | None, exact: bool | None
+) -> None:
+    """Products of fields, with a constant, squares, borders, windows; else the smallest product that holds them."""
+    found = fit(extents, atoms)
+    if axes is None:
+        assert found is None or found.axes == ("999",)
+    else:
+        assert found is not None and (found.axes, found.exact) == (axes, exact)
+
+
+def test_axes_stand_as_the_index_has_them() -> None:
+    """What multiplies an index is further in; a loop variable of the same letter in lower case is another word."""
+    source = "sum += a[m * K + k] * b[k * N + n]; int at = t * C + c; out[at] = 0;"
+    names = {"p.M": "M", "p.N": "N", "p.K": "K"}
+    assert row_major(("p.M", "p.K"), "a", source, names) == ("p.M", "p.K")
+    assert row_major(("p.N", "p.K"), "b", source, names) == ("p.K", "p.N")
+    assert row_major(("p.C", "p.T"), "out", source, {"p.C": "C", "p.T": "T"}) == ("p.T", "p.C")
+
+
+def test_the_suite_of_drafts_is_well_formed() -> None:
+    """Each draft of other people's kernels has a filler with everything that is filled in, and digests are digests."""
+    import tomllib
+
+    folder = DATA.parent / "foreign"
+    document = tomllib.loads((folder / "drafts.toml").read_text())
+    names = [entry["name"] for entry in document["draft"]]
+    assert len(names) == len(set(names)) >= 43
+    assert {place.stem for place in (folder / "fillers").rglob("*.py")} == set(names)
+    for entry in (*document["draft"], *document["header"]):
+        assert len(entry["sha256"]) == 64 and len(document["commits"][entry["repository"]]) == 40
+    for name in names:
+        text = (folder / "fillers" / name.partition("_")[0] / f"{name}.py").read_text()
+        assert all(
+            word in text for word in ("def reference(p, t)", "REFERENCE_H", "TOLERANCE", "PROBLEM", "WRONG_INDEX")
+        )

@@ -1,0 +1,179 @@
+"""`init` takes tuning scripts and T1 files: by content, with trust, and without tuning anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from evokern.cli._command import app
+from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.errors import SourceError
+from evokern.scaffold.tuner.arithmetic import over_genes, values_of
+from evokern.scaffold.tuner.request import from_call, from_t1, is_script, is_t1
+from evokern.scaffold.tuner.script import run_script
+from evokern.study.discovery import find_kernel
+
+SCRIPT = '''
+import numpy
+import kernel_tuner
+from kernel_tuner.observers import BenchmarkObserver
+from collections import OrderedDict
+
+class Watch(BenchmarkObserver.__class__):
+    pass
+
+source = """
+#define image_width 512
+#define image_height 256
+__constant__ float weights[16];
+__global__ void blur(float *out, float *image, float strength) {
+    int x = blockIdx.x * block_size_x + threadIdx.x;
+    for (int k = 0; k < tile; k++) {
+        int y = (blockIdx.y * tile + k) * block_size_y + threadIdx.y;
+        if (x < image_width && y < image_height) {
+            float sum = 0;
+            for (int i = 0; i < taps; i++) sum += weights[i] * image[y * (image_width + taps - 1) + x + i];
+            out[y * image_width + x] = strength * sum;
+        }
+    }
+}
+"""
+params = OrderedDict(block_size_x=[16, 32, 64], block_size_y=[2, 4], tile=[1, 2], taps=[3, 5, 7])
+out = numpy.zeros(512 * 256).astype(numpy.float32)
+image = numpy.random.randn(10**9).astype(numpy.float32)
+kernel_tuner.tune_kernel(
+    "blur", source, (512, 256), [out, image, numpy.float32(0.5)], params,
+    grid_div_y=["block_size_y", "tile"], restrictions=["block_size_x * block_size_y <= 128", lambda p: True],
+    cmem_args={"weights": numpy.zeros(7, dtype=numpy.float32)}, compiler_options=["-std=c++11", "--use_fast_math"],
+)
+open("tuned", "w").write("this line is behind the call")
+'''
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_script_becomes_a_kernel(here: Path) -> None:
+    """Parameters, restrictions, divisors, arguments and constant memory are taken over; a filter's width is a field."""
+    (here / "blur.txt").write_text(SCRIPT)
+    code, _, told = invoke("init", "blur.txt")
+    assert (code, "say --trust" in told, (here / "kernels").exists()) == (2, True, False)
+    code, told, _ = invoke("init", "blur.txt", "--trust")
+    assert (code, (here / "tuned").exists()) == (0, False)
+    assert "restriction <lambda> is no text" in told
+    kernel = find_kernel("blur")
+    assert {gene.name: gene.values for gene in kernel.genes} == {
+        "block_size_x": (16, 32, 64), "block_size_y": (2, 4), "tile": (1, 2),
+    }  # fmt: skip
+    taps = next(field for field in kernel.fields if field.name == "taps")
+    assert (taps.choices, taps.default) == ((3, 5, 7), 3)
+    assert [constraint.name for constraint in kernel.constraints][:1] == ["restriction_1"]
+    config, problem = kernel.space.default(), kernel.problem("512,256,taps=5")
+    (launch,) = kernel.launches(config, problem)
+    assert launch.grid == (512 // config["block_size_x"], 256 // (config["block_size_y"] * config["tile"]), 1)
+    tensors = {name: (t.role, t.shape) for name, t in kernel.workload.tensors(problem, config).items()}
+    assert tensors == {
+        "weights": ("constant", (5,)), "image": ("input", (256, 516)), "out": ("output", (256, 512)),
+    }  # fmt: skip
+    assert kernel.options == ("--use_fast_math",)
+
+
+def test_a_sum_of_parts_is_judged_as_the_script_judges_it(here: Path) -> None:
+    """One number for many parts: they become a workspace, and a second kernel adds them up."""
+    (here / "sum.cu").write_text(
+        "__global__ void parts(float *sums, float *x, int n) {\n"
+        "  float sum = 0;\n"
+        "  for (int i = blockIdx.x * block_size_x + threadIdx.x; i < n; i += blocks * block_size_x) sum += x[i];\n"
+        "  for (int s = 16; s > 0; s >>= 1) sum += __shfl_down_sync(0xffffffff, sum, s);\n"
+        "  if (threadIdx.x == 0) sums[blockIdx.x] = sum;\n}\n"
+    )
+    (here / "sum.py").write_text(
+        "import numpy\nfrom kernel_tuner import tune_kernel\nx = numpy.ones(5000, dtype=numpy.float32)\n"
+        "tune_kernel('parts', 'sum.cu', 'blocks', [numpy.zeros(64, dtype=numpy.float32), x, numpy.int32(5000)],\n"
+        "            dict(block_size_x=[32], blocks=[8, 16]), grid_div_x=[], answer=[numpy.sum(x), None, None],\n"
+        "            verify=lambda a, b, atol: True)\n"
+    )
+    assert invoke("init", "sum.py", "--trust")[0] == 0
+    kernel = find_kernel("sum")
+    config, problem = kernel.space.default(), kernel.problem("5000")
+    first, second = kernel.launches(config, problem)
+    assert (first.grid, second.entry, second.grid) == ((8, 1, 1), "add_up", (1, 1, 1))
+    tensors = {name: (t.role, t.shape) for name, t in kernel.workload.tensors(problem, config).items()}
+    assert tensors["sums"] == ("workspace", (8,)) and tensors["sums_total"] == ("output", (1,))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import kernel_tuner\n", "ended without a call of kernel_tuner.tune_kernel"),
+        ("import kernel_tuner\nraise RuntimeError('no data here')\n", "RuntimeError: no data here"),
+        ("import kernel_tuner\nkernel_tuner.tune_kernel('k', lambda p: '', 1, [], {})\n", "makes its kernel source"),
+        ("import kernel_tuner\nkernel_tuner.tune_kernel('k', 'x\\n', 1, [], {}, lang='OpenCL')\n", "tunes OPENCL code"),
+    ],
+)
+def test_a_script_that_cannot_be_taken_says_why(tmp_path: Path, text: str, message: str) -> None:
+    """It fails, calls nothing, makes its source with a function, or tunes another language."""
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=message):
+        run_script(path)
+
+
+def test_kinds_are_told_by_content() -> None:
+    """A script imports kernel_tuner, a T1 file has a space and a kernel; CUDA text is neither."""
+    assert is_script(SCRIPT) and not is_script("import numpy") and not is_script("__global__ void k() {}")
+    assert is_t1('{"ConfigurationSpace": {}, "KernelSpecification": {}}') and not is_t1("{}") and not is_t1(SCRIPT)
+
+
+def test_a_t1_file_is_read(tmp_path: Path) -> None:
+    """Values are worked out, sizes of arguments too; a missing kernel file is named."""
+    space = {"TuningParameters": [{"Name": "block_size_x", "Type": "int", "Values": "[32*i for i in range(1, 3)]",
+                                   "Default": 64}]}  # fmt: skip
+    kernel = {
+        "Language": "CUDA", "KernelName": "k", "KernelFile": "k.cu", "LocalSize": {"X": "block_size_x"},
+        "GlobalSize": {"X": "100"}, "ProblemSize": [100], "GridDivX": ["block_size_x"],
+        "Arguments": [
+            {"Name": "x", "Type": "float", "MemoryType": "Vector", "Size": "ProblemSize[0] + max(block_size_x)"},
+            {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 100},
+            {"Name": "w", "Type": "float", "MemoryType": "Vector", "MemType": "Constant", "Size": 3},
+        ],
+    }  # fmt: skip
+    text = json.dumps({"ConfigurationSpace": space, "KernelSpecification": kernel})
+    with pytest.raises(SourceError, match=r"names the kernel file k\.cu, which is not beside it"):
+        from_t1(text, tmp_path / "t1.json")
+    (tmp_path / "k.cu").write_text("__global__ void k(float* x, int n) {}")
+    request = from_t1(text, tmp_path / "t1.json")
+    assert (request.parameters, request.defaults) == ({"block_size_x": (32, 64)}, {"block_size_x": 64})
+    assert request.divisors == (("block_size_x",), None, None)
+    assert [argument.shape for argument in request.arguments] == [(164,), None, (3,)]
+    assert set(request.constants) == {"w"}
+
+
+def test_expressions_are_worked_out_not_run() -> None:
+    """Lists of numbers are; calls of anything else are no arithmetic."""
+    assert values_of("[2**i for i in range(4) if i > 1]") == (4, 8)
+    assert over_genes("min(a, 3) * b <= 64", ["a", "b"]) == "min(c.a, 3) * c.b <= 64"
+    assert over_genes("a.real + b[0]", ["a", "b"]) is None
+    for text in ("__import__('os').system('true')", "open('x')", "[i for i in range(10**9)]", "2**9999"):
+        with pytest.raises(ValueError, match=r"no arithmetic|too"):
+            values_of(text)
+
+
+def test_textures_are_refused() -> None:
+    """What evokern does not have is named."""
+    call = {"kernel_name": "k", "kernel_source": {"text": "", "file": ""}, "tune_params": {}, "problem_size": 1,
+            "texmem_args": {"t": 1}}  # fmt: skip
+    with pytest.raises(SourceError, match="textures"):
+        from_call(call)
