@@ -22,7 +22,7 @@ from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simu
 from evokern.errors import DeviceError, SourceError, UsageError, nearest
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.simt import Finding
-from evokern.simt.memory.write_record import WriteRecord, recording_writes
+from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import ERROR
 from evokern.simt.sanitizer.hang import REPEATS
 
@@ -241,7 +241,7 @@ def _run(
     buffers = draw_buffers(memory, tensors)
     launches = launches_of(kernel, config, problem)
     results = []
-    with recording_writes(memory, by_block=False) as record:
+    with recording(memory, WriteRecord(memory, by_block=False)) as record:
         for launch in launches:
             results.append(run_launch(program, launch, buffers, memory, limit))
             if results[-1].fatal is not None:

@@ -27,7 +27,7 @@ from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
-from evokern.simt.memory.write_record import recording_writes
+from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import WARNING
 
 LONG_RUN = 1 << 21
@@ -96,7 +96,7 @@ def sanitize_file(wanted: FileLaunch, chip: Profile) -> SanitizeReport:
     labels = names(entry, compiled.params)
     placed = place(wanted.arguments, labels, memory, wanted.seed)
     launch = replace(launch, args=tuple(labels))
-    with recording_writes(memory, by_block=False) as record:
+    with recording(memory, WriteRecord(memory, by_block=False)) as record:
         result = run_launch(program, launch, dict(zip(labels, placed, strict=True)), memory, wanted.limit)
     findings = [*result.findings]
     for argument, buffer in zip(wanted.arguments, placed, strict=True):
