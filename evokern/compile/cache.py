@@ -22,7 +22,7 @@ from evokern.errors import UsageError
 
 DEFAULT_CAP_BYTES = 1 << 30
 """Size cap of a cache whose user set none."""
-_MAGIC = b"evokern program 1\n"
+_MAGIC = b"evokern program 2\n"
 _PUTS_PER_TRIM = 64
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from evokern.compile.headers import include_directories, nvrtc_options
 from evokern.compile.messages import entry_uses, failure
 from evokern.compile.records import CompileFailure, EntryUse, Program
+from evokern.compile.symbols import constant_symbols
 from evokern.errors import DeviceError, InternalError
 
 STANDARD = "--std=c++17"
@@ -115,6 +116,7 @@ def compile_program(
         uses={entry: uses.get(symbol, EntryUse(0)) for entry, symbol in lowered.items()},
         log=log,
         ptx=ptx,
+        constants=tuple(constant_symbols(ptx)),
         seconds=time.perf_counter() - began,
     )
 

@@ -37,6 +37,8 @@ class Program:
     """The compiler's messages."""
     ptx: str = ""
     """The virtual assembly."""
+    constants: tuple[str, ...] = ()
+    """Symbols of its `__constant__` arrays."""
     seconds: float = 0.0
     """Compile time; 0 when the program came from the cache."""
 

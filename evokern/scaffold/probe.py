@@ -15,12 +15,12 @@ import numpy as np
 
 from evokern import simt
 from evokern.compile.records import CompileFailure
+from evokern.compile.symbols import symbol_of
 from evokern.declaration.kernel import DTYPE_BYTES, Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile
-from evokern.ptx.symbols import symbol_of
 from evokern.scaffold.plan import DraftArgument, Plan
 from evokern.simt.memory.access_record import Footprint, recording
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from evokern.compile.symbols import symbol_of
 from evokern.errors import SourceError, UsageError
 from evokern.ptx.program import PtxProgram
-from evokern.ptx.symbols import symbol_of
 from evokern.ptx.syntax import Variable
 from evokern.simt.arrays import Array
 from evokern.simt.memory.buffers import Buffer, Memory

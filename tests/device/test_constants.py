@@ -66,6 +66,14 @@ def test_the_exported_program_fills_the_array(tmp_path: Path) -> None:
         subprocess.run([compiler, "-arch=sm_89", "-fatbin", "-o", "best", "best.cu"], cwd=tmp_path, check=True)
 
 
+def test_machine_code_knows_its_arrays() -> None:
+    """What a GPU's process gets has no PTX any more, and still names the arrays that are to be filled."""
+    made = build(KERNEL, KERNEL.space.default(), (PROBLEM,), Target(L4, None))
+    assert isinstance(made, Built)
+    (program,) = made.machine_code().programs
+    assert ("", ("weights",)) == (program.ptx, program.constants)
+
+
 @pytest.mark.gpu
 def test_a_gpu_fills_the_array_too() -> None:
     """The right candidate is measured; what lies behind the tensor is no number there either."""

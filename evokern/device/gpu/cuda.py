@@ -15,9 +15,9 @@ import torch
 from cuda.bindings import driver
 
 from evokern.compile.records import Built, Program
+from evokern.compile.symbols import symbol_of
 from evokern.declaration.kernel import L2Window, Launch, Scalar, bfloat16_bits
 from evokern.gate.check import Call, RunFailed
-from evokern.ptx.symbols import constant_symbols, symbol_of
 from evokern.study.trial import Outcome
 
 _CTYPES: Mapping[str, Any] = {
@@ -98,11 +98,12 @@ class Candidate:
         """
         key = program, name
         if key not in self._constants:
-            symbol = symbol_of(name, constant_symbols(self.built.programs[program].ptx))
+            symbol = symbol_of(name, self.built.programs[program].constants)
             self._constants[key] = None
             if symbol is not None:
                 pointer, size = check(driver.cuModuleGetGlobal(self._modules[program], symbol.encode()))
-                check(driver.cuMemsetD8(pointer, 0xFF, size))
+                # On the stream of the calls: torch's own streams do not wait for the default one.
+                check(driver.cuMemsetD8Async(pointer, 0xFF, size, torch.cuda.current_stream().cuda_stream))
                 self._constants[key] = int(pointer), int(size)
         place = self._constants[key]
         if place is not None and tensor.numel() * tensor.element_size() > place[1]:
