@@ -210,7 +210,7 @@ class Drawing:
         """Return the program."""
         patterns: list[Callable[[], None]] = [
             self.exchange, self.broadcast, self.double_buffer, self.hand_over, self.objects, self.flag, self.counting,
-            self.narrow, self.within_warp, self.last_arriver, self.bystander,
+            self.narrow, self.within_warp, self.last_arriver, self.bystander, self.overwriting, self.reset,
         ]  # fmt: skip
         for pattern in self.rng.sample(patterns, self.rng.choice((1, 1, 2))):
             self.program.names.append(pattern.__name__)
@@ -388,6 +388,41 @@ class Drawing:
                 self.access("read", low, region, 4, (1, shift, self.threads))
             if not self.lacks():
                 self.warp_barrier(group, lanes)
+
+    def overwriting(self) -> None:
+        """Words are written again by other threads, of the same warp or not, whole or in parts."""
+        region, width = self.region(), self.rng.choice((1, 2, 4, 8))
+        self.access("write", self.everyone, region, width, (1, 0, self.threads))
+        shift = self.rng.choice((0, 1, 5, 32))
+        near = shift < WARP and self.rng.random() < 0.5
+        if not self.lacks(0.7):
+            self._near_or_far(near)
+        again = self.rng.choice([again for again in (1, 2, 4, 8) if again >= width])
+        places = self.threads * width // again
+        writers = tuple(range(8)) if near else self.some(self.everyone[:places])
+        self.access("write", writers, region, again, (1, shift * width // again, places))
+        if not self.lacks(0.7):
+            self._near_or_far(near)
+        self.access("read", writers[:1], region, width, (0, shift, self.threads))
+
+    def _near_or_far(self, near: bool) -> None:
+        if near:
+            self.warp_barrier(self.everyone)
+        else:
+            self.block_barrier()
+
+    def reset(self) -> None:
+        """A counter is counted up, read and set back in any order, each by some threads."""
+        region, one = self.region(), self.rng.choice((0, 7, 40))
+        near = self.rng.random() < 0.5
+        counting = self.some(tuple(range(one // WARP * WARP, one // WARP * WARP + WARP)) if near else self.everyone)
+        self.access("write", (one,), region, 4, (0, 1, 2))
+        for _ in range(self.rng.randint(1, 2)):
+            acts = [("atomic", counting), ("read", self.some(counting)), ("write", (one,))]
+            for kind, threads in self.rng.sample(acts, self.rng.randint(2, 3)):
+                if not self.lacks(0.6):
+                    self._near_or_far(near)
+                self.access(kind, threads, region, 4, (0, 1, 2))
 
     def last_arriver(self) -> None:
         """Every thread writes, fences, and draws a ticket; the last one reads everything."""

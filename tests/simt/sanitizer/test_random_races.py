@@ -16,9 +16,18 @@ from evokern import simt
 BATCH = 50
 """Programs of one compile."""
 
+KINDS = {
+    f"{one} after {other}" for one in ("read", "write", "atomic") for other in ("read", "write", "atomic")
+    if "write" in (one, other) or one != other
+}  # fmt: skip
+"""What may race with what."""
+
 
 def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counter[str]]:
-    """Return the programs on which the sanitizer and the oracle differ, and how many there were of each level."""
+    """Return the programs on which the sanitizer and the oracle differ, and how many there were of each level and kind.
+
+    A kind is one of `KINDS`, after ``across`` or ``within`` warps.
+    """
     seeds = range(first, first + count)
     wrong, levels = [], Counter[str]()
     for start in range(0, count, BATCH):
@@ -36,6 +45,8 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
             found = {finding.level for finding in result.findings}
             told = "error" if "error" in found else "warning" if found else "clean"
             levels[verdict.level] += 1
+            levels.update(f"across {kind}" for kind in verdict.across)
+            levels.update(f"within {kind}" for kind in verdict.within)
             kinds = {finding.kind for finding in result.findings}
             if told != verdict.level or not result.completed or kinds - {f"{space}_race"}:
                 wrong.append(
@@ -56,12 +67,13 @@ def test_races_are_told_from_what_is_ordered(space: str, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("space", ["shared", "global"])
 def test_a_thousand_races_and_a_thousand_without(space: str) -> None:
-    """A thousand programs of each kind, drawn anew at each run, are all told apart."""
+    """A thousand programs with races and a thousand without, drawn anew at each run, are all told apart."""
     first, total = random.SystemRandom().randrange(1 << 30), Counter[str]()
     while min(total["error"] + total["warning"], total["clean"]) < 1000:
         wrong, levels = disagreements(first, 500, space)
         assert not wrong, "\n".join(wrong)
         first, total = first + 500, total + levels
+    assert {f"{where} {kind}" for where in ("across", "within") for kind in KINDS} <= set(total)
 
 
 HIDDEN = """
