@@ -3,8 +3,8 @@
     python tests/foreign/run_drafts.py --folder DIR
 
 It is started in the repository's root. DIR holds the texts as OWNER/NAME/PATH; what is missing is fetched into it. Each
-draft that passes is searched once more with one wrong index in its kernel. Exit code 1 when fewer than 25 pass or a wrong
-one is not refuted, 2 when a text cannot be had.
+draft that passes is searched once more with one wrong index in its kernel. Exit code 1 when fewer than 25 pass or a
+wrong one is not refuted, 2 when a text cannot be had.
 """
 
 from __future__ import annotations
