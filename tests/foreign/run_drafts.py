@@ -45,6 +45,7 @@ def main() -> int:
         came = make(draft, options.folder.resolve(), work) or judged(draft, work)
         passed += came.passed
         line = f"{draft.name:24} {'passes' if came.passed else came.step + ' fails':16} {came.detail[:150]}"
+        line += f" | no draft can pass: {draft.fails}" if draft.fails else ""
         if came.passed and not options.no_wrong:
             wrong = with_wrong_index(draft, work)
             wanted += 1
