@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from evokern.cuda_source import CudaSource
 from evokern.scaffold.cpu_function import cpu_function
-from evokern.scaffold.infer import Evidence, settle, tensors_of, with_read_constants
+from evokern.scaffold.infer import LIMITS, Evidence, evidence, settle, size_of, tensors_of, with_read_constants
 from evokern.scaffold.plan import DraftTensor, Plan
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.problems import small_problems, study_problem, with_multiples
@@ -103,8 +104,6 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
 
 def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:
     """Share of a buffer's elements that the runs wrote."""
-    from evokern.scaffold.infer import LIMITS, size_of
-
     return min(
         run.touches[tensor.name].distinct / max(1, size_of(tensor, plan, problem, limit))
         for run, problem, limit in zip(found.runs, found.problems, LIMITS, strict=False)
@@ -113,27 +112,15 @@ def _share(plan: Plan, found: Evidence, tensor: DraftTensor) -> float:
 
 def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, found: Evidence) -> tuple[Plan, Evidence]:
     """Take numbers that size neither a buffer nor the grid out of the fields."""
-    from evokern.scaffold.infer import evidence
-
     axes = " ".join(axis for fit in found.fits.values() if fit for axis in fit.axes)
     text = " ".join([axes, *plan.grid, *plan.block, plan.shared, *plan.macros.values()])
-    used = {
-        f.name
-        for f in plan.fields
-        if f"p.{f.name}" in text.replace(")", " ").replace(",", " ").split(" ") or _in(f.name, text)
-    }
+    used = {f.name for f in plan.fields if re.search(rf"p\.{re.escape(f.name)}\b", text)}
     idle = {f.name for f in plan.fields} - used
     if not idle or not used:
         return plan, found
     smaller = without_fields(plan, idle, reading.literals)
     again = evidence(prober, smaller, found.level)
     return (smaller, replace(again, indexed=found.indexed)) if again.serves else (plan, found)
-
-
-def _in(name: str, text: str) -> bool:
-    import re
-
-    return re.search(rf"p\.{re.escape(name)}\b", text) is not None
 
 
 def _unrun(reading: KernelReading, prober: Prober) -> Draft:

@@ -10,7 +10,7 @@ from math import prod
 
 from evokern.declaration.kernel import DTYPE_BYTES
 from evokern.scaffold.plan import BLOCK_DOC, DraftArgument, DraftField, DraftTensor, Plan
-from evokern.scaffold.probe import Prober, Run, Touch
+from evokern.scaffold.probe import FEW_THREADS, MOST_THREADS, Prober, Run, Touch
 from evokern.scaffold.shapes import Fit, fit, row_major
 
 INDEX_LIMIT = "INDEX_LIMIT"
@@ -117,7 +117,12 @@ def levels(plan: Plan) -> tuple[int, ...]:
 
 
 def evidence(
-    prober: Prober, plan: Plan, level: int, count: int = 3, config: Mapping[str, int | str] | None = None
+    prober: Prober,
+    plan: Plan,
+    level: int,
+    count: int = 3,
+    config: Mapping[str, int | str] | None = None,
+    most_threads: int = MOST_THREADS,
 ) -> Evidence:
     """Run a plan at several problems and explain what it touched.
 
@@ -127,11 +132,12 @@ def evidence(
         level: what every field is a multiple of.
         count: how many problems, at most three.
         config: gene → value; None for the defaults.
+        most_threads: threads of one run.
     """
     chosen = problems_at(plan.fields, level, len(plan.grid) < 2)[:count]
     runs: list[Run] = []
     for problem, limit in zip(chosen, LIMITS, strict=False):
-        runs.append(prober.run(plan, problem, limit=limit, config=config))
+        runs.append(prober.run(plan, problem, limit=limit, config=config, most_threads=most_threads))
         if not runs[-1].ok:
             return Evidence(level, tuple(chosen), tuple(runs), {}, {})
     atoms = {f"p.{field.name}": [problem[field.name] for problem in chosen] for field in plan.fields}
@@ -224,7 +230,7 @@ def _by_search(prober: Prober, plan: Plan) -> tuple[Plan, Evidence] | None:
         for group in _grids(plan):
             for grid in group:
                 trial = replace(plan, grid=grid)
-                found = evidence(prober, trial, level, 2, small)
+                found = evidence(prober, trial, level, 2, small, FEW_THREADS)
                 if not found.ok:
                     continue
                 blocks = sum(prod(trial.extents(grid, small, problem)) for problem in found.problems)

@@ -28,6 +28,8 @@ INSTRUCTIONS = 10_000_000
 """Warp instructions of one run: several seconds; a guess that needs more is a bad one."""
 MOST_THREADS = 1 << 20
 """Threads of one run: a guessed grid with more says nothing that a smaller one would not."""
+FEW_THREADS = 1 << 18
+"""The same where many grids are tried: the right one is among those with few blocks."""
 MOST_ROOM = 32 << 20
 """Bytes of the largest buffer."""
 LEAST_ROOM = 1 << 16
@@ -105,6 +107,7 @@ class Prober:
         exact: Mapping[str, int] | None = None,
         keep: bool = False,
         sanitize: bool = False,
+        most_threads: int = MOST_THREADS,
     ) -> Run:
         """Run one launch.
 
@@ -117,6 +120,7 @@ class Prober:
             exact: elements of each buffer, where they are known: an access behind them ends the run.
             keep: whether to return what the buffers held.
             sanitize: whether a finding of the sanitizer counts as a reason why the run is no good.
+            most_threads: threads above which nothing is run.
         """
         config = plan.defaults if config is None else config
         try:
@@ -126,7 +130,7 @@ class Prober:
         except (ZeroDivisionError, TypeError, AttributeError, ValueError) as error:
             return Run({}, f"the launch cannot be computed: {error}")
         threads = prod(block)
-        if min(*grid, *block) < 1 or threads > 1024 or prod(grid) * threads > MOST_THREADS:
+        if min(*grid, *block) < 1 or threads > 1024 or prod(grid) * threads > most_threads:
             return Run({}, f"a grid of {grid} blocks of {block} threads is not run")
         program = self.program(entry, options)
         if isinstance(program, str):

@@ -15,6 +15,7 @@ from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device.sim.coverage import class_sizes, extrapolated, place_of, sample
 from evokern.device.sim.jobs import SimSettings, Simulate
+from evokern.device.sim.own_problem import OwnProblemCheck
 from evokern.device.sim.worker import SimWorker
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import WorkerContext, load_kernel
@@ -104,3 +105,46 @@ def test_some_blocks_tell_what_all_write_only_where_they_agree() -> None:
     assert not overlapping.certain
     unlike = extrapolated(grid, ran, blocks[:-12], elements[:-12], 32)
     assert not unlike.certain
+
+
+IN_PLACE = """
+from torch import arange
+
+from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, Workload, i32
+
+kernel = Kernel(
+    name="in_place",
+    genes=(Parameter("SKIP", (0, 1), default=0),),
+    fields=(ProblemField("N"),),
+    launches=lambda c, p: [Launch("even_ones", -(-p.N // 64), 64, ("x", i32(p.N)))],
+    workload=Workload(
+        tensors=lambda p, c: {"x": Tensor("f32", (p.N,), role="inout")},
+        # Half of the elements keep what they held.
+        reference=lambda p, t: {"x": t["x"].index_fill(0, arange(0, p.N, 2), 1.0)},
+        tolerance={"x": Tolerance(0, 0)},
+        flops=lambda p: p.N,
+        bytes=lambda p: 8 * p.N,
+        small_problems=("100",),
+    ),
+)
+"""
+IN_PLACE_CU = """
+extern "C" __global__ void even_ones(float* x, int n) {
+  const int i = blockIdx.x * 64 + threadIdx.x;
+  if (i < n && i % 2 == 0 && !(SKIP && i == 500)) x[i] = x[i] * 0 + 1;
+}
+"""
+
+
+def test_a_buffer_in_place_is_covered_once_it_was_judged_whole(tmp_path: Path) -> None:
+    """What a launch leaves as it was is an answer too: right where the reference leaves it, wrong where it does not."""
+    folder = tmp_path / "in_place"
+    folder.mkdir()
+    (folder / "kernel.py").write_text(IN_PLACE)
+    (folder / "kernel.cu").write_text(IN_PLACE_CU)
+    kernel = load_kernel(folder)
+    study = Study("own", "in_place", ("1000",))
+    checker = OwnProblemCheck(kernel, L4, study.simulation, kernel.workload.tolerance, 5)
+    right, wrong = (checker.at(Config({"SKIP": skip}), kernel.problem("1000"), most=1e6) for skip in (0, 1))
+    assert (right.against, right.covered, right.judged, right.blocks) == (None, True, True, 16)
+    assert wrong.against is not None and "own_problem" == wrong.against["check"]

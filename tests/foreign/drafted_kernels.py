@@ -21,9 +21,9 @@ from types import ModuleType
 from typing import Any
 
 from foreign_files import Text
-from paths import ROOT
 
-FOREIGN = ROOT / "tests" / "foreign"
+FOREIGN = Path("tests/foreign").resolve()
+"""Where the lists stand: scripts of the suite are started in the repository's root."""
 DRAFTS = FOREIGN / "drafts.toml"
 LIMIT_S = 600
 """Of one command."""

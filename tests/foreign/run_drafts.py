@@ -2,9 +2,9 @@
 
     python tests/foreign/run_drafts.py --folder DIR
 
-DIR holds the texts as OWNER/NAME/PATH; what is missing is fetched into it. Each draft that passes is searched once more
-with one wrong index in its kernel. Exit code 1 when fewer than 25 pass or a wrong one is not refuted, 2 when a text
-cannot be had.
+It is started in the repository's root. DIR holds the texts as OWNER/NAME/PATH; what is missing is fetched into it. Each
+draft that passes is searched once more with one wrong index in its kernel. Exit code 1 when fewer than 25 pass or a
+wrong one is not refuted, 2 when a text cannot be had.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def main() -> int:
         came = make(draft, options.folder.resolve(), work) or judged(draft, work)
         passed += came.passed
         line = f"{draft.name:24} {'passes' if came.passed else came.step + ' fails':16} {came.detail[:150]}"
+        line += f" | no draft can pass: {draft.fails}" if draft.fails else ""
         if came.passed and not options.no_wrong:
             wrong = with_wrong_index(draft, work)
             wanted += 1

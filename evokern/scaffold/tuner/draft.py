@@ -17,7 +17,7 @@ from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.draft import Draft, from_reading
 from evokern.scaffold.launch_text import WHOLE
 from evokern.scaffold.plan import DraftArgument, DraftField, DraftGene, DraftTensor, Plan, unused_name
-from evokern.scaffold.probe import Prober
+from evokern.scaffold.probe import Prober, Run
 from evokern.scaffold.problems import small_problems
 from evokern.scaffold.reading import CHIP, KernelReading, constants_of
 from evokern.scaffold.source_text import device_source
@@ -40,11 +40,11 @@ def draft_of(request: TunerRequest) -> Draft:
     Raises:
         SourceError: the source cannot be read, or holds no such kernel.
     """
-    # A parameter stands in for what the compiler would get from the tuner.
     source = read(Path(request.file)) if request.file else read(textwrap.dedent(request.source) + "\n")
     function = next((entry for entry in source.entries if entry.name == request.kernel), None)
     if function is None:
-        raise SourceError(f"the tuned source holds no kernel {request.kernel!r}: {source.entry(request.kernel)}")
+        known = ", ".join(entry.name for entry in source.entries) or "none"
+        raise SourceError(f"the tuned source holds no kernel {request.kernel!r}; its kernels: {known}")
     if len(function.parameters) != len(request.arguments):
         raise SourceError(
             f"{function.signature} takes {len(function.parameters)} arguments, the tuner gives {len(request.arguments)}"
@@ -106,7 +106,7 @@ def _reading(request: TunerRequest, source: CudaSource, function: KernelFunction
         options=tuple(o for o in request.options if not re.match(_OLD_STANDARD, o) and _defined(o)[0] not in given),
         constants=constants_of(text, {}),
     )
-    return KernelReading(function, plan, text, "the tuner", {**literals})
+    return KernelReading(function, plan, text, "the tuner", literals)
 
 
 def _defined(option: str) -> tuple[str, str]:
@@ -273,8 +273,8 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
     return replace(reading, plan=kept, literals={**reading.literals, **{g.name: int(g.default) for g in moved}})
 
 
-def _extents(run: object) -> dict[str, int]:
-    return {name: touch.extent for name, touch in run.touches.items()}  # type: ignore[attr-defined]
+def _extents(run: Run) -> dict[str, int]:
+    return {name: touch.extent for name, touch in run.touches.items()}
 
 
 def _summed(made: Draft, name: str) -> Draft:

@@ -50,6 +50,11 @@ class _Marks:
         marks = self.view(1)[buffer.offset : buffer.offset + buffer.size // itemsize * itemsize]
         return marks.reshape(-1, itemsize)
 
+    def touched(self, buffer: Buffer, itemsize: int) -> npt.NDArray[np.bool_]:
+        """Return which elements of an allocation have a mark on any byte; elements of 1, 2, 4 or 8 bytes."""
+        first = buffer.offset // itemsize  # allocations are aligned to far more
+        return np.asarray(self.view(itemsize)[first : first + buffer.size // itemsize] != 0)
+
 
 class WriteRecord:
     """What launches wrote into a memory while it was recorded."""
@@ -132,11 +137,9 @@ class Footprint:
 
         Args:
             buffer: the allocation.
-            itemsize: bytes of an element; one byte of it is enough.
+            itemsize: bytes of an element, 1, 2, 4 or 8; one byte of it is enough.
         """
-        return tuple(
-            np.asarray(marks.elements(buffer, itemsize).any(1)) for marks in (self._read, self._written, self._found)
-        )
+        return tuple(marks.touched(buffer, itemsize) for marks in (self._read, self._written, self._found))
 
 
 @contextmanager

@@ -21,5 +21,5 @@ for (int y = 0; y < image_height; y++)
   }
 """
 TOLERANCE = {"output": (0.05, 0.001)}
-PROBLEM = "1024,1024"
+PROBLEM = "256,256"
 WRONG_INDEX = ("d_filter[i*filter_width+j]", "d_filter[j*filter_width+i]")
