@@ -42,7 +42,7 @@ class TrialUnderTest:
     trial: Trial
     """The trial in focus: the champion, or one that was named."""
     elites: tuple[Trial, ...]
-    """The fastest measured trials with different programs, the fastest first."""
+    """The fastest measured trials with different programs that no verification refuted, the fastest first."""
     baseline: tuple[str, float] | None
     """Name and time in µs of what the user would run instead."""
 
@@ -80,7 +80,8 @@ def subject(
 
 
 def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]:
-    measured = [t for t in reader.trials(record) if t.outcome is Outcome.MEASURED]
+    refuted = reader.refuted(record)
+    measured = [t for t in reader.trials(record) if t.outcome is Outcome.MEASURED and t.number not in refuted]
     measured.sort(key=lambda t: (t.evaluation.time_us or 0.0, t.number))
     distinct: dict[str, Trial] = {}
     for trial in measured:

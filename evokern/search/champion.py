@@ -153,6 +153,11 @@ class ChampionVerification:
                 self._note(f"trial {trial.number} is not verified: {why}; `evokern verify {name}` does it")
             if why or self._known.get(trial.number):
                 return
+        if len(left) > MOST_REFUTED:
+            self._note(
+                f"{MOST_REFUTED} champions in a row are refuted, the next is not verified; if all fail alike, say in the "
+                "kernel's constraints or fields (`multiple_of`) what the kernel cannot take"
+            )
 
     def close(self) -> None:
         """End the processes."""

@@ -136,8 +136,7 @@ class Reader:
         A trial that its last verification refuted is none: the next one takes its place.
         A champion of a playoff carries the playoff's time, not that of its luckiest samples.
         """
-        proofs = self.proofs(study, "verify")
-        refuted = {number for number, passed in {proof.trial: proof.passed for proof in proofs}.items() if not passed}
+        proofs, refuted = self.proofs(study, "verify"), self.refuted(study)
         sql = "SELECT number FROM evokern_trials WHERE study = ? AND outcome = ? ORDER BY time_us, number"
         with explained(self.path):
             rows = self._db.execute(sql, [study.uuid, Outcome.MEASURED.value])
@@ -151,6 +150,11 @@ class Reader:
             if fastest in numbers and numbers[0] not in refuted:
                 return _decided(self.trial(study, numbers[0]).trial, trials[0])
         return self.trial(study, fastest).trial
+
+    def refuted(self, study: StudyRecord) -> frozenset[int]:
+        """Return the trials that their last verification refuted."""
+        last = {proof.trial: proof.passed for proof in self.proofs(study, "verify")}
+        return frozenset(number for number, passed in last.items() if not passed)
 
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
         """Return what is proved of a trial."""

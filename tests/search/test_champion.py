@@ -74,6 +74,7 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
     assert next_one is not None
     assert next_one.number == json.loads(told)["trial"] != first.number
     assert (False, "fuzz: wrong at 3,5") == (refuted.verified, refuted.reason)
+    assert f"trial {first.number}" not in str(json.loads(told)["playoff"])
 
 
 class Recorded:

@@ -275,7 +275,7 @@ def test_a_recording_is_searched_as_it_is(tmp_path: Path) -> None:
 def test_a_study_that_is_used_up_opens_no_device(limits: dict[str, Any], tmp_path: Path) -> None:
     """Nothing to do is found out before baselines are measured; the champion is reported all the same."""
     db = tmp_path / "a.db"
-    go(db, device=TableDevice(small_table(), delay_s=0.02), **limits)
+    go(db, device=TableDevice(small_table(), delay_s=0.1), **limits)
     device = TableDevice(small_table())
     device.start = lambda task: pytest.fail("opened")  # type: ignore[method-assign]
     events: list[Progress] = []
