@@ -155,8 +155,8 @@ class ChampionVerification:
                 return
         if len(left) > MOST_REFUTED:
             self._note(
-                f"{MOST_REFUTED} champions in a row are refuted, the next is not verified; if all fail alike, say in the "
-                "kernel's constraints or fields (`multiple_of`) what the kernel cannot take"
+                f"{MOST_REFUTED} champions in a row are refuted, the next is not verified; if all fail alike, say in "
+                "the kernel's constraints or fields (`multiple_of`) what the kernel cannot take"
             )
 
     def close(self) -> None:
