@@ -147,6 +147,7 @@ def test_directives_may_stand_behind_blanks(folder: Path) -> None:
     assert _failures("scale") == (0, {})
 
 
+@pytest.mark.thorough
 def test_what_is_alike_on_every_target_is_one_line(folder: Path) -> None:
     """A compile that fails for the same reason everywhere is one failure, and so is an infeasible default candidate."""
     _change(folder / "kernel.cu", "y[i] = 2 * x[i];", "y[i] = 2 * x[j];")
@@ -212,6 +213,7 @@ def _warnings(*arguments: str) -> tuple[int, dict[str, str]]:
     return result.exit_code, {finding["check"]: finding["detail"] for finding in findings if finding["warning"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
@@ -229,6 +231,7 @@ def test_the_default_candidate_is_run(folder: Path, file: str, old: str, new: st
     assert message in failures["simulated run"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -272,6 +275,7 @@ def test_square_small_problems_are_a_warning() -> None:
     assert one[0] is True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("old", "new", "level", "message"),
     [
@@ -289,6 +293,7 @@ def test_the_tolerance_is_held_against_rounding(folder: Path, old: str, new: str
     assert message in line
 
 
+@pytest.mark.thorough
 def test_a_tolerance_below_rounding_is_a_warning(folder: Path) -> None:
     """Where rounding alone passes the tolerance, right candidates would be wrong; the one suggested lets them pass."""
     _change(folder / "kernel.py", RIGHT, 'reference=lambda p, t: {"y": (t["x"] / 3).sum() - 0 * t["x"]}')
@@ -311,6 +316,7 @@ def test_a_reference_that_computes_in_double_alone_tells_the_rounding_of_its_res
     assert "Tolerance(atol=2e-38, rtol=5e-07) would let them pass" in line
 
 
+@pytest.mark.thorough
 def test_work_that_contradicts_the_tensors_is_a_warning(folder: Path) -> None:
     """Bytes in units of their own are named by `check`, and do not fail it."""
     _change(folder / "kernel.py", "bytes=lambda p: 8 * p.N", "bytes=lambda p: 8e-9 * p.N")

@@ -145,6 +145,7 @@ def invoke(*words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
+@pytest.mark.thorough
 def test_the_command_compares_two_databases(tmp_path: Path) -> None:
     """Exit 1 when slower, 0 when not; versions that differ stand side by side; Markdown goes to a file."""
     old, new = tmp_path / "old.db", tmp_path / "new.db"

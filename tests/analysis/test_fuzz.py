@@ -37,6 +37,7 @@ def test_a_bug_at_tails_is_found_in_seconds() -> None:
     assert again.message == first.message, "a failure must come back from its case alone"
 
 
+@pytest.mark.thorough
 def test_a_right_candidate_passes_every_case() -> None:
     """A right candidate has no failure, on many shapes and at odd alignments."""
     result = fuzz(checker(ROWS=2), shapes(KERNEL, KERNEL.space.default(), [PROBLEM], L4, 2), 4.0, seed=2)

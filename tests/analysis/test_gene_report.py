@@ -99,6 +99,7 @@ def test_pairs_that_never_work_are_told_and_no_others() -> None:
     assert failing_pairs(SPACE, shaken, barred=()) == []
 
 
+@pytest.mark.thorough
 def test_a_share_is_told_only_where_the_forest_decides() -> None:
     """A gene whose pairs prove a few per cent is told with them, and not with 0 % of what another gene decides."""
     genes = (Mutation("PATH", ("scalar", "tensor")), Parameter("ORDER", (0, 1)), Parameter("NOISE", (0, 1, 2, 3, 4)))

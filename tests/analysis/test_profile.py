@@ -91,6 +91,7 @@ def test_a_helpers_line_is_split_by_the_lines_that_call_it(here: Path) -> None:
     assert " put(tile, value); } < kernel.cu:9" in text
 
 
+@pytest.mark.thorough
 def test_a_call_that_leaves_the_lines_resource_alone_has_no_part_in_it(here: Path) -> None:
     """A call of a helper may not load the resource that bounds its line, as in `attention`: it has 0 µs."""
     found = profile("attention-s512", "--device", "sim:l4")

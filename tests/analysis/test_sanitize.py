@@ -62,6 +62,7 @@ def _arguments_of(defect: Defect) -> list[str]:
 PLAIN = [defect for defect in defects() if "iota" not in defect.args and defect.kind not in ("instruction_limit",)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("defect", PLAIN[::3], ids=lambda defect: defect.name)
 def test_a_planted_defect_of_a_file_is_named(defect: Defect) -> None:
     """The command line finds what is planted, at its line, and finds nothing in the clean twin."""
@@ -398,6 +399,7 @@ __global__ void decides(float* out, int flag) {
 """The compiler reads sh[1] whatever the flag is, and throws the value away where it is not set."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("entry", "flag", "kind", "level"),
     [

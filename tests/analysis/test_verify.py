@@ -113,6 +113,7 @@ def test_each_choice_is_taken_back(db: Path) -> None:
         assert len(reader.proofs(record, "ablate")) == 1
 
 
+@pytest.mark.thorough
 def test_the_default_has_nothing_to_take_back(db: Path) -> None:
     """Ablating the default candidate says why there is nothing to do, which is no mistake."""
     with open_readonly(db) as reader:

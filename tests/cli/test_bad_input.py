@@ -198,6 +198,7 @@ def _corrupt(path: Path) -> None:
     path.write_bytes(b"this is no database, however long one looks at it" * 100)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("harm", "told"), [(_newer, "newer"), (_corrupt, "corrupt or no SQLite file")], ids=["newer", "corrupt"]
 )

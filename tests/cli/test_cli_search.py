@@ -256,6 +256,7 @@ def test_more_time_does_not_help_where_the_trials_are_done(here: Path) -> None:
     assert (code, "more time alone does not help" in said, "--trials N" in said) == (0, True, True)
 
 
+@pytest.mark.thorough
 def test_a_search_in_which_all_failed_ends_with_1(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing was measured the answer is no: exit code 1, and the commonest reasons are said."""
     from evokern.device.recorded.table import TableDevice

@@ -85,6 +85,7 @@ def test_all_stand_ins_compile_together(standard: str) -> None:
     assert compile_source(read(text), (f"--std=c++{standard}",))[0] == ""
 
 
+@pytest.mark.thorough
 def test_stand_ins_live_beside_the_real_device_library() -> None:
     """Fixed-width integers and limits of the stand-ins and of libcu++ are the same types and values."""
     text = (

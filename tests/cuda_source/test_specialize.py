@@ -84,6 +84,7 @@ def test_a_specialised_source_is_the_same_program(loads: str, tile: int, more: d
     assert ptx(CHOICES, macros) == ptx(special(CHOICES, macros))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loads", ["LOADS_SCALAR", "LOADS_VECTOR"])
 def test_blanks_before_a_directive_leave_no_choice_in(loads: str) -> None:
     """Preprocessor lines may stand behind blanks, tabs and comments: the same choices go, to the same program."""

@@ -167,6 +167,7 @@ def test_a_folder_of_headers_is_no_kernel(here: Path) -> None:
     assert ({"scale", "alone", "attention"} <= names, "common" in names) == (True, False)
 
 
+@pytest.mark.thorough
 def test_check_reads_common_headers(here: Path) -> None:
     """A folder that includes them is as sound as one that does not; a mistake in one is named with its line."""
     checks = {entry["check"]: entry for entry in json.loads(_invoke("check", "scale", "--json")[1])["checks"]}
@@ -229,6 +230,7 @@ def test_init_puts_them_in_place(here: Path) -> None:
     assert (1, 1) == (text.count("float passed_on("), text.count("void store("))
 
 
+@pytest.mark.thorough
 def test_a_database_keeps_common_headers(here: Path, tmp_path: Path) -> None:
     """A study goes on knowing the code it ran: the copy is the same kernel, and what changed is named."""
     assert 0 == _invoke("search", "mine", "--device", "sim:l4", "--trials", "1", "--quiet", "--no-verify")[0]
@@ -245,6 +247,7 @@ def test_a_database_keeps_common_headers(here: Path, tmp_path: Path) -> None:
     assert 0 == _invoke("export", "--trust", "-o", str(tmp_path / "best.cu"))[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["../../escaped.cuh", "/escaped.cuh", "../common/../../escaped.cuh"])
 def test_a_copy_stays_in_its_scratch_folder(here: Path, tmp_path: Path, name: str) -> None:
     """A database may come from anybody: a file's name leads nowhere else."""

@@ -56,6 +56,7 @@ def test_a_tensor_without_an_array_fails_the_check() -> None:
     assert failed == ["tensor 'wieghts' is a constant, and kernel.cu has no __constant__ array of that name"]
 
 
+@pytest.mark.thorough
 def test_the_exported_program_fills_the_array(tmp_path: Path) -> None:
     """It copies to the symbol before its launch, and compiles where nvcc is."""
     text = standalone(KERNEL, KERNEL.space.default(), PROBLEM, L4, Provenance())

@@ -97,6 +97,7 @@ def test_only_throttling_that_is_not_normal_disturbs() -> None:
     assert State(1500.0, "power cap, hardware thermal slowdown").disturbed
 
 
+@pytest.mark.thorough
 def test_the_searching_process_leaves_torch_to_its_workers() -> None:
     """What opens a GPU imports neither torch nor CuPy, whose seconds would pass before any worker begins its own."""
     code = (

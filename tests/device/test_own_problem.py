@@ -51,6 +51,7 @@ def told(way: int) -> str:
     return f"{found.outcome.value} {found.evidence.get('check', '')}".strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", FEW)
 def test_what_is_wrong_at_large_problems_alone_is_not_crowned(way: int) -> None:
     """A new best runs whole at the study's own problem: wrong ways fall there, odd ones that are right pass."""

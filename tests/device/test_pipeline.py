@@ -175,6 +175,7 @@ def whole_job_of(work: CompiledRequest) -> tuple[int, Config, Built]:
     return work.number, work.request.config, work.built.machine_code()
 
 
+@pytest.mark.thorough
 def test_the_executor_is_kept_at_work_while_the_caller_thinks(server: ForkServer) -> None:
     """Compiled candidates wait at the executor: it idles less than a fifth of the time, start and end included.
 

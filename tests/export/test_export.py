@@ -217,6 +217,7 @@ def test_a_check_checks_what_the_timed_program_checks(program: Callable[..., str
     assert worst[0] == worst[1] != worst[2]
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) -> None:
     """`--help` names the option, the fields of a shape and the seed, and runs nothing."""
@@ -227,6 +228,7 @@ def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) ->
     assert "3 an error of CUDA's" in done.stdout
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[..., str], tmp_path: Path) -> None:
     """An error of CUDA's, as where there is no GPU, is told with the call that met it and ends with 3, never with 1."""
@@ -294,6 +296,7 @@ def test_shapes_it_cannot_take_are_refused(
     assert message in done.stderr
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_misaligned_pointers_are_refused(program: Callable[..., str], tmp_path: Path) -> None:
     """The launcher returns MISALIGNED and launches nothing for a pointer that wide accesses cannot take."""
@@ -488,6 +491,7 @@ def test_a_long_check_takes_a_sample_and_says_so(program: Callable[..., str], tm
     assert (last.returncode, "worst element 999 is" in last.stdout, "FAIL" in last.stdout) == (1, True, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "fields"), [("matmul", ["M", "N"]), ("rmsnorm", ["ROWS"]), ("attention", ["B", "H"])])
 def test_what_a_reference_can_be_sampled_along(name: str, fields: list[str]) -> None:
     """Rows and columns of a product, rows, and heads can be taken apart; what is summed over and keys cannot."""

@@ -51,6 +51,7 @@ def _invoke(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.thorough
 def test_the_champion_is_exported(here: Path, tmp_path: Path) -> None:
     """The file tells study, trial, device and time, labelled as predicted, and the command tells how to build it."""
     best = json.loads(_invoke("show", "--json")[1])["best"]

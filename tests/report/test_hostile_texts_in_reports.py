@@ -42,6 +42,7 @@ SHOWN: Iterable[str] = (
 """Texts that the page shows, each followed by the hostile words."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", ["NVIDIA H200", "a chip of somebody's own"])
 def test_no_text_of_a_database_becomes_markup(device: str, tmp_path: Path) -> None:
     """Hostile words in every stored text leave each tag and each attribute in its place, and are shown as they are."""

@@ -122,6 +122,7 @@ def test_every_plot_is_drawn_inside_its_frame(thousand: Path) -> None:
                     assert -1 <= float(element.attrib[name]) <= most + 1, (element.tag, element.attrib)
 
 
+@pytest.mark.thorough
 def test_proof_and_ablation_are_shown(tmp_path: Path) -> None:
     """What verify and ablate kept stands in the report, and without them it says how to get it."""
     path = tmp_path / "p.db"
@@ -139,6 +140,7 @@ def test_proof_and_ablation_are_shown(tmp_path: Path) -> None:
     assert NASTY not in text
 
 
+@pytest.mark.thorough
 def test_the_studys_own_control_is_drawn(tmp_path: Path) -> None:
     """Sampler and control each have a curve, and a sentence says who did better; the price is told."""
     path = tmp_path / "c.db"

@@ -258,6 +258,7 @@ def test_a_shortened_command_keeps_its_options() -> None:
             assert {word for word in long if word.startswith("-")} <= set(short), command
 
 
+@pytest.mark.thorough
 def test_commands_on_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Search, resume, show, report, T4 and replay as the documents write them."""
     monkeypatch.chdir(tmp_path)
@@ -273,6 +274,7 @@ def test_commands_on_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run_all("recorded")
 
 
+@pytest.mark.thorough
 def test_commands_on_a_simulated_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check, sanitize, profile, verify, ablate, compare and export as the documents write them, on small kernels."""
     monkeypatch.chdir(tmp_path)
@@ -309,6 +311,7 @@ def test_make_targets_exist() -> None:
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
 
 
+@pytest.mark.thorough
 def test_every_option_exists() -> None:
     """Every option that a document gives a command of evokern's exists, in prose and in examples."""
     told: set[tuple[str, str]] = set()
@@ -395,6 +398,7 @@ def _texts() -> Iterator[str]:
                 yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 def test_messages_are_those_of_the_code() -> None:
     """Every message that troubleshooting quotes is one of evokern's."""
     texts = list(_texts())
@@ -408,6 +412,7 @@ def test_the_commands_page_is_up_to_date() -> None:
     assert GENERATED.read_text(encoding="utf-8") == script("write_cli").page()
 
 
+@pytest.mark.thorough
 def test_the_picture_of_the_rooms_is_up_to_date() -> None:
     """`docs/rooms.svg` is what the imports say; `python docs/draw_rooms.py` draws it anew."""
     assert (DOCS / "rooms.svg").read_text(encoding="utf-8") == script("draw_rooms").draw()

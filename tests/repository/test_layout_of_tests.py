@@ -72,6 +72,7 @@ def test_one_module_says_where_the_repository_lies() -> None:
     assert found == {"paths", "helpers_path"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", sorted({path.parent for path in TEST_MODULES}), ids=lambda path: path.name)
 def test_every_folder_keeps_most_of_its_tests_in_the_fast_set(folder: Path) -> None:
     """`make test-fast` says something of each room: at least half of its folder's tests that need no GPU run there."""

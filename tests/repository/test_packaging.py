@@ -59,6 +59,7 @@ def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     assert templates <= set(names)
 
 
+@pytest.mark.thorough
 def test_the_source_distribution_holds_the_templates(tmp_path: Path) -> None:
     """A wheel that is built from it is whole."""
     built = _run(["-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)], tmp_path)

@@ -153,6 +153,7 @@ def _definitions() -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.mark.thorough
 def test_one_class_name_has_one_meaning() -> None:
     """A public class name is defined once in the whole package."""
     places: dict[str, list[str]] = defaultdict(list)

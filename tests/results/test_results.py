@@ -147,6 +147,7 @@ def test_files_are_those_of_the_commands(db: Path, tmp_path: Path) -> None:
         assert (tmp_path / f"own.{end}").read_bytes() == (tmp_path / f"command.{end}").read_bytes()
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_written_is_said(db: Path, tmp_path: Path) -> None:
     """An unknown format, words that do not fit together, a folder that is not there, a study without a time."""
     study = evokern.load_study(db=db)
@@ -197,6 +198,7 @@ def test_a_notebook_shows_texts_as_they_are(tmp_path: Path) -> None:
     assert any("sdpa <math>" + HOSTILE in text for text in found.texts)
 
 
+@pytest.mark.thorough
 def test_reading_needs_no_kernel_and_nothing_heavy(db: Path, tmp_path: Path) -> None:
     """GPU libraries stay away, pandas and IPython need not be there; a report's model of the genes needs samplers."""
     gpu, others = ("cupy", "torch", "cuda", "pynvml"), ("optuna", "sklearn", "rich")

@@ -221,6 +221,7 @@ def test_numbers_out_of_range_are_refused() -> None:
         replay(SMALL, samplers=("evi",), trials=3, repeats=1)
 
 
+@pytest.mark.thorough
 def test_a_recorded_search_says_what_its_scores_are_worth(tmp_path: Path) -> None:
     """What a search visited is no space to compare samplers on, and ties are decided by chance: both are said.
 

@@ -143,6 +143,7 @@ def test_a_resumed_search_knows_what_was_diagnosed(tmp_path: Path, notes: Callab
     assert 1 == len(jobs(told))
 
 
+@pytest.mark.thorough
 def test_the_end_waits_a_moment_and_resuming_asks_again(tmp_path: Path, notes: Callable[[str], Path]) -> None:
     """The end of a search waits for a diagnosis under way; what it left open the next session finds out."""
     db = tmp_path / "a.db"
@@ -177,6 +178,7 @@ def test_the_last_wait_is_bounded(notes: Callable[[str], Path], monkeypatch: pyt
         diagnoses.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "why"), [("broken", "no kernel here"), ("deadly", "killed by SIGKILL")])
 def test_a_diagnosis_that_fails_ends_nothing(how: str, why: str, tmp_path: Path, notes: Callable[[str], Path]) -> None:
     """A worker that cannot start or dies leaves its reason on the record, and the search goes on."""

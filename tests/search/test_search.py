@@ -92,6 +92,7 @@ def test_all_failures_are_recorded_and_end_nothing(tmp_path: Path) -> None:
             assert (trial.outcome, trial.evaluation.evidence) == (recorded.outcome, recorded.evidence)
 
 
+@pytest.mark.thorough
 def test_duplicates_share_the_first_measurement(tmp_path: Path) -> None:
     """A duplicate names the trial with the same machine code and has its time."""
     db = tmp_path / "a.db"
@@ -136,6 +137,7 @@ def test_a_budget_spans_sessions_and_can_be_extended(tmp_path: Path) -> None:
     assert more.summary["trials"] > again.summary["trials"]
 
 
+@pytest.mark.thorough
 def test_candidates_in_flight_at_the_end_of_a_budget_are_adopted(tmp_path: Path) -> None:
     """What a budget cuts off stands as running and is finished when the budget is extended."""
     db = tmp_path / "a.db"
@@ -271,6 +273,7 @@ def test_a_recording_is_searched_as_it_is(tmp_path: Path) -> None:
             go(tmp_path / "a.db", study=narrowed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limits", [{"trials": 5}, {"budget": "1s"}])
 def test_a_study_that_is_used_up_opens_no_device(limits: dict[str, Any], tmp_path: Path) -> None:
     """Nothing to do is found out before baselines are measured; the champion is reported all the same."""

@@ -135,6 +135,7 @@ def test_a_source_that_says_nothing_loses_nothing(
         assert len(list(reader.trials(reader.study("small")))) >= 12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", ["none.db:small", "none.json"])
 def test_a_first_search_that_is_refused_leaves_no_database(source: str, tmp_path: Path) -> None:
     """What was never begun leaves no file behind, neither the database nor what SQLite and the lock put beside it."""

@@ -377,6 +377,7 @@ def test_cooperative_groups_and_barrier_objects() -> None:
     np.testing.assert_array_equal(x[::-1], clean("barrier_object", x.copy(), block=(128, 1, 1), source=HEADERS)[0])
 
 
+@pytest.mark.thorough
 def test_asynchronous_copies_fill_with_zeros() -> None:
     """The pipeline intrinsics copy, and clear what lies beyond the source size."""
     y = RNG.random(128).astype(np.float32)

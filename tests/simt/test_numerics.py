@@ -22,6 +22,7 @@ def _quiet():
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounding", DIRECTIONS)
 @pytest.mark.parametrize("name", list(ARITY))
 @pytest.mark.parametrize("kind", ["f32", "f64"])

@@ -38,6 +38,7 @@ def check(product: Product) -> None:
     np.testing.assert_array_equal(got, product.expected())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [8, 16, 64, 72, 128, 256])
 @pytest.mark.parametrize("d_type", ["f32", "f16"])
 @pytest.mark.parametrize("shared", [False, True], ids=["a_in_registers", "a_in_shared"])
@@ -46,6 +47,7 @@ def test_products_are_those_of_the_matrices(columns: int, d_type: str, shared: b
     check(Product(columns, d_type, a=Layout(False, 8, 64) if shared else None))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("transposed", [(False, True), (True, False), (True, True)], ids=["b_mn", "a_mn", "both_mn"])
 def test_products_of_every_layout(width: int, transposed: tuple[bool, bool]) -> None:

@@ -285,6 +285,7 @@ def test_reading_does_not_wait_for_optuna_or_the_kernel() -> None:
 # Unusable files: each one StoreError that names the file and the remedy, nothing changed.
 
 
+@pytest.mark.thorough
 def test_a_file_in_use_says_by_whom(tmp_path: Path) -> None:
     """Another process's search is named with its command, process and host; a dead one's lock is taken over."""
     db = tmp_path / "a.db"
@@ -311,6 +312,7 @@ def test_one_process_cannot_search_a_file_twice(tmp_path: Path) -> None:
     Store(tmp_path / "a.db").close()
 
 
+@pytest.mark.thorough
 def test_a_database_made_in_vain_is_removed(tmp_path: Path) -> None:
     """A file made for what failed before a study stood in it is removed; one that was there or has a study stays."""
 
@@ -473,6 +475,7 @@ def test_trials_of_rows_need_no_space() -> None:
     assert trial_of(row).seconds == 2.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reason", ["trials", "budget", "interrupted", "failed"])
 def test_an_ended_session_leaves_no_trial_running(tmp_path: Path, reason: str) -> None:
     """Optuna's tables then have the end of all that is recorded, also behind a gap; what is not recorded waits.

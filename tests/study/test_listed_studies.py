@@ -55,6 +55,7 @@ def said(
     return error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("genes", "wrong"),
     [
@@ -121,6 +122,7 @@ def test_a_kernel_that_is_not_there_is_named(here: Path) -> None:
     assert said(here, "", "mien", "replay:file.json") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "genes", ["", "LOADS = 'scalar'", "loads = ['VECTOR4']", "BLOCK_M = [32]", "STEPS = [10, 30]", "WARPS = [3]"]
 )
@@ -129,6 +131,7 @@ def test_what_can_be_searched_or_not_be_told_is_listed_as_it_is(here: Path, gene
     assert said(here, genes) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -89,6 +89,7 @@ def test_a_copy_that_one_block_does_not_wait_for(early: int) -> None:
     assert {("async_not_waited", early)} == {(item.kind, item.block[0]) for item in found}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("defect", defects(), ids=lambda defect: defect.name)
 def test_sharing_changes_no_finding(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every planted defect is told in the same words, lanes counted, when each block keeps a shadow of its own."""

@@ -22,6 +22,7 @@ def test_defect_is_named_at_its_line(defect: Defect) -> None:
         assert finding.hint.endswith(HINTS[defect.kind])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("defect", ALL, ids=lambda defect: defect.name)
 def test_clean_twin_is_clean(defect: Defect) -> None:
     """The mended version of each defect raises no finding."""

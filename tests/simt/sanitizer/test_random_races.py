@@ -56,6 +56,7 @@ def disagreements(first: int, count: int, space: str) -> tuple[list[str], Counte
     return wrong, levels
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("space", "count"), [("shared", 100), ("global", 50)])
 def test_races_are_told_from_what_is_ordered(space: str, count: int) -> None:
     """Programs drawn anew at each run: a race, a race within a warp, or none, as the oracle says."""

@@ -119,6 +119,7 @@ def _walk(
 CONTENTION = pytest.mark.parametrize(("threads", "contention_factor"), [(64, None), (64, 1.0), (512, 1.0), (512, 2.0)])
 
 
+@pytest.mark.thorough
 @CONTENTION
 def test_loops_that_settle_take_as_long_as_walked_throughout(
     threads: int, contention_factor: float | None, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +132,7 @@ def test_loops_that_settle_take_as_long_as_walked_throughout(
     assert quick.waits == pytest.approx(whole.waits, rel=1e-2)
 
 
+@pytest.mark.thorough
 @CONTENTION
 def test_what_a_kernel_does_first_says_nothing_of_the_rest(
     threads: int, contention_factor: float | None, monkeypatch: pytest.MonkeyPatch
