@@ -15,7 +15,7 @@ SETTINGS := $(foreach s,CUDA TORCH SYSTEM EXTRAS PIP_ARGS,$(if $(findstring comm
 # Tests start hundreds of processes; each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup search test test-fast lint bench-sampler clean
+.PHONY: setup search test tests test-fast lint bench-sampler clean
 
 setup:
 	@$(PYTHON) .ci/setup.py $(SETTINGS)
@@ -23,7 +23,11 @@ setup:
 search: setup
 	$(BIN)/evokern search $(ARGS)
 
-test: lint
+# mypy has one process, and tests leave cores idle now and then: side by side.
+test: setup
+	@$(MAKE) --no-print-directory --jobs 2 lint tests
+
+tests:
 	$(BIN)/pytest --numprocesses $(WORKERS) $(ARGS)
 
 # What takes seconds carries the marker `thorough`; the slowest are listed, so that one that lacks it is seen.
