@@ -121,25 +121,6 @@ def compile_program(
     )
 
 
-def compile_ptx(
-    source: str,
-    name: str,
-    headers: Mapping[str, str],
-    options: Sequence[str],
-    entries: Sequence[str],
-    compute_capability: tuple[int, int],
-    line_info: bool = True,
-    *,
-    suffix: str = "",
-) -> Program | CompileFailure:
-    """Compile to PTX alone, with line information for whoever reports source lines; arguments as `compile_program`.
-
-    ``suffix`` is `a` for instructions that only this architecture has.
-    """
-    architecture = virtual_architecture(compute_capability, suffix)
-    return compile_program(source, name, headers, options, entries, architecture, line_info)
-
-
 def virtual_architecture(compute_capability: tuple[int, int], suffix: str = "") -> str:
     """Return the compiler's name of what PTX is made for, for example `compute_90a`."""
     return f"compute_{compute_capability[0]}{compute_capability[1]}{suffix}"

@@ -65,6 +65,11 @@ class RunFailed(Exception):  # noqa: N818 (an outcome that a runner reports)
         self.outcome = outcome
         self.evidence = dict(evidence)
 
+    @property
+    def message(self) -> str:
+        """What a person reads of it, the diagnosis before the message; empty where the runner gave neither."""
+        return str(self.evidence.get("diagnosis") or self.evidence.get("message") or "")
+
 
 class Runner(Protocol):
     """Executes launch sequences: a GPU, the PTX machine, or a test's stand-in."""

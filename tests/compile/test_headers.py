@@ -8,7 +8,7 @@ import pytest
 from paths import DATA
 
 from evokern.compile import headers
-from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.isolated import compile_ptx
 from evokern.compile.records import CompileFailure
 from evokern.cuda_source import CudaSource, read
 from evokern.cuda_source.reader import headers_known

@@ -10,7 +10,7 @@ from paths import DATA
 from simt_tools import module_of
 
 from evokern import simt
-from evokern.compile.nvrtc import compile_ptx
+from evokern.compile.isolated import compile_ptx
 from evokern.compile.records import Program
 from evokern.errors import SourceError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import workload_tensors
@@ -15,6 +16,9 @@ from evokern.declaration.space import Config
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.settings import GateSettings, SimulationSettings
+
+if TYPE_CHECKING:
+    from evokern.gate import RunFailed
 
 MOST_BYTES = 64 << 20
 """Buffers of a problem that are simulated here; larger ones take minutes."""
@@ -68,8 +72,7 @@ def _covers(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> 
         checker = OwnProblemCheck(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
         found = checker.at(config, problem, most=OWN_INSTRUCTIONS)
     except RunFailed as failed:
-        reason = failed.evidence.get("diagnosis") or failed.evidence.get("message") or failed.evidence.get("error")
-        return False, f"{where} {failed.outcome.value}: {reason or failed.evidence.get('check', '')}"
+        return False, _failed(where, failed)
     except KernelError:
         return None, "not tried: the Python reference fails"
     except UsageError as error:
@@ -79,6 +82,11 @@ def _covers(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> 
     ran = f"{found.blocks} of {found.of} blocks ran" + (", and they are right" if found.judged else "")
     covered = "every output is written" if found.covered else "whether every output is written is not known"
     return True, f"{where}: {ran}; {covered}" + (f"; whole at {found.scaled}" if found.scaled else "")
+
+
+def _failed(where: str, failed: RunFailed) -> str:
+    reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
+    return f"{where} {failed.outcome.value}: {reason}"
 
 
 def _bytes(kernel: Kernel, problem: Problem) -> int:
@@ -109,8 +117,7 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> tup
         runner = SimRunner(program, problem, SimulationSettings().instruction_limit)
         verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
     except RunFailed as failed:
-        reason = failed.evidence.get("diagnosis") or failed.evidence.get("message") or failed.evidence.get("error")
-        return False, f"{where} {failed.outcome.value}: {reason or failed.evidence.get('check', '')}"
+        return False, _failed(where, failed)
     except KernelError:
         return None, "not tried: the Python reference fails"
     except UsageError as error:

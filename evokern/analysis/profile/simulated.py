@@ -108,7 +108,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     try:
         predicted = predictor.predict(config, built, problem)
     except RunFailed as failed:
-        reason = failed.evidence.get("diagnosis") or failed.evidence.get("message") or failed.outcome
+        reason = failed.message or failed.outcome
         raise UsageError(
             f"{subject.title} does not run at {problem}: {reason}; `evokern sanitize` tells more"
         ) from None

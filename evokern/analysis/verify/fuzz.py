@@ -120,8 +120,7 @@ class Checker:
             verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
         except RunFailed as failed:
             what = "hung" if failed.outcome is Outcome.HUNG else failed.evidence.get("check", str(failed.outcome))
-            message = failed.evidence.get("diagnosis") or failed.evidence.get("message") or str(failed)
-            return FuzzFailure(case, str(what), str(message))
+            return FuzzFailure(case, str(what), failed.message or str(failed))
         return None if verdict.passed else self._failure(case, verdict)
 
     def _failure(self, case: FuzzCase, verdict: Verdict) -> FuzzFailure:

@@ -70,7 +70,7 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
         try:
             found.append(checker.at(candidate.config, problem, most=most))
         except RunFailed as failed:
-            return Stage(OWN_PROBLEM, "failed", f"at {problem}: {_message(failed)}")
+            return Stage(OWN_PROBLEM, "failed", f"at {problem}: {failed.message or failed}")
         if found[-1].against is not None:
             return Stage(OWN_PROBLEM, "failed", str(found[-1].against["message"]))
     ran, total = sum(one.blocks for one in found), sum(one.of for one in found)
@@ -104,7 +104,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
         try:
             against = near_check.at(config, problem, most=NEAR_INSTRUCTIONS).against
         except RunFailed as failed:
-            return Stage("fuzz", "failed", f"at {problem}: {_message(failed)}", {"seed": seed})
+            return Stage("fuzz", "failed", f"at {problem}: {failed.message or failed}", {"seed": seed})
         if against is not None:
             return Stage("fuzz", "failed", f"{against['check']}: {against['message']}", {"seed": seed})
     checker = Checker(kernel, config, candidate.study, candidate.chip)
@@ -140,7 +140,3 @@ def _near(candidate: CandidateUnderTest) -> Iterator[Problem]:
 
 def _runs(candidate: CandidateUnderTest, problem: Problem) -> bool:
     return check(candidate.kernel, candidate.config, [problem], candidate.chip, essential=True) is None
-
-
-def _message(failed: RunFailed) -> str:
-    return str(failed.evidence.get("diagnosis") or failed.evidence.get("message") or failed)
