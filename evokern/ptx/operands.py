@@ -1,8 +1,11 @@
-"""Which registers and symbols an operand mentions."""
+"""What operands mention, and what a memory instruction moves."""
 
 from __future__ import annotations
 
-from evokern.ptx.syntax import Address, Operand, Pair, Register, Symbol, Vector
+from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Pair, Register, Symbol, Vector
+from evokern.ptx.unsupported import Unsupported
+
+_TYPES = frozenset(TYPE_BYTES)
 
 
 def registers_of(operand: Operand | None) -> list[str]:
@@ -27,3 +30,16 @@ def symbols_of(operand: Operand | None) -> list[str]:
     if isinstance(operand, Vector):
         return [name for item in operand.items for name in symbols_of(item)]
     return []
+
+
+def access_type(i: Instruction) -> tuple[str, int]:
+    """Return the element type of a memory instruction and how many elements it moves.
+
+    Raises:
+        Unsupported: it names no type, or one of 16 bytes.
+    """
+    kind = next((word for word in reversed(i.modifiers) if word in _TYPES), None)
+    if kind is None or TYPE_BYTES[kind] == 16:
+        raise Unsupported(f"{i.name}: type")
+    count = next((int(word[1]) for word in i.modifiers if word in ("v2", "v4", "v8")), 1)
+    return kind, count

@@ -13,7 +13,7 @@ from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arrays import Active, Array
 from evokern.simt.registers import RegisterFile
-from evokern.simt.sanitizer.findings import ERROR, Collector
+from evokern.simt.sanitizer.findings import ERROR, Collector, KnownReads, Reads
 from evokern.simt.settings import Geometry, Options
 
 
@@ -138,7 +138,7 @@ class Batch:
         other: int = -1,
         detail: str = "",
         level: str = ERROR,
-        reads: tuple[int, Array, Array | None] | None = None,
+        reads: Reads | None = None,
     ) -> None:
         """Record a finding at an instruction, for a lane.
 
@@ -153,7 +153,7 @@ class Batch:
             other: the other party's instruction.
             detail: what is particular to this case.
             level: `error` or `warning`.
-            reads: what was read at it, where a read is at fault: instruction, lanes, time stamps (None for now).
+            reads: what was read at it, where a read is at fault.
         """
         block, thread = self.coordinates(lane)
         text = self.program.instructions[number].text if number >= 0 else ""
@@ -163,11 +163,11 @@ class Batch:
             level=level, reads=self._reads(reads),
         )  # fmt: skip
 
-    def _reads(self, reads: tuple[int, Array, Array | None] | None) -> tuple[int, Array, Array] | None:
+    def _reads(self, reads: Reads | None) -> tuple[int, KnownReads] | None:
         if reads is None:
             return None
-        number, lanes, when = reads
-        return number, self.who(lanes), np.full(lanes.size, self.stamp()) if when is None else when
+        when = np.full(reads.lanes.size, self.stamp()) if reads.when is None else reads.when
+        return reads.number, (self.who(reads.lanes), when, reads.places)
 
     def who(self, lanes: Array) -> Array:
         """Return numbers that tell lanes from those of any other batch of the launches."""

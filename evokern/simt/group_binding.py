@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from evokern.ptx.operands import access_type
 from evokern.ptx.segments import Routine, Segment, row_class
 from evokern.ptx.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
 from evokern.simt.arrays import DTYPES, Action, Array, lowest_bits
 from evokern.simt.binder import Binder
 from evokern.simt.operations.matrix_ops import bind_products
-from evokern.simt.operations.memory_ops import access_type, feeds_swap
+from evokern.simt.operations.memory_ops import feeds_swap
 from evokern.simt.operations.table import binding_of
 from evokern.simt.sanitizer.access_keys import NUMBER
 from evokern.simt.state import MachineState

@@ -395,8 +395,20 @@ __global__ void decides(float* out, int flag) {
   if (sh[1] == sh[1] + flag) return;
   out[t] = 1;
 }
+__global__ void clamped(float* out, int flag) {
+  const int t = threadIdx.x, last = 455;
+  for (int i = t; i < 512; i += 128) out[i] = i;
+  __syncthreads();
+  #pragma unroll 1
+  for (int i = t; i < 512; i += 256) {
+    float v = out[min(i, last)], w = out[min(i + 128, last)];
+    if (i <= last) out[i] = v + 1;
+    if (i + 128 <= last) out[i + 128] = w + 1; else if (flag == 2) out[i + 128] = w;
+  }
+}
 """
-"""The compiler reads sh[1] whatever the flag is, and throws the value away where it is not set."""
+"""The compiler reads sh[1] whatever the flag is, and throws the value away where it is not set; `clamped` reads with
+one instruction what it uses and, behind the last element, what it does not."""
 
 
 @pytest.mark.thorough
@@ -408,6 +420,8 @@ __global__ void decides(float* out, int flag) {
         ("unwritten", 0, "uninitialised", "warning"),
         ("unwritten", 2, "uninitialised", "error"),
         ("decides", 0, "uninitialised", "error"),
+        ("clamped", 1, "global_race", "warning"),
+        ("clamped", 2, "global_race", "error"),
     ],
 )
 def test_what_is_read_and_thrown_away_is_a_warning(
@@ -416,7 +430,7 @@ def test_what_is_read_and_thrown_away_is_a_warning(
     """A load that the compiler moved above its condition fails only with --strict, unless its value is used."""
     path = tmp_path / "speculated.cu"
     path.write_text(SPECULATED, encoding="utf-8")
-    command = [str(path), "--entry", entry, "--block", "128", "--grid", "1", "--arg", "out:f32[128]", "--arg",
+    command = [str(path), "--entry", entry, "--block", "128", "--grid", "1", "--arg", "out:f32[512]", "--arg",
                f"i32={flag}"]  # fmt: skip
     code, out, _ = _sanitize(*command, "--json")
     report = json.loads(out)

@@ -11,6 +11,7 @@ from evokern.simt.arrays import DTYPES, RAW, Active, Array, lowest_bits
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
 from evokern.simt.sanitizer.faults import misaligned, outside
+from evokern.simt.sanitizer.findings import Reads
 from evokern.simt.sanitizer.shared_shadow import SharedShadow
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
@@ -213,10 +214,13 @@ class LocalSpace:
         if not seen.all():
             bad = ~seen.reshape(-1, width).all(1)
             lane = int(active.lanes[bad][0])
-            address = int(index[bad][0]) * width - int(self.base[lane])
+            places = index[bad] * width - self.base[active.lanes[bad]]
+            address = int(places[0])
             name, offset, _ = self._describe(address, lane)
-            self._batch.report("uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address,
-                                allocation=name, offset=offset, reads=(number, active.lanes[bad], None))  # fmt: skip
+            self._batch.report(
+                "uninitialised", number, lane, count=int(np.count_nonzero(bad)), address=address, allocation=name,
+                offset=offset, reads=Reads(number, active.lanes[bad], places),
+            )  # fmt: skip
 
 
 class ParamSpace:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from evokern.ptx.operands import access_type
 from evokern.ptx.syntax import TYPE_BYTES, Instruction, Operand, Sink, Vector
 from evokern.ptx.unsupported import Unsupported
 from evokern.simt import numerics
 from evokern.simt.arrays import Action, Active, Array
 from evokern.simt.binder import Binder
-from evokern.simt.operations.memory_ops import access_type, address_rows, space_of
+from evokern.simt.operations.memory_ops import address_rows, space_of
 from evokern.simt.operations.spaces import AccessRules, AtomicAccess, GlobalAccess, SharedAccess, reach
 from evokern.simt.operations.spaces import Update as Change
 from evokern.simt.operations.table import operation

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from evokern.ptx.operands import registers_of
+from evokern.ptx.operands import access_type, registers_of
 from evokern.ptx.segments import Routine
 from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from evokern.ptx.unsupported import Unsupported
@@ -21,7 +21,6 @@ from evokern.simt.operations.spaces import AccessRules, reach, space_accesses, w
 from evokern.simt.operations.table import operation
 
 _SPACES = ("global", "shared", "local", "const", "param")
-_TYPES = frozenset(TYPE_BYTES)
 
 
 def space_of(i: Instruction) -> str:
@@ -33,15 +32,6 @@ def space_of(i: Instruction) -> str:
                 raise Unsupported("shared memory of another block of a cluster")
             return space
     return "generic"
-
-
-def access_type(i: Instruction) -> tuple[str, int]:
-    """Return the element type of a memory instruction and how many elements it moves."""
-    kind = next((word for word in reversed(i.modifiers) if word in _TYPES), None)
-    if kind is None or TYPE_BYTES[kind] == 16:
-        raise Unsupported(f"{i.name}: type")
-    count = next((int(word[1]) for word in i.modifiers if word in ("v2", "v4", "v8")), 1)
-    return kind, count
 
 
 def address_rows(operand: Operand, b: Binder, space: str) -> tuple[Array, int]:

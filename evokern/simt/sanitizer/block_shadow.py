@@ -10,11 +10,9 @@ from evokern.simt.arrays import Active, Array, sparse_zeros
 from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.access_keys import NUMBER, STAMP, THREAD, in_elements, repeated
 from evokern.simt.sanitizer.access_log import AccessLog, Meetings
-from evokern.simt.sanitizer.findings import ERROR, WARNING
+from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
-Reads = tuple[int, Array, Array | None]
-"""What was read at a race: instruction, lanes, time stamps (None for now)."""
 Tell = Callable[[int, int, int, int, int, str, str, Reads | None], None]
 """Report a race: instruction, lane, lanes, word, other party's instruction, detail, level, what was read."""
 
@@ -122,6 +120,7 @@ class BlockShadow:
     def _report(self, number: int, met: Meetings, kind: str, *, reads: bool) -> None:
         if not met.lanes.size:
             return
+        granularity = self._batch.program.global_granularity
         others, thread = NUMBER.of(met.keys), THREAD.of(met.keys)
         within = (thread >> 5) == (self._batch.thread[met.lanes] >> 5)
         for level, chosen in ((ERROR, ~within), (WARNING, within & ~np.isin(met.lanes, met.lanes[~within]))):
@@ -130,9 +129,10 @@ class BlockShadow:
                 place = "block" if level == ERROR else "warp"
                 detail = f"The word is also {kind} by thread {int(thread[mine][0])} of the same {place}"
                 lanes = met.lanes[mine]
-                read: Reads | None = (number, lanes, None) if reads else None
+                places = met.words[mine] * granularity
+                read = Reads(number, lanes, places) if reads else None
                 if kind == "read":
                     width = self.order.width
-                    read = other, lanes // width * width + thread[mine], STAMP.of(met.keys[mine])
+                    read = Reads(other, lanes // width * width + thread[mine], places, STAMP.of(met.keys[mine]))
                 count, word = int(np.unique(lanes).size), int(met.words[mine][0])
                 self._tell(number, int(lanes[0]), count, word, other, detail, level, read)

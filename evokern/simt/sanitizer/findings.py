@@ -28,7 +28,7 @@ HINTS: dict[str, str] = {
     "proxy_fence": "wgmma may miss what was stored: put fence.proxy.async behind the stores, before the barrier.",
     "barrier_divergence": "Not every thread reaches this barrier: move it out of the condition.",
     "deadlock": "Threads wait for each other forever: check that barrier ids, counts and the order of waits agree.",
-    "global_race": "Two blocks use the same global memory unordered: use atomics or give each its own part.",
+    "global_race": "Threads use the same global memory unordered: use atomics, a barrier, or give each its own part.",
     "input_write": "This buffer is an input: the kernel writes to it, probably through a wrong pointer or index.",
     "inactive_shuffle": "A lane named in the mask, or read from, is absent: bring all named lanes to the same call.",
     "instruction_limit": "The kernel does not end: check the loop's condition, and who sets what it waits for.",
@@ -42,6 +42,8 @@ ERROR, WARNING = "error", "warning"
 
 UNUSED = "What was read is never used"
 """Said of a finding at a read without effect."""
+GRANULE = 4
+"""Bytes: places of reads are told apart so finely."""
 MOST_READS = 1 << 20
 """Reads of lanes at one finding that are kept, to see whether they are used; a finding of more stays an error."""
 
@@ -110,6 +112,22 @@ class Finding:
         return facts
 
 
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What lanes of one batch read at a finding."""
+
+    number: int
+    """The instruction."""
+    lanes: Array
+    """Who read."""
+    places: Array
+    """Where in its state space (shared memory: in the block's) each of them read, bytes."""
+    when: Array | None = None
+    """Time stamp of each; None for now."""
+
+
+KnownReads = tuple[Array, Array, Array]
+"""(who, when, where) of the reads of one instruction, comparable between batches."""
 _Key = tuple[str, SourceLocation | str, SourceLocation]
 """Kind, place (the instruction where no line is known), place of the other party."""
 
@@ -126,7 +144,7 @@ class Collector:
         self.fatal_key: _Key | None = None
         self._at_fatal = at_fatal
         self.dropped = 0
-        self._reads: dict[_Key, dict[int, list[tuple[Array, Array]]] | None] = {}
+        self._reads: dict[_Key, dict[int, list[KnownReads]] | None] = {}
 
     def text(self, location: SourceLocation) -> str:
         """Return the text of a source line, stripped."""
@@ -148,7 +166,7 @@ class Collector:
         count: int = 1,
         detail: str = "",
         level: str = ERROR,
-        reads: tuple[int, Array, Array] | None = None,
+        reads: tuple[int, KnownReads] | None = None,
     ) -> None:
         """Record occurrences of one kind at one place; the first one of the gravest level is kept in full."""
         key = (kind, at if at.line else instruction, other)
@@ -189,18 +207,18 @@ class Collector:
             if self._at_fatal is not None:
                 self._at_fatal()
 
-    def _note_reads(self, key: _Key, reads: tuple[int, Array, Array] | None) -> None:
+    def _note_reads(self, key: _Key, reads: tuple[int, KnownReads] | None) -> None:
         """Keep what was read at a finding, unless something else is wrong there as well."""
         known = self._reads.setdefault(key, {})
         if known is None:
             return
-        if reads is None or sum(who.size for parts in known.values() for who, _ in parts) > MOST_READS:
+        if reads is None or sum(who.size for parts in known.values() for who, *_ in parts) > MOST_READS:
             self._reads[key] = None
         else:
-            known.setdefault(reads[0], []).append(reads[1:])
+            known.setdefault(reads[0], []).append(reads[1])
 
-    def reads(self) -> list[Mapping[int, Sequence[tuple[Array, Array]]] | None]:
-        """Return for each finding: load → (who, when) of what was read at it; None where it is certain."""
+    def reads(self) -> list[Mapping[int, Sequence[KnownReads]] | None]:
+        """Return for each finding: load → what was read at it; None where it is certain."""
         return [self._reads.get(key) if found[0].level == ERROR else None for key, found in self._groups.items()]
 
     def acquit(self, numbers: Sequence[int]) -> None:
@@ -235,20 +253,40 @@ class SuspectReads:
         used: findings whose values something used, as bits.
     """
 
-    of_load: dict[int, list[tuple[Array, Array, int]]] = field(default_factory=dict)
-    """Instruction → (who, when, finding as a bit) of reads."""
+    of_load: dict[int, list[tuple[KnownReads, int]]] = field(default_factory=dict)
+    """Instruction → (reads, finding as a bit)."""
     used: int = 0
 
-    def add(self, finding: int, number: int, who: Array, when: Array) -> None:
+    def add(self, finding: int, number: int, reads: KnownReads) -> None:
         """Add reads of a finding by one instruction."""
-        self.of_load.setdefault(number, []).append((who, when, 1 << finding))
+        self.of_load.setdefault(number, []).append((reads, 1 << finding))
 
-    def bits(self, number: int, who: Array, when: int) -> Array:
-        """Return for lanes that read now which findings their reads belong to."""
+    def bits(self, number: int, who: Array, when: int, places: Array | None, width: int) -> Array:
+        """Return for lanes that read now which findings their reads belong to.
+
+        Args:
+            number: the instruction.
+            who: the lanes.
+            when: time stamp.
+            places: where each of them reads, bytes within the state space; None where that is not known.
+            width: bytes that each reads.
+        """
         bits = np.zeros(who.size, np.uint64)
-        for known, times, bit in self.of_load[number]:
-            bits[np.isin(who, known[times == when])] |= np.uint64(bit)
+        for (known, times, read), bit in self.of_load[number]:
+            at = times == when
+            if places is None:
+                bits[np.isin(who, known[at])] |= np.uint64(bit)
+                continue
+            suspect = _at(known[at], read[at] // GRANULE)
+            for place in range(0, width, GRANULE):
+                bits[np.isin(_at(who, (places + place) // GRANULE), suspect)] |= np.uint64(bit)
         return bits
+
+
+def _at(who: Array, granule: Array) -> Array:
+    """Return one number per reader and place; two that agree by chance leave a finding an error."""
+    mixed: Array = who.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + granule.astype(np.uint64)
+    return mixed
 
 
 def variable_name(symbol: str) -> str:

@@ -17,7 +17,7 @@ from evokern.simt.memory.buffers import GLOBAL_BASE, Memory
 from evokern.simt.sanitizer.access_keys import in_elements, repeated
 from evokern.simt.sanitizer.block_history import ATOMIC, BLOCK, NUMBER, TIME, BlockHistory, keys_of
 from evokern.simt.sanitizer.block_shadow import BlockShadow
-from evokern.simt.sanitizer.findings import ERROR
+from evokern.simt.sanitizer.findings import ERROR, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 
@@ -46,7 +46,7 @@ class GlobalShadow:
 
         def tell(
             number: int, lane: int, count: int, word: int, other: int, detail: str, level: str,
-            reads: tuple[int, Array, Array | None] | None,
+            reads: Reads | None,
         ) -> None:  # fmt: skip
             self._report(batch, number, lane, count, word, other, detail, level, reads)
 
@@ -175,12 +175,12 @@ class GlobalShadow:
             group = numbers == theirs
             detail = f"The word is also {what} by block {int(other[group][0])} of the grid"
             count = int(np.unique(lanes[group]).size)
-            read = (number, lanes[group], None) if reads else None
+            read = Reads(number, lanes[group], words[group] * self.granularity) if reads else None
             self._report(batch, number, int(lanes[group][0]), count, int(words[group][0]), theirs, detail, reads=read)
 
     def _report(
         self, batch: Batch, number: int, lane: int, count: int, word: int, other: int, detail: str, level: str = ERROR,
-        reads: tuple[int, Array, Array | None] | None = None,
+        reads: Reads | None = None,
     ) -> None:  # fmt: skip
         at = word * self.granularity
         buffer = self.memory.find(at)
@@ -209,7 +209,7 @@ class GlobalShadow:
                         address=at + GLOBAL_BASE,
                         allocation=buffer.name,
                         offset=at - buffer.offset,
-                        reads=(number, lanes[inside], None),
+                        reads=Reads(number, lanes[inside], places[inside]),
                     )
 
     # ---- order between blocks

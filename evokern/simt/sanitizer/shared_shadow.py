@@ -21,7 +21,7 @@ from evokern.simt.batch import Batch
 from evokern.simt.sanitizer.access_keys import FAR, IN_FLIGHT, NEVER, NUMBER, STAMP, THREAD, in_elements, repeated
 from evokern.simt.sanitizer.access_log import AccessLog, Meetings
 from evokern.simt.sanitizer.block_classes import EVERYTHING, LeaderLanes
-from evokern.simt.sanitizer.findings import ERROR, WARNING
+from evokern.simt.sanitizer.findings import ERROR, WARNING, Reads
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 
 _WARP = np.uint64(5)
@@ -372,12 +372,13 @@ class SharedShadow:
                 offset=offset, other=other, detail=item.detail, level=item.level, reads=self._reads(number, item),
             )  # fmt: skip
 
-    def _reads(self, number: int, item: _Found) -> tuple[int, Array, Array | None] | None:
+    def _reads(self, number: int, item: _Found) -> Reads | None:
         """Return what was read at a finding, if that is what is wrong."""
+        places = item.words % (self.words // self.blocks) * self.granularity
         if item.by == "reader":
-            return number, item.lanes, None
+            return Reads(number, item.lanes, places)
         if item.by == "other":
             width = self.order.width
             other = int(NUMBER.of(item.keys[:1])[0])
-            return other, item.lanes // width * width + THREAD.of(item.keys), STAMP.of(item.keys)
+            return Reads(other, item.lanes // width * width + THREAD.of(item.keys), places, STAMP.of(item.keys))
         return None

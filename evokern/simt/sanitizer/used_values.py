@@ -14,13 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from evokern.ptx.operands import registers_of
+from evokern.ptx.operands import access_type, registers_of
 from evokern.ptx.program import PtxProgram
 from evokern.ptx.register_accesses import registers_accessed
 from evokern.ptx.segments import Routine
-from evokern.ptx.syntax import Instruction, Register
+from evokern.ptx.syntax import TYPE_BYTES, Address, Instruction, Register
 from evokern.simt.arrays import Action, Array
 from evokern.simt.batch import Batch
+from evokern.simt.memory.buffers import WINDOW_BITS
 from evokern.simt.sanitizer.findings import Collector, SuspectReads
 
 MOST_SUSPECTS = 64
@@ -56,10 +57,10 @@ class UsedValues:
             if instruction.opcode == "selp" and isinstance(instruction.operands[3], Register):
                 return [self._select(instruction, routine, targets, guard), *self._held(deciding, targets), *main]
             return [self._spread(_slots(routine, reads), targets, guard), *self._held(deciding, targets), *main]
-        steps = [self._use(deciding, self._active), self._use(_slots(routine, reads), guard), *main]
+        used = [self._use(deciding, self._active), self._use(_slots(routine, reads), guard)]
         if number in self._suspects.of_load:
-            return [*steps, self._begin(number, targets, guard)]
-        return [*steps, self._spread([], targets, guard)] if targets else steps
+            return [*used, *self._around_load(number, main, targets, guard)]
+        return [*used, *main, self._spread([], targets, guard)] if targets else [*used, *main]
 
     def _active(self) -> Array:
         return self._batch.active.mask
@@ -141,15 +142,34 @@ class UsedValues:
 
         return run
 
-    def _begin(self, number: int, targets: Sequence[tuple[str, int]], guard: Callable[[], Array]) -> Action:
-        def run() -> None:
+    def _around_load(
+        self, number: int, main: Sequence[Action], targets: Sequence[tuple[str, int]], guard: Callable[[], Array]
+    ) -> list[Action]:
+        """Return a load between what notes its addresses, which it may overwrite, and what marks its results."""
+        batch, suspects = self._batch, self._suspects
+        instruction, routine = batch.program.instructions[number], batch.program.owners[number]
+        address = instruction.operands[1]
+        assert isinstance(address, Address)
+        kind, count = access_type(instruction)
+        width = TYPE_BYTES[kind] * count
+        places = np.full(batch.lanes, address.offset, np.int64)
+
+        def note() -> None:
+            if isinstance(address.base, Register):
+                of, index, typed = routine.slots[address.base.name]
+                row = batch.registers.row(of, index, typed)
+                places[:] = (row.astype(np.int64) + address.offset) & ((1 << WINDOW_BITS) - 1)
+
+        def mark() -> None:
             mask = guard()
             lanes = np.flatnonzero(mask)
-            bits = np.zeros(self._batch.lanes, np.uint64)
-            bits[lanes] = self._suspects.bits(number, self._batch.who(lanes), self._batch.stamp())
+            # Where a variable named in the instruction lies is not looked up: any of its reads is one in question.
+            where = places[lanes] if isinstance(address.base, Register) else None
+            bits = np.zeros(batch.lanes, np.uint64)
+            bits[lanes] = suspects.bits(number, batch.who(lanes), batch.stamp(), where, width)
             self._put(targets, bits, mask)
 
-        return run
+        return [note, *main, mark]
 
 
 def surely_used(program: PtxProgram, number: int) -> bool:
@@ -200,8 +220,8 @@ class SecondLook:
             for number, loads in enumerate(collector.reads() if may else ()):
                 if loads and len(self._places) < MOST_SUSPECTS and any(may_be_unused(program, load) for load in loads):
                     for load, parts in loads.items():
-                        who, when = (np.concatenate(part) for part in zip(*parts, strict=True))
-                        suspects.add(len(self._places), load, who, when)
+                        who, when, where = (np.concatenate(part) for part in zip(*parts, strict=True))
+                        suspects.add(len(self._places), load, (who, when, where))
                     self._places.append((collector, number))
         self.suspects = suspects if self._places else None
 
