@@ -184,8 +184,10 @@ def with_wrong_index(draft: ForeignDraft, work: Path) -> Came:
     place = work / "kernels" / draft.name / "kernel.cu"
     before = place.read_text()
     right, wrong = draft.filler.WRONG_INDEX
-    assert right in before, f"{draft.name}: {right!r} is not in the draft"
-    place.write_text(before.replace(right, wrong, 1), encoding="utf-8")
+    code = re.sub(r"/\*.*?\*/|//[^\n]*", lambda found: " " * len(found[0]), before, flags=re.DOTALL)
+    at = code.find(right)
+    assert at >= 0, f"{draft.name}: {right!r} is not in the draft"
+    place.write_text(before[:at] + wrong + before[at + len(right) :], encoding="utf-8")
     try:
         return searched(draft, work)
     finally:

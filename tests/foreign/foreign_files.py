@@ -71,11 +71,12 @@ class Expected:
     """What a run must come to."""
 
     outcome: str
-    """`runs` (without a finding), `finding` (a real defect of the file), or `refused` (for a true reason)."""
+    """`runs` (without a finding), `warning` (what a sanitizer says without calling the kernel wrong), `finding` (a real
+    defect of the file), or `refused` (for a true reason)."""
     kind: str = ""
-    """Of a finding: its kind."""
+    """Of a finding or a warning: its kind."""
     line: int = 0
-    """Of a finding: its line."""
+    """Of a finding or a warning: its line."""
     also: tuple[str, ...] = ()
     """Kinds of findings that the same defect may bring at other lines."""
     reason: str = ""
@@ -123,7 +124,8 @@ class Run:
             return Result(self, "runs", "")
         told = "; ".join(f"{finding.kind} at line {finding.line}" for finding in report.findings)
         places = tuple((finding.kind, finding.line) for finding in report.findings)
-        return Result(self, "finding", told, places)
+        matter = any(finding.matters for finding in report.findings)
+        return Result(self, "finding" if matter else "warning", told, places)
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class Result:
         wanted = self.run.expected
         if self.outcome != wanted.outcome:
             return False
-        if wanted.outcome == "finding":
+        if wanted.outcome in ("finding", "warning"):
             others = {kind for kind, line in self.places if (kind, line) != (wanted.kind, wanted.line)}
             return (wanted.kind, wanted.line) in self.places and others <= set(wanted.also)
         return wanted.reason in self.detail
