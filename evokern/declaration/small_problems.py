@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Kernel, Problem
@@ -15,6 +15,9 @@ MOST = 2
 
 MOST_ELEMENTS = 1 << 18
 """A study's own problem with more elements than this takes minutes to run whole."""
+
+MOST_TILE = 1024
+"""Extent of a tile along one field, where a problem is made of whole tiles."""
 
 
 def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
@@ -58,6 +61,36 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
     if chosen or max(_elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:
         return tuple(chosen)
     return tuple(problems)
+
+
+def of_whole_tiles(kernel: Kernel, config: Config, like: Problem, chip: Profile) -> Problem | None:
+    """Return the smallest problem found that a candidate takes whose tiles are larger than every small problem.
+
+    All numbers are set to one that may be a tile's extent, a value of the candidate or a product of two, until the
+    limits are kept; then each shrinks to the smallest that keeps them.
+
+    Args:
+        kernel: the kernel.
+        config: the candidate.
+        like: a problem of the study, for fields that have choices.
+        chip: limits to keep.
+    """
+    names = [entry.name for entry in kernel.fields if not entry.choices]
+    values = [value for value in config.values() if isinstance(value, int) and 2 <= value <= MOST_TILE]
+    products = (one * two for one in values for two in values)
+    extents = sorted({*values, *(extent for extent in products if extent <= MOST_TILE)})
+
+    def made(problem: Problem, changes: Mapping[str, int]) -> Problem | None:
+        try:
+            found = kernel.problem({**problem, **changes})
+        except KernelError:
+            return None
+        return found if check(kernel, config, [found], chip, essential=True) is None else None
+
+    problem = next((found for extent in extents if (found := made(like, dict.fromkeys(names, extent)))), None)
+    for name in names if problem else ():
+        problem = next((found for extent in extents if problem and (found := made(problem, {name: extent}))), problem)
+    return problem
 
 
 def _elements(kernel: Kernel, config: Config, problem: Problem) -> int:

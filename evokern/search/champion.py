@@ -149,6 +149,7 @@ class ChampionVerification:
         for trial in left[:MOST_REFUTED]:
             why = "" if trial.number in self._known else self._answered(trial, 0.5 * seconds, end, stopped)
             if why:
+                self._session.not_proved(trial.number, why)
                 name = self._session.study.name
                 self._note(f"trial {trial.number} is not verified: {why}; `evokern verify {name}` does it")
             if why or self._known.get(trial.number):

@@ -20,7 +20,7 @@ class ProofRecord:
     """One verification or ablation."""
 
     kind: str
-    """`verify` or `ablate`."""
+    """`verify`, `ablate`, or `undone` for a verification that came to nothing."""
     trial: int
     """The trial it is about."""
     created: str

@@ -158,10 +158,10 @@ class Reader:
 
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
         """Return what is proved of a trial."""
-        return verification(study, trial, self.proofs(study, "verify"))
+        return verification(study, trial, self.proofs(study, "verify"), self.proofs(study, "undone"))
 
     def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
-        """Return what `verify` or `ablate` found of a study, the first one first; older files hold none."""
+        """Return the results of a kind (see `ProofRecord`) of a study, the first one first; older files hold none."""
         with explained(self.path):
             if not self._db["evokern_proofs"].exists():
                 return []

@@ -29,23 +29,24 @@ class Verification:
         return {"verified": self.verified, "verified_reason": self.reason, "verified_share": self.share}
 
 
-def verification(study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord]) -> Verification:
+def verification(
+    study: StudyRecord, trial: Trial, proofs: Sequence[ProofRecord], undone: Sequence[ProofRecord]
+) -> Verification:
     """Return what is proved of a trial.
 
     Args:
         study: its study.
         trial: the trial.
         proofs: what `verify` found of the study, the first one first.
+        undone: verifications at the end of searches that came to nothing, the first one first.
     """
     # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
     share = 1.0 if not study.predicted else _share(trial.evaluation.evidence.get("own_problem"))
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
     if not mine:
-        return Verification(
-            None,
-            f"nobody asked, or the budget ended first; `evokern verify {study.name} --trial {trial.number}` does it",
-            share,
-        )
+        whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
+        why = whys[-1] if whys else "nobody asked, or the budget ended first"
+        return Verification(None, f"{why}; `evokern verify {study.name} --trial {trial.number}` does it", share)
     stages = mine[-1].get("stages", {})
     for name, stage in stages.items():
         if stage.get("state") == "failed":

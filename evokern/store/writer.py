@@ -320,6 +320,11 @@ class Session:
         with self.transaction():
             insert_proof(self._db, self.study, "verify", trial, result)
 
+    def not_proved(self, trial: int, why: str) -> None:
+        """Write why the verification of a trial came to nothing."""
+        with self.transaction():
+            insert_proof(self._db, self.study, "undone", trial, {"why": why})
+
     def proofs(self) -> list[ProofRecord]:
         """Return what verifications of this study found, the first one first."""
         with explained(self._store.path):

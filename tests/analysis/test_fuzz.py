@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from paths import DATA, ROOT
 
 from evokern.analysis.verify.fuzz import MOST_ELEMENTS, Checker, FuzzCase, fuzz, shapes
+from evokern.declaration.kernel import Constraint
 from evokern.errors import KernelError
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import load_kernel
@@ -54,6 +56,21 @@ def test_shapes_begin_with_tails_and_stay_small() -> None:
     assert len(set(made)) >= 25
 
 
+def test_tiles_larger_than_every_small_problem_have_one_of_their_own() -> None:
+    """A candidate that takes whole tiles alone is tried at the smallest problem of whole tiles."""
+    rule = Constraint("whole", lambda c, p: p.S % (c.ROWS * c.TILE) == 0, "whole tiles")
+    whole = replace(KERNEL, constraints=(rule,), workload=replace(KERNEL.workload, small_problems=("8,100",)))
+    config = whole.space.default().replace(ROWS=2, TILE=32)
+    assert str(next(shapes(whole, config, [whole.problem("64,4096")], L4, 3))) == "2,64"
+
+
+def test_declared_problems_run_whatever_they_take() -> None:
+    """Where all small problems are larger than what is drawn, they are the shapes."""
+    large = replace(KERNEL, workload=replace(KERNEL.workload, small_problems=("5,40960",)))
+    rule = replace(large, fields=(large.fields[0], replace(large.fields[1], most=1 << 20)))
+    assert str(next(shapes(rule, rule.space.default(), [rule.problem("64,4096")], L4, 3))) == "5,40960"
+
+
 def test_shapes_of_a_seed_are_the_same_again() -> None:
     """The same seed gives the same shapes, so that a run can be repeated."""
     first, second = (
@@ -76,7 +93,7 @@ def test_alignment_reaches_the_kernel() -> None:
 
 def test_a_candidate_without_a_problem_is_said() -> None:
     """Where no small problem fits, the message says what to add."""
-    large = load_kernel(KERNEL.folder)
-    object.__setattr__(large.workload, "small_problems", ())
+    rule = Constraint("long", lambda c, p: p.S > 5000, "long rows alone")
+    large = replace(KERNEL, constraints=(rule,))
     with pytest.raises(KernelError, match="add one to small_problems"):
         next(shapes(large, large.space.default(), [KERNEL.problem("4096,8192")], L4, 1))

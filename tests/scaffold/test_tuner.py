@@ -95,15 +95,16 @@ def test_a_sum_of_parts_is_judged_as_the_script_judges_it(here: Path) -> None:
     (here / "sum.cu").write_text(
         "__global__ void parts(float *sums, float *x, int n) {\n"
         "  float sum = 0;\n"
-        "  for (int i = blockIdx.x * block_size_x + threadIdx.x; i < n; i += blocks * block_size_x) sum += x[i];\n"
+        "  for (int i = blockIdx.x * block_size_x + threadIdx.x; i < n / per; i += blocks * block_size_x)\n"
+        "    for (int k = 0; k < per; k++) sum += x[i * per + k];\n"
         "  for (int s = 16; s > 0; s >>= 1) sum += __shfl_down_sync(0xffffffff, sum, s);\n"
         "  if (threadIdx.x == 0) sums[blockIdx.x] = sum;\n}\n"
     )
     (here / "sum.py").write_text(
         "import numpy\nfrom kernel_tuner import tune_kernel\nx = numpy.ones(5000, dtype=numpy.float32)\n"
         "tune_kernel('parts', 'sum.cu', 'blocks', [numpy.zeros(64, dtype=numpy.float32), x, numpy.int32(5000)],\n"
-        "            dict(block_size_x=[32], blocks=[8, 16]), grid_div_x=[], answer=[numpy.sum(x), None, None],\n"
-        "            verify=lambda a, b, atol: True)\n"
+        "            dict(block_size_x=[32], blocks=[8, 16], per=[1, 4]), grid_div_x=[], \n"
+        "            answer=[numpy.sum(x), None, None], verify=lambda a, b, atol: True)\n"
     )
     assert invoke("init", "sum.py", "--trust")[0] == 0
     kernel = find_kernel("sum")
@@ -112,6 +113,10 @@ def test_a_sum_of_parts_is_judged_as_the_script_judges_it(here: Path) -> None:
     assert (first.grid, second.entry, second.grid) == ((8, 1, 1), "add_up", (1, 1, 1))
     tensors = {name: (t.role, t.shape) for name, t in kernel.workload.tensors(problem, config).items()}
     assert tensors["sums"] == ("workspace", (8,)) and tensors["sums_total"] == ("output", (1,))
+    (rule,) = kernel.constraints
+    assert rule.name == "whole_n_per", "four at once leave the tail out"
+    needs = [rule.evaluate(config.replace(per=4), kernel.problem(size), None) for size in ("5000", "5001")]
+    assert [0, 1] == [need.needed for need in needs]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from evokern.progress import best_text
 from evokern.search import Progress
 from evokern.search.champion import LEAD_S, ChampionVerification, reserve
 from evokern.store import add_proof, open_readonly
+from evokern.store._proofs import ProofRecord
+from evokern.store._verification import verification as verification_of
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
@@ -63,7 +65,9 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
     with open_readonly(db) as reader:
         record = reader.study("tails")
         first, summary = reader.best(record), reader.summary(record)
-    assert first is not None
+        assert first is not None
+        tried = [ProofRecord("undone", first.number, "", {"why": "no core was free"})]
+        assert verification_of(record, first, [], tried).reason.startswith("no core was free; `evokern verify tails")
     assert (None, True) == (summary["verified"], summary["verified_reason"].startswith("nobody asked"))
     add_proof(db, record, "verify", first.number, {"stages": {"fuzz": {"state": "failed", "detail": "wrong at 3,5"}}})
     code, told = invoke("verify", "tails", "--db", str(db), "--fuzz", "1s", "--json")
@@ -89,6 +93,7 @@ class Recorded:
         ]
         self.kept: list[int] = []
         self.told: dict[int, bool] = {}
+        self.undone: dict[int, str] = {}
 
     def proofs(self) -> list[Any]:
         return []
@@ -98,6 +103,9 @@ class Recorded:
 
     def proved(self, number: int, found: dict[str, Any]) -> None:
         self.kept.append(number)
+
+    def not_proved(self, number: int, why: str) -> None:
+        self.undone[number] = why
 
 
 def verification(session: Recorded, notes: list[str], cores: int) -> ChampionVerification:
@@ -143,6 +151,17 @@ def test_with_few_cores_verification_waits_for_the_end() -> None:
             "trial 0 is refuted, and no champion: fuzz: wrong at 3,5",
             "verifying trial 1",
         ]
+    finally:
+        one.close()
+
+
+def test_why_nothing_was_proved_is_kept() -> None:
+    """A budget that ends first, and whatever else keeps a champion from being verified, is written down."""
+    session = Recorded()
+    one = verification(session, [], cores=2)
+    try:
+        one.finish(0.0, lambda: False)
+        assert session.undone == {0: "the budget ended before it was done"}
     finally:
         one.close()
 

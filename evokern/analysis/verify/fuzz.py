@@ -21,7 +21,7 @@ from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
-from evokern.declaration.small_problems import small_problem
+from evokern.declaration.small_problems import of_whole_tiles, small_problem
 from evokern.declaration.space import Config
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -196,12 +196,16 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
     base = list(
         dict.fromkeys(small_problem(kernel, text, one) for one in like for text in kernel.workload.small_problems)
     )
-    base = [problem for problem in base if _runs(kernel, config, problem, chip)]
-    base += [problem for problem in like if problem not in base and _runs(kernel, config, problem, chip)]
+    base += [problem for problem in like if problem not in base and _is_small(kernel, config, problem)]
+    base = [problem for problem in base if _keeps_limits(kernel, config, problem, chip)]
+    if not base:
+        base = [problem for one in like if (problem := of_whole_tiles(kernel, config, one, chip))]
     if not base:
         raise KernelError(
             f"kernel {kernel.name}: this candidate can run no small problem; add one to small_problems in kernel.py"
         )
+    # Problems that the kernel declares small run whatever they take, where all are larger than what is drawn here.
+    base = [problem for problem in base if _is_small(kernel, config, problem)] or base
     yield from base
     steps = _steps(config)
     for delta in (1, -1, 3):
@@ -252,8 +256,13 @@ def _changed(kernel: Kernel, problem: Problem, changes: dict[str, Any]) -> Probl
 
 
 def _runs(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
+    return _is_small(kernel, config, problem) and _keeps_limits(kernel, config, problem, chip)
+
+
+def _is_small(kernel: Kernel, config: Config, problem: Problem) -> bool:
     tensors = kernel.workload.tensors(problem, config).values()
-    small = sum(tensor.elements for tensor in tensors) <= MOST_ELEMENTS
-    if not small or kernel.workload.flops(problem) > MOST_FLOPS:
-        return False
+    return sum(tensor.elements for tensor in tensors) <= MOST_ELEMENTS and kernel.workload.flops(problem) <= MOST_FLOPS
+
+
+def _keeps_limits(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
     return check(kernel, config, [problem], chip, essential=True) is None

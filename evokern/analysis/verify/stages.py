@@ -12,7 +12,7 @@ from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, sh
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Problem
-from evokern.declaration.small_problems import MOST, small_problem
+from evokern.declaration.small_problems import MOST, of_whole_tiles, small_problem
 from evokern.device.sim.own_problem import OwnProblem, OwnProblemCheck
 from evokern.errors import KernelError
 from evokern.gate import RunFailed
@@ -49,6 +49,8 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     declared = kernel.workload.small_problems
     wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
     problems = [p for p in dict.fromkeys(wanted) if _runs(candidate, p)]
+    if not problems and (found := of_whole_tiles(kernel, config, candidate.problems[0], candidate.chip)):
+        problems = [found]
     if not problems:
         return Stage("sanitizer", "skipped", "the candidate can run none of the kernel's small problems")
     checker = Checker(kernel, config, candidate.study, candidate.chip)

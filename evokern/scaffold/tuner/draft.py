@@ -24,6 +24,10 @@ from evokern.scaffold.source_text import device_source
 from evokern.scaffold.tuner.arithmetic import over_genes
 from evokern.scaffold.tuner.request import TunerRequest
 
+VECTOR_PROBLEM = 1 << 12
+"""Value of every field where vectors are looked for: each of their lengths divides it."""
+MOST_IN_VECTOR = 16
+"""Elements that one thread may take at once."""
 MOST_TRIED = 20_000
 """Configurations looked at for one that meets every restriction."""
 _OLD_STANDARD = r"-{1,2}std=c\+\+(?:98|03|11|14)$"
@@ -50,7 +54,7 @@ def draft_of(request: TunerRequest) -> Draft:
             f"{function.signature} takes {len(function.parameters)} arguments, the tuner gives {len(request.arguments)}"
         )
     reading = _reading(request, source, function)
-    reading = _with_sizes_as_fields(reading)
+    reading = _with_whole_vectors(_with_sizes_as_fields(reading))
     made = from_reading(reading, known_launch=True)
     made = replace(
         made,
@@ -271,6 +275,34 @@ def _with_sizes_as_fields(reading: KernelReading) -> KernelReading:
         macros={**plan.macros, **{name: f"p.{name}" for name in names}},
     )
     return replace(reading, plan=kept, literals={**reading.literals, **{g.name: int(g.default) for g in moved}})
+
+
+def _with_whole_vectors(reading: KernelReading) -> KernelReading:
+    """Add what must divide a field where a parameter says how many elements a thread takes at once.
+
+    A parameter whose values touch the same elements as the default at a problem that they divide, and other ones at a
+    problem longer by one, leaves the tail out or reads behind it.
+    """
+    plan = reading.plan
+    prober = Prober(reading.source, CHIP)
+    base = {field.name: VECTOR_PROBLEM for field in plan.fields if not field.choices}
+    fixed = {field.name: int(field.default or field.choices[0]) for field in plan.fields if field.choices}
+    constraints = list(plan.constraints)
+    for name in base:
+        whole, tail = base | fixed, {**base, **fixed, name: VECTOR_PROBLEM + 1}
+        default, default_tail = prober.run(plan, whole), prober.run(plan, tail)
+        if not (default.ok and default_tail.ok):
+            continue
+        for gene in plan.genes:
+            largest = max((v for v in gene.values if isinstance(v, int) and 1 < v <= MOST_IN_VECTOR), default=1)
+            if largest == 1 or f"c.{gene.name}" in " ".join((*plan.grid, *plan.block)):
+                continue
+            config = {**plan.defaults, gene.name: largest}
+            run, run_tail = (prober.run(plan, problem, config=config) for problem in (whole, tail))
+            if run.ok and _extents(run) == _extents(default) and _extents(run_tail) != _extents(default_tail):
+                why = f"with {gene.name} = {largest} other elements are touched at a tail than with {gene.default}"
+                constraints.append((f"whole_{name.lower()}_{gene.name}", f"divides(c.{gene.name}, p.{name})", why))
+    return replace(reading, plan=replace(plan, constraints=tuple(constraints)))
 
 
 def _extents(run: Run) -> dict[str, int]:
