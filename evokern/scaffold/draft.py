@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evokern.cuda_source import CudaSource
 from evokern.scaffold.cpu_function import cpu_function
 from evokern.scaffold.infer import LIMITS, Evidence, evidence, settle, size_of, tensors_of, with_read_constants
-from evokern.scaffold.plan import DraftTensor, Plan
+from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unused_name
 from evokern.scaffold.probe import Prober
-from evokern.scaffold.problems import small_problems, study_problem, with_multiples
-from evokern.scaffold.reading import CHIP, KernelReading, read_kernel, without_fields
+from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
+from evokern.scaffold.reading import CHIP, KernelReading, block_values, neighbours, read_kernel, without_fields
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         if tensor.name in found.covered and share < 1 and reading.launch_line and not launch_guess and not known_launch:
             notes.append(f"kernel.py: the launch on {reading.launch_line} writes {100 * share:.0f} % of {tensor.name} "
                          f"({', '.join(tensor.shape)}): is its grid right?")  # fmt: skip
+    if not known_launch:
+        plan = _with_block_genes(prober, plan, tensors, reading.source)
     return Draft(
         function=reading.function.name,
         plan=plan,
@@ -121,6 +123,44 @@ def _without_idle_fields(prober: Prober, reading: KernelReading, plan: Plan, fou
     smaller = without_fields(plan, idle, reading.literals)
     again = evidence(prober, smaller, found.level)
     return (smaller, replace(again, indexed=found.indexed)) if again.serves else (plan, found)
+
+
+def _with_block_genes(prober: Prober, plan: Plan, tensors: Sequence[DraftTensor], source: str) -> Plan:
+    """Make genes of a block's extents that the file's launch writes as numbers, where runs with others are sound.
+
+    A number of the grid that is the same as an extent of the block is taken for it: the one of the same axis first.
+    """
+    if any("c." in extent for extent in plan.block):
+        return plan
+    # Twice as long, so that a block of twice the extent is one of several.
+    long = [field.name for field in plan.fields if not field.choices]
+    problems = [{**p, **{name: 2 * p[name] for name in long}} for p in small_problems(plan, tensors, prober)]
+    for axis, extent in enumerate(plan.block):
+        if not extent.isdigit() or extent == "1":
+            continue
+        name = unused_name(f"BLOCK_{'XYZ'[axis]}", source)
+        rounded = rf"\((.+) \+ {int(extent) - 1}\) // {extent}$"
+        before = [re.sub(rounded, rf"ceil_div(\1, {extent})", text) for text in plan.grid]
+        number = re.compile(rf"(?<![\w.]){extent}(?![\w.])")
+        cut = [at for at, text in enumerate(before) if number.search(text)]
+        mine = axis if axis in cut else cut[0] if len(cut) == 1 and plan.block.count(extent) == 1 else None
+        grid = tuple(number.sub(f"c.{name}", text) if at == mine else text for at, text in enumerate(before))
+        block = tuple(f"c.{name}" if at == axis else text for at, text in enumerate(plan.block))
+        values = (block_values if len(plan.block) == 1 else neighbours)(int(extent))
+        gene = DraftGene(name, values, int(extent), "halves and doubles of the file's value", BLOCK_DOC)
+        wider = replace(plan, genes=(*plan.genes, gene), grid=grid, block=block)
+        sound = [value for value in gene.values if _sound(prober, wider, {name: value}, tensors, problems)]
+        if int(extent) in sound and len(sound) > 1:
+            plan = replace(wider, genes=(*plan.genes, replace(gene, values=tuple(sound))))
+    return plan
+
+
+def _sound(
+    prober: Prober, plan: Plan, changed: Mapping[str, int | str], tensors: Sequence[DraftTensor],
+    problems: Sequence[Mapping[str, int]],
+) -> bool:  # fmt: skip
+    genes = tuple(replace(gene, default=changed.get(gene.name, gene.default)) for gene in plan.genes)
+    return all(clean(prober, replace(plan, genes=genes), tensors, problem) for problem in problems)
 
 
 def _unrun(reading: KernelReading, prober: Prober) -> Draft:

@@ -283,7 +283,7 @@ def _block(
         return launch.block, tuple(
             DraftGene(
                 name,
-                _block_values(numbers[name]),
+                block_values(numbers[name]),
                 numbers[name],
                 "" if known else "the file gives no value",
                 BLOCK_DOC,
@@ -329,13 +329,14 @@ def _block_by_index(
             continue
         gene = unused_name(f"BLOCK_{axis.upper()}", text)
         default = 256 if len(axes) == 1 else 16
-        genes.append(DraftGene(gene, _block_values(default), default, "the file does not launch the kernel",
+        genes.append(DraftGene(gene, block_values(default), default, "the file does not launch the kernel",
                                BLOCK_DOC))  # fmt: skip
         extents.append(f"c.{gene}")
     return tuple(extents), tuple(genes)
 
 
-def _block_values(number: int) -> tuple[int, ...]:
+def block_values(number: int) -> tuple[int, ...]:
+    """Return extents of a block worth trying beside a number: whole warps, or neighbours of less than one."""
     if number >= 32:
         values = {max(32, number // 4), max(32, number // 2), number, min(1024, 2 * number)}
         return tuple(sorted(values))

@@ -150,6 +150,28 @@ def test_indices_limits_and_constant_memory() -> None:
         "rows": ("input", ("p.R",)),
     }
     assert "high=INDEX_LIMIT - 1" in kernel_py("gather", "gather.cu", made)
+    assert [(gene.name, gene.values) for gene in made.plan.genes] == [("BLOCK_X", (32, 64, 128))]
+
+
+ADD = """
+__global__ void add(float* out, const float* in, int m, int n) {
+  const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * BODY + threadIdx.y;
+  if (x < n && y < m) out[y * n + x] = in[y * n + x] + 1;
+}
+void start(float* out, const float* in, int m, int n) {
+  dim3 grid((n + 15) / 16, (m + 7) / 8);
+  add<<<grid, dim3(16, 8)>>>(out, in, m, n);
+}
+"""
+
+
+@pytest.mark.parametrize(("body", "genes"), [("blockDim.y", ["BLOCK_X", "BLOCK_Y"]), ("8", ["BLOCK_X"])])
+def test_numbers_of_a_launch_become_the_block_s_genes(body: str, genes: list[str]) -> None:
+    """Where the body asks for the block's extent others are sound; where it holds the number the launch keeps it."""
+    made = drafted(ADD.replace("BODY", body))
+    assert [gene.name for gene in made.plan.genes] == genes
+    config, problem = {"BLOCK_X": 32, "BLOCK_Y": 4}, {"M": 9, "N": 33}
+    assert made.plan.extents(made.plan.grid, config, problem) == (2, 3 if len(genes) == 2 else 2, 1)
 
 
 @pytest.mark.parametrize(("text", "entry"), [(HALF_GRID, None), (ROLES, "update"), (GATHER, None)])
