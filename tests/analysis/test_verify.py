@@ -10,11 +10,16 @@ from paths import DATA
 from typer.testing import CliRunner
 
 from evokern.analysis.candidates import Interleaving
+from evokern.analysis.verify.stages import fuzz_stage
+from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.analysis.verify.verify import playoff_stage, rivals
 from evokern.cli.app import app
 from evokern.declaration.space import Config
+from evokern.hardware.profiles import chip
 from evokern.measurement.playoff import by_prediction, effects
 from evokern.store import open_readonly
+from evokern.study.discovery import load_kernel
+from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
 STUDY = 'kernel = "kernels/tail_bug"\nproblems = ["64,4096"]\ndevice = "sim:l4"\nsampler = "grid"\n'
@@ -162,3 +167,14 @@ def test_effects_are_measured_beside_the_first() -> None:
     assert first.ratio == 1.0
     assert second.ratio == pytest.approx(1.2)
     assert second.ratio_ci95[0] == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(("own", "near"), [("64,4096", "65,4096"), ("4096,8192", "1025,2048")])
+def test_shapes_near_a_large_problem_are_near_a_smaller_one(own: str, near: str) -> None:
+    """33 million elements take their time as float64: the larger field shrinks until four million are left."""
+    kernel = load_kernel(DATA / "kernels" / "tail_bug")
+    study = Study("near", str(kernel.folder), (own,))
+    config = kernel.space.default()
+    stage = fuzz_stage(CandidateUnderTest(kernel, config, study, (kernel.problem(own),), chip("l4"), 1), 1.0, 1, 1)
+    assert stage.state == "passed"
+    assert near == stage.facts["near"][0]

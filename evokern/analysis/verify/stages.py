@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, Literal
 
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
@@ -25,6 +26,9 @@ NEAR = (1, -1)
 NEAR_SHARE = 0.5
 """Share of the time for fuzzing after which no further shape near the study's own is begun; one always runs, and the
 small shapes have the rest at least."""
+NEAR_ELEMENTS = 1 << 22
+"""Elements of the buffers of a shape near the study's own: float64 inputs and a reference of more take many seconds.
+Where the study's own problem has more, shapes near a smaller one are taken."""
 NEAR_INSTRUCTIONS = 1_500_000
 """Warp instructions of a shape near the study's own: about a second; a larger one is sampled."""
 
@@ -99,7 +103,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     began = time.monotonic()
     near: list[Problem] = []
     near_check = _own_problem_check(candidate)
-    for problem in (problem for problem in _near(candidate) if _runs(candidate, problem)):
+    for problem in (problem for problem in _near(candidate, near_check) if _runs(candidate, problem)):
         if near and time.monotonic() - began >= NEAR_SHARE * seconds:
             break
         near.append(problem)
@@ -116,7 +120,8 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     facts = {**found.as_dict(), "near": [str(problem) for problem in near], "seed": seed}
     if found.passed:
         about = f"{found.cases} cases at {found.problems} small shapes, seed {seed}"
-        about += f", and {len(near)} near the study's own" if near else ""
+        own = "the study's own" if _affordable(candidate, candidate.problems[0]) else "a smaller one of the study's"
+        about += f", and {len(near)} near {own}" if near else ""
         return Stage("fuzz", "passed", about, facts)
     first = found.failures[0]
     return Stage("fuzz", "failed", f"{first.check} at {first.case}: {first.message}", facts)
@@ -128,16 +133,22 @@ def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
     return OwnProblemCheck(candidate.kernel, candidate.chip, candidate.study.simulation, tolerance, candidate.secret)
 
 
-def _near(candidate: CandidateUnderTest) -> Iterator[Problem]:
-    """Yield shapes next to the study's own: each number a little more or less."""
-    numbers = [entry.name for entry in candidate.kernel.fields if not entry.choices]
-    for problem in candidate.problems[:1]:
-        for name in numbers:
+def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterator[Problem]:
+    """Yield shapes next to the study's own, or to one scaled down from it: each number a little more or less."""
+    kernel, config, own = candidate.kernel, candidate.config, candidate.problems[0]
+    problems = (one for one in chain([own], near_check.smaller(config, own)) if _affordable(candidate, one))
+    for problem in islice(problems, 1):
+        for name in (entry.name for entry in kernel.fields if not entry.choices):
             for delta in NEAR:
                 try:
-                    yield candidate.kernel.problem({**problem, name: int(problem[name]) + delta})
+                    yield kernel.problem({**problem, name: int(problem[name]) + delta})
                 except KernelError:
                     continue
+
+
+def _affordable(candidate: CandidateUnderTest, problem: Problem) -> bool:
+    tensors = candidate.kernel.workload.tensors(problem, candidate.config).values()
+    return sum(tensor.elements for tensor in tensors) <= NEAR_ELEMENTS
 
 
 def _runs(candidate: CandidateUnderTest, problem: Problem) -> bool:

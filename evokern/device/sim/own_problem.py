@@ -312,7 +312,7 @@ class OwnProblemCheck:
         flops = self._kernel.workload.flops
         work = max(flops(call.problem), 1.0)
         rendered = render(self._kernel, config, call.problem)
-        for problem in self._smaller(config, call.problem, rendered):
+        for problem in self.smaller(config, call.problem):
             if cost * flops(problem) / work > most or not has_reference(
                 self._kernel, problem, tensors_of(self._kernel, config, problem)
             ):
@@ -321,11 +321,12 @@ class OwnProblemCheck:
             return replace(whole, blocks=0, of=call.blocks, coverage={}, judged=False)
         return OwnProblem(None, 0, call.blocks)
 
-    def _smaller(self, config: Config, problem: Problem, rendered: Rendered) -> Iterator[Problem]:
-        """Yield ever smaller problems, the field with the largest value halved each time.
+    def smaller(self, config: Config, problem: Problem) -> Iterator[Problem]:
+        """Yield ever smaller problems that a candidate can run, the field with the largest value halved each time.
 
         Fields that are compiled in are left alone while another one can be halved.
         """
+        rendered = render(self._kernel, config, problem)
         names = [entry.name for entry in self._kernel.fields if not entry.choices]
         while True:
             halved = [(name, self._halved(config, problem, name)) for name in names]
