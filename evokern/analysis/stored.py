@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel
-from evokern.errors import KernelError, StudyError
+from evokern.declaration.space import Config
+from evokern.errors import KernelError, SpaceError, StudyError
 from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord
 from evokern.study.discovery import find_kernel, load_kernel
+from evokern.study.trial import Trial
 from evokern.wording import command
 
 
@@ -61,6 +63,18 @@ def stored_kernel(reader: Reader, record: StudyRecord, digest: str, scratch: Pat
     if not trust:
         raise KernelError(f"{why}; --trust runs the kernel.py that the database keeps a copy of")
     return load_kernel(_write_copy(files, scratch, record.kernel))
+
+
+def declared_config(kernel: Kernel, record: StudyRecord, trial: Trial) -> Config:
+    """Return a trial's configuration, whose values go into compiler options and source, as the kernel declares it.
+
+    Raises:
+        StudyError: a value that the database has for a gene is none of the kernel's.
+    """
+    try:
+        return kernel.space.canonical(trial.config)
+    except SpaceError as error:
+        raise StudyError(f"trial {trial.number} of {record.name} is no candidate of {kernel.name}: {error}") from error
 
 
 def _write_copy(files: Mapping[str, str], scratch: Path, kernel: str) -> Path:

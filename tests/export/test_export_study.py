@@ -6,16 +6,19 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import DATA, ROOT
 from typer.testing import CliRunner
 
 import evokern
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.doctor import host_compiler
 
+needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
 
 
@@ -156,3 +159,65 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
     assert told.rstrip().endswith("or name a measured one")
     assert not (tmp_path / "x.cu").exists()
+
+
+LEAK = 'static int leaked = std::fopen("leaked", "w") != nullptr;'
+ENDS = ("\n", "\r", "\r\n", "\u2028", "\x0b", "\\\n")
+
+
+@pytest.mark.parametrize("end", ENDS, ids=[end.encode("unicode_escape").decode() for end in ENDS])
+def test_text_of_a_database_stays_in_the_comment(here: Path, tmp_path: Path, end: str) -> None:
+    """A line end in whatever a database says of a study leads no text out of its comment or literal."""
+    text = _poisoned_export(here, tmp_path, end)
+    lines = [line for line in re.split(r"\r\n|[\n\r\v\f\x85\u2028\u2029]", text) if "leaked" in line]
+    assert len(lines) >= 6, "each text stands in the program"
+    for line in lines:
+        assert re.match(r"//|  if \(!\(.*\)\) return \"(\\.|[^\"\\])*\";$", line), line
+        assert not line.endswith("\\")
+
+
+@pytest.mark.thorough
+@needs_compiler
+def test_text_of_a_database_is_not_run(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program exported from a database that somebody changed runs nothing but the kernel."""
+    text = _poisoned_export(here, tmp_path, "\n")
+    (tmp_path / "best.cpp").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    types = ["-DFAKE_KERNEL_TYPES=const float*,float*,int", "-DFAKE_KERNEL_COUNT=3"]
+    options = ["-std=c++17", "-w", f"-I{DATA / 'fake_cuda'}", "-include", "utility", *types]
+    subprocess.run([str(host_compiler()), *options, "best.cpp", "-o", "best"], check=True, capture_output=True)
+    done = subprocess.run(["./best", "--check", "1000"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+    assert not (tmp_path / "leaked").exists()
+
+
+def test_a_gene_s_value_from_a_database_is_one_of_the_kernel_s(here: Path, tmp_path: Path) -> None:
+    """Values go into source and compiler options: one that the kernel does not declare is refused."""
+    database = tmp_path / "changed.db"
+    shutil.copy("evokern.db", database)
+    best = json.loads(_invoke("show", "--json")[1])["best"]["trial"]
+    with sqlite3.connect(database) as db:
+        (config,) = db.execute("SELECT config FROM evokern_trials WHERE number = ?", [best]).fetchone()
+        changed = json.dumps({**json.loads(config), "THREADS": f"64\n{LEAK}"})
+        db.execute("UPDATE evokern_trials SET config = ? WHERE number = ?", [changed, best])
+    for command in (("export", "-o", str(tmp_path / "x.cu")), ("verify",), ("profile",), ("ablate",)):
+        code, _, told = _invoke(*command, "--db", str(database))
+        assert (code, f"trial {best} of scale is no candidate of scale" in told) == (2, True), told
+        assert "\n" not in told.strip(), "one line, as every message"
+    assert not (tmp_path / "x.cu").exists()
+
+
+def _poisoned_export(here: Path, tmp_path: Path, end: str) -> str:
+    """Return a program exported from a copy of the database whose every text about a study holds a line end."""
+    database = tmp_path / "poisoned.db"
+    shutil.copy("evokern.db", database)
+    poison = f"9{end}{LEAK}{end}//"
+    with sqlite3.connect(database) as db:
+        db.execute("UPDATE evokern_studies SET evokern_version = ?, created = ?, kernel = ?, device = ?", [poison] * 4)
+        (environment,) = db.execute("SELECT environment FROM evokern_sessions").fetchone()
+        words = {**json.loads(environment), "driver": poison, "driver_cuda": poison, "compiler": poison}
+        words["compute_capability"] = [8, 9]
+        db.execute("UPDATE evokern_sessions SET environment = ?", [json.dumps(words)])
+    code, told, wrong = _invoke("export", "--db", str(database), "-o", str(tmp_path / "best.cu"))
+    assert code == 0, told + wrong
+    return (tmp_path / "best.cu").read_bytes().decode()

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "evokern"
 
 ROOMS = (
     "version",
+    "escaping",
     "errors",
     "templating",
     "hardware",

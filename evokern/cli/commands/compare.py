@@ -11,6 +11,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import TrustOption
 from evokern.cli._output import Output
+from evokern.cli._terminal import write_file
 from evokern.cli._text import table
 from evokern.errors import UsageError
 from evokern.wording import microseconds
@@ -64,7 +65,7 @@ def compare(
     if output.json:
         output.emit(found.as_dict())
     elif markdown is not None and str(markdown) == "-":
-        print(as_markdown(found), end="")
+        write_file(as_markdown(found))
     else:
         for line in _lines(found):
             output.say(line)
