@@ -66,7 +66,14 @@ SetOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Remember that this kernel folder's kernel.py may run, wherever it lies."),
+    typer.Option("--trust", help="Remember that this kernel folder's kernel.py may run, wherever and whosever it is."),
+]
+StoredTrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run the kernel.py that the database keeps a copy of, where the folder is gone, changed or not yours.",
+    ),
 ]
 
 

@@ -99,6 +99,13 @@ class Output:
             terminal.setLevel(logging.DEBUG if self.verbose > 1 else logging.INFO)
             terminal.addFilter(lambda record: not getattr(record, _SHOWN, False))
             handlers.append(terminal)
+        elif not self.quiet:
+            # What may matter to the user and no command tells: a folder that hides the package's.
+            warnings = logging.StreamHandler(sys.stderr)
+            warnings.setFormatter(_Shown("evokern: %(message)s"))
+            warnings.setLevel(logging.WARNING)
+            warnings.addFilter(lambda record: not getattr(record, _SHOWN, False))
+            handlers.append(warnings)
         before = (LOGGER.level, LOGGER.propagate)
         LOGGER.setLevel(logging.DEBUG if handlers else logging.WARNING)
         LOGGER.propagate = False

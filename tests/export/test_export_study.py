@@ -94,9 +94,8 @@ def test_python_reads_without_the_kernel(here: Path, tmp_path: Path, monkeypatch
         assert study.best is not None
         assert "predicted by a model" in study._repr_html_()
         assert study.report(tmp_path / "r.html").stat().st_size > 10_000
-        with pytest.raises(evokern.EvokernError, match="imported"):
+        with pytest.raises(evokern.EvokernError, match="the code of kernel scale changed since that trial ran"):
             study.export(tmp_path / "same.cu")
-        (own / "kernel.py").unlink()
         assert study.export(tmp_path / "same.cu", trust=True).read_text() == wanted
     finally:
         (here / "gone").rename(here / "kernels")
@@ -221,3 +220,36 @@ def _poisoned_export(here: Path, tmp_path: Path, end: str) -> str:
     code, told, wrong = _invoke("export", "--db", str(database), "-o", str(tmp_path / "best.cu"))
     assert code == 0, told + wrong
     return (tmp_path / "best.cu").read_bytes().decode()
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["below the working directory", "outside"])
+@pytest.mark.parametrize("command", [("export", "-o", "x.cu"), ("profile", "--set", "THREADS=64")], ids=" ".join)
+def test_a_database_has_no_folder_trusted_that_it_names(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], inside: bool
+) -> None:
+    """`--trust` runs the kept copy, as the message says; another folder's code neither runs nor is remembered.
+
+    The digest is compared before: a path below the working directory, which runs unasked, is none of the trial's.
+    """
+    work = tmp_path / "work"
+    work.mkdir()
+    named = (work if inside else tmp_path) / "named"
+    named.mkdir()
+    ran = 'from pathlib import Path\n(Path(__file__).parent / "ran").touch()\n'
+    for file in (searched / "kernels" / "scale").iterdir():
+        if file.is_file():
+            (named / file.name).write_text(file.read_text() + (ran if file.suffix == ".py" else ""))
+    shutil.copy(searched / "evokern.db", work / "evokern.db")
+    with sqlite3.connect(work / "evokern.db") as db:
+        (settings,) = db.execute("SELECT settings FROM evokern_studies").fetchone()
+        away = {**json.loads(settings), "kernel": str(named), "path": str(tmp_path / "studies" / "x.toml")}
+        db.execute("UPDATE evokern_studies SET settings = ?", [json.dumps(away)])
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    if command[0] == "export" or not inside:  # `--set` asks for a candidate of the kernel as it is now
+        code, _, told = _invoke(*command)
+        assert (code, "--trust runs the kernel.py that the database keeps a copy of" in told) == (2, True), told
+        code, _, told = _invoke(*command, "--trust")
+        assert code == 0, told
+        assert not (named / "ran").exists()
+    assert not (tmp_path / "state").exists()

@@ -114,7 +114,7 @@ def profile_counted(
             job = Path(scratch) / "job.pickle"
             call = ProfiledCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
             job.write_bytes(pickle.dumps(call))
-            program = (sys.executable, "-m", "evokern.device.gpu.profiled_call", str(job))
+            program = (sys.executable, "-P", "-m", "evokern.device.gpu.profiled_call", str(job))
             found = profile_command(
                 ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, on_command
             )

@@ -135,7 +135,10 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
         raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
     study, sessions, trial = study_of(record), reader.sessions(record), None
     if request.changes:
-        kernel = kernel_of(study, trust=request.trust)
+        try:
+            kernel = kernel_of(study)
+        except KernelError:  # gone, or not the user's own; what the database keeps is another matter
+            kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust)
         config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
         found = chosen_trial(reader, record, request.trial)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import TrustOption
+from evokern.cli._options import StoredTrustOption
 from evokern.cli._output import Output
 from evokern.cli._terminal import write_file
 from evokern.cli._text import table
@@ -44,7 +44,7 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - for stdout.")
     ] = None,
-    trust: TrustOption = False,
+    trust: StoredTrustOption = False,
 ) -> int:
     """Compare the champions of two studies, or two exported programs, of one kernel on one chip.
 
