@@ -7,16 +7,14 @@ other is refused until its user trusts it once, and is then remembered with its 
 
 from __future__ import annotations
 
-import grp
 import json
 import os
-import pwd
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from evokern.declaration.kernel_files import CODE
 from evokern.errors import KernelError
+from evokern.ownership import why_foreign
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGED = (PACKAGE / "_data" / "kernels", PACKAGE.parent / "kernels")
@@ -65,31 +63,6 @@ def check_elsewhere(folder: Path, files: Iterable[Path]) -> None:
                 raise KernelError(f"{path} is code that the kernel {folder} includes, {why}; say --trust once")
 
 
-def why_foreign(path: Path, *, within: bool = False) -> str:
-    """Return who else may change a file or folder, in a clause; empty where only the user and root may.
-
-    A group counts as the user where it is the user's own and has no other member, as most systems set accounts up.
-
-    Args:
-        path: the file or folder itself, not what a link leads to.
-        within: whether it is a folder of which only an entry counts that belongs to the user: where it is sticky
-            (`/tmp`), others may write beside that entry and not replace it.
-    """
-    try:
-        state = path.lstat()
-    except OSError as error:
-        return f"and {path} cannot be looked at ({error.strerror})"
-    if state.st_uid not in _own_users():
-        return f"and {path} belongs to {_user_name(state.st_uid)}"
-    if stat.S_ISLNK(state.st_mode) or (within and state.st_mode & stat.S_ISVTX):
-        return ""
-    if state.st_mode & stat.S_IWOTH:
-        return f"and anybody may write {path}"
-    if state.st_mode & stat.S_IWGRP and not _only_ours(state.st_gid):
-        return f"and its group may write {path}"
-    return ""
-
-
 def remember_trust(folder: Path) -> None:
     """Remember that the user trusts a folder's code, as long as it belongs to whom it belongs to now.
 
@@ -136,28 +109,3 @@ def _code(folder: Path) -> Iterator[Path]:
         yield path
         if path.is_symlink() and path.exists():
             yield path.resolve()
-
-
-def _own_users() -> set[int]:
-    """The user and root; for root also the user who called `sudo`, as git has it."""
-    own = {0, os.geteuid()}
-    called_by = os.environ.get("SUDO_UID", "")
-    return own | {int(called_by)} if os.geteuid() == 0 and called_by.isdecimal() else own
-
-
-def _user_name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"
-
-
-def _only_ours(group: int) -> bool:
-    """Whether a group is root's, or the user's own with nobody else in it."""
-    if group == 0:
-        return True
-    try:
-        account, known = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
-        return False
-    return known.gr_name == account.pw_name and set(known.gr_mem) <= {account.pw_name}

@@ -18,6 +18,7 @@ ROOMS = (
     "version",
     "escaping",
     "errors",
+    "ownership",
     "templating",
     "hardware",
     "declaration",
