@@ -26,7 +26,11 @@ _CONTINUED = re.compile(r"(\\|\?\?/)$")
 
 
 def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
+    number = ord(match[0])
+    short = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}.get(match[0])
+    return short or (
+        f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+    )
 
 
 def visible(text: str) -> str:
