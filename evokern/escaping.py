@@ -28,9 +28,8 @@ _CONTINUED = re.compile(r"(\\|\?\?/)$")
 def _escaped(match: re.Match[str]) -> str:
     number = ord(match[0])
     short = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}.get(match[0])
-    return short or (
-        f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
-    )
+    wide = f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return short or (f"\\x{number:02x}" if number < 0x100 else wide)
 
 
 def visible(text: str) -> str:
