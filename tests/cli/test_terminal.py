@@ -147,3 +147,14 @@ def test_a_hostile_name_is_found_again(hostile: Path) -> None:
         (name,) = db.execute("SELECT name FROM evokern_studies").fetchone()
     done = CliRunner().invoke(app, ["show", name, "--db", str(hostile)])
     assert done.exit_code == 0
+
+
+def test_completion_offers_plain_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell puts a name into the command line as it is: a folder called `$(…)` is not offered."""
+    from evokern.cli._options import complete_kernels
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("x-1.a", "x$(id)", "x y", "x\x1b[2J", "x\ny"):
+        (tmp_path / "kernels" / name).mkdir(parents=True)
+        (tmp_path / "kernels" / name / "kernel.py").touch()
+    assert complete_kernels("x") == ["x-1.a"]
