@@ -27,9 +27,11 @@ from evokern.errors import UsageError
 
 COMMANDING = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\nPASS forged\n"
 ARGUMENTS = (
-    ("show",), ("show", "--json"), ("show", "--trial", "3"), ("show", "--trial", "3", "--json"), ("show", "--genes"),
+    ("show",), ("show", "--json"), ("show", "--trial", "3"), ("show", "--trial", "3", "--json"),
+    pytest.param(("show", "--genes"), marks=pytest.mark.thorough),
     ("list",), ("list", "--json"), ("compare", "--stored"), ("compare", "--stored", "--markdown", "-"),
-    ("compare", "--stored", "--json"), ("export", "--trial", "3"), ("report", "gone"),
+    ("compare", "--stored", "--json"), pytest.param(("export", "--trial", "3"), marks=pytest.mark.thorough),
+    ("report", "gone"),
 )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def test_two_users_keep_each_other_off_a_gpu() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="evokern-lock-") as folder:
         place = Path(folder)
         place.chmod(0o1777)
-        for first, second in (("1234", "4321"), ("4321", "1234"), ("-", "1234"), ("1234", "-")):
+        for first, second in (("1234", "4321"), ("-", "1234")):
             one, told = hold(place, first)
             assert told == "held"
             two, refused = hold(place, second)
@@ -129,6 +129,28 @@ def test_the_place_is_one_for_all_users(monkeypatch: pytest.MonkeyPatch, place: 
         lock_folder((tmp_path / "gone", plain))
     if os.geteuid() == 0:
         assert lock_folder((plain, place)) == place
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_locked_by_its_uuid_for_all_jobs(tmp_path: Path) -> None:
+    """A second search on the GPU is refused though its job has a TMPDIR of its own, and though it counts GPUs anew."""
+    from live_bench import Bench
+
+    code = (
+        "from evokern.device.gpu.lock import GpuLock; from evokern.device.gpu.profile import live_gpu\n"
+        "try: GpuLock(live_gpu(0).uuid, 'cuda:0'); print('held')\nexcept Exception as error: print(error)"
+    )
+    (tmp_path / "own").mkdir()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    own = os.environ | {"TMPDIR": str(tmp_path / "own"), "CUDA_VISIBLE_DEVICES": visible}
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+
+    def second() -> str:
+        return subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True).stdout.strip()
+
+    with Bench("scale_rows", "4096,1024"):
+        assert f"cuda:0 is being searched on already, by process {os.getpid()} (" in second()
+    assert second() == "held"
 
 
 def test_the_workers_turn_is_the_holder_s_own(place: Path) -> None:
