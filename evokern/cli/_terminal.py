@@ -39,7 +39,8 @@ def bare(stream: TextIO) -> TextIO:
 def shown_text() -> Iterator[None]:
     """Put such streams in the place of standard output and error, as the last line behind what escapes itself."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, _ShownText(bare(stream))) for stream in before)
+    # One that was closed before the start is None.
+    sys.stdout, sys.stderr = (stream and cast(TextIO, _ShownText(bare(stream))) for stream in before)
     try:
         yield
     finally:

@@ -30,7 +30,10 @@ def why_distrusted(folder: Path) -> str:
     if not folder.is_relative_to(here):
         return "from outside the working directory"
     between = [folder, *folder.parents][: len(folder.parts) - len(here.parts) + 1]
-    checked = (why_foreign(path, within=path != folder) for path in (*reversed(between), *_code(folder)))
+    try:
+        checked = [why_foreign(path, within=path != folder) for path in (*reversed(between), *_code(folder))]
+    except OSError as error:
+        return f"and {folder} cannot be looked at ({error.strerror})"
     return next(filter(None, checked), "")
 
 

@@ -106,8 +106,8 @@ def compare_with_cpp(
         work = Path(folder)
         (work / "main.cpp").write_text(_program(kernel, problem, tensors), encoding="utf-8")
         binary = work / "main"
-        where = f"-I{kernel.folder.resolve()}"
-        command = [compiler, "-std=c++17", "-O2", where, "-o", str(binary), str(work / "main.cpp")]
+        where = ["-iquote", str(kernel.folder.resolve())]  # for this one name, not for <vector>
+        command = [compiler, "-std=c++17", "-O2", *where, "-o", str(binary), str(work / "main.cpp")]
         _run(command, "does not compile", work)
         for index, values in enumerate(draw_inputs(tensors).values()):
             (work / f"{index}.in").write_bytes(values.contiguous().numpy().tobytes())
