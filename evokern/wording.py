@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.declaration.space import Gene, Value
+from evokern.escaping import shell_line
 
 
 def command(*words: object) -> str:
     """Return a command line of evokern's that a shell takes as it stands: `evokern show 'my study' --db runs.db`."""
-    return shlex.join(["evokern", *map(str, words)])
+    return shell_line(["evokern", *words])
 
 
 def microseconds(value: float | None) -> str:

@@ -21,6 +21,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from evokern.cli._output import Output, crash_log
+from evokern.cli._terminal import shown_text
 from evokern.errors import EvokernError
 from evokern.workers.shadowing import shadowed
 
@@ -98,7 +99,7 @@ def command(name: str, *, examples: str) -> Callable[[Callable[..., int | None]]
 def guarded(output: Output, work: Callable[[], int | None]) -> int:
     """Do a command's work and return its exit code; no exception leaves, and no traceback is shown unless asked for."""
     try:
-        with output.logging():
+        with shown_text(), output.logging():
             return _worded(output, work)
     except EvokernError as error:  # the log itself cannot be written
         return report(output, error)

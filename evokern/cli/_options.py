@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,16 +15,25 @@ DEFAULT_STUDY = "attention-s512"
 """The study that `search` takes when none is named."""
 
 
+def completions(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return the names that an unfinished word may be the beginning of.
+
+    A shell puts them into the command line as they are, so that a folder called `$(…)` is not offered.
+    """
+    return [name for name in names if name.startswith(incomplete) and re.fullmatch(r"[\w.+-]+", name)]
+
+
 def _complete_studies(incomplete: str) -> list[str]:
     from evokern.study.discovery import study_files
 
-    return [name for name in study_files() if name.startswith(incomplete)]
+    return completions(study_files(), incomplete)
 
 
-def _complete_kernels(incomplete: str) -> list[str]:
+def complete_kernels(incomplete: str) -> list[str]:
+    """Return the kernels that an unfinished word may be the beginning of."""
     from evokern.study.discovery import kernel_folders
 
-    return [name for name in kernel_folders() if name.startswith(incomplete)]
+    return completions(kernel_folders(), incomplete)
 
 
 def complete_devices(incomplete: str) -> list[str]:
@@ -40,7 +51,7 @@ StudyArgument = Annotated[
 ]
 KernelArgument = Annotated[
     str,
-    typer.Argument(metavar="KERNEL", help="A kernel's name or its folder.", autocompletion=_complete_kernels),
+    typer.Argument(metavar="KERNEL", help="A kernel's name or its folder.", autocompletion=complete_kernels),
 ]
 DbOption = Annotated[
     Path,
@@ -66,7 +77,14 @@ SetOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Remember that this kernel folder's kernel.py may run, wherever it lies."),
+    typer.Option("--trust", help="Remember that this kernel folder's kernel.py may run, wherever and whosever it is."),
+]
+StoredTrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run the kernel.py that the database keeps a copy of, where the folder is gone, changed or not yours.",
+    ),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -13,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evokern.cli._terminal import bare
 from evokern.errors import UsageError
+from evokern.escaping import json_text, visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +23,13 @@ LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
 _SHOWN = "shown"
 """Marks a message that stands on the terminal already, so that `-v` does not repeat it there."""
+
+
+class _Shown(logging.Formatter):
+    """Messages whose names and compilers' words no terminal obeys: a log is read on one as well."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible_lines(super().format(record))
 
 
 @dataclass(frozen=True)
@@ -46,29 +54,29 @@ class Output:
         """Return a rich console; piped output is as wide as it needs to be and has no colour."""
         from rich.console import Console
 
-        stream = sys.stderr if stderr else sys.stdout
+        stream = bare(sys.stderr if stderr else sys.stdout)  # a console writes escape sequences of its own
         width = None if stream.isatty() else 160
         return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
 
     def say(self, text: str) -> None:
         """Print a line of the answer, unless JSON was asked for."""
         if not self.json:
-            print(text)
+            print(visible(text))
 
     def remark(self, text: str) -> None:
         """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out."""
         LOGGER.info(text, extra={_SHOWN: self.remarks})
         if self.remarks:
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
 
     def complain(self, text: str) -> None:
         """Print a line that says what went wrong."""
         LOGGER.error(text, extra={_SHOWN: True})
-        print(f"evokern: {text}", file=sys.stderr)
+        print(f"evokern: {visible(text)}", file=sys.stderr)
 
     def emit(self, record: Any) -> None:
         """Print a record as JSON."""
-        print(json.dumps(record, indent=2, ensure_ascii=False, default=str))
+        print(json_text(record))
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:
@@ -83,14 +91,21 @@ class Output:
                 handlers.append(logging.FileHandler(self.log, encoding="utf-8"))
             except OSError as error:
                 raise UsageError(f"cannot write the log {self.log}: {error.strerror}") from error
-            handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            handlers[0].setFormatter(_Shown("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             handlers[0].setLevel(logging.DEBUG)
         if self.verbose:
             terminal = logging.StreamHandler(sys.stderr)
-            terminal.setFormatter(logging.Formatter("%(message)s"))
+            terminal.setFormatter(_Shown("%(message)s"))
             terminal.setLevel(logging.DEBUG if self.verbose > 1 else logging.INFO)
             terminal.addFilter(lambda record: not getattr(record, _SHOWN, False))
             handlers.append(terminal)
+        elif not self.quiet:
+            # What may matter to the user and no command tells: a folder that hides the package's.
+            warnings = logging.StreamHandler(sys.stderr)
+            warnings.setFormatter(_Shown("evokern: %(message)s"))
+            warnings.setLevel(logging.WARNING)
+            warnings.addFilter(lambda record: not getattr(record, _SHOWN, False))
+            handlers.append(warnings)
         before = (LOGGER.level, LOGGER.propagate)
         LOGGER.setLevel(logging.DEBUG if handlers else logging.WARNING)
         LOGGER.propagate = False
@@ -118,7 +133,7 @@ def crash_log(text: str) -> Path:
         path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(visible_lines(text), encoding="utf-8")
         except OSError:
             continue
         return path

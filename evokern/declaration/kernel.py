@@ -11,7 +11,6 @@ arguments) and a `Tensor` (one buffer of the workload). Functions that a kernel 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import math
 import struct
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from evokern.declaration.kernel_files import KernelFile, kernel_files
+from evokern.declaration.kernel_files import KernelFile, files_digest, kernel_files
 from evokern.declaration.problem import Problem as Problem  # declared here for everybody who declares or reads kernels
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
@@ -458,7 +457,4 @@ class Kernel:
 
     def digest(self) -> str:
         """Return a SHA-256 over the kernel's files: a study remembers it."""
-        state = hashlib.sha256()
-        for file in self.files():
-            state.update(file.name.encode() + b"\0" + file.content + b"\0")
-        return state.hexdigest()
+        return files_digest(self.files())

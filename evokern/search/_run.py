@@ -22,7 +22,7 @@ from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
 from evokern.search.champion import UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
-from evokern.search.identity import SearchTarget, agree
+from evokern.search.identity import SearchTarget, agree, check_candidates
 from evokern.search.loop import Limits, Loop
 from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
@@ -72,6 +72,7 @@ def run(
         record = begin(store, None if request.fresh else old, planned, target)
         session = store.session(record, target.space)
         proposals, trials = session.recorded_trials()
+        check_candidates(record, target.space, proposals)
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
         with stoppable() as stop:
             try:

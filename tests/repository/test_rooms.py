@@ -16,7 +16,9 @@ PACKAGE = ROOT / "evokern"
 
 ROOMS = (
     "version",
+    "escaping",
     "errors",
+    "ownership",
     "templating",
     "hardware",
     "declaration",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,9 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption, TrustOption
+from evokern.cli._options import DEFAULT_DB, DbOption, StoredTrustOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
+from evokern.cli._terminal import write_file
 from evokern.errors import UsageError
 from evokern.wording import command as command_line
 from evokern.wording import microseconds, proved
@@ -53,7 +53,7 @@ def export(
         int, typer.Option("--problem", metavar="N", min=0, help="Which of the study's problems, counted from 0.")
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Write a trial that its verification refuted.")] = False,
-    trust: TrustOption = False,
+    trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as a T4 or T1 file.
@@ -82,7 +82,7 @@ def export(
     with open_readonly(db) as reader:
         made = export_trial(reader, study, trial, problem=problem, file_name=name, trust=trust, force=force)
     if str(file) == "-":
-        print(made.text, end="")
+        write_file(made.text)
         return
     _write(file, made.text.encode())
     if output.json:
@@ -105,7 +105,7 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         made = t4(reader, record)
     content = t4_bytes(made, file)
     if str(file) == "-":
-        sys.stdout.write(content.decode() + "\n")
+        write_file(content.decode() + "\n")
         return
     _write(file, content)
     if output.json:
@@ -125,7 +125,7 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: int
         made = t1(reader, record, problem=problem, trust=trust)
     content = t4_bytes(made, file)
     if str(file) == "-":
-        sys.stdout.write(content.decode() + "\n")
+        write_file(content.decode() + "\n")
         return
     _write(file, content)
     space = made["ConfigurationSpace"]

@@ -10,6 +10,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument
 from evokern.cli._output import Output
+from evokern.cli._terminal import write_file
 from evokern.errors import UsageError
 
 
@@ -39,7 +40,7 @@ def report(
         facts = gather(reader, study)
     text = render_page(facts)
     if str(file) == "-":
-        print(text)
+        write_file(f"{text}\n")
         return
     try:
         file.write_text(text, encoding="utf-8")

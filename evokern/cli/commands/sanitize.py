@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import SetOption, TrustOption, parse_assignments
+from evokern.cli._options import SetOption, TrustOption, complete_kernels, parse_assignments
 from evokern.cli._output import Output
 from evokern.errors import UsageError
 from evokern.wording import counts
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 SOURCES = (".cu", ".cuh")
 """A target that ends so is a plain file; anything else is a kernel folder."""
-
-
-def _complete_targets(incomplete: str) -> list[str]:
-    from evokern.study.discovery import kernel_folders
-
-    return [name for name in kernel_folders() if name.startswith(incomplete)]
 
 
 @command(
@@ -43,7 +37,7 @@ def sanitize(
         typer.Argument(
             metavar="KERNEL|FILE.cu",
             help="A kernel's name or folder, or a CUDA file.",
-            autocompletion=_complete_targets,
+            autocompletion=complete_kernels,
         ),
     ],
     set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
