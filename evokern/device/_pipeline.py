@@ -32,7 +32,8 @@ _SINGLE_JOB = -1
 """Key of a job that no candidate's trial number can be."""
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
-_FAULTS_IN_A_ROW = 3
+_FAULTS_IN_A_ROW = 8
+"""Candidates in a row at which evokern itself may break: where one choice in four does it, three are no rarity."""
 _LOST_IN_A_ROW = 8
 """Lost trials without an answer between them after which the machine is taken for unfit, and the search ends."""
 _SWITCH_S = 5e-4

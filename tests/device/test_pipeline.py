@@ -178,14 +178,14 @@ def test_a_compiler_that_cannot_be_loaded_ends_the_search_with_its_message(rig: 
 
 
 def test_a_fault_of_the_executor_is_excused_but_not_a_series(rig: Rig) -> None:
-    """One candidate that makes the executor stumble is recorded as crashed; three in a row end the search."""
+    """Candidates that make the executor stumble are recorded as crashed; eight in a row end the search."""
     found = rig.answers({"KIND": "broken"}, {"KIND": "good"}, {"KIND": "broken"})
     assert [found[n].outcome for n in range(3)] == ["crashed", "measured", "crashed"]
     assert "ValueError: a bug" in found[0].evidence["error"]
     with pytest.raises(InternalError, match="a bug"):
-        for number in (3, 4, 5):
+        for number in range(3, 10):
             rig.pipeline.submit(Request(number, Config({"KIND": "broken", "CODE": number})))
-        for _ in range(20):
+        for _ in range(40):
             rig.pipeline.poll(0.2)
 
 

@@ -165,7 +165,9 @@ def test_while_its_parent_is_stopped_a_worker_cannot_be_late(
     """A wait that ends long after it should grants what was stopped with the parent that time (a frozen container)."""
     pool = make_pool(server)
     pool.wait_ready()
-    pool.submit(0, ("sleep", 0.8), 0.5)
+    while not pool.processes:  # the server's notice may come after the worker's
+        time.sleep(0.01)
+    pool.submit(0, ("sleep", 0.3), 0.5)
     monkeypatch.setattr(evokern.workers.pool, "_PAUSE_S", 0.2)
     worker = pool.processes[0]
     os.kill(worker, signal.SIGSTOP)
@@ -360,7 +362,7 @@ def test_a_dead_server_is_replaced() -> None:
 def starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ForkServer:
     """Return a server that imports for a minute, unless a file is there."""
     (tmp_path / "long_import.py").write_text(
-        "import pathlib, time\nwhile not pathlib.Path(__file__).with_name('go').exists(): time.sleep(0.02)"
+        f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     return ForkServer(("long_import",))
@@ -461,7 +463,7 @@ time.sleep(600)
 def test_a_server_that_still_starts_does_not_outlive_a_killed_parent(state: str, tmp_path: Path) -> None:
     """`kill -9` of a parent whose server is importing, or was stopped, leaves no process behind."""
     (tmp_path / "endless.py").write_text(
-        "import pathlib, time; pathlib.Path(__file__).with_name('begun').touch(); time.sleep(600)"
+        f"import pathlib, time; pathlib.Path({str(tmp_path / 'begun')!r}).touch(); time.sleep(600)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", IMPORTING, str(tmp_path), state]
