@@ -84,6 +84,8 @@ def run(
                     session.ended(clock() - began, "failed")
                 raise
             session.ended(clock() - began, end)
+            if held := store.fold_in():
+                reporter.note(held)
     with open_readonly(db) as reader:
         return SearchResult(record.name, db, end, reader.best(record), reader.summary(record))
 
