@@ -39,6 +39,7 @@ NOTICE = struct.Struct("<cIiQ")
 the most bytes of memory that it ever had."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EDQUOT})
 """Errors of the system that say what the machine lacks, and nothing of a job."""
 
@@ -72,6 +73,7 @@ def main() -> None:
     # What is imported takes seconds, in which nobody listens to the control socket: the system ends this process with
     # its parent. It does so with the parent's *thread*, so that only one that lasts may stay tied.
     _die_with(settings["parent"])
+    _name_process("evokern-forks")
     sys.path[:] = settings["path"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in settings["preload"]:
@@ -91,6 +93,11 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _name_process(name: str) -> None:
+    """Let `ps` and `top` show what a process is there for, in 15 characters (prctl(2), PR_SET_NAME)."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def _serve(control: socket.socket) -> None:
@@ -174,6 +181,7 @@ def _answer(connection: Connection) -> None:
     os.environ.update(environment)
     try:
         module, _, name = factory.partition(":")
+        _name_process(name)
         handler: Handler = getattr(importlib.import_module(module), name)(init)
     except Exception as error:
         connection.send(("failed", _portable(error)))
