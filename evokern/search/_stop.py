@@ -17,6 +17,8 @@ class Stop:
     """What a signal reaches: the loop while one runs."""
 
     loop: Loop | None = None
+    ending: bool = False
+    """Whether the session only writes its end: that takes a moment, and is what a signal wants."""
 
 
 @contextmanager
@@ -29,6 +31,8 @@ def stoppable() -> Iterator[Stop]:
     stop = Stop()
 
     def wish(_signal: int, _frame: FrameType | None) -> None:
+        if stop.ending:
+            return
         if stop.loop is None or stop.loop.stop_requested:
             raise KeyboardInterrupt
         stop.loop.stop_requested = True

@@ -216,6 +216,13 @@ class Store:
             self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
         return new
 
+    def killed_session(self, record: StudyRecord) -> str:
+        """Return when the last session of a study began, if it did not end; empty where it did, or there is none."""
+        sql = "SELECT started, ended FROM evokern_sessions WHERE study = ? ORDER BY rowid DESC LIMIT 1"
+        with explained(self.path):
+            row = self.db.execute(sql, [record.uuid]).fetchone()
+        return str(row[0]) if row and row[1] is None else ""
+
     def session(self, record: StudyRecord, space: Space) -> Session:
         """Begin a session of a study."""
         return Session(self, record, space)

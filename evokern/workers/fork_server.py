@@ -132,6 +132,11 @@ class ForkServer:
         self.close()
         self._launch()
 
+    @property
+    def latest_ticket(self) -> int:
+        """Ticket of the worker that was asked for last."""
+        return self._tickets
+
     def pid(self, ticket: int) -> int | None:
         """Return the process of a ticket once it is known; None too where it ended with an earlier server."""
         self._collect()

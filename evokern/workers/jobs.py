@@ -70,6 +70,8 @@ class Job:
     deadline_s: float
     retried: bool = False
     deaths: tuple[Death, ...] = ()
+    after: int = 0
+    """Ticket that a worker must be later than: what ended one may have ended any that was there with it."""
 
 
 @dataclass(eq=False)

@@ -215,7 +215,7 @@ class WorkerPool:
         self._backlog.extendleft(reversed(worker.jobs))
         seconds, deaths = now - worker.head_since, (*job.deaths, death)
         if not job.deaths:
-            self._backlog.appendleft(replace(job, deaths=deaths))
+            self._backlog.appendleft(replace(job, deaths=deaths, after=self._server.latest_ticket))
             return []
         if death.own and self._spec.may_fault:
             return [JobResult(job.key, "died", death.how, seconds, log)]
@@ -262,7 +262,11 @@ class WorkerPool:
         if self._init_failures >= _INIT_FAILURES_ALLOWED:
             # What cannot start again and again (no memory left for a second context, say) is not worth a spare.
             spares = 0
-        while len(self._workers) < self._size + spares:
+        # A job whose worker died waits for one that starts after that.
+        after = max((job.after for job in self._backlog), default=0)
+        fresh = not after or any(worker.ticket > after for worker in self._workers)
+        while len(self._workers) < self._size + spares or not fresh:
+            fresh = True
             ticket, connection, log = self._server.spawn()
             # One that is gone already is noticed at the end of its connection, as any death.
             with contextlib.suppress(OSError):
@@ -270,18 +274,24 @@ class WorkerPool:
             self._workers.append(Worker(ticket, connection, log, now))
 
     def _feed(self) -> None:
-        # Who works goes on working; a worker that started before it but was ready later is a spare.
+        # Who works goes on working; a worker that started before it but was ready later is a spare. One that the first
+        # job has waited for goes before both.
+        after = self._backlog[0].after if self._backlog else 0
         ready = (worker for worker in self._workers if worker.ready)
-        active = sorted(ready, key=lambda worker: (not worker.jobs, worker.ready_at))[: self._size]
+        order = sorted(ready, key=lambda worker: (worker.ticket <= after, not worker.jobs, worker.ready_at))
+        active = order[: self._size]
         for filled in range(self._depth):
             for worker in active:
-                if not self._backlog or len(worker.jobs) != filled:
+                place = next((i for i, job in enumerate(self._backlog) if job.after < worker.ticket), None)
+                if place is None or len(worker.jobs) != filled:
                     continue
-                if worker.jobs and len(self._backlog[0].payload) > _QUEUED_BYTES:
+                job = self._backlog[place]
+                if worker.jobs and len(job.payload) > _QUEUED_BYTES:
                     continue
+                del self._backlog[place]
                 if not worker.jobs:
                     worker.head_since = time.monotonic()
-                worker.jobs.append(self._backlog.popleft())
+                worker.jobs.append(job)
                 # A worker that just died is noticed, with its jobs, at the end of its connection.
                 with contextlib.suppress(OSError):
                     worker.connection.send_bytes(worker.jobs[-1].payload)

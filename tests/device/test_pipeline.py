@@ -183,7 +183,7 @@ def test_a_fault_of_the_executor_is_excused_but_not_a_series(rig: Rig) -> None:
     assert [found[n].outcome for n in range(3)] == ["crashed", "measured", "crashed"]
     assert "ValueError: a bug" in found[0].evidence["error"]
     with pytest.raises(InternalError, match="a bug"):
-        for number in range(3, 10):
+        for number in range(3, 11):
             rig.pipeline.submit(Request(number, Config({"KIND": "broken", "CODE": number})))
         for _ in range(40):
             rig.pipeline.poll(0.2)

@@ -89,8 +89,9 @@ class KilledSearch:
         assert self._process is not None
         while not any(row[2] == outcome for row in self.rows().values()):
             assert self._process.poll() is None
-            self._hits(action)
-            time.sleep(0.01)
+            for _ in range(5):
+                self._hits(action)
+                time.sleep(0.01)
         assert self._process.wait(600) == 0
         self._check_nothing_left()
 
@@ -115,22 +116,24 @@ class KilledSearch:
     def _settled(self) -> bool:
         """Wait until every trial proposed by now, and one more, is recorded; False where the search ended before."""
         assert self._process is not None
-        proposed, end = self._proposed() + 1, time.monotonic() + 300
+        proposed, end = sum(self._progress()) + 1, time.monotonic() + 300
         while self._process.poll() is None and time.monotonic() < end:
-            found = self.rows()
-            if found and max(found) + 1 >= proposed and set(range(proposed)) <= set(found):
+            if self._progress(proposed)[0] == proposed:
                 return True
-            time.sleep(0.02)
+            time.sleep(0.05)
         assert time.monotonic() < end, "the search stands still"
         assert self._process.returncode == 0, f"after {self.done}"
         return False
 
-    def _proposed(self) -> int:
+    def _progress(self, below: int = 1 << 30) -> tuple[int, int]:
+        """Return how many of the trials with smaller numbers are recorded, and how many are not yet."""
         if not self.db.exists():
-            return 0
+            return 0, 0
+        sql = "SELECT count(outcome), count(*) - count(outcome) FROM evokern_trials WHERE number < ?"
         with contextlib.closing(sqlite3.connect(self.db)) as connection, contextlib.suppress(sqlite3.OperationalError):
-            return int(connection.execute("SELECT count(*) FROM evokern_trials").fetchone()[0])
-        return 0
+            recorded, begun = connection.execute(sql, [below]).fetchone()
+            return int(recorded), int(begun)
+        return 0, 0
 
     def _hits(self, action: str) -> None:
         assert self._process is not None

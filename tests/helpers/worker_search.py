@@ -29,7 +29,7 @@ STEP_S = 0.01
 
 
 class CompileWorker:
-    """Compiles every configuration to machine code of its own."""
+    """Compiles a configuration to the machine code that was recorded, where it ran."""
 
     def __init__(self, init: Any) -> None:
         pass
@@ -38,7 +38,8 @@ class CompileWorker:
         """Return a build."""
         time.sleep(STEP_S)
         use = Resources(32, 0, 0, 0, 0, 1.0)
-        return Built((Program(b"", {}, {}, ""),), (), (use,), config.key, STEP_S)
+        code = small_table().answers[config].fingerprint or config.key
+        return Built((Program(b"", {}, {}, ""),), (), (use,), code, STEP_S)
 
 
 class TableWorker:

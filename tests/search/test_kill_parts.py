@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 import worker_search
-from engine_helpers import small_table
+from engine_helpers import go, small_table
 from killed_search import ACTIONS, KilledSearch
 from search_process import KILLS, rows
 
+from evokern.device.recorded.table import TableDevice
 from evokern.study.trial import Outcome
 
-SHORT = ("kill worker", "kill compile worker", "kill server", "stop worker", "stop parent", "hang up parent")
+SHORT = ("kill worker", "kill compile worker", "kill server", "hang up parent")
 """What is done where nobody waits for more: a search begins in two seconds."""
 PROGRAM = Path(worker_search.__file__)
 
@@ -44,6 +45,13 @@ def on_recording(db: Path, trials: int, seed: int = 0) -> KilledSearch:
     return KilledSearch([sys.executable, str(PROGRAM), str(db), str(trials)], db, "TableWorker", seed=seed)
 
 
+def undisturbed(folder: Path, trials: int) -> Path:
+    """Search the recording as it is, without workers, in this process; returns the database."""
+    db = folder / "whole.db"
+    go(db, device=TableDevice(small_table(), window=4), trials=trials, sampler="evo", seed=11)
+    return db
+
+
 def check(killed: KilledSearch, whole: Path, actions: int) -> None:
     """The sequence is the undisturbed one: nothing lost, nothing twice, nobody blamed."""
     assert len(killed.done) == actions, "the search was over too soon"
@@ -53,25 +61,23 @@ def check(killed: KilledSearch, whole: Path, actions: int) -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_parts_that_die_change_nothing(tmp_path: Path) -> None:
-    """Worker, compile worker, fork server killed, worker and parent stopped, parent hung up: the same sequence."""
-    whole = on_recording(tmp_path / "whole.db", 60)
-    whole.run(())
-    killed = on_recording(tmp_path / "killed.db", 60)
+    """Worker, compile worker and fork server killed, the parent hung up: the same sequence."""
+    killed = on_recording(tmp_path / "killed.db", 48)
     killed.run(SHORT)
-    check(killed, whole.db, len(SHORT))
+    check(killed, undisturbed(tmp_path, 48), len(SHORT))
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_a_worker_killed_twice_loses_its_trial_and_nothing_else(tmp_path: Path) -> None:
     """Kill after kill ends in `lost`; the search goes on, and every other trial has the answer that it deserves."""
-    killed = on_recording(tmp_path / "killed.db", 40)
+    killed = on_recording(tmp_path / "killed.db", 20)
     killed.hit_until("kill worker", "lost")
     found = list(killed.rows().values())
     answers = {config.key: answer.outcome for config, answer in small_table().answers.items()}
     assert sum(outcome == "lost" for _, _, outcome, _ in found) > 0
     assert all(outcome in ("lost", "duplicate", answers[config]) for _, config, outcome, _ in found)
-    assert sum(Outcome(outcome).evaluated for _, _, outcome, _ in found) == 40
+    assert sum(Outcome(outcome).evaluated for _, _, outcome, _ in found) == 20
 
 
 @pytest.mark.slow
@@ -80,11 +86,9 @@ def test_a_recording_through_workers_survives_everything(tmp_path: Path) -> None
     """Every kind of death and stop, many times."""
     actions = shuffled(max(KILLS, len(ACTIONS)))
     trials = 40 + 12 * len(actions)
-    whole = on_recording(tmp_path / "whole.db", trials)
-    whole.run(())
     killed = on_recording(tmp_path / "killed.db", trials, seed=1)
     killed.run(actions)
-    check(killed, whole.db, len(actions))
+    check(killed, undisturbed(tmp_path, trials), len(actions))
 
 
 KERNEL = """
@@ -134,26 +138,16 @@ def on_chip(folder: Path, trials: int, seed: int = 0) -> KilledSearch:
     (kernel / "reference.h").write_text("")
     (folder / "ladder.toml").write_text('kernel = "kernels/ladder"\nproblems = ["1024"]\n')
     db = folder / "a.db"
-    command = [sys.executable, "-m", "evokern", "search", str(folder / "ladder.toml"), "--device", "sim:l4", "--trust"]
-    command += [
-        "--trials",
-        str(trials),
-        "--max-in-flight",
-        "4",
-        "--seed",
-        "3",
-        "--no-verify",
-        "--quiet",
-        "--db",
-        str(db),
-    ]
+    options = f"--device sim:l4 --trust --trials {trials} --max-in-flight 4 --seed 3 --no-verify --quiet"
+    command = [sys.executable, "-m", "evokern", "search", str(folder / "ladder.toml"), *options.split()]
+    command += ["--db", str(db)]
     return KilledSearch(command, db, "SimWorker", {"EVOKERN_CACHE": "off"}, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_a_simulated_chip_survives_everything(tmp_path: Path) -> None:
-    """As on a recording, with the real compiler and simulator; then kill after kill gives `lost`, and the search goes on."""
+    """As on a recording, with the real compiler and simulator; kill after kill gives `lost`, and the search goes on."""
     actions = shuffled(max(KILLS, len(ACTIONS)))
     trials = 20 + 8 * len(actions)
     whole = on_chip(tmp_path / "whole", trials)

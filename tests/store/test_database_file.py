@@ -244,3 +244,24 @@ def test_a_reader_that_outlasts_a_search_is_told_of(tmp_path: Path) -> None:
     assert log_bytes(db) > 0
     Store(db).close()
     assert log_bytes(db) == 0
+
+
+def test_a_session_that_was_killed_is_told_of(tmp_path: Path) -> None:
+    """The next one says when it began, and how many trials it runs again; a session that ended is not worth a word."""
+    db = tmp_path / "a.db"
+    go(db, trials=5, seed=1)
+    told: list[str] = []
+
+    def on_progress(progress: Progress) -> None:
+        told.extend(note for note in progress.notes if note not in told)
+
+    search(study(), db=db, device=TableDevice(small_table()), trials=7, seed=1, on_progress=on_progress)
+    assert told == []
+    with sqlite3.connect(db) as connection:
+        connection.execute("UPDATE evokern_sessions SET ended = NULL, end_reason = NULL")
+        connection.execute("UPDATE evokern_trials SET outcome = NULL WHERE number > 4")
+    connection.close()
+    search(study(), db=db, device=TableDevice(small_table()), trials=9, seed=1, on_progress=on_progress)
+    assert len(told) == 1
+    assert "did not end: it was killed" in told[0]
+    assert "that it had in flight are evaluated again" in told[0]

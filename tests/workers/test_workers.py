@@ -38,6 +38,10 @@ def collect(pool: WorkerPool, count: int, limit_s: float = 20.0) -> list[JobResu
     return results
 
 
+def by_key(results: list[JobResult]) -> list[JobResult]:
+    return sorted(results, key=lambda result: result.key)
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -74,7 +78,7 @@ def test_death_is_an_answer_that_says_how(server: ForkServer, job: tuple[str, in
     pool = make_pool(server, spares=1, depth=2)
     pool.submit(0, job, 10.0)
     pool.submit(1, ("echo", "after"), 10.0)
-    first, second = collect(pool, 2)
+    first, second = by_key(collect(pool, 2))
     assert (0, "died", how) == (first.key, first.status, first.value)
     assert (second.key, second.status, second.value) == (1, "done", "after")
     if job[0] == "die":
@@ -98,7 +102,7 @@ def test_a_job_whose_worker_dies_is_asked_for_once_more(server: ForkServer, name
     pool = make_pool(server, spares=1, depth=2)
     pool.submit(0, ("first time", str(tmp_path), DEATHS[name]), 10.0)
     pool.submit(1, ("echo", "after"), 10.0)
-    first, second = collect(pool, 2)
+    first, second = by_key(collect(pool, 2))
     assert [(first.key, first.status), (second.key, second.value)] == [(0, "done"), (1, "after")]
     assert first.value != int((tmp_path / "first").read_text())
     pool.close()
@@ -118,12 +122,33 @@ def test_a_job_whose_workers_are_killed_twice_is_lost(server: ForkServer, name: 
     pool = make_pool(server, spares=1, depth=2)
     pool.submit(0, DEATHS[name], 10.0)
     pool.submit(1, ("echo", "after"), 10.0)
-    first, second = collect(pool, 2)
+    first, second = by_key(collect(pool, 2))
     assert (first.key, first.status, second.value) == (0, "lost", "after")
     assert first.value.startswith(how)
     assert 0 < first.memory["used_bytes"] < first.memory["total_bytes"]
     if "killed" in how:
         assert 1 << 20 < first.memory["worker_bytes"] < first.memory["total_bytes"]
+    pool.close()
+
+
+@pytest.mark.parametrize("spares", [0, 2])
+def test_a_job_is_asked_for_once_more_of_a_process_that_started_later(
+    server: ForkServer, spares: int, tmp_path: Path
+) -> None:
+    """What killed a worker, a fork server's end for one, may be killing those beside it: none of them gets the job.
+
+    What comes after it does not wait for the new process.
+    """
+    pool = make_pool(server, size=2, spares=spares)
+    pool.wait_ready(2 + spares)
+    while len(before := pool.processes) < 2 + spares:
+        time.sleep(0.01)
+    pool.submit(0, ("first time", str(tmp_path), ("die", signal.SIGKILL)), 10.0)
+    for number in range(1, 4):
+        pool.submit(number, ("pid",), 10.0)
+    results = {result.key: result.value for result in collect(pool, 4)}
+    assert results[0] not in before
+    assert {results[number] for number in range(1, 3)} <= set(before)
     pool.close()
 
 
