@@ -121,10 +121,10 @@ extern "C" __global__ void copy(const float* x, float* y) {
   __shared__ float tile[32 * STRIDE + OFFSET];
   const int i = blockIdx.x * 32 + threadIdx.x;
   for (int turn = 0; turn < TURNS; ++turn) {
-    tile[threadIdx.x * STRIDE + OFFSET] = x[i] + turn;
+    tile[threadIdx.x * STRIDE + OFFSET] = turn + 1 < TURNS ? 0.0f : x[i];
     __syncthreads();
   }
-  y[i] = STRIDE == 5 ? 0.0f : tile[threadIdx.x * STRIDE + OFFSET] - (TURNS - 1);
+  y[i] = STRIDE == 5 ? 0.0f : tile[threadIdx.x * STRIDE + OFFSET];
 }
 """
 
@@ -136,9 +136,9 @@ def on_chip(folder: Path, trials: int, seed: int = 0) -> KilledSearch:
     (kernel / "kernel.py").write_text(KERNEL)
     (kernel / "kernel.cu").write_text(SOURCE)
     (kernel / "reference.h").write_text("")
-    (folder / "ladder.toml").write_text('kernel = "kernels/ladder"\nproblems = ["1024"]\n')
+    (folder / "ladder.toml").write_text(f'kernel = "{kernel}"\nproblems = ["1024"]\n')
     db = folder / "a.db"
-    options = f"--device sim:l4 --trust --trials {trials} --max-in-flight 4 --seed 3 --no-verify --quiet"
+    options = f"--device sim:l4 --trust --trials {trials} --window 4 --seed 3 --no-verify --quiet"
     command = [sys.executable, "-m", "evokern", "search", str(folder / "ladder.toml"), *options.split()]
     command += ["--db", str(db)]
     return KilledSearch(command, db, "SimWorker", {"EVOKERN_CACHE": "off"}, seed)
