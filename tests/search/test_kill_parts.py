@@ -17,7 +17,6 @@ from engine_helpers import go, small_table
 from killed_search import ACTIONS, KilledSearch
 from search_process import KILLS, rows
 
-from evokern.device.recorded.table import TableDevice
 from evokern.study.trial import Outcome
 
 SHORT = ("kill worker", "kill compile worker", "kill server", "hang up parent")
@@ -46,9 +45,9 @@ def on_recording(db: Path, trials: int, seed: int = 0) -> KilledSearch:
 
 
 def undisturbed(folder: Path, trials: int) -> Path:
-    """Search the recording as it is, without workers, in this process; returns the database."""
+    """Search the same in this process, and do nothing to it; returns the database."""
     db = folder / "whole.db"
-    go(db, device=TableDevice(small_table(), window=4), trials=trials, sampler="evo", seed=11)
+    go(db, device=worker_search.WorkerDevice(), trials=trials, sampler="evo", seed=11)
     return db
 
 

@@ -8,6 +8,7 @@ import random
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -110,7 +111,8 @@ class KilledSearch:
 
     def _begin(self) -> None:
         if self._process is None or self._process.poll() is not None:
-            environment = os.environ | self.environment | {"EVOKERN_TEST_MARK": self._mark}
+            paths = {"PYTHONPATH": os.pathsep.join(sys.path)}  # a program of the tests imports their helpers
+            environment = os.environ | paths | self.environment | {"EVOKERN_TEST_MARK": self._mark}
             self._process = subprocess.Popen(self.command, env=environment, start_new_session=True)
 
     def _settled(self) -> bool:
