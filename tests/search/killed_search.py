@@ -84,15 +84,16 @@ class KilledSearch:
         self._check_whole()
         self._check_nothing_left()
 
-    def hit_until(self, action: str, outcome: str) -> None:
-        """Do one thing again and again until a trial has an outcome, then let the search end."""
+    def hit_until(self, action: str, outcome: str, every_s: float = 0.01) -> None:
+        """Once a trial is recorded, do one thing again and again until one has an outcome, then let the search end."""
         self._begin()
         assert self._process is not None
+        assert self._settled()
         while not any(row[2] == outcome for row in self.rows().values()):
             assert self._process.poll() is None
             for _ in range(5):
                 self._hits(action)
-                time.sleep(0.01)
+                time.sleep(every_s)
         assert self._process.wait(600) == 0
         self._check_nothing_left()
 

@@ -146,7 +146,7 @@ def on_chip(folder: Path, trials: int, seed: int = 0) -> KilledSearch:
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_a_simulated_chip_survives_everything(tmp_path: Path) -> None:
-    """As on a recording, with the real compiler and simulator; kill after kill gives `lost`, and the search goes on."""
+    """As on a recording, with the real compiler and simulator."""
     actions = shuffled(max(KILLS, len(ACTIONS)))
     trials = 20 + 8 * len(actions)
     whole = on_chip(tmp_path / "whole", trials)
@@ -154,8 +154,18 @@ def test_a_simulated_chip_survives_everything(tmp_path: Path) -> None:
     killed = on_chip(tmp_path / "killed", trials, seed=1)
     killed.run(actions)
     check(killed, whole.db, len(actions))
-    twice = on_chip(tmp_path / "twice", 20)
-    twice.hit_until("kill worker", "lost")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_simulated_chip_loses_what_is_killed_twice(tmp_path: Path) -> None:
+    """The real simulator is killed until a trial is lost: the search goes on, and no other trial is blamed."""
+    whole = on_chip(tmp_path / "whole", 60)
+    whole.run(())
+    twice = on_chip(tmp_path / "twice", 60)
+    twice.hit_until("kill worker", "lost", 0.25)
     known = {config: outcome for _, config, outcome, _ in rows(whole.db).values()}
-    for _, config, outcome, _ in twice.rows().values():
-        assert outcome in ("lost", known.get(config, outcome))
+    found = [(config, outcome) for _, config, outcome, _ in twice.rows().values()]
+    assert sum(Outcome(outcome).evaluated for _, outcome in found) == 60
+    assert {outcome for _, outcome in found} <= {"lost", *known.values()}
+    assert all(outcome in ("lost", known.get(config, outcome)) for config, outcome in found)
