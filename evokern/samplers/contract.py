@@ -2,9 +2,8 @@
 
 What it may see is a `History`: the results of trials up to n - W in number order (W is the study's window), and the
 *proposals* before n, the configurations of the trials in flight among them. A trial that was lost has no result: its
-configuration may be proposed again. The study in the database is a record that
-no sampler reads; so the sequence of proposals depends neither on timing, nor on interruptions, nor on how many workers
-there are.
+configuration may be proposed again. The study in the database is a record that no sampler reads; so the sequence of
+proposals depends neither on timing, nor on interruptions, nor on how many workers there are.
 
 A sampler keeps nothing between proposals that changes what it proposes: its random numbers come from
 `trial_seed(seed, number)`, and what Optuna's samplers keep on a study of theirs is stored with the proposal and put

@@ -126,7 +126,8 @@ class Store:
         with explained(self.path), self.db.atomic():
             yield
         if outermost and self._rescued is None and self._lock.displaced():
-            self._rescued = rescue(self.db.conn, self.path)
+            with explained(self.path):
+                self._rescued = rescue(self.db.conn, self.path)
             raise StoreError(
                 f"{self.path} was removed, moved or replaced while it was searched; all that was found is in "
                 f"{self._rescued}: put it where it should be (`mv {self._rescued} {self.path}`), and run the same "

@@ -97,7 +97,7 @@ def test_what_was_rescued_before_is_kept(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StoreError):
             interrupted_by(db, db.unlink)
-    assert len(trials_of(tmp_path / "a.db.rescued")) == len(trials_of(tmp_path / "a.db.rescued.1"))
+    assert all(len(trials_of(tmp_path / f"a.db.{name}")) >= 10 for name in ("rescued", "rescued.1"))
 
 
 def test_another_search_s_lock_is_not_removed(tmp_path: Path) -> None:
