@@ -82,6 +82,13 @@ def counts(table: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for count, name in shown) or "none"
 
 
+def uncounted(outcomes: Mapping[str, int]) -> str:
+    """Return the trials that `--trials` does not count in a clause, ` (and 3 duplicate or infeasible, 1 lost)`."""
+    others, lost = outcomes.get("duplicate", 0) + outcomes.get("infeasible", 0), outcomes.get("lost", 0)
+    parts = [f"{others} duplicate or infeasible"] * bool(others) + [f"{lost} lost"] * bool(lost)
+    return f" (and {', '.join(parts)})" if parts else ""
+
+
 def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
     """Return the genes that differ from the default candidate, `BLOCK_M=64 STAGES=3`."""
     pairs = [f"{gene.name}={config[gene.name]}" for gene in genes if config.get(gene.name) != gene.default]

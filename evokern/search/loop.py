@@ -341,7 +341,7 @@ class Loop:
         self.outcomes[trial.outcome.value] += 1
         self.evaluated += trial.outcome.evaluated
         self.last = trial
-        if trial.outcome is not Outcome.INFEASIBLE:
+        if trial.outcome not in (Outcome.INFEASIBLE, Outcome.LOST):
             self._recent.append(self._clock())
         if trial.outcome is Outcome.MEASURED:
             if self.best is None or _rank(trial) < _rank(self.best):

@@ -87,7 +87,7 @@ class SimulatedDevice:
         worker = (
             "evokern.device.sim.screening:ScreeningWorker" if self._screening else "evokern.device.sim.worker:SimWorker"
         )
-        spec = WorkerSpec(worker, simulating)
+        spec = WorkerSpec(worker, simulating, may_fault=False)  # the candidate is data there
         executors = WorkerPool(server, spec, size=self._cores)
         self._pools += [compilers, executors]
         if not self._screening:  # what is not checked needs no proof

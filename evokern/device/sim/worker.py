@@ -63,7 +63,7 @@ class SimWorker:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
-        except (KernelError, DeviceError):  # the folder or the machine is at fault, not this candidate
+        except (KernelError, DeviceError):  # of `kernel.py` or of the machine: the simulator has no part in it
             raise
         except UsageError as error:
             evaluation = not_simulated(error)
