@@ -17,6 +17,7 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built, CompileFailure
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems
@@ -67,6 +68,11 @@ class SimWorker:
             raise
         except UsageError as error:
             evaluation = not_simulated(error)
+        except Exception as error:
+            # What nobody has read may ask for anything, more memory than there is too: it must not end its neighbours.
+            if not isinstance(job.config, ForeignCandidate):
+                raise
+            evaluation = not_simulated(UsageError(f"{type(error).__name__}: {error}"))
         return replace(evaluation, device_s=time.perf_counter() - began)
 
     def _prove(self) -> None:
@@ -172,7 +178,7 @@ class SimWorker:
         each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in predicted.counters]
 
         def check(built: Built) -> OwnProblem:
-            program = self._predictor.program(built, problem)
+            program = self._predictor.program(job.config, built, problem)
             return self._own.check(job.config, built, problem, program, each, most=most)
 
         return self._lines.run(job.config, job.built, problem, check)
