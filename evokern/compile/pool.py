@@ -21,8 +21,8 @@ from evokern.workers.pool import WorkerSpec
 PRELOAD = ("cupy.cuda.nvrtc", "evokern.compile.pool")
 """Modules that the compile pool's fork server imports."""
 FOREIGN_MEMORY = 4 << 30
-"""Bytes that a worker which compiles foreign sources may take beyond what it starts with: a large attention kernel takes
-a tenth, and a source may ask the compiler for any number."""
+"""Bytes of address space that a worker which compiles foreign sources may take beyond what it starts with. Packaged
+kernels take 60 MB (`attention`, 2026-11-23); room is left for template libraries, and a source may ask for anything."""
 FOREIGN_PROGRAM = 64 << 20
 """Bytes of machine code and PTX of a foreign source; more would fill the memory of whoever asked for its evaluation."""
 
@@ -80,8 +80,8 @@ def _refused(message: str) -> Evaluation:
 
 def _limit_memory(room: int) -> None:
     """Bound this process's address space to what it has and so many bytes more (setrlimit(2), RLIMIT_AS)."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        now = int(file.read().split()[0]) * resource.getpagesize()
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    now = int(pages) * resource.getpagesize()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     wanted = now + room if most == resource.RLIM_INFINITY else min(now + room, most)
     resource.setrlimit(resource.RLIMIT_AS, (wanted, wanted))

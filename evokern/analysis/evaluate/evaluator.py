@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from evokern.analysis.check.folder import known_problems
+from evokern.analysis.check.folder import known_problems, studies_of
 from evokern.analysis.evaluate.result import SourceResult
 from evokern.analysis.evaluate.sources import Source, read_source
 from evokern.declaration.feasibility import check, feasible_space
@@ -20,7 +21,7 @@ from evokern.device import Answer, Device, Request, StartReport, Task
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, InternalError, KernelError, UsageError
 from evokern.study.discovery import find_kernel
-from evokern.study.settings import Study, TimingSettings
+from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
 
 SILENT_S = 600.0
@@ -114,12 +115,7 @@ class Evaluator:
         if self._report is None:
             if self._closed:
                 raise UsageError(_CLOSED)
-            study = Study(
-                name=f"evaluate-{self.kernel.name}",
-                kernel=str(self.kernel.folder),
-                problems=(dict(self.problem),),
-                timing=TimingSettings(race=0.0),  # each source is timed to the end, whatever others took
-            )
+            study = _study(self.kernel, self.problem)
             task = Task(self.kernel, (self.problem,), study, secret=secrets.randbits(62), foreign=True)
             try:
                 self._report = self._device.start(task)
@@ -243,6 +239,15 @@ class Evaluator:
             return space.with_changes(space.default(), {name: str(value) for name, value in genes.items()})
         bound = feasible_space(self.kernel, [self.problem], self._device.profile)
         return bound.first_feasible() or space.default()
+
+
+def _study(kernel: Kernel, problem: Problem) -> Study:
+    """Return the settings: gate, timing and simulation as the kernel's first study has them, without racing."""
+    name, folder, problems = f"evaluate-{kernel.name}", str(kernel.folder), (dict(problem),)
+    like = next(studies_of(kernel), None) or Study(name, folder, problems)
+    # Each source is timed to the end, whatever others took.
+    timing = replace(like.timing, race=0.0)
+    return Study(name, folder, problems, gate=like.gate, timing=timing, simulation=like.simulation)
 
 
 def _problem(kernel: Kernel, given: str | Mapping[str, Value | bool] | None) -> Problem:
