@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from evokern.errors import InternalError
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import WorkerSpec
+from evokern.workers.role import limit_memory
 
 PRELOAD = ("cupy.cuda.nvrtc", "evokern.compile.pool")
 """Modules that the compile pool's fork server imports."""
@@ -47,7 +47,7 @@ class CompileWorker:
     def __init__(self, settings: CompileSettings) -> None:
         os.nice(settings.niceness)
         if settings.foreign:
-            _limit_memory(FOREIGN_MEMORY)
+            limit_memory(FOREIGN_MEMORY)
         self._problems = settings.context.problems
         self._kernel = settings.context.kernel()
         self._target = Target(settings.context.profile, CompileCache(settings.cache) if settings.cache else None)
@@ -76,15 +76,6 @@ class CompileWorker:
 
 def _refused(message: str) -> Evaluation:
     return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": message, "message": message})
-
-
-def _limit_memory(room: int) -> None:
-    """Bound this process's address space to what it has and so many bytes more (setrlimit(2), RLIMIT_AS)."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    now = int(pages) * resource.getpagesize()
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = now + room if most == resource.RLIM_INFINITY else min(now + room, most)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, wanted))
 
 
 def compile_spec(settings: CompileSettings) -> WorkerSpec:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from paths import DATA
+from paths import DATA, ROOT
 from typer.testing import CliRunner, Result
 
 import evokern
@@ -267,6 +268,25 @@ def test_speedup_interval_and_order_with_a_clock() -> None:
     assert device.closed
     assert device.task is not None
     assert (device.task.foreign, device.task.study.timing.race) == (True, 0.0)
+
+
+def test_the_documents_harness_runs() -> None:
+    """The harness of docs/evaluating.md tells what came of each source, and returns the fastest right one."""
+    (text,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "evaluating.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(compile(text, "docs/evaluating.md", "exec"), names)
+    seen: list[int] = []
+
+    def write(history: list[tuple[str, SourceResult]]) -> str:
+        seen.append(len(history))
+        return f"// {len(history)}\n"
+
+    best, history = names["harness"](KERNEL, "3,64", 3, write, device=CannedDevice(baselines(torch=10.0)))
+    assert seen == [0, 1, 2]
+    assert [result.source for _, result in history] == ["round_0.cu", "round_1.cu", "round_2.cu"]
+    assert (best.source, best.speedup) == ("round_0.cu", 2.0)
 
 
 def test_an_impossible_launch_is_infeasible_before_any_compile() -> None:

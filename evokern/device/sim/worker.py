@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from evokern.compile.build import tensors_of
+from evokern.compile.pool import FOREIGN_MEMORY
 from evokern.compile.records import Built, CompileFailure
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
@@ -22,6 +23,7 @@ from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems
 from evokern.declaration.space import Config
+from evokern.device.sim.host_memory import COPIES
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
 from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS, OwnProblem, OwnProblemCheck
@@ -34,8 +36,10 @@ from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.measurement.roofline import recorded
+from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.study.settings import InputSet
 from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.role import limit_memory
 
 
 class SimWorker:
@@ -43,6 +47,8 @@ class SimWorker:
 
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
+        if settings.foreign:
+            limit_memory(COPIES * MEMORY_LIMIT + FOREIGN_MEMORY)
         self._settings = settings
         self._kernel, chip = settings.context.kernel(), settings.context.profile
         self._gates: dict[Problem, Gate] = {}

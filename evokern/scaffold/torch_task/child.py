@@ -8,7 +8,6 @@ Only `evokern.scaffold.torch_task.task` starts it.
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +19,7 @@ from evokern.scaffold.torch_task.probe import Probe, probe
 from evokern.scaffold.torch_task.text import INPUT_LARGE, Tolerances, kernel_cu, kernel_py, study_toml
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import GateSettings
+from evokern.workers.role import limit_memory
 
 MIDDLE_BYTES = 4 << 20
 """Bytes of the buffers of the problem on which rounding is measured beside the small ones."""
@@ -41,21 +41,12 @@ def main(task: str, name: str, out: str) -> None:
         out: file for the answer.
     """
     answer: dict[str, object]
-    _limit_memory()
+    limit_memory(MOST_BYTES)  # a task that takes too much is to fail with a message
     try:
         answer = drafted(Path(task), name)
     except EvokernError as error:
         answer = {"error": str(error)}
     Path(out).write_text(json.dumps(answer), encoding="utf-8")
-
-
-def _limit_memory() -> None:
-    """Let a task that takes too much fail with a message, before the system ends some process that it chooses."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = int(pages) * resource.getpagesize() + MOST_BYTES
-    wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, wanted))
 
 
 def drafted(task: Path, name: str) -> dict[str, object]:

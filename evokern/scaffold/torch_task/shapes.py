@@ -33,7 +33,7 @@ def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]
         shapes: shapes of all tensors at other sizes, None where the file cannot run there.
     """
     found: dict[str, str] = {}
-    for name, value in reversed(own.items()):  # of two the first one names the field
+    for name, value in reversed(list(own.items())):  # of two the first one names the field
         if name in found.values() or any(shapes({**own, name: other}) for other in (value + 1, 2 * value, 3 * value)):
             continue
         for beside, other in own.items():
