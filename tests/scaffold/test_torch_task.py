@@ -185,3 +185,18 @@ def test_what_a_task_does_stays_in_its_child(here: Path, change: tuple[str, str]
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert not (here / "kernels").exists()
+
+
+def test_the_stub_takes_no_name_of_the_task_s() -> None:
+    """A size called `i` is the stub's parameter, so the stub counts elements under another name."""
+    from evokern.scaffold.torch_task.probe import Probe, TaskTensor
+    from evokern.scaffold.torch_task.text import kernel_cu
+
+    x, out = TaskTensor("x", "f32", ("p.i", "p.j")), TaskTensor("out", "f32", ("p.i",))
+    fields = {"i": (1, 16), "j": (1, 32)}
+    text = kernel_cu("sums", "sums.py", Probe(fields, (x, 2, 0.5), (), (out,), (), True, False, {}, ()))
+    assert (
+        "forward(const float* __restrict__ x, int number_1, float number_2, float* __restrict__ out, int i, int j)"
+        in text
+    )
+    assert "if (element >= (long long)i) return;" in text

@@ -189,6 +189,8 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
     parameters += [f"const {_TYPES[one.dtype]}* __restrict__ {one.name}" for one in made.parameters]
     parameters += [f"{_TYPES[one.dtype]}* __restrict__ {one.name}" for one in made.outputs]
     parameters += [f"int {field}" for field in made.fields]
+    taken = {*made.fields, *(row[0] for row in rows)}
+    index = next(name for name in ("i", "element", "thread", "at") if name not in taken)
     half = any(one.dtype == "f16" for one in [*inputs, *made.outputs])
     brain = any(one.dtype == "bf16" for one in [*inputs, *made.outputs])
     elements = _product(made.outputs[0].shape).replace("p.", "").replace(" * ", " * (long long)")
@@ -206,9 +208,9 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
         "",
         'extern "C" __global__ void __launch_bounds__(BLOCK)',
         f"{ENTRY}({', '.join(parameters)}) {{",
-        "  const long long i = blockIdx.x * (long long)BLOCK + threadIdx.x;",
-        f"  if (i >= (long long){elements}) return;",
-        f"  // WRITE: element i of {made.outputs[0].name}",
+        f"  const long long {index} = blockIdx.x * (long long)BLOCK + threadIdx.x;",
+        f"  if ({index} >= (long long){elements}) return;",
+        f"  // WRITE: element {index} of {made.outputs[0].name}",
         "}",
         "",
     ]
