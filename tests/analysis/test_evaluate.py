@@ -298,6 +298,14 @@ def test_an_impossible_launch_is_infeasible_before_any_compile() -> None:
     assert device.most_waiting == 0
 
 
+def test_a_mistake_leaves_no_process_behind() -> None:
+    """A device whose processes have begun to start is closed where a gene or a launch cannot be as asked."""
+    device = CannedDevice(StartReport())
+    with pytest.raises(UsageError, match="NO_GENE"):
+        evokern.Evaluator(KERNEL, problem="3,64", device=device, genes={"NO_GENE": 1})
+    assert device.closed
+
+
 def test_a_candidate_brings_source_and_launch_and_keeps_the_rest() -> None:
     """Macros, headers, arguments and entry stay the kernel's; text, name and geometry are the candidate's."""
     own = render(KERNEL, CONFIG, SMALL)

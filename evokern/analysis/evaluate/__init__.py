@@ -2,6 +2,6 @@
 
 from evokern.analysis.evaluate.evaluator import Evaluator, OnResult
 from evokern.analysis.evaluate.result import SourceResult
-from evokern.analysis.evaluate.sources import Source, read_source, sources_of
+from evokern.analysis.evaluate.sources import Source, given_source, sources_of
 
-__all__ = ["Evaluator", "OnResult", "Source", "SourceResult", "read_source", "sources_of"]
+__all__ = ["Evaluator", "OnResult", "Source", "SourceResult", "given_source", "sources_of"]

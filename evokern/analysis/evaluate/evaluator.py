@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from evokern.analysis.check.folder import known_problems, studies_of
 from evokern.analysis.evaluate.result import SourceResult
-from evokern.analysis.evaluate.sources import Source, read_source
-from evokern.declaration.feasibility import check, feasible_space
+from evokern.analysis.evaluate.sources import Source, given_source
+from evokern.declaration.feasibility import check, feasible_space, launches_of
 from evokern.declaration.foreign import Extent, ForeignCandidate, ForeignSource, LaunchGeometry
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config, Value
@@ -26,6 +26,7 @@ from evokern.study.trial import Evaluation, Outcome
 
 SILENT_S = 600.0
 """Seconds without an answer after which a device is given up."""
+_NOTHING = ForeignSource("", "")
 _CLOSED = "this evaluator is closed, and its processes are gone; make another one"
 OnResult = Callable[[SourceResult], None]
 """Called with each result as it comes, in no certain order."""
@@ -76,14 +77,16 @@ class Evaluator:
         if not self._device.verifiable:
             raise DeviceError(f"{self._device.identity} replays answers and runs no kernel; name cuda:N or sim:CHIP")
         self._geometry = LaunchGeometry(grid, block, shared_bytes)
-        self._config = self._chosen(genes or {})
-        # Says at once what the geometry cannot mean.
-        ForeignCandidate(self._config, ForeignSource("", ""), self._geometry).launched(
-            self.kernel.launches(self._config, self.problem)
-        )
         self._report: StartReport | None = None
         self._closed = False
         self._names: list[str] = []
+        try:
+            self._config = self._chosen(genes or {})
+            # Says at once what the geometry cannot mean.
+            launches_of(self.kernel, ForeignCandidate(self._config, _NOTHING, self._geometry), self.problem)
+        except BaseException:
+            self.close()  # it has begun to start processes
+            raise
 
     @property
     def device(self) -> str:
@@ -189,7 +192,7 @@ class Evaluator:
             raise UsageError(_CLOSED)
         waiting: set[int] = set()
         for number, source in enumerate(sources, len(self._names)):
-            candidate = ForeignCandidate(self._config, read_source(source, number), self._geometry)
+            candidate = ForeignCandidate(self._config, given_source(source, number), self._geometry)
             self._names.append(candidate.source.name)
             violation = check(self.kernel, candidate, [self.problem], self._device.profile)
             if violation is not None:

@@ -16,7 +16,7 @@ MOST_BYTES = 8 << 20
 """Bytes of a source; the largest single kernel files that people write have a hundredth of it."""
 
 
-def read_source(given: Source, number: int = 0) -> ForeignSource:
+def given_source(given: Source, number: int = 0) -> ForeignSource:
     """Return one source.
 
     Args:
