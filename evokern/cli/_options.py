@@ -101,3 +101,18 @@ def parse_assignments(given: list[str]) -> dict[str, str]:
             raise UsageError(f"--set {text!r} is no GENE=VALUE; write for example --set BLOCK_M=64")
         changes[name.strip()] = value.strip()
     return changes
+
+
+def parse_extent(option: str, text: str | None) -> tuple[int, int, int] | None:
+    """Return three extents from `4,2`, None where nothing was given.
+
+    Raises:
+        UsageError: they are no one to three whole numbers of at least 1.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.replace("x", ",").split(",")]
+    if len(parts) > 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"{option} {text!r} is no extent; write one to three whole numbers such as 4,2")
+    x, y, z = (*map(int, parts), 1, 1)[:3]
+    return x, y, z

@@ -10,7 +10,7 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli.commands import search, show, export, verify, ablate, compare, report, replay  # isort: skip
+from evokern.cli.commands import search, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
 from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app
 
@@ -21,6 +21,7 @@ __all__ = [
     "check",
     "compare",
     "doctor",
+    "evaluate",
     "export",
     "init",
     "list_",

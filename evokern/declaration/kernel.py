@@ -382,6 +382,10 @@ class Workload:
     too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the
     tensors: the narrowest type of inputs and outputs."""
 
+    cpp_reference: bool = True
+    """Whether `reference.h` says the same in plain C++. Without it `check` compares nothing, and a program that checks
+    itself cannot be exported: a torch module, say, is not rewritten by hand before a kernel is worth exporting."""
+
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
             raise KernelError(f"arithmetic = {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}")

@@ -151,6 +151,11 @@ def _type_headers(tensors: Mapping[str, Tensor]) -> str:
 
 def _reference(kernel: Kernel) -> str:
     path = kernel.folder / "reference.h"
+    if not kernel.workload.cpp_reference:
+        raise KernelError(
+            f"kernel {kernel.name} has no reference in C++, with which the exported program checks itself: write "
+            f"{path}, and take cpp_reference=False out of kernel.py"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

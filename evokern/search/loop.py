@@ -314,13 +314,7 @@ class Loop:
         violation = self._violation(config)
         if violation is None:
             return Request(number, config, self.arms.of(number).elite_us)
-        evidence = {
-            "constraint": violation.constraint,
-            "needed": violation.needed,
-            "available": violation.available,
-            "reason": violation.reason,
-        }
-        return Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=evidence))
+        return Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=violation.evidence))
 
     def _record(self, answer: Answer) -> Trial:
         if answer.number not in self._in_flight:

@@ -78,10 +78,10 @@ class SimulatedDevice:
         """
         profile = limits_for(self._profile, task.study.limits)
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
-        compiling = CompileSettings(context, default_directory(), niceness=0)
+        compiling = CompileSettings(context, default_directory(), niceness=0, foreign=task.foreign)
         first, remarks = first_candidate(task, profile)
         self._cores = workers_that_fit(task.kernel, first, task.problems, self._cores)
-        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret)
+        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
         worker = (
