@@ -61,6 +61,8 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
     for thread in range(threads):
         clock[thread][thread] = 1
     fenced: list[list[int] | None] = [None] * threads
+    untouched = [False] * threads  # since its fence a thread did nothing but atomic updates
+    updated: dict[int, list[int]] = {}  # byte → what its atomic updates publish
     named: dict[int, list[int]] = {}
     arriving = {number: [0] * threads for number in expected}
     ended = {number: [0] * threads for number in expected}
@@ -90,6 +92,8 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
         if step.kind in ("read", "write", "atomic"):
             for thread in (last,) if step.last_only else step.threads:
                 start = step.place(thread)
+                if step.kind == "atomic":
+                    clock[thread] = list(map(max, clock[thread], updated.get(start, [0] * threads)))
                 for byte in range(start, start + step.width):
                     for other in ("read", "write", "atomic"):
                         if other == step.kind != "write":
@@ -99,6 +103,17 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
                                 same_warp = who // WARP == thread // WARP and where != at
                                 (verdict.within if same_warp else verdict.across).add(f"{step.kind} after {other}")
                     seen[step.kind].setdefault(byte, {})[thread] = clock[thread][thread], at
+                known = fenced[thread]
+                if step.kind != "atomic":
+                    untouched[thread] = False
+                elif known is not None:
+                    # Fenced, then updated: whoever updates the word next sees what came before the fence, and the
+                    # update itself where nothing came between.
+                    known = known.copy()
+                    if untouched[thread]:
+                        known[thread] = clock[thread][thread]
+                    updated[start] = list(map(max, updated.get(start, [0] * threads), known))
+                    advance(thread)
         elif step.kind in ("bar", "warp"):
             meet(step.threads)
         elif step.kind == "arrive":
@@ -119,7 +134,7 @@ def judge(steps: list[Step], threads: int, expected: dict[int, int]) -> Verdict:
                 clock[thread] = list(map(max, clock[thread], ended[step.number]))
         elif step.kind == "fence":
             for thread in step.threads:
-                fenced[thread] = clock[thread].copy()
+                fenced[thread], untouched[thread] = clock[thread].copy(), True
                 advance(thread)
         elif step.kind == "signal":
             for thread in step.threads:
