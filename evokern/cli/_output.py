@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evokern.cli._environment import hold_back, shortened
 from evokern.errors import UsageError
+from evokern.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,16 +61,30 @@ class Output:
         """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out."""
         LOGGER.info(text, extra={_SHOWN: self.remarks})
         if self.remarks:
-            print(text, file=sys.stderr, flush=True)
+            self.tell(text)
 
     def complain(self, text: str) -> None:
         """Print a line that says what went wrong."""
         LOGGER.error(text, extra={_SHOWN: True})
-        print(f"evokern: {text}", file=sys.stderr)
+        self.tell(f"evokern: {shortened(text)}")
+
+    def tell(self, text: str) -> None:
+        """Print a line on stderr; where nobody can read it, the work goes on all the same."""
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except OSError:
+            hold_back(sys.stderr, 2)
 
     def emit(self, record: Any) -> None:
-        """Print a record as JSON."""
-        print(json.dumps(record, indent=2, ensure_ascii=False, default=str))
+        """Print a record as JSON, with escapes for what the encoding of stdout may lack."""
+        unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+        print(json.dumps(record, indent=2, ensure_ascii=not unicode, default=str))
+
+    def write(self, text: str) -> None:
+        """Write a file's text to stdout, UTF-8 whatever the terminal's encoding is."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", errors="backslashreplace"))
+        sys.stdout.buffer.flush()
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:
@@ -80,9 +96,11 @@ class Output:
         handlers: list[logging.Handler] = []
         if self.log is not None:
             try:
-                handlers.append(logging.FileHandler(self.log, encoding="utf-8"))
+                if self.log.exists() and not self.log.is_file():
+                    raise UsageError(f"cannot write the log {self.log}: it is no file; name one with --log")
+                handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
             except OSError as error:
-                raise UsageError(f"cannot write the log {self.log}: {error.strerror}") from error
+                raise UsageError(f"cannot write the log {self.log}: {error.strerror}; name another file") from error
             handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             handlers[0].setLevel(logging.DEBUG)
         if self.verbose:
@@ -112,14 +130,18 @@ def crash_log(text: str) -> Path:
     """
     import tempfile
 
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     name = time.strftime("crash-%Y%m%d-%H%M%S.log")
-    for folder in (Path(state) / "evokern", Path(tempfile.gettempdir())):
-        path = folder / name
+    for place in (_state_folder, tempfile.gettempdir):
         try:
+            folder = Path(place())
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError:
+            write_text(folder / name, text)
+        except (OSError, RuntimeError):  # no room, or no home
             continue
-        return path
+        return folder / name
     return Path(os.devnull)
+
+
+def _state_folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "evokern"

@@ -19,6 +19,7 @@ from evokern.export.launcher import elements, launch_body, shape_checks
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.trace import Traces, trace
+from evokern.files import read_text
 from evokern.hardware.profiles import Profile
 
 _HOST_TYPES = {
@@ -150,11 +151,13 @@ def _type_headers(tensors: Mapping[str, Tensor]) -> str:
 def _reference(kernel: Kernel) -> str:
     path = kernel.folder / "reference.h"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise KernelError(
             f"cannot read {path}: {error.strerror}; the exported program checks itself with it"
         ) from error
+    except UnicodeDecodeError as error:
+        raise KernelError(f"cannot read {path}: {error}; save it as UTF-8") from error
     return re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE).strip()
 
 

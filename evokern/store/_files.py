@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import StoreError
+from evokern.files import is_file, is_folder
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -52,9 +53,14 @@ def check_place(path: Path) -> None:
     Raises:
         StoreError: the folder is missing, is on a network file system, or the file cannot be written.
     """
-    folder = path.resolve().parent
+    try:
+        folder, there = path.resolve().parent, path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise StoreError(f"no database can be named {path}: {_reason(error)}; give --db another name") from None
     if path.is_dir():
         raise StoreError(f"{path} is a folder; name a file with --db")
+    if there and not path.is_file():
+        raise StoreError(f"{path} is a pipe, a socket or a device; name a file with --db")
     if not folder.is_dir():
         raise StoreError(f"the folder {folder} does not exist; create it or name another file with --db")
     kind = file_system(folder)
@@ -67,6 +73,10 @@ def check_place(path: Path) -> None:
         raise StoreError(f"{path} is read-only; make it writable (chmod u+w) or name another file with --db")
     if not os.access(folder, os.W_OK):
         raise StoreError(f"the folder {folder} is read-only; SQLite writes beside the file, so name one with --db")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 @contextmanager
@@ -137,9 +147,9 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: there is no such file.
     """
-    if path.is_dir():
+    if is_folder(path):
         raise StoreError(f"{path} is a folder; name a file with --db")
-    if not path.is_file():
+    if not is_file(path):
         raise StoreError(f"there is no database {path}; `evokern search` writes one, --db names another")
     folder = path.resolve().parent
     if os.access(path, os.W_OK) and os.access(folder, os.W_OK):
@@ -171,8 +181,8 @@ class Lock:
         while True:
             try:
                 self._file = self.path.open("a+", encoding="utf-8")
-            except OSError as error:  # the system's own folders claim that they can be written
-                raise StoreError(f"{path} cannot be made: {error.strerror}; name another file with --db") from None
+            except OSError as error:
+                raise StoreError(self._not_taken(path, error)) from None
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -189,6 +199,16 @@ class Lock:
         self._file.flush()
         _held.add(self.path)
 
+    def _not_taken(self, path: Path, error: OSError) -> str:
+        try:
+            owner = self.path.stat().st_uid
+        except OSError:  # the system's own folders claim that they can be written
+            return f"{path} cannot be made: {error.strerror}; name another file with --db"
+        return (
+            f"{path} is locked by another user's search, or one that was killed left {self.path} behind (owner: "
+            f"user {owner}; {error.strerror}); have it removed where nobody searches, or name another file with --db"
+        )
+
     def _still_the_file(self) -> bool:
         # The former holder removes the file as it lets go; a lock on a removed file excludes nobody.
         try:
@@ -201,7 +221,7 @@ class Lock:
             self._file.seek(0)
             who = json.loads(self._file.read())
             return f"`{who['command']}` (process {who['pid']} on {who['host']}, since {who['since']})"
-        except (ValueError, KeyError, OSError):
+        except (ValueError, KeyError, TypeError, RecursionError, OSError):
             return "another search"
 
     def release(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlite_utils import Database
 
 from evokern.device.contract import BaselineResult
-from evokern.errors import StoreError, StudyError, nearest
+from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import connect_readonly, explained
@@ -117,6 +117,7 @@ class Reader:
             StudyError: the study has no such trial, or it is not finished.
         """
         with explained(self.path):
+            number = min(number, MOST_NUMBER)  # no database has one beyond
             where = "study = ? AND number = ?"
             row = next(iter(self._db["evokern_trials"].rows_where(where, [study.uuid, number])), None)
             if row is None or row["outcome"] is None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.errors import EvokernError, KernelError, StudyError, nearest
+from evokern.errors import RAISED, EvokernError, KernelError, StudyError, nearest
+from evokern.files import is_file, is_folder
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
 from evokern.study.settings import Study
@@ -33,7 +34,7 @@ def kernel_folders() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for root in roots():
         for folder in sorted((root / "kernels").glob("*/")):
-            if (folder / "kernel.py").is_file():
+            if is_file(folder / "kernel.py"):
                 found.setdefault(folder.name, folder.resolve())
     return found
 
@@ -63,18 +64,18 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
     if looks_like_path:
         for base in (Path.cwd(), *([relative_to] if relative_to else [])):
             path = base / Path(name).expanduser()
-            folder = path.parent if path.is_file() else path
-            if (folder / "kernel.py").is_file():
+            folder = path.parent if is_file(path) else path
+            if is_file(folder / "kernel.py"):
                 return folder.resolve()
-            if folder.is_dir() and "/" in name:
+            if is_folder(folder) and "/" in name:
                 raise KernelError(f"{folder} has no kernel.py; `evokern init FILE.cu` writes one")
     if name in folders:
         return folders[name]
     own_folder = relative_to.parent / "kernels" / name if relative_to and "/" not in name else None
-    if own_folder and (own_folder / "kernel.py").is_file():
+    if own_folder and is_file(own_folder / "kernel.py"):
         return own_folder.resolve()
     for root in roots():
-        if name and (root / "kernels" / name).is_dir():
+        if name and is_folder(root / "kernels" / name):
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; `evokern init FILE.cu` writes one")
     if name in study_files():
         raise KernelError(f"{name!r} is a study, and this takes a kernel: {', '.join(folders)}")
@@ -88,7 +89,7 @@ def load_kernel(folder: Path) -> Kernel:
         KernelError: the file is missing, raises, or has no module-level `kernel`.
     """
     path = folder / "kernel.py"
-    if not path.is_file():
+    if not is_file(path):
         raise KernelError(f"{folder} has no kernel.py")
     name = f"_evokern_kernel_{folder.name}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -100,13 +101,13 @@ def load_kernel(folder: Path) -> Kernel:
         spec.loader.exec_module(module)
     except EvokernError:
         raise
-    except Exception as error:
+    except RAISED as error:
         line = _line_in(error, path)
         raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
     kernel = getattr(module, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise KernelError(f"{path} declares no module-level `kernel = Kernel(...)`")
-    if not (folder / kernel.source).is_file():
+    if not is_file(folder / kernel.source):
         raise KernelError(f"{folder} lacks {kernel.source}, the source that its kernel.py names")
     return replace(kernel, folder=folder.resolve())
 
@@ -166,7 +167,7 @@ def find_study(name: str) -> Study:
     """
     path = Path(name).expanduser()
     if path.suffix == ".toml" or "/" in name:
-        if not path.is_file():
+        if not is_file(path):
             raise StudyError(f"there is no study file {name}")
         return read_study(path)
     known = study_files()

@@ -28,7 +28,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
-from evokern.errors import EvokernError, InternalError
+from evokern.errors import RAISED, EvokernError, InternalError
 from evokern.workers.role import become_worker
 
 COMMAND = struct.Struct("<cI")
@@ -161,7 +161,7 @@ def _answer(connection: Connection) -> None:
     try:
         module, _, name = factory.partition(":")
         handler: Handler = getattr(importlib.import_module(module), name)(init)
-    except Exception as error:
+    except RAISED as error:
         connection.send(("failed", _portable(error)))
         return
     if hasattr(handler, "listen"):
@@ -174,12 +174,12 @@ def _answer(connection: Connection) -> None:
         except Retire as last:
             connection.send((last.kind, last.value))
             return
-        except Exception as error:
+        except RAISED as error:
             reply = ("raised", _portable(error))
         connection.send(reply)
 
 
-def _portable(error: Exception) -> EvokernError:
+def _portable(error: BaseException) -> EvokernError:
     """Return an exception that pickles: evokern's own as it is, any other as an `InternalError` with its traceback."""
     if isinstance(error, EvokernError):
         return error

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "evokern"
 ROOMS = (
     "version",
     "errors",
+    "files",
     "templating",
     "hardware",
     "declaration",

@@ -13,6 +13,7 @@ from evokern.cli._options import TrustOption
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
+from evokern.files import write_text
 from evokern.wording import microseconds
 
 if TYPE_CHECKING:
@@ -58,13 +59,13 @@ def compare(
     code = 1 if found.verdict == "slower" else 0
     if markdown is not None and str(markdown) != "-":
         try:
-            markdown.write_text(as_markdown(found), encoding="utf-8")
+            write_text(markdown, as_markdown(found))
         except OSError as error:
             raise UsageError(f"cannot write {markdown}: {error.strerror}") from error
     if output.json:
         output.emit(found.as_dict())
     elif markdown is not None and str(markdown) == "-":
-        print(as_markdown(found), end="")
+        output.write(as_markdown(found))
     else:
         for line in _lines(found):
             output.say(line)

@@ -9,6 +9,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
+from evokern.files import read_text
 
 
 @command(
@@ -135,7 +136,7 @@ def asked(path: Path) -> str | None:
     It ends with the comment, or where the next sentence of its own line begins, such as `# Found on …`.
     """
     words: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         text = line.removeprefix("#").strip() if line.startswith("#") else ""
         if not words:
             if not text.startswith("Asks:"):

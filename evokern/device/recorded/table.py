@@ -25,6 +25,7 @@ from evokern.declaration.kernel import Kernel, Problem, ProblemField, Workload
 from evokern.declaration.space import Config, Gene, Space
 from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
 from evokern.errors import DeviceError
+from evokern.files import read_bytes
 from evokern.hardware.profiles import Profile, chip
 from evokern.study.trial import Evaluation, Outcome, Timing
 
@@ -128,7 +129,7 @@ def load_recording(path: str | Path) -> Any:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
         return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
     except FileNotFoundError as error:
         database, colon, _ = str(path).rpartition(":")
