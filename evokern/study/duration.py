@@ -19,9 +19,8 @@ def parse_duration(text: str | int | float) -> float:
         StudyError: it is no duration, has no unit, or is not longer than nothing.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return _longer_than_nothing(
-            text, float(min(text, 2 * LONGEST_S))
-        )  # a whole number may be too large for a float
+        # A whole number may be too large for a float.
+        return _longer_than_nothing(text, float(min(text, 2 * LONGEST_S)))
     word = str(text).strip().lower().replace(" ", "")
     match = _DURATION.fullmatch(word)
     if match and any(match.groups()):

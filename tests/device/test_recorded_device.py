@@ -92,7 +92,7 @@ def test_names_mean_devices() -> None:
         (lambda table: table | {"format": "t4"}, "unknown format 't4'"),
         (lambda table: table | {"rows": []}, "no configuration that could run"),
         (lambda table: table | {"rows": [[0, 0]]}, "malformed"),
-        (lambda table: table | {"rows": [[9] * 8 + ["measured", 1.0, "a"]]}, "malformed"),
+        (lambda table: table | {"rows": [[9] * 8 + ["measured", 1.0, "a"]]}, "3 values, and none is number 9"),
         (lambda table: {"format": table["format"]}, "malformed"),
         (lambda table: table | {"chip": "voodoo2"}, "voodoo2"),
         (lambda table: [1, 2], r"unknown format \(it has list\)"),
