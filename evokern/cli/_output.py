@@ -103,14 +103,9 @@ class Output:
                 raise UsageError(f"cannot write the log {self.log}: {error.strerror}; name another file") from error
             handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             handlers[0].setLevel(logging.DEBUG)
-        if self.verbose:
-            terminal = logging.StreamHandler(sys.stderr)
-            terminal.setFormatter(logging.Formatter("%(message)s"))
-            terminal.setLevel(logging.DEBUG if self.verbose > 1 else logging.INFO)
-            terminal.addFilter(lambda record: not getattr(record, _SHOWN, False))
-            handlers.append(terminal)
+        handlers.append(_Terminal(self))
         before = (LOGGER.level, LOGGER.propagate)
-        LOGGER.setLevel(logging.DEBUG if handlers else logging.WARNING)
+        LOGGER.setLevel(logging.DEBUG if self.verbose or self.log else logging.WARNING)
         LOGGER.propagate = False
         for handler in handlers:
             LOGGER.addHandler(handler)
@@ -121,6 +116,21 @@ class Output:
                 LOGGER.removeHandler(handler)
                 handler.close()
             LOGGER.level, LOGGER.propagate = before
+
+
+class _Terminal(logging.Handler):
+    """Shows warnings, with `-v` what is done, with `-vv` every detail."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__((logging.WARNING, logging.INFO, logging.DEBUG)[min(output.verbose, 2)])
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a message that does not stand on the terminal already."""
+        if getattr(record, _SHOWN, False):
+            return
+        text = record.getMessage()
+        self._output.tell(f"evokern: {shortened(text)}" if record.levelno >= logging.WARNING else text)
 
 
 def crash_log(text: str) -> Path:

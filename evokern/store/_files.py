@@ -125,8 +125,14 @@ TIMEOUT_S = 30.0
 def connect(path: Path) -> sqlite3.Connection:
     """Open a connection for writing: write-ahead log, every commit on disk before it returns."""
     connection = sqlite3.connect(path, timeout=TIMEOUT_S)
+    connection.text_factory = plain_text
     apply_pragmas(connection)
     return connection
+
+
+def plain_text(content: bytes) -> str:
+    """Return a stored text; bytes that are no UTF-8 are replaced, which the row's digest tells."""
+    return content.decode("utf-8", errors="replace")
 
 
 def apply_pragmas(connection: Any) -> None:
@@ -155,11 +161,14 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     if os.access(path, os.W_OK) and os.access(folder, os.W_OK):
         # Not mode=ro: that would leave -wal and -shm files behind, which only a writing connection removes.
         connection = sqlite3.connect(path, timeout=TIMEOUT_S)
+        connection.text_factory = plain_text
         connection.execute("PRAGMA query_only=ON")
         return connection
     pending = Path(f"{path}-wal").exists()
     mode = "mode=ro" if pending else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=TIMEOUT_S)
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=TIMEOUT_S)
+    connection.text_factory = plain_text
+    return connection
 
 
 _held: set[Path] = set()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from paths import DATA, ROOT
+from stored_studies import reseal
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -272,6 +273,7 @@ def test_trials_that_are_not_there(here: Path) -> None:
     assert "trial 99 is not in study small; it has 0 to" in _refused("show", "--trial", "99")
     with sqlite3.connect("evokern.db") as db:
         db.execute("UPDATE evokern_trials SET outcome = NULL WHERE number = 1")
+    reseal(here / "evokern.db")
     assert "trial 1 of study small was begun and has no answer yet" in _refused("show", "--trial", "1")
     assert "no study 'large': known: small" in _refused("show", "large")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
+from stored_studies import reseal
 from typer.testing import CliRunner
 
 import evokern
@@ -150,6 +151,7 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
             "UPDATE evokern_trials SET outcome = 'slow', timings = '[]', gate = '{}', evidence = ? WHERE number = ?",
             [evidence, best],
         )
+    reseal(database)
     code, _, told = _invoke("export", "--trial", str(best), "--db", str(database), "-o", str(tmp_path / "x.cu"))
     assert code == 2
     assert f"trial {best} of scale was predicted slow and never checked; verify it" in told
