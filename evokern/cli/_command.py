@@ -19,7 +19,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from evokern.cli._environment import hold_back, misplaced, no_working_directory, out_of_memory, tolerate_words
+from evokern.cli._environment import NO_WRITE, hold_back, misplaced, no_working_directory, out_of_memory, tolerate_words
 from evokern.cli._output import Output, crash_log
 from evokern.errors import EvokernError, UsageError
 from evokern.workers.shadowing import shadowed
@@ -136,19 +136,10 @@ def surroundings(error: Exception) -> str | None:
     told = out_of_memory(error)
     if told is not None or not isinstance(error, OSError):
         return told
-    if error.filename is None and (failed := _unwritable()):
-        return f"cannot write the answer to stdout: {failed}; send it where there is room"
+    if error.filename is None and error.errno in NO_WRITE:
+        hold_back(sys.stdout, 1)  # most likely it was stdout; what it still holds would fail again as Python leaves
+        return f"cannot write: {error.strerror}; send stdout where there is room, or free space on the disk"
     return misplaced(error)
-
-
-def _unwritable() -> str:
-    """Return why stdout takes no more words, empty where it does; it is then left alone."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        hold_back(sys.stdout, 1)
-        return error.strerror or str(error)
-    return ""
 
 
 def report(output: Output, error: EvokernError) -> int:

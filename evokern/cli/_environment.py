@@ -34,6 +34,10 @@ _REMEDIES = {
 """Errors that a file or its place has, and what to do; any other is a defect until it is understood."""
 
 
+NO_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of a write, which does not name its file."""
+
+
 def tolerate_words() -> None:
     """Let stdout and stderr write what their encoding lacks as escapes: an ASCII terminal has no µ and no ×."""
     for stream in (sys.stdout, sys.stderr):
