@@ -87,9 +87,10 @@ def _check_option(sampler: str, option: str, value: object, annotation: str) -> 
         StudyError: it is of another type, negative, or so large that a proposal would never end.
     """
     words = set(re.findall(r"\w+", annotation))
-    if "bool" in words:
+    code = bool(words & {"Callable", "Sequence"})
+    if "bool" in words and not code:
         sound, wanted = isinstance(value, bool), "true or false"
-    elif words & {"int", "float"}:
+    elif words & {"int", "float"} and not code:
         kind, wanted = ((int, float), "a number") if "float" in words else (int, "a whole number")
         sound = isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= MOST_OPTION
         wanted += f" from 0 to {MOST_OPTION}"

@@ -71,8 +71,10 @@ class Reader:
 
     def studies(self) -> list[StudyRecord]:
         """Return every study, the one searched last first."""
-        order = "(SELECT max(rowid) FROM evokern_sessions s WHERE s.study = evokern_studies.uuid) DESC, rowid DESC"
-        return list(self._rows.read("evokern_studies", StudyRecord.of, order=order))
+        sessions = self._rows.read("evokern_sessions", lambda row: str(row["study"]))
+        searched = {study: number for number, study in enumerate(sessions)}
+        found = self._rows.read("evokern_studies", StudyRecord.of, order="rowid DESC")
+        return sorted(found, key=lambda study: -searched.get(study.uuid, -1))
 
     @property
     def damaged(self) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
     looks_like_path = "/" in name or name.startswith((".", "~")) or name not in folders
     if looks_like_path:
         for base in (Path.cwd(), *([relative_to] if relative_to else [])):
-            path = base / Path(name).expanduser()
+            path = base / _of_home(name)
             folder = path.parent if is_file(path) else path
             if is_file(folder / "kernel.py"):
                 return folder.resolve()
@@ -80,6 +80,14 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
     if name in study_files():
         raise KernelError(f"{name!r} is a study, and this takes a kernel: {', '.join(folders)}")
     raise KernelError(f"there is no kernel {name!r}: {nearest(name, folders) or 'no kernels/ folder found here'}")
+
+
+def _of_home(name: str) -> Path:
+    """Return a path whose `~` is the user's own folder; one of a user who is not known stands for itself."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
 
 
 def load_kernel(folder: Path) -> Kernel:
@@ -165,7 +173,7 @@ def find_study(name: str) -> Study:
     Raises:
         StudyError: there is none, or it is unsound.
     """
-    path = Path(name).expanduser()
+    path = _of_home(name)
     if path.suffix == ".toml" or "/" in name:
         if not is_file(path):
             raise StudyError(f"there is no study file {name}")

@@ -67,7 +67,7 @@ def _line(rng: random.Random) -> list[str]:
         if flag in HEAVY:
             words += [flag, rng.choice(("0s", "-1", "x", ""))] if flag in ("--budget", "--extend", "--jobs") else []
         else:
-            words += [flag] if option.is_flag else [flag, word(rng)]
+            words += [flag] if option.is_flag or option.count else [flag, word(rng)]
     if rng.random() < 0.3:
         place = rng.randrange(1, len(words))
         words[place] = word(rng)

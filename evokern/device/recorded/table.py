@@ -57,6 +57,13 @@ class Table:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
+        known = [(gene.name, frozenset(gene.values)) for gene in self.genes]
+        for config in self.answers:
+            for name, values in known:
+                if config.get(name) not in values:
+                    raise DeviceError(
+                        f"recording {self.name}: {name} has no value {config.get(name)!r}, and an answer does"
+                    )
         if not any(answer.outcome is not Outcome.INFEASIBLE for answer in self.answers.values()):
             raise DeviceError(f"recording {self.name} has no configuration that could run")
 
