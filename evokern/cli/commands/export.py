@@ -82,7 +82,7 @@ def export(
     with open_readonly(db) as reader:
         made = export_trial(reader, study, trial, problem=problem, file_name=name, trust=trust, force=force)
     if str(file) == "-":
-        print(made.text, end="")
+        output.write(made.text)
         return
     _write(file, made.text.encode())
     if output.json:
