@@ -39,6 +39,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     db.close()
 
 
+@pytest.mark.thorough
 def test_every_row_that_is_written_has_its_digest(tmp_path: Path) -> None:
     """Whatever a search, a verification and a profile write, also in parts and again."""
     path = tmp_path / "r.db"
