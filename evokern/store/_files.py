@@ -91,6 +91,8 @@ def explained(path: Path) -> Iterator[None]:
     except Exception as error:
         # Readers do without importing Optuna and SQLAlchemy, so their errors are known by where they come from.
         wrapped = type(error).__module__.startswith(("sqlalchemy.", "optuna.exceptions"))
+        if isinstance(error, UnicodeDecodeError):  # in a name of a table or column: texts are read whatever they hold
+            raise StoreError(_remedy(path, "corrupt")) from error
         if not (isinstance(error, sqlite3.Error) or wrapped):
             raise
         text = " ".join(str(part) for part in (error, error.__cause__) if part)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_helpers import go
+from engine_helpers import go, small_table
 from sqlite_utils import Database
 from stored_studies import add_proofs, record, reseal, write_study
 
@@ -206,3 +206,11 @@ def test_a_study_is_kept_with_its_digest(tmp_path: Path) -> None:
     with Store(tmp_path / "r.db") as store:
         made = store.create(record(), {"kernel.cu": "x"})
         assert store.study("small") == made
+
+
+@pytest.mark.parametrize("name", [b"proposed_s", b"leavings"])
+def test_a_name_that_is_no_text_is_damage(path: Path, name: bytes) -> None:
+    """A column whose name is no UTF-8 any more stops readers and writers with the remedy."""
+    path.write_bytes(path.read_bytes().replace(name, name[:3] + b"\xff" + name[4:]))
+    with pytest.raises(StoreError, match=r"restore a copy|cannot be used|\.recover"), Store(path) as store:
+        store.session(record(), small_table().space()).recorded_trials()
