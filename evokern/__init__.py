@@ -1,6 +1,8 @@
 """evokern: the fastest provably right variant of a CUDA kernel inside a time budget, with the evidence."""
 
-from evokern.api import resume, search
+from evokern.analysis.evaluate import Evaluator, SourceResult
+from evokern.api import evaluate, resume, search
+from evokern.declaration.foreign import ForeignSource
 from evokern.declaration.kernel import (
     Baseline,
     Constraint,
@@ -30,7 +32,9 @@ __all__ = [
     "Baseline",
     "Config",
     "Constraint",
+    "Evaluator",
     "EvokernError",
+    "ForeignSource",
     "Gene",
     "Kernel",
     "L2Window",
@@ -43,6 +47,7 @@ __all__ = [
     "Progress",
     "Scalar",
     "SearchResult",
+    "SourceResult",
     "StudyResults",
     "Tensor",
     "Tolerance",
@@ -51,6 +56,7 @@ __all__ = [
     "Workload",
     "__version__",
     "divides",
+    "evaluate",
     "f32",
     "i32",
     "i64",

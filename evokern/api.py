@@ -1,13 +1,16 @@
-"""evokern from Python: `evokern.search(...)` and `evokern.resume(...)`.
+"""evokern from Python: `evokern.search(...)`, `evokern.resume(...)` and `evokern.evaluate(...)`.
 
 They stand above the rooms that they join: a search comes before what explains its failures, and is told here who does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+from evokern.analysis.evaluate import Evaluator, OnResult, Source, SourceResult
+from evokern.declaration.foreign import ForeignSource
 from evokern.search import (
     OnProgress,
     Progress,
@@ -19,7 +22,9 @@ from evokern.search import (
 )
 
 if TYPE_CHECKING:
+    from evokern.declaration.foreign import Extent
     from evokern.declaration.kernel import Kernel
+    from evokern.declaration.space import Value
     from evokern.device import Device
     from evokern.study.settings import Study
 
@@ -160,3 +165,84 @@ def resume(
         verify=verify,
     )
     return resume_study(study, request, db=db, on_progress=_watchers(on_progress), factories=FACTORIES)
+
+
+@overload
+def evaluate(  # type: ignore[overload-overlap]  # a str is an iterable of str too, and means one source here
+    kernel: str | Path | Kernel,
+    source: str | Path | ForeignSource,
+    *,
+    problem: str | Mapping[str, Value | bool] | None = None,
+    device: str | Device = "auto",
+    genes: Mapping[str, Value] | None = None,
+    grid: Extent | None = None,
+    block: Extent | None = None,
+    shared_bytes: int | None = None,
+    trust: bool = False,
+    on_result: OnResult | None = None,
+) -> SourceResult: ...
+
+
+@overload
+def evaluate(
+    kernel: str | Path | Kernel,
+    source: Iterable[Source],
+    *,
+    problem: str | Mapping[str, Value | bool] | None = None,
+    device: str | Device = "auto",
+    genes: Mapping[str, Value] | None = None,
+    grid: Extent | None = None,
+    block: Extent | None = None,
+    shared_bytes: int | None = None,
+    trust: bool = False,
+    on_result: OnResult | None = None,
+) -> list[SourceResult]: ...
+
+
+def evaluate(
+    kernel: str | Path | Kernel,
+    source: Source | Iterable[Source],
+    *,
+    problem: str | Mapping[str, Value | bool] | None = None,
+    device: str | Device = "auto",
+    genes: Mapping[str, Value] | None = None,
+    grid: Extent | None = None,
+    block: Extent | None = None,
+    shared_bytes: int | None = None,
+    trust: bool = False,
+    on_result: OnResult | None = None,
+) -> SourceResult | list[SourceResult]:
+    """Judge sources from outside in a kernel's place: is each one right, and how fast is it beside the baseline?
+
+    Everything of the kernel's declaration stays but the text of its source file. Nothing that a source does reaches
+    this process, and nothing is written to a database. Who asks again and again keeps an `evokern.Evaluator`, whose
+    device stays warm.
+
+    Args:
+        kernel: name or folder of the kernel whose signature the sources have, or the kernel itself.
+        source: a path, the text itself (a `str` of several lines), or an `evokern.ForeignSource`; or an iterable of
+            these, which is read as room is there: a generator may write the next one from earlier results.
+        problem: shapes and options, as `2,8,512,64`; None for that of the kernel's first study, else its first small
+            problem.
+        device: `auto`, `cuda:N`, `sim:CHIP`, or a device that was not started.
+        genes: gene → value, where the kernel's `launches` and macros are to have another one than the default.
+        grid: blocks of the launch along x, y, z, instead of what `launches` says.
+        block: threads of a block along x, y, z, instead of what `launches` says.
+        shared_bytes: dynamic shared memory of a block, instead of what `launches` says.
+        trust: remember that the kernel folder's `kernel.py` may run.
+        on_result: called with each result as it comes.
+
+    Returns:
+        The result of a single source; of an iterable a list, in the order of the sources.
+
+    Raises:
+        UsageError: kernel, problem, genes, device or a source is not usable as asked; the message says what to do.
+    """
+    judge = Evaluator(
+        kernel, problem=problem, device=device, genes=genes, grid=grid, block=block, shared_bytes=shared_bytes,
+        trust=trust,
+    )  # fmt: skip
+    with judge:
+        if isinstance(source, (str, Path, ForeignSource)):
+            return judge.evaluate(source, on_result)
+        return judge.evaluate_all(source, on_result)

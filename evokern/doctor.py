@@ -124,7 +124,7 @@ def _nvrtc() -> Check:
     if importlib.util.find_spec("cupy") is None:
         return Check("nvrtc", "missing", "CuPy, which calls it, is not installed", remedy)
     try:
-        done = subprocess.run([sys.executable, "-c", _COMPILE], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-P", "-c", _COMPILE], capture_output=True, text=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check("nvrtc", "missing", str(error), remedy)
     if done.returncode == 0:

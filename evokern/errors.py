@@ -20,11 +20,17 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from evokern.escaping import visible_lines
+
 
 class EvokernError(Exception):
     """Base of every exception that evokern raises on purpose."""
 
     exit_code = 3
+
+    def __str__(self) -> str:
+        """Return the message; what a terminal would obey of names and compilers' words in it is shown instead."""
+        return visible_lines(super().__str__())
 
 
 class UsageError(EvokernError):

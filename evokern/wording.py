@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.declaration.space import Gene, Value
+from evokern.escaping import shell_line
 
 
 def command(*words: object) -> str:
     """Return a command line of evokern's that a shell takes as it stands: `evokern show 'my study' --db runs.db`."""
-    return shlex.join(["evokern", *map(str, words)])
+    return shell_line(["evokern", *words])
 
 
 def microseconds(value: float | None) -> str:
@@ -80,6 +80,13 @@ def counts(table: Mapping[str, int]) -> str:
     """Return `12 measured, 3 wrong`, most first, zeros left out."""
     shown = sorted(((count, name) for name, count in table.items() if count), key=lambda pair: (-pair[0], pair[1]))
     return ", ".join(f"{count} {name}" for count, name in shown) or "none"
+
+
+def uncounted(outcomes: Mapping[str, int]) -> str:
+    """Return the trials that `--trials` does not count in a clause, ` (and 3 duplicate or infeasible, 1 lost)`."""
+    others, lost = outcomes.get("duplicate", 0) + outcomes.get("infeasible", 0), outcomes.get("lost", 0)
+    parts = [f"{others} duplicate or infeasible"] * bool(others) + [f"{lost} lost"] * bool(lost)
+    return f" (and {', '.join(parts)})" if parts else ""
 
 
 def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol, runtime_checkable
 
-from evokern.analysis.stored import chosen_trial, stored_kernel
+from evokern.analysis.stored import chosen_trial, declared_config, stored_kernel
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config
 from evokern.device import Device, Request, StartReport, Task
@@ -75,8 +75,10 @@ def subject(
     with TemporaryDirectory(prefix="evokern-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)
         problems = problems_of(study, kernel)
-        yield TrialUnderTest(record, study, kernel, problems, found.trial, _elites(reader, record, elites),
-                      reader.baseline(record))  # fmt: skip
+        others = _elites(reader, record, elites)
+        for trial in (found.trial, *others):
+            declared_config(kernel, record, trial)
+        yield TrialUnderTest(record, study, kernel, problems, found.trial, others, reader.baseline(record))
 
 
 def _elites(reader: Reader, record: StudyRecord, most: int) -> tuple[Trial, ...]:

@@ -21,6 +21,7 @@ import typer
 
 from evokern.cli._environment import NO_WRITE, hold_back, misplaced, no_working_directory, out_of_memory, tolerate_words
 from evokern.cli._output import Output, crash_log
+from evokern.cli._terminal import shown_text
 from evokern.errors import EvokernError, UsageError
 from evokern.workers.shadowing import shadowed
 
@@ -102,7 +103,7 @@ def guarded(output: Output, work: Callable[[], int | None]) -> int:
     if gone:
         return report(output, UsageError(gone))
     try:
-        with output.logging():
+        with shown_text(), output.logging():
             return _worded(output, work)
     except EvokernError as error:  # the log itself cannot be written
         return report(output, error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,16 +15,25 @@ DEFAULT_STUDY = "attention-s512"
 """The study that `search` takes when none is named."""
 
 
+def completions(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return the names that an unfinished word may be the beginning of.
+
+    A shell puts them into the command line as they are, so that a folder called `$(…)` is not offered.
+    """
+    return [name for name in names if name.startswith(incomplete) and re.fullmatch(r"[\w.+-]+", name)]
+
+
 def _complete_studies(incomplete: str) -> list[str]:
     from evokern.study.discovery import study_files
 
-    return [name for name in study_files() if name.startswith(incomplete)]
+    return completions(study_files(), incomplete)
 
 
-def _complete_kernels(incomplete: str) -> list[str]:
+def complete_kernels(incomplete: str) -> list[str]:
+    """Return the kernels that an unfinished word may be the beginning of."""
     from evokern.study.discovery import kernel_folders
 
-    return [name for name in kernel_folders() if name.startswith(incomplete)]
+    return completions(kernel_folders(), incomplete)
 
 
 def complete_devices(incomplete: str) -> list[str]:
@@ -40,7 +51,7 @@ StudyArgument = Annotated[
 ]
 KernelArgument = Annotated[
     str,
-    typer.Argument(metavar="KERNEL", help="A kernel's name or its folder.", autocompletion=_complete_kernels),
+    typer.Argument(metavar="KERNEL", help="A kernel's name or its folder.", autocompletion=complete_kernels),
 ]
 DbOption = Annotated[
     Path,
@@ -66,7 +77,14 @@ SetOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Remember that this kernel folder's kernel.py may run, wherever it lies."),
+    typer.Option("--trust", help="Remember that this kernel folder's kernel.py may run, wherever and whosever it is."),
+]
+StoredTrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run the kernel.py that the database keeps a copy of, where the folder is gone, changed or not yours.",
+    ),
 ]
 
 
@@ -83,3 +101,18 @@ def parse_assignments(given: list[str]) -> dict[str, str]:
             raise UsageError(f"--set {text!r} is no GENE=VALUE; write for example --set BLOCK_M=64")
         changes[name.strip()] = value.strip()
     return changes
+
+
+def parse_extent(option: str, text: str | None) -> tuple[int, int, int] | None:
+    """Return three extents from `4,2`, None where nothing was given.
+
+    Raises:
+        UsageError: they are no one to three whole numbers of at least 1.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.replace("x", ",").split(",")]
+    if len(parts) > 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"{option} {text!r} is no extent; write one to three whole numbers such as 4,2")
+    x, y, z = (*map(int, parts), 1, 1)[:3]
+    return x, y, z

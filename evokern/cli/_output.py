@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -14,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._environment import hold_back, shortened
+from evokern.cli._terminal import bare
 from evokern.errors import UsageError
+from evokern.escaping import json_text, visible, visible_lines
 from evokern.files import write_text
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ LOGGER = logging.getLogger("evokern")
 LOGGER.addHandler(logging.NullHandler())
 _SHOWN = "shown"
 """Marks a message that stands on the terminal already, so that `-v` does not repeat it there."""
+
+
+class _Shown(logging.Formatter):
+    """Messages whose names and compilers' words no terminal obeys: a log is read on one as well."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible_lines(super().format(record))
 
 
 @dataclass(frozen=True)
@@ -48,43 +56,47 @@ class Output:
         """Return a rich console; piped output is as wide as it needs to be and has no colour."""
         from rich.console import Console
 
-        stream = sys.stderr if stderr else sys.stdout
+        stream = bare(sys.stderr if stderr else sys.stdout)  # a console writes escape sequences of its own
         width = None if stream.isatty() else 160
         return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
 
     def say(self, text: str) -> None:
         """Print a line of the answer, unless JSON was asked for."""
         if not self.json:
-            print(text)
+            print(visible(text))
 
     def remark(self, text: str) -> None:
         """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out."""
         LOGGER.info(text, extra={_SHOWN: self.remarks})
         if self.remarks:
-            self.tell(text)
+            self.tell(visible(text))
 
     def complain(self, text: str) -> None:
         """Print a line that says what went wrong."""
         LOGGER.error(text, extra={_SHOWN: True})
-        self.tell(f"evokern: {shortened(text)}")
+        self.tell(f"evokern: {shortened(visible(text))}")
 
     def tell(self, text: str) -> None:
-        """Print a line on stderr; where nobody can read it, the work goes on all the same."""
+        """Print text on stderr, its lines as they are; where nobody can read it, the work goes on all the same."""
         try:
-            print(text, file=sys.stderr, flush=True)
+            print(visible_lines(text), file=sys.stderr, flush=True)
         except OSError:
             hold_back(sys.stderr, 2)
 
     def emit(self, record: Any) -> None:
         """Print a record as JSON, with escapes for what the encoding of stdout may lack."""
         unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
-        print(json.dumps(record, indent=2, ensure_ascii=not unicode, default=str))
+        print(json_text(record, ascii_only=not unicode))
 
     def write(self, text: str) -> None:
-        """Write a file's text to stdout, UTF-8 whatever the terminal's encoding is."""
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8", errors="backslashreplace"))
-        sys.stdout.buffer.flush()
+        """Write a file's content to stdout: as it is and in UTF-8 into a pipe or a file, shown on a terminal."""
+        stream = bare(sys.stdout)
+        if stream.isatty():
+            stream.write(visible_lines(text))  # with escapes for what the terminal's encoding lacks
+        else:
+            stream.flush()
+            stream.buffer.write(text.encode("utf-8", errors="backslashreplace"))
+        stream.flush()
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:
@@ -101,7 +113,7 @@ class Output:
                 handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
             except OSError as error:
                 raise UsageError(f"cannot write the log {self.log}: {error.strerror}; name another file") from error
-            handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            handlers[0].setFormatter(_Shown("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             handlers[0].setLevel(logging.DEBUG)
         handlers.append(_Terminal(self))
         before = (LOGGER.level, LOGGER.propagate)
@@ -145,7 +157,7 @@ def crash_log(text: str) -> Path:
         try:
             folder = Path(place())
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / name, text)
+            write_text(folder / name, visible_lines(text))
         except (OSError, RuntimeError):  # no room, or no home
             continue
         return folder / name

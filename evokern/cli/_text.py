@@ -1,12 +1,20 @@
-"""How tables are written on a terminal."""
+"""How lines and tables are written on a terminal: names and messages in them are anybody's, and stay in their line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evokern.escaping import visible
+
+
+def show_line(text: str = "", end: str = "\n") -> None:
+    """Print a line, or the beginning of one."""
+    print(visible(text), end=end)
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table: numbers to the right, the last column as long as it is."""
+    header, rows = [visible(cell) for cell in header], [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
     lines = []
     for row in [header, *rows]:

@@ -10,10 +10,11 @@ import typer
 import evokern
 
 # The order of these imports is the order of the help.
-from evokern.cli.commands import search, show, export, verify, ablate, compare, report, replay  # isort: skip
+from evokern.cli.commands import search, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
 from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
 from evokern.cli._command import INTERRUPTED, app, surroundings
-from evokern.cli._environment import shortened, tolerate_words
+from evokern.cli._environment import tolerate_words
+from evokern.cli._output import Output
 from evokern.errors import UsageError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "check",
     "compare",
     "doctor",
+    "evaluate",
     "export",
     "init",
     "list_",
@@ -64,5 +66,5 @@ def run() -> None:
         told = surroundings(error)
         if told is None:
             raise
-        print(f"evokern: {shortened(told)}", file=sys.stderr)
+        Output().complain(told)
         sys.exit(UsageError.exit_code)

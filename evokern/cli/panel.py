@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from evokern.cli._output import LOGGER, Output
+from evokern.escaping import visible
 from evokern.progress import arm_texts, baseline_text, best_text, progress_rows, spent_text, time_unit
 from evokern.wording import counts, duration, microseconds, several
 
@@ -148,10 +149,11 @@ def panel(progress: Progress) -> Panel:
         if row.share is not None:
             grid.add_row(row.label, _bar(row.share))
         elif row.kind == "failure":
-            grid.add_row(row.label, Text(row.text, style=_STYLES[row.kind], no_wrap=True, overflow="ellipsis"))
+            text = Text(visible(row.text), style=_STYLES[row.kind], no_wrap=True, overflow="ellipsis")
+            grid.add_row(Text(visible(row.label)), text)
         else:
-            grid.add_row(row.label, Text(row.text, style=_STYLES[row.kind]))
-    return Panel(grid, title=f"{progress.study} on {progress.device}", title_align="left")
+            grid.add_row(Text(visible(row.label)), Text(visible(row.text), style=_STYLES[row.kind]))
+    return Panel(grid, title=Text(visible(f"{progress.study} on {progress.device}")), title_align="left")
 
 
 def _bar(share: float, width: int = 40) -> str:

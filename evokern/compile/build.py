@@ -13,6 +13,7 @@ from evokern.compile.nvrtc import all_options, compiler_version
 from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.space import Config
@@ -60,7 +61,12 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
     used: dict[tuple[int, Launch], Resources] = {}
     for one in builds:
         for launch in one.launches:
-            _check_arguments(kernel, launch, programs[one.program])
+            mismatch = _argument_mismatch(launch, programs[one.program])
+            if mismatch and isinstance(config, ForeignCandidate):
+                message = f"{mismatch}; the source must take what the kernel {kernel.name} passes"
+                return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": message, "message": message}, compile_s=spent)
+            if mismatch:
+                raise KernelError(f"kernel {kernel.name}: {mismatch}; make the launch's args agree with the source")
             use = programs[one.program].uses[launch.entry]
             over = excess(use, launch, target.profile)
             used[one.program, launch] = resources(use, launch, target.profile)
@@ -125,15 +131,16 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     return tensors
 
 
-def _check_arguments(kernel: Kernel, launch: Launch, program: Program) -> None:
-    """A launch with other arguments than the entry's would read past them: nobody could tell what it computes."""
+def _argument_mismatch(launch: Launch, program: Program) -> str:
+    """Say how a launch's arguments differ from the entry's: reading past them, nobody could tell what it computes."""
     taken = parameter_sizes(program.cubin, program.lowered[launch.entry])
     passed = tuple(SCALAR_BYTES[a.dtype] if isinstance(a, Scalar) else _POINTER_BYTES for a in launch.args)
-    if taken != passed:
-        raise KernelError(
-            f"kernel {kernel.name}: {launch.entry} takes {len(taken)} parameters of {list(taken)} bytes, "
-            f"but its launch passes {len(passed)} of {list(passed)} bytes; make the launch's args agree with the source"
-        )
+    if taken == passed:
+        return ""
+    return (
+        f"{launch.entry} takes {len(taken)} parameters of {list(taken)} bytes, "
+        f"but its launch passes {len(passed)} of {list(passed)} bytes"
+    )
 
 
 def _identity(rendered: Rendered) -> tuple[object, ...]:

@@ -3,6 +3,10 @@
 The key is a digest of source, headers, options, entries, compiler version and architecture. A program is written to a
 temporary file and renamed, so that readers in other processes see all of it or nothing. Reading touches the file, and
 the files longest unread go first when the size cap is passed.
+
+A file holds a line of JSON, then machine code and PTX as they are: reading it runs nothing. A digest over address and
+content finds damage, and no forgery, so that nothing is read or kept where others may write: what lies there would be
+launched on the GPU.
 """
 
 from __future__ import annotations
@@ -11,18 +15,18 @@ import contextlib
 import hashlib
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from evokern.compile.records import Program
+from evokern.compile.records import EntryUse, Program
 from evokern.errors import UsageError
+from evokern.ownership import why_foreign, why_foreign_state
 
 DEFAULT_CAP_BYTES = 1 << 30
 """Size cap of a cache whose user set none."""
-_MAGIC = b"evokern program 2\n"
+_MAGIC = b"evokern program 3\n"
 _PUTS_PER_TRIM = 64
 
 
@@ -50,6 +54,45 @@ def program_key(
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
+def _file(key: str, program: Program) -> bytes:
+    """Return a cache file's content: magic, digest, a line of JSON, machine code, PTX."""
+    ptx = program.ptx.encode("utf-8", "surrogatepass")
+    head = {
+        "lowered": dict(program.lowered),
+        "uses": {name: asdict(use) for name, use in program.uses.items()},
+        "log": program.log,
+        "constants": list(program.constants),
+        "cubin_bytes": len(program.cubin),
+        "ptx_bytes": len(ptx),
+    }
+    content = json.dumps(head).encode() + b"\n" + program.cubin + ptx
+    return _MAGIC + _content_digest(key, content) + content
+
+
+def _program(key: str, data: bytes) -> Program | None:
+    """Return the program of a cache file's content, None where that is none of this address."""
+    start = len(_MAGIC) + hashlib.sha256().digest_size
+    content = data[start:]
+    if not data.startswith(_MAGIC) or _content_digest(key, content) != data[len(_MAGIC) : start]:
+        return None
+    line, _, code = content.partition(b"\n")
+    try:
+        head = json.loads(line)
+        cubin, ptx = code[: head["cubin_bytes"]], code[head["cubin_bytes"] :]
+        if len(ptx) != head["ptx_bytes"]:
+            return None
+        uses = {name: EntryUse(**use) for name, use in head["uses"].items()}
+        text = ptx.decode("utf-8", "surrogatepass")
+        return Program(cubin, dict(head["lowered"]), uses, head["log"], text, tuple(head["constants"]))
+    except (ValueError, TypeError, KeyError, AttributeError):  # of a version that keeps other facts
+        return None
+
+
+def _content_digest(key: str, content: bytes) -> bytes:
+    """The address counts, so that a file at another address is damage as well."""
+    return hashlib.sha256(key.encode() + b"\n" + content).digest()
+
+
 @dataclass(frozen=True)
 class CacheInfo:
     """What a cache holds."""
@@ -71,11 +114,12 @@ class CompileCache:
         """Open a cache, creating its folder.
 
         Raises:
-            UsageError: the folder cannot be created or written.
+            UsageError: the folder cannot be created or written, or others may write it.
         """
         self.directory = directory
         try:
-            (directory / "programs").mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (directory / "programs").mkdir(mode=0o700, exist_ok=True)
             with tempfile.TemporaryFile(dir=directory):
                 pass
         except OSError as error:
@@ -83,32 +127,43 @@ class CompileCache:
                 f"cannot write the compile cache {directory}: {error.strerror}; "
                 "set EVOKERN_CACHE to a folder that can be written, or to off"
             ) from error
+        for folder in (directory.resolve(), directory / "programs"):
+            if why := why_foreign(folder):
+                raise UsageError(
+                    f"the programs in the compile cache {directory} would be launched as they are, {why}; "
+                    "`chmod go-w` it, or set EVOKERN_CACHE to a folder of your own, or to off"
+                )
         self._puts = 0
 
     def get(self, key: str) -> Program | None:
-        """Return the program at an address, or None when it is not there (or was damaged)."""
+        """Return the program at an address, or None when it is not there, was damaged, or is somebody else's."""
         path = self._path(key)
         try:
-            data = path.read_bytes()
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                own = not why_foreign_state(os.fstat(descriptor), path)
+                data = file.read() if own else b""
         except OSError:
             return None
-        digest, payload = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
-        if not data.startswith(_MAGIC) or hashlib.sha256(payload).digest() != digest:
-            path.unlink(missing_ok=True)
+        program = _program(key, data)
+        if program is None:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        program: Program = pickle.loads(payload)
         return program
 
     def put(self, key: str, program: Program) -> None:
         """Keep a program. A full disk is no error: the program is compiled again next time."""
-        payload = pickle.dumps(replace(program, seconds=0.0), protocol=5)
         path = self._path(key)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            path.parent.mkdir(exist_ok=True)
-            temporary.write_bytes(_MAGIC + hashlib.sha256(payload).digest() + payload)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            temporary.unlink(missing_ok=True)  # of a process of this number that was killed
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_file(key, program))
             temporary.replace(path)
         except OSError:
             with contextlib.suppress(OSError):

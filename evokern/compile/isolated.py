@@ -95,7 +95,7 @@ def compile_program(
         The program, or why there is none: the compiler refused it, died of it, or did not end.
 
     Raises:
-        DeviceError: the compiler itself cannot be loaded.
+        DeviceError: the compiler itself cannot be loaded, or its process is killed from outside.
     """
     job = _Compile(source, name, dict(headers), tuple(options), tuple(entries), architecture, line_info)
     if is_worker():
@@ -107,6 +107,8 @@ def compile_program(
     if result.status == "raised":
         error: EvokernError = result.value
         raise error
+    if result.status == "lost":
+        raise result.lost_error(f"the compile of {name}")
     return _died(job, result)
 
 

@@ -10,13 +10,21 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
 from evokern.compile.nvrtc import compiler_version
 from evokern.compile.records import Built
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.space import Config
+from evokern.errors import InternalError
 from evokern.study.discovery import WorkerContext
-from evokern.study.trial import Evaluation
+from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import WorkerSpec
+from evokern.workers.role import limit_memory
 
 PRELOAD = ("cupy.cuda.nvrtc", "evokern.compile.pool")
 """Modules that the compile pool's fork server imports."""
+FOREIGN_MEMORY = 4 << 30
+"""Bytes of address space that a worker which compiles foreign sources may take beyond what it starts with. Packaged
+kernels take 60 MB (`attention`, 2026-11-23); room is left for template libraries, and a source may ask for anything."""
+FOREIGN_PROGRAM = 64 << 20
+"""Bytes of machine code and PTX of a foreign source; more would fill the memory of whoever asked for its evaluation."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class CompileSettings:
     """The cache's folder, or None to keep nothing."""
     niceness: int = 10
     """Added to the workers' niceness: compiles run ahead of a GPU, and what feeds and times it goes first."""
+    foreign: bool = False
+    """Whether sources that nobody has read are compiled: memory is bounded, and what they break is theirs."""
 
 
 class CompileWorker:
@@ -36,14 +46,36 @@ class CompileWorker:
 
     def __init__(self, settings: CompileSettings) -> None:
         os.nice(settings.niceness)
+        if settings.foreign:
+            limit_memory(FOREIGN_MEMORY)
         self._problems = settings.context.problems
         self._kernel = settings.context.kernel()
         self._target = Target(settings.context.profile, CompileCache(settings.cache) if settings.cache else None)
         self.ready_report = {"compiler": compiler_version()}
 
     def handle(self, config: Config) -> Built | Evaluation:
-        """Build one candidate."""
-        return build(self._kernel, config, self._problems, self._target)
+        """Build one candidate.
+
+        Raises:
+            KernelError: a function that the kernel declares raised.
+            DeviceError: the compiler cannot be loaded.
+        """
+        if not isinstance(config, ForeignCandidate):
+            return build(self._kernel, config, self._problems, self._target)
+        try:
+            built = build(self._kernel, config, self._problems, self._target)
+        except (InternalError, ValueError, ArithmeticError, LookupError, MemoryError) as error:
+            return _refused(f"what the compiler made of it cannot be read: {type(error).__name__}: {error}")
+        if isinstance(built, Evaluation):
+            return built
+        size = sum(len(program.cubin) + len(program.ptx) for program in built.programs)
+        if size > FOREIGN_PROGRAM:
+            return _refused(f"its machine code and PTX take {size:,} bytes, and {FOREIGN_PROGRAM:,} are allowed")
+        return built
+
+
+def _refused(message: str) -> Evaluation:
+    return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": message, "message": message})
 
 
 def compile_spec(settings: CompileSettings) -> WorkerSpec:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Launch, Need, Problem
 from evokern.declaration.space import Config, Gene, Space, Value
 from evokern.errors import RAISED, KernelError, SpaceError, nearest
@@ -48,6 +49,16 @@ class Violation:
     def excess(self) -> float:
         """How far it is violated, relative to what there is: above 0, for graded constraints."""
         return (self.needed - self.available) / max(abs(self.available), 1.0)
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What a record keeps of it, as JSON values."""
+        return {
+            "constraint": self.constraint,
+            "needed": self.needed,
+            "available": self.available,
+            "reason": self.reason,
+        }
 
 
 def check(
@@ -174,15 +185,16 @@ def _values(genes: Sequence[Gene], name: str) -> tuple[Value, ...]:
 
 
 def launches_of(kernel: Kernel, config: Config, problem: Problem) -> tuple[Launch, ...]:
-    """Return the kernel's launches.
+    """Return the kernel's launches, of a foreign candidate with its own geometry.
 
     Raises:
         KernelError: the kernel's `launches` raised, or declared none.
+        UsageError: a foreign candidate's geometry fits none of several launches.
     """
     launches = _answered(kernel, "launches", kernel.launches, config, problem)
     if not launches:
         raise KernelError(f"kernel {kernel.name}: launches returned none for {dict(config)} at {problem}")
-    return launches
+    return config.launched(launches) if isinstance(config, ForeignCandidate) else launches
 
 
 def _answered(

@@ -11,7 +11,6 @@ arguments) and a `Tensor` (one buffer of the workload). Functions that a kernel 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import math
 import struct
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from evokern.declaration.kernel_files import KernelFile, kernel_files
+from evokern.declaration.kernel_files import KernelFile, files_digest, kernel_files
 from evokern.declaration.problem import Problem as Problem  # declared here for everybody who declares or reads kernels
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
@@ -383,6 +382,10 @@ class Workload:
     too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the
     tensors: the narrowest type of inputs and outputs."""
 
+    cpp_reference: bool = True
+    """Whether `reference.h` says the same in plain C++. Without it `check` compares nothing, and a program that checks
+    itself cannot be exported: a torch module, say, is not rewritten by hand before a kernel is worth exporting."""
+
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
             raise KernelError(f"arithmetic = {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}")
@@ -458,7 +461,4 @@ class Kernel:
 
     def digest(self) -> str:
         """Return a SHA-256 over the kernel's files: a study remembers it."""
-        state = hashlib.sha256()
-        for file in self.files():
-            state.update(file.name.encode() + b"\0" + file.content + b"\0")
-        return state.hexdigest()
+        return files_digest(self.files())

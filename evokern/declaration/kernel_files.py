@@ -12,9 +12,10 @@ kept in a database, because a header names it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ REFERENCE = "reference.h"
 """The C++ reference, which the host's compiler reads: no device code includes it."""
 
 _SOURCES = frozenset({".cu", ".cuh", ".h", ".hpp"})
+CODE = _SOURCES | {".py"}
+"""Endings of a folder's files that make a kernel."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
@@ -80,6 +83,14 @@ def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
     return files
 
 
+def files_digest(files: Iterable[KernelFile]) -> str:
+    """Return a SHA-256 over a kernel's files: a study remembers it."""
+    state = hashlib.sha256()
+    for file in files:
+        state.update(file.name.encode("utf-8", "surrogateescape") + b"\0" + file.content + b"\0")
+    return state.hexdigest()
+
+
 _Stamp = tuple[int, int, int, int] | None
 _READ: dict[tuple[Path, str], tuple[dict[Path, _Stamp], tuple[KernelFile, ...]]] = {}
 """What was read last of each folder, with the stamps of all that was looked at."""
@@ -96,7 +107,7 @@ def _stamp(path: Path) -> _Stamp:
 
 def _read_files(folder: Path, source: str, stamps: dict[Path, _Stamp]) -> tuple[KernelFile, ...]:
     """Read the files, and note the stamp of each path before it is looked at."""
-    own = sorted(path for path in folder.iterdir() if path.suffix in {*_SOURCES, ".py"} and is_file(path))
+    own = sorted(path for path in folder.iterdir() if path.suffix in CODE and is_file(path))
     first = own if folder / source in own else [*own, folder / source]
     content = {path: _read(path, stamps) for path in first}
     real = {path: path.resolve() for path in first}  # a link counts by what it leads to

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config, Gene, Value
 from evokern.errors import RAISED, KernelError
@@ -83,17 +84,29 @@ def read_source(kernel: Kernel) -> tuple[str, dict[str, str]]:
     return source.text, headers
 
 
+def source_of(kernel: Kernel, config: Config) -> tuple[str, str, dict[str, str]]:
+    """Return file name, source text and headers of a candidate: the kernel's own, or a foreign source beside them.
+
+    Raises:
+        KernelError: the source is missing, or a file is no text.
+    """
+    text, headers = read_source(kernel)
+    if isinstance(config, ForeignCandidate):
+        return config.source.name, config.source.text, headers
+    return kernel.source, text, headers
+
+
 def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
     """Return the program of a candidate at a problem.
 
     Raises:
         KernelError: the source is missing, or a function that the kernel declares raised.
     """
-    source, headers = read_source(kernel)
+    name, source, headers = source_of(kernel, config)
     defines = tuple(f"-D{name}={value}" for name, value in macros(kernel, config, problem).items())
     return Rendered(
         source=source,
-        name=kernel.source,
+        name=name,
         headers=headers,
         options=(*defines, *kernel.options),
         entries=tuple(dict.fromkeys(launch.entry for launch in launches_of(kernel, config, problem))),

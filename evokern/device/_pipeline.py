@@ -3,6 +3,10 @@
 A thread moves candidates along while the caller thinks about the next ones. A candidate whose machine code and launches
 another one has is not executed again. Of candidates that are the same the one with the smallest number owns the
 evaluation, however their compiles raced: answers wait until every smaller number has been compiled.
+
+What a candidate does becomes its outcome, and so does a function of the kernel that raises for it alone. What this
+machine does (a process killed from outside, memory that ran out) is no verdict: the candidate is asked about once more,
+and where that fails too its trial is `lost`.
 """
 
 from __future__ import annotations
@@ -19,15 +23,19 @@ from typing import Any
 
 from evokern.compile.records import Built
 from evokern.device.contract import Answer, Request
-from evokern.errors import EvokernError, InternalError
+from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.host_memory import in_words
 from evokern.workers.pool import JobResult, WorkerPool, wait
 
 _SINGLE_JOB = -1
 """Key of a job that no candidate's trial number can be."""
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
-_FAULTS_IN_A_ROW = 3
+_FAULTS_IN_A_ROW = 8
+"""Candidates in a row at which evokern itself may break: where one choice in four does it, three are no rarity."""
+_LOST_IN_A_ROW = 8
+"""Lost trials without an answer between them after which the machine is taken for unfit, and the search ends."""
 _SWITCH_S = 5e-4
 """How soon the pipeline's thread gets its turn while the searching thread computes. Python's own 5 ms are paid again at
 each of the thread's system calls: five or more of them for each candidate, which the device would spend idle."""
@@ -95,6 +103,7 @@ class Pipeline:
         self._running: dict[int, tuple[str, Built]] = {}
         self._busy_s = 0.0
         self._faults = 0
+        self._lost = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._switch_s = sys.getswitchinterval()
@@ -183,10 +192,12 @@ class Pipeline:
 
     def _compiled(self, result: JobResult) -> None:
         self._compiling.discard(result.key)
-        if result.status == "raised":
-            raise result.value
-        if result.status in ("died", "overran"):
-            how = result.value if result.status == "died" else f"still busy after {result.value:g} s"
+        if result.status == "lost":
+            self._answer(result.key, self._lost_evaluation(result, "compiler"))
+        elif result.status == "raised":
+            self._answer(result.key, self._raised(result.value))
+        elif result.status in ("died", "overran"):
+            how = f"{result.value}, twice" if result.status == "died" else f"still busy after {result.value:g} s"
             evidence = {"log": result.log or f"the compiler's process: {how}", "message": f"the compiler failed: {how}"}
             self._answer(result.key, Evaluation(Outcome.COMPILE_ERROR, evidence=evidence, compile_s=result.seconds))
         elif isinstance(result.value, Evaluation):
@@ -200,36 +211,77 @@ class Pipeline:
         claim.members[number] = built.compile_s
         self._open.add(built.fingerprint)
         if first:
-            self._running[number] = (built.fingerprint, built)
-            self._executors.submit(
-                number, self._job(CompiledRequest(number, built, self._asked[number])), self._deadline_s
-            )
+            self._execute(number, built)
+
+    def _execute(self, number: int, built: Built) -> None:
+        self._running[number] = (built.fingerprint, built)
+        job = self._job(CompiledRequest(number, built, self._asked[number]))
+        self._executors.submit(number, job, self._deadline_s)
 
     def _executed(self, result: JobResult) -> None:
         fingerprint, built = self._running.pop(result.key)
-        if result.status == "raised" and not self._excusable(result.value):
-            raise result.value
+        if result.status == "lost":
+            self._lose(result, fingerprint, built)
+            return
+        self._lost = 0
         if result.status == "done":
             self._faults = 0
-        if result.status == "raised":
-            evidence = {"error": str(result.value).splitlines()[0], "log": str(result.value)}
-            evaluation = Evaluation(Outcome.CRASHED, evidence=evidence, device_s=result.seconds)
+            evaluation: Evaluation = result.value
+        elif result.status == "raised":
+            evaluation = replace(self._raised(result.value), device_s=result.seconds)
         elif result.status == "overran":
             evaluation = Evaluation(Outcome.HUNG, evidence={"limit_s": self._hang_s}, device_s=result.seconds)
-        elif result.status == "died":
+        else:
             evidence = {"error": f"worker process {result.value}", "log": result.log}
             evaluation = Evaluation(Outcome.CRASHED, evidence=evidence, device_s=result.seconds)
-        else:
-            evaluation = result.value
         self._busy_s += evaluation.device_s
         self._claims[fingerprint].evaluation = replace(
             evaluation, fingerprint=fingerprint, resources=evaluation.resources or built.resources
         )
 
-    def _excusable(self, error: EvokernError) -> bool:
-        """Whether a fault of the executor itself is taken for its candidate's: one may be, a series is not."""
+    def _raised(self, error: EvokernError) -> Evaluation:
+        """Return the outcome of a candidate for which a function of the kernel, or evokern itself, raised.
+
+        Raises:
+            EvokernError: compiler or device cannot be used at all, or evokern breaks at one candidate after the other.
+        """
+        first = str(error).splitlines()[0]
+        if isinstance(error, UsageError) and not isinstance(error, DeviceError):
+            # The default candidate ran before the search began, so that this is about one candidate.
+            evidence = {"error": "declaration", "message": first, "diagnosis": f"kernel.py: {first}"}
+            return Evaluation(Outcome.CRASHED, evidence=evidence)
         self._faults += 1
-        return isinstance(error, InternalError) and self._faults < _FAULTS_IN_A_ROW
+        if not isinstance(error, InternalError) or self._faults >= _FAULTS_IN_A_ROW:
+            raise error
+        return Evaluation(Outcome.CRASHED, evidence={"error": first, "log": str(error)})
+
+    def _lose(self, result: JobResult, fingerprint: str, built: Built) -> None:
+        """Give up a trial whose workers died; of others with the same program the next one is executed."""
+        claim = self._claims[fingerprint]
+        del claim.members[result.key]
+        self._busy_s += result.seconds
+        self._answer(result.key, self._lost_evaluation(result, "worker"))
+        if claim.members:
+            self._execute(min(claim.members), built)
+        else:
+            del self._claims[fingerprint]
+            self._open.discard(fingerprint)
+
+    def _lost_evaluation(self, result: JobResult, what: str) -> Evaluation:
+        """Return the outcome of a candidate on which two processes died.
+
+        Raises:
+            DeviceError: so many in a row that nothing can be expected of going on.
+        """
+        reason = f"its {what} processes died, and it cannot be the cause: {result.value}; {in_words(result.memory)}"
+        self._lost += 1
+        if self._lost > _LOST_IN_A_ROW:
+            raise DeviceError(
+                f"{self._lost} candidates in a row were lost: the last one's {what} processes died ({result.value}; "
+                f"{in_words(result.memory)}); free memory, or end what kills them, and run the same command again"
+            )
+        evidence = {"reason": reason, "memory": dict(result.memory), "log": result.log}
+        return Evaluation(Outcome.LOST, evidence=evidence, device_s=result.seconds if what == "worker" else 0.0)
 
     def _release(self) -> None:
         """Answer every trial whose evaluation is known and whose owner can no longer change."""
@@ -274,7 +326,7 @@ def run_single_job(pool: WorkerPool, job: Any, deadline_s: float, what: str, pat
         patience_s: seconds that workers may take to start, and to end what they have.
 
     Raises:
-        EvokernError: what the handler raised, or that its process died or overran.
+        EvokernError: what the handler raised, or that its processes died or overran.
     """
     pool.submit(_SINGLE_JOB, job, deadline_s)
     end = time.monotonic() + deadline_s + patience_s
@@ -286,6 +338,8 @@ def run_single_job(pool: WorkerPool, job: Any, deadline_s: float, what: str, pat
                 return result.value
             if result.status == "raised":
                 raise result.value
+            if result.status == "lost":
+                raise result.lost_error(what)
             how = result.value if result.status == "died" else f"no answer in {result.value:g} s"
             raise InternalError(f"{what}: the worker process failed ({how}); {result.log or 'it printed nothing'}")
     raise InternalError(f"{what}: no worker answered")

@@ -33,6 +33,8 @@ class Task:
     """Fingerprint → (trial number, evaluation) of what this study has evaluated before."""
     secret: int = 0
     """Of the study: draws what candidates must not know beforehand, the same in every session."""
+    foreign: bool = False
+    """Whether the candidates bring sources of their own, which nobody has read: their compiles are bounded."""
 
 
 @dataclass(frozen=True)

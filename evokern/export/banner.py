@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.space import Config
+from evokern.escaping import in_comment, shell_line
 from evokern.export.sampled_check import SampledField
 from evokern.export.trace import Traces
 
@@ -25,6 +26,7 @@ class Provenance:
 
 LINKED = ("-DEVOKERN_NO_MAIN", "-c")
 """Options of nvcc that make an object to link of an exported program."""
+_BUILD_LINE = "//     nvcc "
 _WHOLE_WORDS = (
     "Where the reference of all elements would take over five seconds, a sample is checked, and the program says so;",
     "--whole checks all.",
@@ -38,11 +40,11 @@ def build_commands(text: str, file: Path) -> tuple[str, str]:
         text: the exported program.
         file: where it was written.
     """
-    line = next(line.removeprefix("//").strip() for line in text.splitlines() if "nvcc " in line)
-    words = shlex.split(line)
-    binary = file.parent / words[-1]
+    line = next(line for line in text.split("\n")[1:] if line.startswith(_BUILD_LINE))
+    words = shlex.split(line.removeprefix("//"))
+    binary = file.parent / _binary(file.name)
     run = str(binary) if binary.is_absolute() else f"./{binary}"
-    return shlex.join([*words[:-3], str(file), "-o", str(binary)]), shlex.quote(run)
+    return shell_line([*words[:-3], file, "-o", binary]), shell_line([run])
 
 
 def _binary(file_name: str) -> str:
@@ -88,13 +90,13 @@ def banner(
     """
     binary = _binary(file_name)
     options = [o for o in kernel.options if not o.startswith("-D")]
-    build = shlex.join(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
-    linked = shlex.join(["nvcc", build_target(architecture), *options, *LINKED, file_name, "-o", f"{binary}.o"])
+    build = shell_line(["nvcc", build_target(architecture), *options, file_name, "-o", binary])
+    linked = shell_line(["nvcc", build_target(architecture), *options, *LINKED, file_name, "-o", f"{binary}.o"])
     check = " [--check] [--whole] [SHAPE] [SEED]" if sampled else " [--check] [SHAPE] [SEED]"
     lines = [f"{kernel.name}: the fastest variant that evokern found, with the check of its own answers.", ""]
     lines += [
         f"    {build}",
-        f"    {shlex.quote(f'./{binary}')}{check}     prints the time, then PASS (exit 0) or FAIL (exit 1)",
+        f"    {shell_line([f'./{binary}'])}{check}     prints the time, then PASS (exit 0) or FAIL (exit 1)",
         "",
         "--check leaves the timing out: one call against the reference, for example under compute-sanitizer.",
         *_WHOLE_WORDS[: 2 * bool(sampled)],
@@ -112,7 +114,8 @@ def banner(
     lines += [f"{label + ':':<{width + 1}} {text}" for label, text in provenance.facts.items()]
     lines += ["problem: " + ", ".join(f"{name}={value}" for name, value in problem.items()), "configuration:"]
     lines += [f"    {name} = {value}" for name, value in config.items()]
-    return "\n".join(f"// {line}".rstrip() for line in lines)
+    # Facts, options and values come from databases and folders of others: none leaves its line.
+    return "\n".join(in_comment(f"// {line}") for line in lines)
 
 
 def build_target(architecture: str) -> str:

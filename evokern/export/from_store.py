@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
+from evokern.analysis.stored import chip_of, chosen_trial, declared_config, stored_kernel
 from evokern.errors import StudyError
 from evokern.export.banner import Provenance
 from evokern.export.standalone import standalone
@@ -89,7 +89,7 @@ def export_trial(
         timing, gate = record.settings.get("timing", {}), record.settings.get("gate", {})
         text = standalone(
             kernel,
-            found.trial.config,
+            declared_config(kernel, record, found.trial),
             kernel.problem(record.problems[problem]),
             chip_of(record.device, sessions),
             Provenance(_facts(reader, record, found, sessions), record.predicted),

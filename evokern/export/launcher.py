@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
+from evokern.escaping import c_string
 from evokern.export.formula import Formula, ShapeGuard, cpp, simplified
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
@@ -33,7 +34,10 @@ def elements(tensor: Tensor) -> str:
 
 def shape_checks(kernel: Kernel, problem: Problem, traces: Traces) -> str:
     """Return the body of `refusal`: each field's own range, then the conditions that the trace found."""
-    lines = [f'  if (!({condition})) return "{reason}";' for condition, reason in _conditions(kernel, problem, traces)]
+    lines = [
+        f"  if (!({condition})) return {c_string(reason)};"
+        for condition, reason in _conditions(kernel, problem, traces)
+    ]
     return "\n".join(lines)
 
 
@@ -62,7 +66,7 @@ def _range_reason(entry: ProblemField) -> str:
 
 def _sentence(guard: ShapeGuard, reason: str) -> str:
     condition = guard.cpp().replace("shape.", "")
-    return f"{condition} must hold: {reason}".replace('"', "'").replace("\\", "/")
+    return f"{condition} must hold: {reason}"
 
 
 def launch_body(traces: Traces) -> str:

@@ -14,6 +14,7 @@ from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Problem, Tensor, Tol
 from evokern.declaration.render import render
 from evokern.declaration.space import Config
 from evokern.errors import DeviceError, KernelError
+from evokern.escaping import in_comment
 from evokern.export.banner import Provenance, banner, declared, ordered, parameters
 from evokern.export.launcher import elements, launch_body, shape_checks
 from evokern.export.reference_runs import reference_runs
@@ -140,7 +141,8 @@ def device_code(kernel: Kernel, config: Config, problem: Problem, chip: Profile)
         return specialize(program.source, program.macros, compiled, *parts).strip()
     except DeviceError as error:
         text = specialize(program.source, program.macros, lambda text: None, *parts).strip()
-        return f"// Choices not made stand here too: {' '.join(str(error).split())}\n\n{text}"
+        why = in_comment(f"// Choices not made stand here too: {' '.join(str(error).split())}")
+        return f"{why}\n\n{text}"
 
 
 def _type_headers(tensors: Mapping[str, Tensor]) -> str:
@@ -150,6 +152,11 @@ def _type_headers(tensors: Mapping[str, Tensor]) -> str:
 
 def _reference(kernel: Kernel) -> str:
     path = kernel.folder / "reference.h"
+    if not kernel.workload.cpp_reference:
+        raise KernelError(
+            f"kernel {kernel.name} has no reference in C++, with which the exported program checks itself: write "
+            f"{path}, and take cpp_reference=False out of kernel.py"
+        )
     try:
         text = read_text(path)
     except OSError as error:

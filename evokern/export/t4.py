@@ -43,7 +43,9 @@ def t4(reader: Reader, record: StudyRecord) -> dict[str, Any]:
     Raises:
         StudyError: it has no trial.
     """
-    results = [_result(trial) for trial in reader.trials(record, samples=True)]
+    # A lost trial is no result: nobody knows what its configuration would have given.
+    trials = (trial for trial in reader.trials(record, samples=True) if trial.outcome is not Outcome.LOST)
+    results = [_result(trial) for trial in trials]
     if not results:
         raise StudyError(f"study {record.name} has no finished trial to export; search it first")
     baseline = reader.baseline(record)

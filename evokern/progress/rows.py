@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from evokern.wording import counts, duration, microseconds, several
+from evokern.wording import counts, duration, microseconds, several, uncounted
 
 if TYPE_CHECKING:
     from evokern.search import Progress
@@ -62,9 +62,7 @@ def _trials(progress: Progress) -> str:
     """Return how many trials there were; under a limit those that it counts, the others apart."""
     if not progress.trials_limit:
         return several(progress.trials, "trial")
-    others = progress.trials - progress.evaluated
-    excluded = f" (and {others} duplicate or infeasible)" if others else ""
-    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{excluded}"
+    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{uncounted(progress.outcomes)}"
 
 
 def arm_texts(progress: Progress) -> list[str]:

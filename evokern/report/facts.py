@@ -166,7 +166,7 @@ def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
     found: dict[str, list[ValueFacts]] = {}
     for gene in facts.record.genes:
         by_value: dict[Any, list[Trial]] = defaultdict(list)
-        for trial in facts.trials:
+        for trial in (t for t in facts.trials if t.outcome is not Outcome.LOST):
             by_value[trial.config.get(gene.name)].append(trial)
         row = []
         for value in gene.values:

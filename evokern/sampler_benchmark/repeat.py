@@ -120,8 +120,10 @@ def run_all(
             for result in wait([pool], 1.0):
                 if result.status == "raised":
                     raise result.value
+                sampler, seed = work[result.key]
+                if result.status == "lost":
+                    raise result.lost_error(f"the replay of {sampler} with seed {seed}")
                 if result.status != "done":
-                    sampler, seed = work[result.key]
                     raise InternalError(f"the replay of {sampler} with seed {seed} {result.status}: {result.value}")
                 found[result.key] = result.value
                 on_repeat(len(found), len(work), result.value)

@@ -1,9 +1,9 @@
 """The contract of every sampler: the proposal of trial n is a pure function of what it may see.
 
 What it may see is a `History`: the results of trials up to n - W in number order (W is the study's window), and the
-*proposals* before n, the configurations of the trials in flight among them. The study in the database is a record that
-no sampler reads; so the sequence of proposals depends neither on timing, nor on interruptions, nor on how many workers
-there are.
+*proposals* before n, the configurations of the trials in flight among them. A trial that was lost has no result: its
+configuration may be proposed again. The study in the database is a record that no sampler reads; so the sequence of
+proposals depends neither on timing, nor on interruptions, nor on how many workers there are.
 
 A sampler keeps nothing between proposals that changes what it proposes: its random numbers come from
 `trial_seed(seed, number)`, and what Optuna's samplers keep on a study of theirs is stored with the proposal and put
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -66,7 +67,7 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
     there is only right and wrong.
     """
     outcome = evaluation.outcome
-    if outcome in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW):
+    if outcome in (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW, Outcome.LOST):
         return {}
     if outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES):
         needed, available = float(evaluation.evidence["needed"]), float(evaluation.evidence["available"])
@@ -74,6 +75,10 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
         # Optuna reads 0 as kept, and this one was not.
         return {str(evaluation.evidence["constraint"]): max(excess, 1e-9)}
     return {outcome.value: 1.0}
+
+
+MOST_LOSSES = 2
+"""Trials of one configuration that may be lost before it is not proposed any more."""
 
 
 def trial_seed(seed: int, number: int) -> int:
@@ -90,11 +95,16 @@ class History:
         self.proposals: list[Proposal] = []
         """What was proposed so far, by trial number."""
         self.results: list[TrialResult] = []
-        """Visible results, in number order."""
+        """Visible results, in number order; a trial that was lost has none."""
+        self.told = 0
+        """Trials whose end is visible, lost ones too: the number of the first one whose end is not."""
+        self.lost: dict[int, bool] = {}
+        """Number of each visible trial that was lost → whether its configuration may be proposed again."""
         self.pending: dict[int, Config] = {}
         """Trial number → configuration of proposals whose result is not visible."""
         self.seen: set[Config] = set()
-        """Every configuration proposed so far."""
+        """Every configuration proposed so far, but those that were lost and may be proposed again."""
+        self._losses: Counter[Config] = Counter()
         self._best: float | None = None
 
     def commit(self, number: int, proposal: Proposal) -> None:
@@ -106,9 +116,22 @@ class History:
         self.seen.add(proposal.config)
 
     def tell(self, result: TrialResult) -> None:
-        """Make a pending trial's result visible; the engine calls this in number order."""
-        if result.number != len(self.results):
-            raise InternalError(f"result of trial {result.number} told after {len(self.results)} results")
+        """Make a pending trial's result visible; the engine calls this in number order.
+
+        A lost trial leaves nothing to see, and frees its configuration. One that is lost `MOST_LOSSES` times is kept:
+        proposed for ever, it could keep a search from ending.
+        """
+        if result.number != self.told:
+            raise InternalError(f"result of trial {result.number} told after {self.told} results")
+        self.told += 1
+        if result.outcome is Outcome.LOST:
+            self._losses[result.config] += 1
+            freed = self.lost[result.number] = self._losses[result.config] < MOST_LOSSES
+            del self.pending[result.number]
+            # Where a study is resumed, a later proposal of it may be there already.
+            if freed and result.config not in self.pending.values():
+                self.seen.discard(result.config)
+            return
         self.results.append(result)
         if result.outcome is Outcome.MEASURED and result.value is not None:
             self._best = result.value if self._best is None else min(self._best, result.value)

@@ -28,6 +28,8 @@ def distributions(space: Space) -> dict[str, CategoricalDistribution]:
 
 def state_of(result: TrialResult) -> TrialState:
     """Return Optuna's state of a finished trial."""
+    if result.outcome is Outcome.LOST:
+        return TrialState.FAIL
     return TrialState.COMPLETE if result.outcome in (Outcome.MEASURED, Outcome.DUPLICATE) else TrialState.PRUNED
 
 
@@ -50,6 +52,7 @@ class OptunaView:
         self._ids: list[int] = []
         self._committed = 0
         self._reported = 0
+        self._lost: set[int] = set()
         self._known_study_attrs: set[str] = set()
 
     def begin(self, number: int) -> FrozenTrial:
@@ -100,6 +103,9 @@ class OptunaView:
         for result in self.history.results[self._reported :]:
             self._tell(result)
         self._reported = len(self.history.results)
+        for number in self.history.lost.keys() - self._lost:
+            self._storage.set_trial_state_values(self._ids[number], TrialState.FAIL)  # which samplers ignore
+            self._lost.add(number)
 
     def _begin(self) -> None:
         self._ids.append(self._storage.create_new_trial(self._study_id))

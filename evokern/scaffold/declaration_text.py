@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from evokern.escaping import in_comment
+from evokern.scaffold.declares import check_declares, in_docstring, literal
 from evokern.scaffold.draft import Draft
 from evokern.scaffold.infer import bytes_of
 from evokern.scaffold.plan import DraftArgument, DraftTensor
@@ -28,13 +30,16 @@ def kernel_py(name: str, origin: str, made: Draft) -> str:
     names = ["Constraint", "Kernel", "Launch", "Parameter", "ProblemField", "Scalar", "Tensor", "Tolerance", "Workload",
              "divides", "i32", "i64"]  # fmt: skip
     imports = [word for word in names if re.search(rf"\b{word}\(", used)]
-    lines = [f'"""Kernel {name}, drafted from {origin}: confirm what says guess, write what says WRITE."""', ""]
+    lines = [
+        f'"""Kernel {name}, drafted from {in_docstring(origin)}: confirm what says guess, write what says WRITE."""',
+        "",
+    ]
     lines += _wrapped(f"from evokern import {', '.join(imports)}")
     if uses_indices(made.tensors):
         lines += ["", f"INDEX_LIMIT = {LIMIT}  # guess: integers of the inputs are indices, and stay below this"]
     if "ceil_div(" in used:
         lines += ["", "", "def ceil_div(a, b):", '    """Return a / b, rounded up."""', "    return -(-a // b)"]
-    return "\n".join([*lines, "", "", body, "", "", declared, ""])
+    return check_declares("\n".join([*lines, "", "", body, "", "", declared, ""]), origin)
 
 
 def _wrapped(line: str) -> list[str]:
@@ -53,17 +58,17 @@ def _launches(made: Draft) -> Iterator[str]:
     yield "def launches(c, p):"
     if made.launch_guess:
         yield '    """One launch."""'
-        yield f"    # guess: {made.launch_guess}"
+        yield in_comment(f"    # guess: {made.launch_guess}")
     else:
-        yield f'    """Grid and block as {made.launch_from} has them."""'
+        yield f'    """Grid and block as {in_docstring(made.launch_from)} has them."""'
     yield f"    grid = {_tuple(plan.grid)}"
     yield f"    block = {_tuple(plan.block)}"
     yield "    arguments = ("
     for argument in plan.arguments:
         doubt = f"  # guess: {argument.why}" if argument.why and not argument.is_tensor else ""
-        yield f"        {_argument(argument)},{doubt}"
+        yield in_comment(f"        {_argument(argument)},{doubt}")
     yield "    )"
-    entry = f'f"{plan.entry}"' if "{" in plan.entry else f'"{plan.entry}"'
+    entry = f"f{literal(plan.entry)}" if "{" in plan.entry else literal(plan.entry)
     launch = f"Launch({entry}, grid, block, arguments, shared_bytes={plan.shared})"
     if made.finish is None:
         yield f"    return [{launch}]"
@@ -72,13 +77,13 @@ def _launches(made: Draft) -> Iterator[str]:
     extent = next(tensor for tensor in made.tensors if tensor.name == workspace).shape[0]
     yield "    return ["
     yield f"        {launch},"
-    yield f'        Launch("add_up", 1, 32, ("{workspace}", "{total}", i32({extent}))),'
+    yield f'        Launch("add_up", 1, 32, ({literal(workspace)}, {literal(total)}, i32({extent}))),'
     yield "    ]"
 
 
 def _argument(argument: DraftArgument) -> str:
     if argument.expression is None:
-        return f'"{argument.name}"'
+        return literal(argument.name)
     if argument.dtype in ("i32", "i64"):
         return f"{argument.dtype}({argument.expression})"
     return f'Scalar("{argument.dtype}", {argument.expression})'
@@ -94,22 +99,22 @@ def _tensors(made: Draft) -> Iterator[str]:
         role = "" if tensor.role == "input" else f', role="{tensor.role}"'
         extra = f", {tensor.extra}" if tensor.extra else ""
         doubt = f"  # guess: {tensor.why}" if tensor.why else ""
-        yield f'        "{tensor.name}": Tensor("{tensor.dtype}", {shape}{role}{extra}),{doubt}'
+        yield in_comment(f'        {literal(tensor.name)}: Tensor("{tensor.dtype}", {shape}{role}{extra}),{doubt}')
     yield "    }"
 
 
 def _reference(made: Draft, outputs: list[DraftTensor]) -> Iterator[str]:
     inputs = [tensor for tensor in made.tensors if tensor.role in ("input", "inout", "constant")]
-    first = f't["{inputs[0].name}"]' if inputs else "..."
+    first = f"t[{literal(inputs[0].name)}]" if inputs else "..."
     yield "def reference(p, t):"
     yield '    """What is right: float64 outputs by name, from float64 torch tensors."""'
     if made.reference:
         yield "    # The file computes it on the CPU so:"
-        yield from (f"    #   {line}".rstrip() for line in made.reference.split("\n"))
+        yield from (in_comment(f"    #   {line}") for line in made.reference.split("\n"))
     if made.expected:
-        yield f"    # The script expects: {made.expected}"
-    example = ", ".join(f'"{output.name}": 2 * {first}' for output in outputs)
-    yield f"    # WRITE, for example: return {{{example}}}"
+        yield in_comment(f"    # The script expects: {made.expected}")
+    example = ", ".join(f"{literal(output.name)}: 2 * {first}" for output in outputs)
+    yield in_comment(f"    # WRITE, for example: return {{{example}}}")
     yield '    raise ValueError("write the reference in kernel.py: only you know what the kernel should compute")'
 
 
@@ -118,30 +123,30 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     yield from ("kernel = Kernel(", f'    name="{name}",', "    genes=(")
     for gene in plan.genes:
         values = ", ".join(map(repr, gene.values)) + ("," if len(gene.values) == 1 else "")
-        doc = f', doc="{gene.doc}"' if gene.doc else ""
+        doc = f", doc={literal(gene.doc)}" if gene.doc else ""
         doubt = f"  # guess: {gene.why}" if gene.why else ""
-        yield f'        Parameter("{gene.name}", ({values}), default={gene.default!r}{doc}),{doubt}'
+        yield in_comment(f"        Parameter({literal(gene.name)}, ({values}), default={gene.default!r}{doc}),{doubt}")
     yield from ("    ),", "    fields=(")
     for field in plan.fields:
         multiple = f", multiple_of={field.multiple_of}" if field.multiple_of > 1 else ""
         if field.choices:
             multiple = f", choices=({', '.join(map(repr, field.choices))},), default={field.default!r}"
         doubt = f"  # guess: {field.why}" if field.why else ""
-        yield f'        ProblemField("{field.name}"{multiple}),{doubt}'
+        yield in_comment(f"        ProblemField({literal(field.name)}{multiple}),{doubt}")
     yield from ("    ),", "    launches=launches,")
     if plan.constraints:
         yield "    constraints=("
         for label, condition, reason in plan.constraints:
             doubt = "  # guess: from runs" if label.startswith("whole_") else ""
-            yield f'        Constraint("{label}", lambda c, p: {condition}, "{reason}"),{doubt}'
+            yield f"        Constraint({literal(label)}, lambda c, p: {condition}, {literal(reason)}),{doubt}"
         yield "    ),"
     if plan.macros:
-        pairs = ", ".join(f'"{macro}": {text}' for macro, text in plan.macros.items())
+        pairs = ", ".join(f"{literal(macro)}: {text}" for macro, text in plan.macros.items())
         yield f"    macros=lambda c, p: {{{pairs}}},"
     if plan.options:
         yield f"    options=({', '.join(map(repr, plan.options))},),"
     yield from ("    workload=Workload(", "        tensors=tensors,", "        reference=reference,")
-    limits = ", ".join(f'"{t.name}": Tolerance({_TOLERANCES.get(t.dtype, "0, 0")})' for t in outputs)
+    limits = ", ".join(f"{literal(t.name)}: Tolerance({_TOLERANCES.get(t.dtype, '0, 0')})" for t in outputs)
     yield f"        tolerance={{{limits}}},  # guess: what the type's rounding may cost"
     work = " + ".join(" * ".join(f"({a})" if " " in a else a for a in t.shape) for t in outputs)
     yield f"        flops=lambda p: {work},  # guess: one operation for each element written"
@@ -168,7 +173,8 @@ def reference_h(made: Draft) -> str:
     parameters = [f"int {field.name}" for field in made.plan.fields]
     parameters += [f"const double* {name}" for name in inputs]
     parameters += [f"double* {name}_out" if name in inputs else f"double* {name}" for name in outputs]
-    shown = "".join(f"//   {line}".rstrip() + "\n" for line in made.reference.split("\n")) if made.reference else ""
+    lines = made.reference.split("\n") if made.reference else []
+    shown = "".join(in_comment(f"//   {line}") + "\n" for line in lines)
     return (
         "// What is right, in double; the exported program checks itself against it.\n#pragma once\n\n"
         + (f"// The file computes it on the CPU so:\n{shown}" if shown else "")

@@ -151,7 +151,9 @@ def _compiled(text: str) -> CodeType:
     """Compile an expression that holds arithmetic over `c.NAME` and `p.NAME` and nothing else."""
     tree = ast.parse(text.strip(), mode="eval")
     for node in ast.walk(tree):
-        if not isinstance(node, _MAY_STAND) or (isinstance(node, ast.Attribute) and node.attr.startswith("_")):
+        hidden = isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        called = isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _KNOWN)
+        if not isinstance(node, _MAY_STAND) or hidden or called:
             raise ValueError(f"{text!r} is no arithmetic expression")
     return compile(tree, "<draft>", "eval")
 

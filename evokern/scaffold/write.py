@@ -12,6 +12,7 @@ from evokern.errors import UsageError
 from evokern.files import read_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
+from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
 from evokern.scaffold.tuner.draft import draft_of
 from evokern.scaffold.tuner.request import from_t1, is_script, is_t1
 from evokern.scaffold.tuner.script import run_script
@@ -38,7 +39,7 @@ def scaffold(
     *,
     trust: bool = False,
 ) -> Scaffold:
-    """Write a kernel folder and a study for one kernel of a CUDA file, a tuning script or a T1 file.
+    """Write a kernel folder and a study for one kernel of a CUDA file, a tuning script, a T1 file or a task.
 
     Args:
         path: the file; what it is shows in its content, not in its name.
@@ -46,7 +47,7 @@ def scaffold(
         name: the kernel's name; None for the file's stem.
         entry: which `__global__` function, where the file has several.
         include: folders searched for the file's own headers, after the file's folder.
-        trust: whether a tuning script may run, up to its call of `tune_kernel`.
+        trust: whether a tuning script may run, up to its call of `tune_kernel`, or a task of KernelBench.
 
     Raises:
         SourceError: the file or its kernel cannot be read.
@@ -62,6 +63,10 @@ def scaffold(
                 f"{path} is a Python program that would run up to its call of tune_kernel; look at it, then say --trust"
             )
         return write(draft_of(run_script(path)), name, path.name, root)
+    if is_task(text):
+        if not trust:
+            raise UsageError(f"{path} is a Python program that would run, in a child; look at it, then say --trust")
+        return write_task(draft_task(path, name), text, name, root)
     return write(draft(read(path, include), entry), name, path.name, root)
 
 
@@ -79,7 +84,7 @@ def kernel_name(path: Path, root: Path, name: str | None) -> str:
     Raises:
         UsageError: it is no name, or taken.
     """
-    name = name or re.sub(r"\W", "_", path.stem)
+    name = name or re.sub(r"\W", "_", path.stem).lstrip("_0123456789").rstrip("_")
     if not name.isidentifier():
         raise UsageError(f"{name!r} cannot be a kernel's name; give letters, digits and _ with --name")
     for target in (root / "kernels" / name, root / "studies" / f"{name}.toml"):
@@ -109,6 +114,34 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
     for target, text in texts.items():
         target.write_text(text, encoding="utf-8")
     return Scaffold(name, tuple(texts), tuple(_to_confirm(made)))
+
+
+def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
+    """Write a drafted task, with the task itself beside its declaration.
+
+    Args:
+        made: the draft.
+        task: text of the task's file.
+        name: the kernel's name.
+        root: as for `scaffold`.
+    """
+    folder, study = root / "kernels" / name, root / "studies" / f"{name}.toml"
+    folder.mkdir(parents=True)
+    study.parent.mkdir(exist_ok=True)
+    texts = {
+        folder / "kernel.cu": made.kernel_cu,
+        folder / "kernel.py": made.kernel_py,
+        folder / "task.py": task,
+        study: made.study,
+    }
+    for target, text in texts.items():
+        target.write_text(text, encoding="utf-8")
+    confirm = (
+        "kernel.cu: write the kernel, or hand in sources of its signature with `evokern evaluate`",
+        "kernel.py: write `launches` for your kernel, and confirm the operations of one call",
+        *made.notes,
+    )
+    return Scaffold(name, tuple(texts), confirm)
 
 
 def _to_confirm(made: Draft) -> list[str]:

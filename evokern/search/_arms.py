@@ -83,7 +83,7 @@ class Arm:
             results: trial number in the study → result; all of them up to `last`.
             last: the last one that may be seen.
         """
-        local = len(self._history.results)
+        local = self._history.told
         while (number := self._arms * local + self._place) <= last:
             seen = results[number]
             outcome = seen.outcome.within_arm(seen.fingerprint, self._programs)

@@ -22,13 +22,14 @@ from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
 from evokern.search.champion import UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
-from evokern.search.identity import SearchTarget, agree
+from evokern.search.identity import SearchTarget, agree, check_candidates
 from evokern.search.loop import Limits, Loop
 from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, open_readonly
 from evokern.study.settings import check_control
 from evokern.study.trial import Proposal, Trial
+from evokern.wording import several
 
 TRIALS_A_WINDOW = 16
 """Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an
@@ -70,9 +71,18 @@ def run(
         planned = plan(store, None if request.fresh else old, target, request)
         aside = store.set_aside(name) if request.fresh and old else ""
         record = begin(store, None if request.fresh else old, planned, target)
+        killed = store.killed_session(record)
         session = store.session(record, target.space)
         proposals, trials = session.recorded_trials()
+        check_candidates(record, target.space, proposals)
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
+        if killed:
+            again = len(proposals) - len(trials)
+            reporter.note(
+                f"the session of {killed} did not end: it was killed, or the machine went down. Nothing that it "
+                f"recorded is lost; {several(again, 'trial')} that it had in flight "
+                f"{'is' if again == 1 else 'are'} evaluated again"
+            )
         with stoppable() as stop:
             try:
                 prior = warm_start(store, record, target, request.warm_start, offer, reporter.note)
@@ -80,10 +90,14 @@ def run(
             except KeyboardInterrupt:
                 end = "interrupted"
             except BaseException:
+                stop.ending = True
                 with suppress(StoreError):  # what went wrong first is what the user must hear
                     session.ended(clock() - began, "failed")
                 raise
+            stop.ending = True
             session.ended(clock() - began, end)
+            if held := store.fold_in():
+                reporter.note(held)
     with open_readonly(db) as reader:
         return SearchResult(record.name, db, end, reader.best(record), reader.summary(record))
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a search between two steps."""
+"""Ctrl-C, SIGTERM and SIGHUP (a terminal that closes) end a search between two steps."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ class Stop:
     """What a signal reaches: the loop while one runs."""
 
     loop: Loop | None = None
+    ending: bool = False
+    """Whether the session only writes its end: that takes a moment, and is what a signal wants."""
 
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Let Ctrl-C and SIGTERM end the loop between two steps, so that nothing half-written is left; a second ends now.
+    """Let Ctrl-C, SIGTERM and SIGHUP end the loop between two steps: nothing half-written is left; a second ends now.
 
-    Outside a loop (while a device opens) they raise KeyboardInterrupt at once.
+    Outside a loop (while a device opens) they raise KeyboardInterrupt at once. SIGHUP stays ignored where it is, as
+    under nohup.
     """
     stop = Stop()
 
     def wish(_signal: int, _frame: FrameType | None) -> None:
+        if stop.ending:
+            return
         if stop.loop is None or stop.loop.stop_requested:
             raise KeyboardInterrupt
         stop.loop.stop_requested = True
@@ -35,7 +40,10 @@ def stoppable() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, wish) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, wish) for number in numbers}
     try:
         yield stop
     finally:

@@ -37,8 +37,8 @@ EARLY_PROCESSES = 2
 LEAD_S = 30.0
 """Seconds before the end of the loop at which they start. An attention kernel takes some twenty: import, sanitizer,
 fuzzing."""
-EARLY_FUZZ_S = 6.0
-"""Seconds that fuzzing may take then."""
+EARLY_S = 10.0
+"""Seconds that a verification may take then."""
 START_S = 30.0
 """Seconds for the process to start, on top: it imports torch."""
 
@@ -66,7 +66,7 @@ class VerifyJob:
     config: Config
     """Its configuration."""
     seconds: float
-    """Time that fuzzing may take; a fixed number of cases ends it before."""
+    """Time for all of it: fuzzing has what the other stages leave; a fixed number of cases ends it before."""
 
 
 def reserve(budget_s: float | None, predicted: bool) -> float:
@@ -131,7 +131,7 @@ class ChampionVerification:
                 self._found(result)
             known = best.number in self._known or best.number in self._pending
             if not known and len(self._pending) < EARLY_PROCESSES:
-                self._submit(best, EARLY_FUZZ_S, LEAD_S + RESERVED_S[False])
+                self._submit(best, EARLY_S, LEAD_S + RESERVED_S[False])
         except (EvokernError, OSError):
             self._early = False  # asked again after the loop, which then says why
 
@@ -147,7 +147,7 @@ class ChampionVerification:
         left = [trial for trial in order if self._known.get(trial.number) is not False]
         end = time.monotonic() + seconds
         for trial in left[:MOST_REFUTED]:
-            why = "" if trial.number in self._known else self._answered(trial, 0.5 * seconds, end, stopped)
+            why = "" if trial.number in self._known else self._answered(trial, end, stopped)
             if why:
                 self._session.not_proved(trial.number, why)
                 name = self._session.study.name
@@ -173,16 +173,17 @@ class ChampionVerification:
             self._pool = WorkerPool(self._server, self._spec, size=EARLY_PROCESSES if self._early else 1)
         return self._pool
 
-    def _submit(self, trial: Trial, fuzz_s: float, deadline_s: float) -> None:
-        self._started().submit(trial.number, VerifyJob(trial.number, trial.config, fuzz_s), deadline_s + START_S)
+    def _submit(self, trial: Trial, seconds: float, deadline_s: float) -> None:
+        self._started().submit(trial.number, VerifyJob(trial.number, trial.config, seconds), deadline_s + START_S)
         self._pending.add(trial.number)
 
-    def _answered(self, trial: Trial, fuzz_s: float, end: float, stopped: Callable[[], bool]) -> str:
+    def _answered(self, trial: Trial, end: float, stopped: Callable[[], bool]) -> str:
         """Wait until a trial is known; return why it is not."""
         self._note(f"verifying trial {trial.number}")
         try:
             if trial.number not in self._pending:
-                self._submit(trial, fuzz_s, max(1.0, end - time.monotonic()))
+                left_s = max(1.0, end - time.monotonic())
+                self._submit(trial, left_s, left_s)
             while not stopped():
                 for result in wait([self._started()], 0.1):
                     why = self._found(result)

@@ -225,7 +225,7 @@ def _evidence(result: JobResult) -> Mapping[str, Any]:
             return found
         case "overran":
             return {"undiagnosed": f"the simulated device took longer than {result.value:g} s"}
-        case "died":
+        case "died" | "lost":
             return {"undiagnosed": f"the diagnosing process ended: {result.value}"}
         case _:
             return {"undiagnosed": _first_line(result.value)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from evokern.declaration.problem import parse_problems
 from evokern.declaration.space import Config, Gene, Space, Value
 from evokern.device.contract import Device
 from evokern.device.recorded.table import Table
-from evokern.errors import DeviceError, StudyError
+from evokern.errors import DeviceError, SpaceError, StudyError
 from evokern.hardware.profiles import limits_for
 from evokern.search.request import SessionRequest
 from evokern.store import StudyRecord
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
+from evokern.study.trial import Proposal
 from evokern.version import __version__
 
 GO_ON = "`--fresh` begins anew and keeps the old study as {name}.1; `--go-on` continues with the old results"
@@ -192,6 +193,22 @@ def agree(
         what = "; ".join(changes)
         raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))
     return kept
+
+
+def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal]) -> None:
+    """Refuse a database whose candidates are none of the space: their values become options of a compiler.
+
+    Raises:
+        StudyError: a value that the database has for a gene is none of the kernel's.
+    """
+    for number, proposal in enumerate(proposals):
+        try:
+            space.canonical(proposal.config)
+        except SpaceError as error:
+            raise StudyError(
+                f"trial {number} of {record.name} is no candidate of {record.kernel}: {error}; the database was "
+                "changed, or its space is another: " + FRESH.format(name=record.name)
+            ) from error
 
 
 def _control_text(control: str) -> str:

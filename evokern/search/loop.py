@@ -314,13 +314,7 @@ class Loop:
         violation = self._violation(config)
         if violation is None:
             return Request(number, config, self.arms.of(number).elite_us)
-        evidence = {
-            "constraint": violation.constraint,
-            "needed": violation.needed,
-            "available": violation.available,
-            "reason": violation.reason,
-        }
-        return Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=evidence))
+        return Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=violation.evidence))
 
     def _record(self, answer: Answer) -> Trial:
         if answer.number not in self._in_flight:
@@ -341,7 +335,7 @@ class Loop:
         self.outcomes[trial.outcome.value] += 1
         self.evaluated += trial.outcome.evaluated
         self.last = trial
-        if trial.outcome is not Outcome.INFEASIBLE:
+        if trial.outcome not in (Outcome.INFEASIBLE, Outcome.LOST):
             self._recent.append(self._clock())
         if trial.outcome is Outcome.MEASURED:
             if self.best is None or _rank(trial) < _rank(self.best):

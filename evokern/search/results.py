@@ -50,7 +50,7 @@ class Progress:
     trials: int = 0
     """Trials recorded."""
     evaluated: int = 0
-    """Those that count towards `--trials`: all but infeasible and duplicate ones."""
+    """Those that count towards `--trials`: all but infeasible, duplicate and lost ones."""
     trials_limit: int | None = None
     """Total number of evaluated trials."""
     in_flight: int = 0

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from evokern.store._files import Lock, check_place, connect, explained
+from evokern.store._files import FOLD_S, check_place, connect, explained, fold_in, refuse_foreign
+from evokern.store._lock import Lock
 from evokern.store._schema import migrations, refuse_newer
 
 
@@ -29,6 +30,7 @@ def addition(path: Path) -> Iterator[Database]:
     lock = Lock(path)
     try:
         with explained(path):
+            refuse_foreign(path)
             connection = connect(path)
             try:
                 database = Database(connection)
@@ -36,7 +38,7 @@ def addition(path: Path) -> Iterator[Database]:
                 migrations.apply(database)
                 with database.atomic():
                     yield database
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                fold_in(connection, FOLD_S)
             finally:
                 connection.close()
     finally:

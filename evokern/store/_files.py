@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import socket
 import sqlite3
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +68,23 @@ def check_place(path: Path) -> None:
         raise StoreError(f"{path} is read-only; make it writable (chmod u+w) or name another file with --db")
     if not os.access(folder, os.W_OK):
         raise StoreError(f"the folder {folder} is read-only; SQLite writes beside the file, so name one with --db")
+    check_links(path)
+
+
+def check_links(path: Path) -> None:
+    """Check that a file, if it is there, has one name.
+
+    SQLite keeps its log and its locks under the name that it was opened by: two names of one file corrupt it
+    (sqlite.org/howtocorrupt.html, "Multiple links to the same file").
+
+    Raises:
+        StoreError: it has more.
+    """
+    if path.is_file() and (names := path.stat().st_nlink) > 1:
+        raise StoreError(
+            f"{path} is one of {names} names (hard links) of one file, which SQLite would corrupt: make it a file of "
+            f"its own (`cp {path} {path}.own && mv {path}.own {path}`), or remove the other names"
+        )
 
 
 def _reason(error: Exception) -> str:
@@ -122,6 +134,11 @@ def _remedy(path: Path, text: str) -> str:
 
 TIMEOUT_S = 30.0
 """How long to wait for another connection's write."""
+LOG_BYTES = 4 << 20
+"""What is kept of the write-ahead log's file once its content is in the database: a reader that held the log for hours
+leaves no more on the disk than this, as soon as it has ended."""
+FOLD_S = 2.0
+"""How long to wait for readers when the log is folded in."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -141,6 +158,46 @@ def apply_pragmas(connection: Any) -> None:
     """Set what SQLite keeps per connection."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+
+
+def fold_in(connection: sqlite3.Connection, wait_s: float) -> bool:
+    """Write what the write-ahead log holds into the database and empty it; False where a reader keeps it from that.
+
+    Args:
+        connection: an open one, outside a transaction.
+        wait_s: how long to wait for readers, seconds.
+    """
+    connection.execute(f"PRAGMA busy_timeout={int(1000 * wait_s)}")
+    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    connection.execute(f"PRAGMA busy_timeout={int(1000 * TIMEOUT_S)}")
+    return not busy
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a database that another program made, before anything of it is changed.
+
+    One with tables of Optuna's alone is taken: evokern's stand beside them.
+
+    Raises:
+        StoreError: it has tables, and none of them is evokern's or Optuna's.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return
+    connection = _connect_without_writing(path)
+    try:
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        tables = [name for (name,) in rows if not name.startswith("sqlite_")]
+    finally:
+        connection.close()
+    optunas = {"studies", "study_directions", "trials"} <= set(tables)
+    if tables and not optunas and not any(name.startswith(OWN_TABLES) for name in tables):
+        listed = ", ".join(tables[:5]) + (", …" if len(tables) > 5 else "")
+        raise StoreError(f"{path} is another program's database (its tables: {listed}); name another file with --db")
+
+
+OWN_TABLES = ("evokern_", "_sqlite_migrations", "version_info")
+"""How the names of tables begin that a search makes, from the first one on: an interruption may leave few of them."""
 
 
 def remove(path: Path) -> None:
@@ -159,6 +216,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
         raise StoreError(f"{path} is a folder; name a file with --db")
     if not is_file(path):
         raise StoreError(f"there is no database {path}; `evokern search` writes one, --db names another")
+    check_links(path)
     folder = path.resolve().parent
     if os.access(path, os.W_OK) and os.access(folder, os.W_OK):
         # Not mode=ro: that would leave -wal and -shm files behind, which only a writing connection removes.
@@ -166,78 +224,12 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
         connection.text_factory = plain_text
         connection.execute("PRAGMA query_only=ON")
         return connection
+    return _connect_without_writing(path)
+
+
+def _connect_without_writing(path: Path) -> sqlite3.Connection:
     pending = Path(f"{path}-wal").exists()
     mode = "mode=ro" if pending else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=TIMEOUT_S)
     connection.text_factory = plain_text
     return connection
-
-
-_held: set[Path] = set()
-"""Databases that this process has: POSIX locks do not keep a process from itself."""
-
-
-class Lock:
-    """One search per database: a POSIX lock on FILE.lock, which the system drops when the process ends, however."""
-
-    def __init__(self, path: Path) -> None:
-        """Take the lock of a database.
-
-        Raises:
-            StoreError: another search has it; the message says which.
-        """
-        self.path = Path(f"{path.resolve()}.lock")
-        if self.path in _held:
-            raise StoreError(f"{path} is in use by another search of this process; name another file")
-        while True:
-            try:
-                self._file = self.path.open("a+", encoding="utf-8")
-            except OSError as error:
-                raise StoreError(self._not_taken(path, error)) from None
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = self._holder()
-                self._file.close()
-                raise StoreError(f"{path} is in use by {holder}; wait for it, or name another file with --db") from None
-            if self._still_the_file():
-                break
-            self._file.close()
-        self._file.truncate(0)
-        command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now}, self._file)
-        self._file.flush()
-        _held.add(self.path)
-
-    def _not_taken(self, path: Path, error: OSError) -> str:
-        try:
-            owner = self.path.stat().st_uid
-        except OSError:  # the system's own folders claim that they can be written
-            return f"{path} cannot be made: {error.strerror}; name another file with --db"
-        return (
-            f"{path} is locked by another user's search, or one that was killed left {self.path} behind (owner: "
-            f"user {owner}; {error.strerror}); have it removed where nobody searches, or name another file with --db"
-        )
-
-    def _still_the_file(self) -> bool:
-        # The former holder removes the file as it lets go; a lock on a removed file excludes nobody.
-        try:
-            return os.fstat(self._file.fileno()).st_ino == self.path.stat().st_ino
-        except FileNotFoundError:
-            return False
-
-    def _holder(self) -> str:
-        try:
-            self._file.seek(0)
-            who = json.loads(self._file.read())
-            return f"`{who['command']}` (process {who['pid']} on {who['host']}, since {who['since']})"
-        except (ValueError, KeyError, TypeError, RecursionError, OSError):
-            return "another search"
-
-    def release(self) -> None:
-        """Let go; safe to call twice."""
-        if not self._file.closed:
-            _held.discard(self.path)
-            self.path.unlink(missing_ok=True)
-            self._file.close()

@@ -7,10 +7,12 @@ commit and stands in both tables or in neither. Through Optuna's storage a trial
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import optuna
 from optuna.distributions import distribution_to_json
@@ -27,6 +29,26 @@ SCHEMA = (12, "v3.2.0.a")
 """Optuna's `version_info.schema_version` and `alembic_version.version_num` of the tables that are written here."""
 
 
+def refuse_other_version(db: Database, path: Path) -> None:
+    """Refuse a file whose tables another version of Optuna made, before anything is written into it.
+
+    Raises:
+        StoreError: they are of another version.
+    """
+    found = _schema(db)
+    if found is not None and found != SCHEMA:
+        raise StoreError(
+            f"{path} has tables of another Optuna version ({found[1]}, and this evokern writes {SCHEMA[1]}); "
+            f"`optuna storage upgrade --storage {storage_url(path)}` brings older ones up to date, a newer evokern "
+            "reads newer ones"
+        )
+
+
+def storage_url(path: Path) -> str:
+    """Return how Optuna's commands name a database: its characters escaped as SQLAlchemy reads them."""
+    return f"sqlite:///{quote(str(path))}"
+
+
 def require_tables(db: Database, path: Path) -> None:
     """Have Optuna make its tables where they are missing.
 
@@ -37,13 +59,15 @@ def require_tables(db: Database, path: Path) -> None:
         return
     # Optuna's storage imports SQLAlchemy and Alembic, half a second that only a new file costs.
     from optuna.storages import RDBStorage
+    from sqlalchemy.pool import NullPool
 
     try:
-        storage = RDBStorage(f"sqlite:///{path.resolve()}", engine_kwargs={"connect_args": {"timeout": TIMEOUT_S}})
+        # Not by a URL, in which a name may mean something else: what follows a question mark is no part of it there.
+        storage = RDBStorage("sqlite://", engine_kwargs={"creator": lambda: _connect(path), "poolclass": NullPool})
     except RuntimeError as error:
         raise StoreError(
             f"{path} has tables of another Optuna version ({error}); `optuna storage upgrade "
-            f"--storage sqlite:///{path}` brings them up to date"
+            f"--storage {storage_url(path)}` brings them up to date"
         ) from error
     storage.remove_session()
     storage.engine.dispose()
@@ -53,6 +77,10 @@ def require_tables(db: Database, path: Path) -> None:
             f"Optuna {optuna.__version__} makes tables of version {made}, and this evokern writes {SCHEMA}; "
             "upgrade evokern, or install optuna 5.0"
         )
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=TIMEOUT_S)
 
 
 def _schema(db: Database) -> tuple[int, str] | None:

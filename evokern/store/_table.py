@@ -61,14 +61,14 @@ def read_study_table(path: Path, study: str | None) -> Table:
 
 
 def study_table(reader: Reader, record: StudyRecord) -> Table:
-    """Return a recorded study as a table: what it did not try is not feasible, what was infeasible is left out.
+    """Return a recorded study as a table: what it did not try or lost is not feasible, what was infeasible is left out.
 
     Raises:
         StudyError: it measured nothing.
     """
     answers: dict[Config, Evaluation] = {}
     visited: set[Config] = set()
-    for trial in reader.trials(record):
+    for trial in (t for t in reader.trials(record) if t.outcome is not Outcome.LOST):
         visited.add(trial.config)
         if trial.outcome is not Outcome.INFEASIBLE:
             answers.setdefault(trial.config, as_first_occurrence(trial.evaluation))

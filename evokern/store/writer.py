@@ -27,8 +27,9 @@ from evokern.errors import StoreError
 from evokern.measurement.roofline import Rates
 from evokern.samplers import Prior, TrialResult
 from evokern.store._addition import now
-from evokern.store._files import Lock, check_place, connect, explained, remove
+from evokern.store._files import FOLD_S, check_place, connect, explained, fold_in, refuse_foreign, remove
 from evokern.store._integrity import change_rows, damage, require_sound, required, select, sound, write_row
+from evokern.store._lock import Lock, rescue
 from evokern.store._proofs import ProofRecord, insert_proof
 from evokern.store._schema import migrations, refuse_newer
 from evokern.store.records import Row, StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
@@ -51,7 +52,9 @@ class Store:
         self.path = Path(path)
         check_place(self.path)
         self._lock = Lock(self.path)
-        self._made = not self.path.exists()
+        self._made = self._lock.made
+        self._rescued: Path | None = None
+        self._folded: bool | None = None
         try:
             with explained(self.path):
                 self._open()
@@ -63,9 +66,10 @@ class Store:
 
     def _open(self) -> None:
         # Writing needs Optuna, which takes a while to import; commands that only read do without.
-        from evokern.store._optuna import quiet, require_tables
+        from evokern.store._optuna import quiet, refuse_other_version, require_tables
 
         quiet()
+        refuse_foreign(self.path)
         connection = connect(self.path)
         try:
             self.db = Database(connection)
@@ -77,8 +81,10 @@ class Store:
                         f"{self.path} is corrupt ({verdict}); restore a copy or save what can be saved with "
                         f"`sqlite3 {self.path} .recover`"
                     )
+            refuse_other_version(self.db, self.path)
             migrations.apply(self.db)
             require_tables(self.db, self.path)
+            fold_in(connection, 0.0)  # what a killed search, or a reader that outlasted one, left behind
         except BaseException:
             connection.close()
             raise
@@ -98,13 +104,48 @@ class Store:
         empty = False
         try:
             empty = failed and self._made and not self.db.execute("SELECT 1 FROM evokern_studies LIMIT 1").fetchone()
-            self.db.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if self._rescued is None:
+                fold_in(self.db.conn, FOLD_S if self._folded is None and not failed else 0.0)
+            else:
+                rescue(self.db.conn, self.path, self._rescued)  # with what was written after it was noticed
             self.db.conn.close()
         except Exception:  # closing must not hide what went wrong before; the log is folded in by the next opening
             pass
         if empty:
             remove(self.path)
         self._lock.release()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write all that is done inside to the disk at once, or nothing of it.
+
+        Raises:
+            StoreError: the database cannot be written; or it was removed, moved or replaced since it was opened, and
+                what this connection holds was written beside it.
+        """
+        outermost = not self.db.conn.in_transaction
+        with explained(self.path), self.db.atomic():
+            yield
+        if outermost and self._rescued is None and self._lock.displaced():
+            with explained(self.path):
+                self._rescued = rescue(self.db.conn, self.path)
+            raise StoreError(
+                f"{self.path} was removed, moved or replaced while it was searched; all that was found is in "
+                f"{self._rescued}: put it where it should be (`mv {self._rescued} {self.path}`), and run the same "
+                "command again"
+            )
+
+    def fold_in(self) -> str:
+        """Write what the write-ahead log holds into the database; returns what keeps it from that, empty if nothing."""
+        with explained(self.path):
+            self._folded = fold_in(self.db.conn, FOLD_S)
+        log = Path(f"{self.path}-wal")
+        if self._folded or not log.exists():
+            return ""
+        return (
+            f"another program reads {self.path}, so that {log.stat().st_size / 2**20:.1f} MB stay in {log} until it "
+            "has ended: copy the two files together, or close it and run any command on the study"
+        )
 
     def study(self, name: str) -> StudyRecord | None:
         """Return a study by name, or None.
@@ -127,14 +168,14 @@ class Store:
     def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
         """Write a new study and the kernel's source files; returns it with its identity and date."""
         record = replace(record, uuid=str(uuid.uuid4()), created=now())
-        with explained(self.path), self.db.atomic():
+        with self.transaction():
             write_row(self.db, "evokern_studies", record.row())
             self._write_sources(record.kernel_digest, sources)
         return record
 
     def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
         """Write what may change of a study: budget, limit, settings that its user let pass, the kernel's digest."""
-        with explained(self.path), self.db.atomic():
+        with self.transaction():
             _update(self.db, self.path, "evokern_studies", record.uuid, record.row())
             self._write_sources(record.kernel_digest, sources or {})
 
@@ -157,7 +198,7 @@ class Store:
             for config, log in prior.entries
         ]
         row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
-        with explained(self.path), self.db.atomic():
+        with self.transaction():
             self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
             write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
 
@@ -177,7 +218,7 @@ class Store:
 
     def set_aside(self, name: str) -> str:
         """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
-        with explained(self.path), self.db.atomic():
+        with self.transaction():
             taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
             taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
             number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
@@ -186,6 +227,13 @@ class Store:
             change_rows(self.db, self.path, "evokern_studies", "uuid = ?", "name = ?", [new, key])
             self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
         return new
+
+    def killed_session(self, record: StudyRecord) -> str:
+        """Return when the last session of a study began, if it did not end; empty where it did, or there is none."""
+        sql = "SELECT started, ended FROM evokern_sessions WHERE study = ? ORDER BY rowid DESC LIMIT 1"
+        with explained(self.path):
+            row = self.db.execute(sql, [record.uuid]).fetchone()
+        return str(row[0]) if row and row[1] is None else ""
 
     def session(self, record: StudyRecord, space: Space) -> Session:
         """Begin a session of a study."""
@@ -205,7 +253,7 @@ class Session:
         self.uuid = str(uuid.uuid4())
         """Identity of this session."""
         self._trials: dict[int, str] = {}
-        with explained(store.path), self._db.atomic():
+        with store.transaction():
             row = {"uuid": self.uuid, "study": study.uuid, "started": now(), "elapsed_s": 0.0, "pid": os.getpid()}
             row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": __version__}
             write_row(self._db, "evokern_sessions", row)
@@ -244,7 +292,7 @@ class Session:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Write all that is done inside to the disk at once, or nothing of it; after an error a session only ends."""
-        with explained(self._store.path), self._db.atomic():
+        with self._store.transaction():
             yield
 
     def adopt(self, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> None:

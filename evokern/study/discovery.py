@@ -1,26 +1,30 @@
 """Where kernels and studies are found: the working directory, then the installed package.
 
-A kernel folder's `kernel.py` is code that runs. Folders of the working directory and of the package are trusted; any
-other is refused until its user trusts it once (`--trust`). A worker process finds its kernel by a `WorkerContext`.
+A kernel folder's `kernel.py` is code that runs: whose may, stands in `evokern.study.trust`. A worker process finds its
+kernel by a `WorkerContext`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
+import logging
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel_files import CODE
 from evokern.errors import RAISED, EvokernError, KernelError, StudyError, nearest
-from evokern.files import is_file, is_folder
+from evokern.files import is_file, is_folder, read_bytes
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
 from evokern.study.settings import Study
+from evokern.study.trust import PACKAGE, PACKAGED, check_elsewhere, check_trusted, remember_trust
 
-PACKAGE = Path(__file__).resolve().parents[1]
+_LOGGER = logging.getLogger("evokern")
+_said_hidden: set[Path] = set()
+"""Folders that were said to hide one of the package's."""
 
 
 def roots() -> tuple[Path, ...]:
@@ -93,12 +97,13 @@ def _of_home(name: str) -> Path:
 def load_kernel(folder: Path) -> Kernel:
     """Run a folder's `kernel.py` and return its `kernel`.
 
+    What runs is the text that the digest is over: no `__pycache__` is read, whose file may be of another text.
+
     Raises:
-        KernelError: the file is missing, raises, or has no module-level `kernel`.
+        KernelError: the file is missing, leads out of its folder, raises, or has no module-level `kernel`.
     """
     path = folder / "kernel.py"
-    if not is_file(path):
-        raise KernelError(f"{folder} has no kernel.py")
+    text = _declaration(path)
     name = f"_evokern_kernel_{folder.name}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -106,7 +111,7 @@ def load_kernel(folder: Path) -> Kernel:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except EvokernError:
         raise
     except RAISED as error:
@@ -117,7 +122,27 @@ def load_kernel(folder: Path) -> Kernel:
         raise KernelError(f"{path} declares no module-level `kernel = Kernel(...)`")
     if not is_file(folder / kernel.source):
         raise KernelError(f"{folder} lacks {kernel.source}, the source that its kernel.py names")
-    return replace(kernel, folder=folder.resolve())
+    loaded = replace(kernel, folder=folder.resolve())
+    if text not in [file.content for file in loaded.files() if file.name == "kernel.py"]:
+        raise KernelError(f"{path} changed while it was read; run the command again")
+    return loaded
+
+
+def _declaration(path: Path) -> bytes:
+    """Return the text of a `kernel.py`.
+
+    Raises:
+        KernelError: there is none, it cannot be read, or it is a link to a file outside its folder.
+    """
+    if not is_file(path):
+        raise KernelError(f"{path.parent} has no kernel.py")
+    real = path.resolve()
+    if real.parent != path.parent.resolve():
+        raise KernelError(f"{path} is a link to {real}, outside its folder; put the file itself there")
+    try:
+        return read_bytes(real)
+    except OSError as error:
+        raise KernelError(f"cannot read {path}: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -159,12 +184,32 @@ def find_kernel(name: str, relative_to: Path | None = None, *, trust: bool = Fal
     folder = find_kernel_folder(name, relative_to)
     if trust:
         remember_trust(folder)
-    if not is_trusted(folder):
-        raise KernelError(
-            f"{folder / 'kernel.py'} is code that would run, from outside the working directory; "
-            "look at it, then say --trust once"
-        )
-    return load_kernel(folder)
+    check_trusted(folder)
+    if "/" not in name:
+        _say_hidden(folder)
+    kernel = load_kernel(folder)
+    check_elsewhere(folder, (file.path for file in kernel.files() if not file.path.is_relative_to(folder)))
+    return kernel
+
+
+def _say_hidden(folder: Path) -> None:
+    """Say, once, that a folder of the working directory stands for one of the package's that has another code."""
+    for root in PACKAGED:
+        packaged = root / folder.name
+        if folder.is_relative_to(root) or folder in _said_hidden:
+            return
+        if is_file(packaged / "kernel.py") and not _same_files(folder, packaged):
+            _said_hidden.add(folder)
+            _LOGGER.warning("%s hides the kernel %s that comes with evokern (%s)", folder, folder.name, packaged)
+            return
+
+
+def _same_files(one: Path, two: Path) -> bool:
+    first, second = (
+        {path.name: read_bytes(path) for path in folder.iterdir() if path.suffix in CODE and is_file(path)}
+        for folder in (one, two)
+    )
+    return first == second
 
 
 def find_study(name: str) -> Study:
@@ -202,30 +247,3 @@ def kernel_of(study: Study, *, trust: bool = False) -> Kernel:
     """Find and load the kernel that a study names; a relative path may start from the study's file."""
     relative_to = study.path.parent if study.path else None
     return find_kernel(study.kernel, relative_to, trust=trust)
-
-
-def _trust_file() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "evokern" / "trusted_folders"
-
-
-def is_trusted(folder: Path) -> bool:
-    """Tell whether a folder's code may run: it is below the working directory, the package's own, or was trusted."""
-    folder = folder.resolve()
-    own = (Path.cwd().resolve(), PACKAGE / "_data" / "kernels", PACKAGE.parent / "kernels")
-    if any(folder.is_relative_to(root) for root in own):
-        return True
-    try:
-        return str(folder) in _trust_file().read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-
-
-def remember_trust(folder: Path) -> None:
-    """Remember that the user trusts a folder's code."""
-    if is_trusted(folder):
-        return
-    path = _trust_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{folder.resolve()}\n")

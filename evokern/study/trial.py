@@ -28,11 +28,12 @@ class Outcome(StrEnum):
     OVER_RESOURCES = "over_resources"
     COMPILE_ERROR = "compile_error"
     INFEASIBLE = "infeasible"
+    LOST = "lost"
 
     @property
     def evaluated(self) -> bool:
-        """Whether the trial counts towards `--trials`: infeasible and duplicate ones do not."""
-        return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE)
+        """Whether the trial counts towards `--trials`: infeasible, duplicate and lost ones do not."""
+        return self not in (Outcome.INFEASIBLE, Outcome.DUPLICATE, Outcome.LOST)
 
     def within_arm(self, fingerprint: str | None, programs: set[str | None]) -> Outcome:
         """Return the outcome that a trial had where its arm of a study with a control were the whole study.
@@ -59,6 +60,7 @@ REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
     Outcome.OVER_RESOURCES: ("constraint", "needed", "available"),
     Outcome.COMPILE_ERROR: ("log",),
     Outcome.INFEASIBLE: ("constraint", "needed", "available", "reason"),
+    Outcome.LOST: ("reason", "memory"),
 }
 """Keys that `Evaluation.evidence` must have."""
 
@@ -164,6 +166,8 @@ class Evaluation:
                 return str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
             case Outcome.COMPILE_ERROR:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
+            case Outcome.LOST:
+                return str(e["reason"])
             case _:
                 return f"{e['constraint']}: needs {e['needed']:g}, has {e['available']:g}"
 

@@ -14,11 +14,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from evokern.errors import DeviceError
@@ -37,14 +40,36 @@ _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"} | dict.fromkeys(
 them, and threads that wait for each other's small products would keep a large machine busy with nothing."""
 
 
+FAULTS = frozenset(
+    signal.Signals[name] for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
+)
+"""Signals that a process brings on itself (signal(7)). Every other one comes from outside: SIGKILL from the system
+where memory runs out, SIGTERM and SIGHUP from a person or a scheduler."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a worker ended."""
+
+    how: str
+    """`killed by SIGSEGV`, `exit code 1`, `gone`, or `ended with its fork server, which was killed by SIGKILL`."""
+    own: bool
+    """Whether the process did it itself, by a fault or an exit: what it worked on may be the cause."""
+    peak_bytes: int | None = None
+    """The most memory that it had, bytes; None where its end was not reported."""
+    server: int = 0
+    """Which of the fork servers ended, and the worker with it, counted from 1; 0 where the worker ended alone."""
+
+
 class ForkServer:
     """A process with modules preloaded that forks workers on demand."""
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._preload = tuple(preload)
         self._tickets = 0
-        self._notices: dict[tuple[bytes, int], int] = {}
+        self._notices: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._ended: set[int] = set()
+        self._falls: list[tuple[int, str]] = []
         self._launch()
 
     def _launch(self) -> None:
@@ -52,7 +77,13 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
         with theirs:
-            settings = {"path": sys.path, "preload": self._preload, "control": theirs.fileno()}
+            settings = {
+                "path": sys.path,
+                "preload": self._preload,
+                "control": theirs.fileno(),
+                "parent": os.getpid(),
+                "tied": threading.current_thread() is threading.main_thread(),
+            }
             # A session of its own keeps the terminal's Ctrl-C away: the parent decides when workers end.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, json.dumps(settings)],
@@ -86,46 +117,91 @@ class ForkServer:
                 socket.send_fds(self._control, [message], descriptors)
             except OSError:
                 # Only a signal from outside, such as the kernel's out-of-memory killer, ends a server.
-                self.close()
-                self._launch()
+                self._replace()
                 try:
                     socket.send_fds(self._control, [message], descriptors)
                 except OSError as error:
                     raise DeviceError(f"cannot start a worker process: {error}; {tail(self._log)}") from error
         return self._tickets, Connection(ours.detach()), log
 
+    def _replace(self) -> None:
+        """Start another server for one that has ended; what that one forked ended with it."""
+        self._falls.append((self._tickets - 1, self._end_of_server()))
+        # Another process may have a number of theirs by now.
+        self._notices.clear()
+        self.close()
+        self._launch()
+
+    @property
+    def latest_ticket(self) -> int:
+        """Ticket of the worker that was asked for last."""
+        return self._tickets
+
     def pid(self, ticket: int) -> int | None:
-        """Return the process of a ticket once it is known."""
+        """Return the process of a ticket once it is known; None too where it ended with an earlier server."""
         self._collect()
-        return self._notices.get((b"P", ticket))
+        found = self._notices.get((b"P", ticket))
+        return None if found is None else found[0]
+
+    def stopped(self, ticket: int) -> bool:
+        """Tell whether a signal (SIGSTOP) keeps a worker from working: that it is late is not its job's doing then."""
+        pid = self.pid(ticket)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            state = stat.rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return False
+        return state in ("T", "t")
 
     def kill(self, ticket: int) -> None:
         """Kill a worker; the server does it, so that a reused process number can never be hit."""
         pid = self.pid(ticket)
         # A worker whose start was not announced yet has no job: if the news is late, it ends with its connection.
         deadline = time.monotonic() + 1.0
-        while pid is None and self._alive and ticket not in self._ended and time.monotonic() < deadline:
+        gone = ticket in self._ended or self._with_earlier_server(ticket) is not None
+        while pid is None and self._alive and not gone and time.monotonic() < deadline:
             mp_connection.wait([self._control], 0.1)
             pid = self.pid(ticket)
         if pid is not None:
             with contextlib.suppress(OSError):
                 self._control.send(COMMAND.pack(b"K", pid))
 
-    def death(self, ticket: int, patience_s: float) -> str:
-        """Say how a worker ended, waiting a moment for the news: `killed by SIGSEGV`, `exit code 1`, `gone`."""
+    def death(self, ticket: int, patience_s: float) -> Death:
+        """Say how a worker ended, waiting a moment for the news."""
         deadline = time.monotonic() + patience_s
         while True:
+            fallen = self._with_earlier_server(ticket)
+            if fallen is not None:
+                return fallen
             pid = self.pid(ticket)
-            status = self._notices.pop((b"X", pid), None) if pid is not None else None
-            if status is not None:
+            found = self._notices.pop((b"X", pid), None) if pid is not None else None
+            if found is not None:
                 self._notices.pop((b"P", ticket), None)
                 self._ended.add(ticket)
+                status, peak_bytes = found
                 if os.WIFSIGNALED(status):
-                    return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-                return f"exit code {os.waitstatus_to_exitcode(status)}"
-            if time.monotonic() >= deadline or not self._alive:
-                return "gone"
+                    number = os.WTERMSIG(status)
+                    return Death(f"killed by {_name(number)}", number in FAULTS, peak_bytes)
+                return Death(f"exit code {os.waitstatus_to_exitcode(status)}", True, peak_bytes)
+            if not self._alive:
+                return _fallen(self._end_of_server(), len(self._falls) + 1)
+            if time.monotonic() >= deadline:
+                return Death("gone", False)
             mp_connection.wait([self._control], 0.02)
+
+    def _with_earlier_server(self, ticket: int) -> Death | None:
+        """Return how a worker ended whose server was replaced."""
+        for number, (last, how) in enumerate(self._falls, 1):
+            if ticket <= last:
+                return _fallen(how, number)
+        return None
+
+    def _end_of_server(self) -> str:
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "was closed"
+        return f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
     def log_tail(self) -> str:
         """Return the end of what the server itself printed, where it is gone; empty while it lives."""
@@ -136,15 +212,17 @@ class ForkServer:
         while True:
             try:
                 message = self._control.recv(NOTICE.size, socket.MSG_DONTWAIT)
-            except (BlockingIOError, OSError):
+            except BlockingIOError:
                 return
+            except OSError:  # reset: it died with commands unread
+                message = b""
             if not message:
                 self._alive = False
                 return
-            kind, first, second = NOTICE.unpack(message)
+            kind, first, second, peak_bytes = NOTICE.unpack(message)
             if kind == b"P":
                 self._notices.pop((b"X", second), None)
-            self._notices[kind, first] = second
+            self._notices[kind, first] = second, peak_bytes
 
     def close(self) -> None:
         """End the server and with it every worker it forked; safe to call twice."""
@@ -152,6 +230,17 @@ class ForkServer:
         self._control.close()
         self._log.close()
         self._end()  # its workers die with it
+
+
+def _fallen(how: str, server: int) -> Death:
+    return Death(f"ended with its fork server, which {how}", False, server=server)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

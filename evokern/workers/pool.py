@@ -7,6 +7,9 @@ device. A pool is driven by one thread: it submits jobs and calls `wait`, which 
     pool = WorkerPool(server, WorkerSpec("package.module:Handler", init), size=2, spares=1)
     pool.submit(7, job, deadline_s=3.0)
     for result in wait([pool], timeout_s=1.0): ...
+
+A worker that dies is no verdict on its job: the job is asked once more on another worker. Only where that one dies too
+is there an answer: `died` where a fault of the worker's own may be what the job was about, else `lost`.
 """
 
 from __future__ import annotations
@@ -15,81 +18,32 @@ import contextlib
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any
 
 from evokern.errors import DeviceError, EvokernError, InternalError
-from evokern.workers.fork_server import ForkServer, tail, trim
+from evokern.workers.fork_server import Death, ForkServer, tail, trim
+from evokern.workers.host_memory import in_words, memory_in_use
+from evokern.workers.jobs import Job, JobResult, Worker, WorkerSpec
 from evokern.workers.shadowing import shadowed
 
 __all__ = ["ForkServer", "JobResult", "WorkerPool", "WorkerSpec", "wait"]
 
 _DEATHS_REMEMBERED_S = 10.0
 _INIT_FAILURES_ALLOWED = 4
-_DEATH_PATIENCE_S = 0.2
+_START_DEATHS_ALLOWED = 3
+_DEATH_PATIENCE_S = 2.0
+"""A process that ends while it holds a GPU is gone when the driver has torn its context down."""
 _KILL_PATIENCE_S = 10.0
 """A process that is killed while its GPU works is gone when the driver has torn its context down."""
+_PAUSE_S = 5.0
+"""A wait that ends so much later than it should means that this process was stopped, not that its workers are slow."""
 _QUEUED_BYTES = 1 << 17
 """A larger job waits for an idle worker: sending it to a busy one could block on the socket's buffer, which holds
 416 KiB where Linux's default limit stands (net.core.wmem_max of 208 KiB, doubled)."""
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """What a worker runs."""
-
-    factory: str
-    """`module:Class`; an `evokern.workers.process.Handler`, called once with `init`, then `handle` per job."""
-    init: Any
-    """Anything that pickles."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables set before the factory's module is imported."""
-    init_deadline_s: float = 180.0
-    """Seconds after which a worker that is still starting counts as dead."""
-
-
-@dataclass(frozen=True)
-class JobResult:
-    """What became of a job."""
-
-    key: int
-    """The job's key."""
-    status: Literal["done", "raised", "died", "overran"]
-    """Answered; raised an exception; its process died; was killed at its deadline."""
-    value: Any
-    """The answer, the `EvokernError`, how the process died, or the deadline in seconds."""
-    seconds: float
-    """Time on the worker."""
-    log: str = ""
-    """End of what a dead worker printed."""
-
-
-@dataclass(frozen=True)
-class _Job:
-    key: int
-    payload: bytes
-    deadline_s: float
-    attempt: int = 0
-
-
-@dataclass(eq=False)
-class _Worker:
-    ticket: int
-    connection: Connection
-    log: Any
-    started: float
-    ready: bool = False
-    ready_at: float = 0.0
-    jobs: deque[_Job] = field(default_factory=deque)
-    head_since: float = 0.0
-
-    def deadline(self, spec: WorkerSpec) -> float | None:
-        if not self.ready:
-            return self.started + spec.init_deadline_s
-        return self.head_since + self.jobs[0].deadline_s if self.jobs else None
 
 
 class WorkerPool:
@@ -104,10 +58,12 @@ class WorkerPool:
         self._spares = spares
         self._most_spares = max(spares, most_spares)
         self._depth = depth
-        self._backlog: deque[_Job] = deque()
-        self._workers: list[_Worker] = []
+        self._backlog: deque[Job] = deque()
+        self._workers: list[Worker] = []
         self._deaths: deque[float] = deque()
         self._init_failures = 0
+        self._start_deaths = 0
+        self._fallen_servers: set[int] = set()
         self._closed = False
         self.ready_report: Any = None
         """What the first handler offered as its `ready_report`."""
@@ -130,7 +86,7 @@ class WorkerPool:
 
     def submit(self, key: int, job: Any, deadline_s: float) -> None:
         """Queue a job; its deadline runs from the moment a worker takes it up."""
-        self._backlog.append(_Job(key, pickle.dumps(job), deadline_s))
+        self._backlog.append(Job(key, pickle.dumps(job), deadline_s))
         self._feed()
 
     def keep_spares(self, spares: int) -> None:
@@ -158,7 +114,11 @@ class WorkerPool:
         self._backlog.clear()
 
     def advance(self, readable: Iterable[object]) -> list[JobResult]:
-        """Take in what the workers sent, and end those past their deadline (`wait` calls this)."""
+        """Take in what the workers sent, and end those past their deadline (`wait` calls this).
+
+        Raises:
+            EvokernError: workers cannot be started any more.
+        """
         results: list[JobResult] = []
         ready = set(map(id, readable))
         for worker in list(self._workers):
@@ -167,12 +127,18 @@ class WorkerPool:
         now = time.monotonic()
         for worker in list(self._workers):
             deadline = worker.deadline(self._spec)
-            if deadline is not None and now >= deadline:
-                results += self._lose(worker, overran=True)
+            if deadline is not None and now >= deadline and not worker.connection.poll():
+                results += self._overrun(worker)
         if not self._closed:
             self._replenish()
             self._feed()
         return results
+
+    def grant(self, pause_s: float) -> None:
+        """Grant the workers time in which this process was stopped (Ctrl-Z, a frozen container), perhaps they too."""
+        for worker in self._workers:
+            worker.started += pause_s
+            worker.head_since += pause_s
 
     def next_deadline(self) -> float | None:
         """Return the earliest moment (monotonic clock) at which a worker must be ended."""
@@ -184,22 +150,24 @@ class WorkerPool:
         """What to listen to."""
         return [worker.connection for worker in self._workers]
 
-    def _receive(self, worker: _Worker) -> list[JobResult]:
+    def _receive(self, worker: Worker) -> list[JobResult]:
         try:
             kind, value = worker.connection.recv()
         except (EOFError, OSError):
-            return self._lose(worker, overran=False)
+            return self._died(worker, self._server.death(worker.ticket, _DEATH_PATIENCE_S))
         now = time.monotonic()
         trim(worker.log)
         if kind == "ready":
             worker.ready, worker.ready_at = True, now
-            self._init_failures = 0
+            self._init_failures = self._start_deaths = 0
             self.ready_report = value if self.ready_report is None else self.ready_report
             return []
         if kind == "failed":
             self._remove(worker)
             self._init_failed(value)
             return []
+        if kind == "starved":
+            return self._died(worker, Death(f"out of resources ({value})", False))
         job = worker.jobs.popleft()
         results = [JobResult(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)]
         worker.head_since = now
@@ -208,44 +176,80 @@ class WorkerPool:
             if kind == "busy":
                 self._server.kill(worker.ticket)
                 self._server.death(worker.ticket, _KILL_PATIENCE_S)
-            if kind == "retry" and job.attempt == 0:
-                worker.jobs.appendleft(replace(job, attempt=1))
+            if kind == "retry" and not job.retried:
+                worker.jobs.appendleft(replace(job, retried=True))
                 results = []
             self._backlog.extendleft(reversed(worker.jobs))
             self._remove(worker)
         return results
 
-    def _lose(self, worker: _Worker, overran: bool) -> list[JobResult]:
-        now = time.monotonic()
+    def _overrun(self, worker: Worker) -> list[JobResult]:
+        """End a worker that is past its deadline; one that was stopped from outside counts as killed from outside."""
+        stopped = self._server.stopped(worker.ticket)
+        self._server.kill(worker.ticket)
+        self._server.death(worker.ticket, _KILL_PATIENCE_S)
+        if stopped:
+            return self._died(worker, Death("stopped by SIGSTOP beyond its deadline", False))
+        log, now = tail(worker.log), time.monotonic()
         self._deaths.append(now)
-        if overran:
-            self._server.kill(worker.ticket)
-        patience_s = _KILL_PATIENCE_S if overran else _DEATH_PATIENCE_S
-        death, log = self._server.death(worker.ticket, patience_s), tail(worker.log)
         self._remove(worker)
         if not worker.ready:
-            what = f"did not start within {self._spec.init_deadline_s:g} s" if overran else death
-            printed = log or self._server.log_tail() or "no message"
-            self._init_failed(DeviceError(f"a worker process died while it started ({what}): {printed}"))
+            what = f"did not start within {self._spec.init_deadline_s:g} s"
+            self._init_failed(DeviceError(f"a worker process {what}: {log or 'no message'}"))
+            return []
+        job = worker.jobs.popleft()
+        self._backlog.extendleft(reversed(worker.jobs))
+        return [JobResult(job.key, "overran", job.deadline_s, now - worker.head_since, log)]
+
+    def _died(self, worker: Worker, death: Death) -> list[JobResult]:
+        """Take in that a worker died: what it worked on is asked once more, and answered where another died of it."""
+        log, now = tail(worker.log), time.monotonic()
+        self._deaths.append(now)
+        self._remove(worker)
+        if not worker.ready:
+            self._died_at_start(death, log)
             return []
         if not worker.jobs:
             return []
         job = worker.jobs.popleft()
         self._backlog.extendleft(reversed(worker.jobs))
-        if overran:
-            return [JobResult(job.key, "overran", job.deadline_s, now - worker.head_since, log)]
-        return [JobResult(job.key, "died", death, now - worker.head_since, log)]
+        seconds, deaths = now - worker.head_since, (*job.deaths, death)
+        if not job.deaths:
+            self._backlog.appendleft(replace(job, deaths=deaths, after=self._server.latest_ticket))
+            return []
+        if death.own and self._spec.may_fault:
+            return [JobResult(job.key, "died", death.how, seconds, log)]
+        memory = memory_in_use()
+        peaks = [one.peak_bytes for one in deaths if one.peak_bytes]
+        if peaks:
+            memory["worker_bytes"] = max(peaks)
+        return [JobResult(job.key, "lost", ", then ".join(one.how for one in deaths), seconds, log, memory)]
+
+    def _died_at_start(self, death: Death, log: str) -> None:
+        printed = log or self._server.log_tail() or "no message"
+        error = DeviceError(f"a worker process died while it started ({death.how}): {printed}")
+        if death.own:
+            self._init_failed(error)
+            return
+        # A signal from outside: the next one may start. A server's workers end all at once, which is one event.
+        self._start_deaths += death.server == 0 or death.server not in self._fallen_servers
+        self._fallen_servers.add(death.server)
+        if self.ready == 0 and self._start_deaths >= _START_DEATHS_ALLOWED:
+            raise DeviceError(
+                f"worker processes cannot start: {self._start_deaths} were killed in a row, the last one {death.how}"
+                f"{_memory_clause()}; free memory or raise the limit that ends them, then run the same command again"
+            )
 
     def _init_failed(self, error: EvokernError) -> None:
         self._init_failures += 1
         if self.ready == 0 and (self.ready_report is None or self._init_failures >= _INIT_FAILURES_ALLOWED):
             raise _explained(error)
 
-    def _remove(self, worker: _Worker) -> None:
+    def _remove(self, worker: Worker) -> None:
         self._discard(worker)
         self._workers.remove(worker)
 
-    def _discard(self, worker: _Worker) -> None:
+    def _discard(self, worker: Worker) -> None:
         self._server.kill(worker.ticket)
         worker.connection.close()
         worker.log.close()
@@ -258,30 +262,44 @@ class WorkerPool:
         if self._init_failures >= _INIT_FAILURES_ALLOWED:
             # What cannot start again and again (no memory left for a second context, say) is not worth a spare.
             spares = 0
-        while len(self._workers) < self._size + spares:
+        # A job whose worker died waits for one that starts after that.
+        after = max((job.after for job in self._backlog), default=0)
+        fresh = not after or any(worker.ticket > after for worker in self._workers)
+        while len(self._workers) < self._size + spares or not fresh:
+            fresh = True
             ticket, connection, log = self._server.spawn()
-            try:
+            # One that is gone already is noticed at the end of its connection, as any death.
+            with contextlib.suppress(OSError):
                 connection.send((self._spec.factory, self._spec.init, dict(self._spec.environment)))
-            except OSError as error:
-                raise InternalError(f"a worker process was gone before it was told what to do: {error}") from error
-            self._workers.append(_Worker(ticket, connection, log, now))
+            self._workers.append(Worker(ticket, connection, log, now))
 
     def _feed(self) -> None:
-        # Who works goes on working; a worker that started before it but was ready later is a spare.
+        # Who works goes on working; a worker that started before it but was ready later is a spare. One that the first
+        # job has waited for goes before both.
+        after = self._backlog[0].after if self._backlog else 0
         ready = (worker for worker in self._workers if worker.ready)
-        active = sorted(ready, key=lambda worker: (not worker.jobs, worker.ready_at))[: self._size]
+        order = sorted(ready, key=lambda worker: (worker.ticket <= after, not worker.jobs, worker.ready_at))
+        active = order[: self._size]
         for filled in range(self._depth):
             for worker in active:
-                if not self._backlog or len(worker.jobs) != filled:
+                place = next((i for i, job in enumerate(self._backlog) if job.after < worker.ticket), None)
+                if place is None or len(worker.jobs) != filled:
                     continue
-                if worker.jobs and len(self._backlog[0].payload) > _QUEUED_BYTES:
+                job = self._backlog[place]
+                if worker.jobs and len(job.payload) > _QUEUED_BYTES:
                     continue
+                del self._backlog[place]
                 if not worker.jobs:
                     worker.head_since = time.monotonic()
-                worker.jobs.append(self._backlog.popleft())
+                worker.jobs.append(job)
                 # A worker that just died is noticed, with its jobs, at the end of its connection.
                 with contextlib.suppress(OSError):
                     worker.connection.send_bytes(worker.jobs[-1].payload)
+
+
+def _memory_clause() -> str:
+    memory = memory_in_use()
+    return f" ({in_words(memory)})" if memory else ""
 
 
 def _explained(error: EvokernError) -> EvokernError:
@@ -308,5 +326,10 @@ def wait(pools: Sequence[WorkerPool], timeout_s: float, also: Sequence[Any] = ()
     for deadline in (pool.next_deadline() for pool in pools):
         limit = limit if deadline is None else min(limit, deadline)
     listened = [connection for pool in pools for connection in pool.connections]
-    readable = mp_connection.wait([*listened, *also], max(0.0, limit - time.monotonic()))
+    limit = max(limit, time.monotonic())
+    readable = mp_connection.wait([*listened, *also], limit - time.monotonic())
+    late = time.monotonic() - limit
+    if late > _PAUSE_S:
+        for pool in pools:
+            pool.grant(late)
     return [result for pool in pools for result in pool.advance(readable)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -33,10 +34,14 @@ from evokern.workers.role import become_worker
 
 COMMAND = struct.Struct("<cI")
 """Parent to server: `S` ticket (with two file descriptors) starts a worker, `K` pid kills one."""
-NOTICE = struct.Struct("<cIi")
-"""Server to parent: `P` ticket pid, a worker was started; `X` pid status, one ended (as in `os.waitpid`)."""
+NOTICE = struct.Struct("<cIiQ")
+"""Server to parent: `P` ticket pid 0, a worker was started; `X` pid status peak, one ended (as in `os.waitpid`), and
+the most bytes of memory that it ever had."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_OUT_OF_RESOURCES = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EDQUOT})
+"""Errors of the system that say what the machine lacks, and nothing of a job."""
 
 
 class Handler(Protocol):
@@ -65,6 +70,10 @@ class Retire(Exception):  # noqa: N818 (it is an answer, not an error)
 def main() -> None:
     """Serve the control socket given on the command line until it closes."""
     settings = json.loads(sys.argv[1])
+    # What is imported takes seconds, in which nobody listens to the control socket: the system ends this process with
+    # its parent. It does so with the parent's *thread*, so that only one that lasts may stay tied.
+    _die_with(settings["parent"])
+    _name_process("evokern-forks")
     sys.path[:] = settings["path"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in settings["preload"]:
@@ -74,7 +83,21 @@ def main() -> None:
     # Frozen objects are not visited by the workers' collectors, so their pages stay shared.
     gc.collect()
     gc.freeze()
+    if not settings["tied"]:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
     _serve(socket.socket(fileno=settings["control"]))
+
+
+def _die_with(parent: int) -> None:
+    """Have the system kill this process when the one that started it ends, or end now if it has."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _name_process(name: str) -> None:
+    """Let `ps` and `top` show what a process is there for, in 15 characters (prctl(2), PR_SET_NAME)."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def _serve(control: socket.socket) -> None:
@@ -119,24 +142,22 @@ def _serve(control: socket.socket) -> None:
 def _reap(control: socket.socket, children: set[int]) -> None:
     while children:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
             return
         children.discard(pid)
-        _notify(control, b"X", pid, status)
+        _notify(control, b"X", pid, status, 1024 * usage.ru_maxrss)
 
 
-def _notify(control: socket.socket, kind: bytes, first: int, second: int) -> None:
+def _notify(control: socket.socket, kind: bytes, first: int, second: int, peak_bytes: int = 0) -> None:
     with contextlib.suppress(OSError):
-        control.send(NOTICE.pack(kind, first, second))
+        control.send(NOTICE.pack(kind, first, second, peak_bytes))
 
 
 def _work(server: int, channel: int, log: int) -> NoReturn:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:
-        os._exit(1)
+    _die_with(server)
     become_worker()
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -160,6 +181,7 @@ def _answer(connection: Connection) -> None:
     os.environ.update(environment)
     try:
         module, _, name = factory.partition(":")
+        _name_process(name)
         handler: Handler = getattr(importlib.import_module(module), name)(init)
     except RAISED as error:
         connection.send(("failed", _portable(error)))
@@ -175,8 +197,20 @@ def _answer(connection: Connection) -> None:
             connection.send((last.kind, last.value))
             return
         except RAISED as error:
+            if _lacks_resources(error):
+                connection.send(("starved", f"{type(error).__name__}: {error}".splitlines()[0]))
+                return
             reply = ("raised", _portable(error))
         connection.send(reply)
+
+
+def _lacks_resources(error: BaseException | None) -> bool:
+    """Tell whether an error, or what led to it, says that the machine has no memory, disk space or files left."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _portable(error: BaseException) -> EvokernError:

@@ -323,3 +323,21 @@ def test_work_that_contradicts_the_tensors_is_a_warning(folder: Path) -> None:
     code, warned = _warnings("scale")
     assert (code, set(warned)) == (0, {"workload"})
     assert "1e+09 times too few" in warned["workload"]
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
+def test_a_folder_s_name_is_no_code_of_the_reference_s_program(tmp_path: Path) -> None:
+    """The program that runs reference.h names neither folder nor buffer: quotes and line ends in them mean nothing."""
+    from evokern.analysis.check.reference_check import compare_with_cpp, python_reference, workload_tensors
+    from evokern.study.discovery import load_kernel
+
+    odd = tmp_path / 'scale"\n#error "a folder\'s name'
+    odd.mkdir()
+    for name, language in (("kernel.cu", "cuda"), ("kernel.py", "python"), ("reference.h", "cpp")):
+        text = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)[0]
+        (odd / name).write_text(text)
+    kernel = load_kernel(odd)
+    problem = kernel.problem("1000")
+    tensors = workload_tensors(kernel, problem)
+    expected = python_reference(kernel, problem, tensors)
+    assert compare_with_cpp(kernel, problem, tensors, expected, str(host_compiler())) < 1e-9

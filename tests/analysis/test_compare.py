@@ -195,5 +195,29 @@ def test_an_export_is_read_back(tmp_path: Path) -> None:
 def test_markdown_cannot_be_broken_by_what_is_compared() -> None:
     """A bar or a line break in a value does not break the table."""
     old = stored_run("old", [5.4], 1, config={"A": "x|y\nz"})
-    assert "| A | x\\|y z | 64 |" not in markdown(compare(old, stored_run("new", [5.4], 2)))
-    assert "| A | x\\|y z | – |" in markdown(compare(old, stored_run("new", [5.4], 2)))
+    assert "| A | x\\|y\\\\nz | – |" in markdown(compare(old, stored_run("new", [5.4], 2)))
+
+
+def test_a_program_of_somebody_else_s_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exported program is code that runs: one that others may write is refused until it is trusted."""
+    from evokern.analysis.compare import paired
+    from evokern.errors import InternalError
+
+    def build_and_run(sources: list[Path], level: float) -> None:
+        raise InternalError("built")
+
+    monkeypatch.setattr(paired, "why_not", lambda device: None)
+    monkeypatch.setattr(paired, "pair", build_and_run)
+    (tmp_path / "one.cu").write_text(
+        "// k: the fastest variant\n// device: NVIDIA H200\n// time: 5.4 µs\n// kernel: k, code 01\n// problem: N=2\n"
+        "// configuration:\n"
+    )
+    path = str(tmp_path / "one.cu")
+    assert invoke(path, path)[0] == 3, "the user's own is built"
+    (tmp_path / "one.cu").chmod(0o666)
+    code, _, told = invoke(path, path)
+    assert (code, f"{path} is a program that would be built and run, and anybody may write {path}" in told) == (2, True)
+    assert invoke(path, path, "--trust")[0] == 3
+    (tmp_path / "one.cu").chmod(0o644)
+    tmp_path.chmod(0o777)
+    assert invoke(path, path)[0] == 2

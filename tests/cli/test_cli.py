@@ -40,6 +40,7 @@ def test_all_commands_are_there() -> None:
             "check",
             "compare",
             "doctor",
+            "evaluate",
             "export",
             "init",
             "list",

@@ -240,8 +240,9 @@ def test_evaluated_trials_are_counted_apart(here: Path, monkeypatch: pytest.Monk
     others = outcomes["duplicate"] + outcomes["infeasible"]
     assert others > 0
     assert said.startswith(f"small: 9 trials evaluated (and {others} duplicate or infeasible); the trials are done")
-    assert ", 9 of 20 trials evaluated (and 3 duplicate or infeasible) |" in line(
-        replace(progress_told(), evaluated=9, trials_limit=20)
+    ended = {"measured": 9, "duplicate": 1, "infeasible": 2, "lost": 1}
+    assert ", 9 of 20 trials evaluated (and 3 duplicate or infeasible, 1 lost) |" in line(
+        replace(progress_told(), evaluated=9, trials_limit=20, outcomes=ended)
     )
 
 

@@ -195,7 +195,7 @@ def test_a_reader_at_the_end_of_a_fifo_gets_what_is_written(here: Path) -> None:
 def test_the_lock_of_another_user() -> None:
     """A lock file that cannot be opened is named with its owner and the remedy."""
     from evokern.errors import StoreError
-    from evokern.store._files import Lock
+    from evokern.store._lock import Lock
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -216,7 +216,7 @@ def test_the_lock_of_another_user() -> None:
 def test_a_lock_that_holds_anything(tmp_path: Path, content: str) -> None:
     """What a lock says of its holder is only shown, whatever it is."""
     from evokern.errors import StoreError
-    from evokern.store._files import Lock
+    from evokern.store._lock import Lock
 
     holder = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, 2); print('held', flush=True); input()"
     path = tmp_path / "x.db.lock"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from paths import DATA
 
+from evokern import ownership
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory, program_key
 from evokern.compile.elf import parameter_sizes, sections
@@ -228,6 +231,77 @@ def test_a_damaged_file_is_a_miss_and_goes(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     assert cache.get("ab12") is None
     assert not path.exists()
+
+
+def test_a_program_comes_back_whole(tmp_path: Path) -> None:
+    """Code, PTX and messages are kept as they are, whatever bytes and characters they hold."""
+    cache = CompileCache(tmp_path)
+    whole = Program(
+        bytes(range(256)) * 3, {"k<1>": "_Z1k"}, {"k<1>": EntryUse(9, 8, 7, 6)}, 'l\n\udcff"', "ptx\n\u00e9", ("C",)
+    )
+    cache.put("ab12", whole)
+    assert cache.get("ab12") == whole
+    real = compiled(entries=("plain", "family<7>"))
+    cache.put("ab13", real)
+    assert cache.get("ab13") == replace(real, seconds=0.0)
+
+
+class Payload:
+    """What runs when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("ran",)
+
+
+def test_reading_the_cache_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle is no program, with the checksum of the format before as well as with the present one's."""
+    monkeypatch.chdir(tmp_path)
+    cache = CompileCache(tmp_path / "cache")
+    path = tmp_path / "cache" / "programs" / "ab" / "12"
+    path.parent.mkdir()
+    payload = pickle.dumps(Payload())
+    for magic, digest in (
+        (b"evokern program 2\n", hashlib.sha256(payload)),
+        (b"evokern program 3\n", hashlib.sha256(b"ab12\n" + payload)),
+    ):
+        path.write_bytes(magic + digest.digest() + payload)
+        assert cache.get("ab12") is None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_is_no_other_address_s(tmp_path: Path) -> None:
+    """A file that was moved to another address is damage: the checksum is over the address too."""
+    cache = CompileCache(tmp_path)
+    cache.put("ab12", entry(1))
+    (tmp_path / "programs" / "ab" / "12").rename(tmp_path / "programs" / "ab" / "13")
+    assert cache.get("ab13") is None
+
+
+@pytest.mark.parametrize("place", [".", "programs"])
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_cache_that_others_may_write_is_refused(
+    tmp_path: Path, place: str, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there would be launched: refused with the value and the remedy."""
+    monkeypatch.setattr(ownership, "_only_ours", lambda group: False)
+    CompileCache(tmp_path / "cache")
+    (tmp_path / "cache" / place).chmod(mode)
+    with pytest.raises(UsageError, match=r"cache would be launched as they are, and .* may write .*`chmod go-w` it"):
+        CompileCache(tmp_path / "cache")
+
+
+def test_a_program_that_others_may_write_is_a_miss(tmp_path: Path) -> None:
+    """Neither a file that others may change nor a link is read."""
+    cache = CompileCache(tmp_path)
+    path = tmp_path / "programs" / "ab" / "12"
+    cache.put("ab12", entry(1))
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o666)
+    assert cache.get("ab12") is None
+    cache.put("ab12", entry(1))
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert cache.get("ab12") is None
 
 
 def test_the_cap_drops_what_was_longest_unread(tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
-"""What the live device is made of, without a GPU: profiles from the driver, the lock of a GPU, clocks, imports."""
+"""What the live device is made of, without a GPU: profiles from the driver, clocks, imports."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nvml import Monitor, State
 from evokern.device.gpu.profile import profile_of
 from evokern.device.opening import open_device
@@ -43,27 +40,6 @@ def test_an_unknown_chip_is_described_by_its_driver_and_its_nearest_kin() -> Non
     assert "driver" in profile.sources["dram_bytes_per_s"]
     ada = profile_of("NVIDIA L40S", (8, 9), VALUES)
     assert ada.tensor_flops_per_clock == CHIPS["l4"].tensor_flops_per_clock
-
-
-def test_the_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
-    """A second search is told who has the GPU; when the holder dies the lock is free."""
-    script = (
-        "import sys, time; from pathlib import Path; from evokern.device.gpu.lock import GpuLock\n"
-        f"lock = GpuLock('GPU-1', 'cuda:0', Path({str(tmp_path)!r})); print('held', flush=True); time.sleep(60)"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment)
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    with pytest.raises(DeviceError, match=rf"cuda:0 is being searched on already, by process {holder.pid} .*cuda:N"):
-        GpuLock("GPU-1", "cuda:0", tmp_path)
-    GpuLock("GPU-2", "cuda:1", tmp_path).release()
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
-    lock = GpuLock("GPU-1", "cuda:0", tmp_path)
-    lock.release()
-    GpuLock("GPU-1", "cuda:0", tmp_path).release()
 
 
 @pytest.mark.skipif(bool(probe().gpus), reason="there is a GPU")

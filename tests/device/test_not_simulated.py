@@ -1,4 +1,4 @@
-"""A candidate with an instruction that the simulator does not execute is an outcome, and the search goes on."""
+"""A candidate that the simulator, or a function of its kernel, cannot take is an outcome, and the search goes on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from evokern.study.trial import Outcome
 DECLARED = """
 from evokern import Kernel, Launch, Mutation, ProblemField, Tensor, Tolerance, Workload
 
+
+def tensors(p, c):
+    if c.STAGING == "unknown" or (c.STAGING == "large_only" and p.N < 1024):
+        raise ValueError(f"no layout for {c.STAGING}")
+    return {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")}
+
+
 kernel = Kernel(
     name="heap",
-    genes=(Mutation("STAGING", ("registers", "heap")),),
+    genes=(Mutation("STAGING", ("registers", "unknown", "large_only", "heap")),),
     fields=(ProblemField("N"),),
     launches=lambda c, p: [Launch("copy", grid=p.N // 32, block=32, args=("x", "y"))],
     workload=Workload(
-        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
+        tensors=tensors,
         reference=lambda p, t: {"y": t["x"]},
         tolerance={"y": Tolerance(0, 0)},
         flops=lambda p: p.N,
@@ -39,6 +46,8 @@ extern "C" __global__ void copy(const float* x, float* y) {
   own[threadIdx.x] = x[i];
   y[i] = own[threadIdx.x];
   free(own);
+#elif STAGING == STAGING_LARGE_ONLY
+  y[i] = __ldcg(x + i);  // another program than the one below
 #else
   y[i] = x[i];
 #endif
@@ -48,17 +57,27 @@ extern "C" __global__ void copy(const float* x, float* y) {
 
 @pytest.mark.thorough
 def test_a_candidate_that_is_not_simulated_ends_no_search(tmp_path: Path) -> None:
-    """`malloc` in one of two candidates crashes that one, with the call and its line; the other is measured."""
+    """`malloc`, and `tensors` that raises, at the study's problem or at a small one, crash the candidate they are of.
+
+    The record says the call and its line, or what was raised; the candidate that is sound is measured.
+    """
     folder = tmp_path / "heap"
     folder.mkdir()
     (folder / "kernel.py").write_text(DECLARED)
     (folder / "kernel.cu").write_text(SOURCE)
     (folder / "reference.h").write_text("")
     study = Study(name="heap", kernel=str(folder), problems=("1024",), device="sim:l4")
-    search(study, db=tmp_path / "heap.db", trials=2, trust=True)
+    search(study, db=tmp_path / "heap.db", trials=4, trust=True)
     trials = {str(trial.config["STAGING"]): trial for trial in load_study("heap", db=tmp_path / "heap.db").trials}
     assert trials["registers"].outcome is Outcome.MEASURED
     refused = trials["heap"].evaluation
     assert refused is not None
     assert (refused.outcome, refused.evidence["error"]) == (Outcome.CRASHED, "not simulated")
     assert refused.reason.startswith("not simulated: line 7 of kernel.cu: malloc on the device")
+    for staging in ("unknown", "large_only"):
+        raised = trials[staging].evaluation
+        assert raised is not None
+        assert raised.outcome is Outcome.CRASHED
+        assert raised.reason.startswith(
+            f"kernel.py: kernel heap: tensors raised ValueError: no layout for {staging} for"
+        )

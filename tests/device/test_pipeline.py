@@ -13,7 +13,7 @@ from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device._pipeline import CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Request
-from evokern.errors import InternalError, KernelError
+from evokern.errors import DeviceError, InternalError, KernelError
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
@@ -65,17 +65,54 @@ def rig(server: ForkServer) -> Iterator[Rig]:
 
 
 def test_every_outcome_comes_back_and_the_rest_goes_on(rig: Rig) -> None:
-    """A refused compile, a dead compiler, a crash, a hang, a dead worker and a wrong answer are outcomes."""
-    kinds = ["good", "refused", "compiler_dies", "poisons", "good", "hangs", "dies", "wrong", "good"]
+    """A refused compile, a compiler that faults, a crash, a hang, a worker's fault and a wrong answer are outcomes."""
+    kinds = ["good", "refused", "compiler_dies", "poisons", "good", "hangs", "faults", "wrong", "good"]
     found = rig.answers(*({"KIND": kind} for kind in kinds))
     expected = "measured compile_error compile_error crashed measured hung crashed wrong measured"
     assert " ".join(found[n].outcome for n in range(9)) == expected
     assert found[3].evidence["error"] == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert found[5].evidence["limit_s"] == 0.5
-    assert found[6].evidence["error"] == "worker process killed by SIGKILL"
-    assert "SIGSEGV" in found[2].evidence["message"]
+    assert found[6].evidence["error"] == "worker process killed by SIGBUS"
+    assert found[2].evidence["message"] == "the compiler failed: killed by SIGSEGV, twice"
     assert (found[0].fingerprint, found[0].compile_s, found[0].resources[0].registers) == ("code 0", 0.25, 32)
     assert rig.pipeline.busy_s() == pytest.approx(sum(found[n].device_s for n in range(9)))
+
+
+def test_killed_twice_is_lost_and_the_rest_goes_on(rig: Rig) -> None:
+    """Where an executor or a compiler is killed from outside twice, the trial is lost: why, and the memory in use."""
+    found = rig.answers(*({"KIND": kind} for kind in ("good", "dies", "compiler_killed", "good")))
+    assert [found[n].outcome for n in range(4)] == ["measured", "lost", "lost", "measured"]
+    assert "worker processes died, and it cannot be the cause: killed by SIGKILL, then" in found[1].reason
+    assert "compiler processes died" in found[2].reason
+    assert "GiB of memory in use" in found[2].reason
+    assert found[1].evidence["memory"]["used_bytes"] > 0
+    assert found[1].fingerprint is None
+
+
+def test_what_was_lost_is_no_answer_for_another_trial(rig: Rig) -> None:
+    """Of trials with one program the next is executed where one is lost, and a later one is executed anew."""
+    owner = {"KIND": "dies of owner", "CODE": 5, "OWNER": 0}
+    found = rig.answers(owner, {**owner, "COMPILE_MS": 60}, {**owner, "COMPILE_MS": 120})
+    assert [found[n].outcome for n in range(3)] == ["lost", "measured", "duplicate"]
+    assert found[2].evidence["duplicate_of"] == 1
+    rig.pipeline.submit(Request(3, Config({**owner, "CODE": 6, "OWNER": 3})))
+    rig.pipeline.submit(Request(4, Config({**owner, "CODE": 7, "OWNER": 9})))
+    later: dict[int, Outcome] = {}
+    end = time.monotonic() + 20
+    while len(later) < 2 and time.monotonic() < end:
+        later |= {answer.number: answer.evaluation.outcome for answer in rig.pipeline.poll(0.5)}
+    assert later == {3: Outcome.LOST, 4: Outcome.MEASURED}
+
+
+def test_a_machine_that_kills_everything_ends_the_search(rig: Rig) -> None:
+    """After a series of lost trials with no answer between them the search ends, and says why and what to do."""
+    for number in range(9):
+        rig.pipeline.submit(Request(number, Config({"KIND": "compiler_killed", "CODE": number})))
+    lost: list[int] = []
+    with pytest.raises(DeviceError, match=r"9 candidates in a row were lost.*SIGKILL.*free memory"):
+        for _ in range(100):
+            lost += [answer.number for answer in rig.pipeline.poll(0.2)]
+    assert len(lost) == 8
 
 
 def test_the_smallest_trial_owns_what_several_share(rig: Rig) -> None:
@@ -123,23 +160,32 @@ def test_programs_of_earlier_sessions_are_not_run_again(server: ForkServer) -> N
     rig.close()
 
 
-def test_a_kernel_folder_that_raises_ends_the_search_with_its_message(rig: Rig) -> None:
-    """What the user must mend comes out of `poll`."""
-    rig.pipeline.submit(Request(0, Config({"KIND": "unsound", "CODE": 0})))
-    with pytest.raises(KernelError, match="launches raised"):
+def test_a_kernel_that_raises_for_a_candidate_is_that_candidate_s_outcome(rig: Rig) -> None:
+    """However many there are, before the compile or after it: each says what was raised, and the search goes on."""
+    kinds = ["unsound", "unsound there"] * 2 + ["good"]
+    found = rig.answers(*({"KIND": kind} for kind in kinds))
+    assert [found[n].outcome for n in range(5)] == ["crashed"] * 4 + ["measured"]
+    assert found[0].reason == "kernel.py: tensors raised ValueError: no such layout"
+    assert found[1].reason == "kernel.py: reference raised ZeroDivisionError"
+
+
+def test_a_compiler_that_cannot_be_loaded_ends_the_search_with_its_message(rig: Rig) -> None:
+    """What the user must mend, and what is true for every candidate, comes out of `poll`."""
+    rig.pipeline.submit(Request(0, Config({"KIND": "no_compiler", "CODE": 0})))
+    with pytest.raises(DeviceError, match="cannot be loaded"):
         for _ in range(50):
             rig.pipeline.poll(0.2)
 
 
 def test_a_fault_of_the_executor_is_excused_but_not_a_series(rig: Rig) -> None:
-    """One candidate that makes the executor stumble is recorded as crashed; three in a row end the search."""
+    """Candidates that make the executor stumble are recorded as crashed; eight in a row end the search."""
     found = rig.answers({"KIND": "broken"}, {"KIND": "good"}, {"KIND": "broken"})
     assert [found[n].outcome for n in range(3)] == ["crashed", "measured", "crashed"]
     assert "ValueError: a bug" in found[0].evidence["error"]
     with pytest.raises(InternalError, match="a bug"):
-        for number in (3, 4, 5):
+        for number in range(3, 11):
             rig.pipeline.submit(Request(number, Config({"KIND": "broken", "CODE": number})))
-        for _ in range(20):
+        for _ in range(40):
             rig.pipeline.poll(0.2)
 
 

@@ -6,17 +6,20 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import DATA, ROOT
 from stored_studies import reseal
 from typer.testing import CliRunner
 
 import evokern
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.doctor import host_compiler
 
+needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on PATH")
 GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
 
 
@@ -92,9 +95,8 @@ def test_python_reads_without_the_kernel(here: Path, tmp_path: Path, monkeypatch
         assert study.best is not None
         assert "predicted by a model" in study._repr_html_()
         assert study.report(tmp_path / "r.html").stat().st_size > 10_000
-        with pytest.raises(evokern.EvokernError, match="imported"):
+        with pytest.raises(evokern.EvokernError, match="the code of kernel scale changed since that trial ran"):
             study.export(tmp_path / "same.cu")
-        (own / "kernel.py").unlink()
         assert study.export(tmp_path / "same.cu", trust=True).read_text() == wanted
     finally:
         (here / "gone").rename(here / "kernels")
@@ -158,3 +160,99 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
     assert f"`evokern verify scale --trial {best} --db '{database}'`" in told
     assert told.rstrip().endswith("or name a measured one")
     assert not (tmp_path / "x.cu").exists()
+
+
+LEAK = 'static int leaked = std::fopen("leaked", "w") != nullptr;'
+ENDS = ("\n", "\r", "\r\n", "\u2028", "\x0b", "\\\n")
+
+
+@pytest.mark.parametrize("end", ENDS, ids=[end.encode("unicode_escape").decode() for end in ENDS])
+def test_text_of_a_database_stays_in_the_comment(here: Path, tmp_path: Path, end: str) -> None:
+    """A line end in whatever a database says of a study leads no text out of its comment or literal."""
+    text = _poisoned_export(here, tmp_path, end)
+    lines = [line for line in re.split(r"\r\n|[\n\r\v\f\x85\u2028\u2029]", text) if "leaked" in line]
+    assert len(lines) >= 6, "each text stands in the program"
+    for line in lines:
+        assert re.match(r"//|  if \(!\(.*\)\) return \"(\\.|[^\"\\])*\";$", line), line
+        assert not line.endswith("\\")
+
+
+@pytest.mark.thorough
+@needs_compiler
+def test_text_of_a_database_is_not_run(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program exported from a database that somebody changed runs nothing but the kernel."""
+    text = _poisoned_export(here, tmp_path, "\n")
+    (tmp_path / "best.cpp").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    types = ["-DFAKE_KERNEL_TYPES=const float*,float*,int", "-DFAKE_KERNEL_COUNT=3"]
+    options = ["-std=c++17", "-w", f"-I{DATA / 'fake_cuda'}", "-include", "utility", *types]
+    subprocess.run([str(host_compiler()), *options, "best.cpp", "-o", "best"], check=True, capture_output=True)
+    done = subprocess.run(["./best", "--check", "1000"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
+    assert not (tmp_path / "leaked").exists()
+
+
+def test_a_gene_s_value_from_a_database_is_one_of_the_kernel_s(here: Path, tmp_path: Path) -> None:
+    """Values go into source and compiler options: one that the kernel does not declare is refused."""
+    database = tmp_path / "changed.db"
+    shutil.copy("evokern.db", database)
+    best = json.loads(_invoke("show", "--json")[1])["best"]["trial"]
+    with sqlite3.connect(database) as db:
+        (config,) = db.execute("SELECT config FROM evokern_trials WHERE number = ?", [best]).fetchone()
+        changed = json.dumps({**json.loads(config), "THREADS": f"64\n{LEAK}"})
+        db.execute("UPDATE evokern_trials SET config = ? WHERE number = ?", [changed, best])
+    asked = (("export", "-o", str(tmp_path / "x.cu")), ("verify",), ("profile",), ("ablate",))
+    for command in (*asked, ("search", "scale", "--trials", "3", "--device", "sim:l4")):
+        code, _, told = _invoke(*command, "--db", str(database))
+        assert (code, f"trial {best} of scale is no candidate of scale" in told) == (2, True), told
+        assert "\n" not in told.strip(), "one line, as every message"
+    assert not (tmp_path / "x.cu").exists()
+
+
+def _poisoned_export(here: Path, tmp_path: Path, end: str) -> str:
+    """Return a program exported from a copy of the database whose every text about a study holds a line end."""
+    database = tmp_path / "poisoned.db"
+    shutil.copy("evokern.db", database)
+    poison = f"9{end}{LEAK}{end}//"
+    with sqlite3.connect(database) as db:
+        db.execute("UPDATE evokern_studies SET evokern_version = ?, created = ?, kernel = ?, device = ?", [poison] * 4)
+        (environment,) = db.execute("SELECT environment FROM evokern_sessions").fetchone()
+        words = {**json.loads(environment), "driver": poison, "driver_cuda": poison, "compiler": poison}
+        words["compute_capability"] = [8, 9]
+        db.execute("UPDATE evokern_sessions SET environment = ?", [json.dumps(words)])
+    code, told, wrong = _invoke("export", "--db", str(database), "-o", str(tmp_path / "best.cu"))
+    assert code == 0, told + wrong
+    return (tmp_path / "best.cu").read_bytes().decode()
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["below the working directory", "outside"])
+@pytest.mark.parametrize("command", [("export", "-o", "x.cu"), ("profile", "--set", "THREADS=64")], ids=" ".join)
+def test_a_database_has_no_folder_trusted_that_it_names(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], inside: bool
+) -> None:
+    """`--trust` runs the kept copy, as the message says; another folder's code neither runs nor is remembered.
+
+    The digest is compared before: a path below the working directory, which runs unasked, is none of the trial's.
+    """
+    work = tmp_path / "work"
+    work.mkdir()
+    named = (work if inside else tmp_path) / "named"
+    named.mkdir()
+    ran = "import os\nopen(os.path.join(os.path.dirname(__file__), 'ran'), 'w').close()\n"
+    for file in (searched / "kernels" / "scale").iterdir():
+        if file.is_file():
+            (named / file.name).write_text(file.read_text() + (ran if file.suffix == ".py" else ""))
+    shutil.copy(searched / "evokern.db", work / "evokern.db")
+    with sqlite3.connect(work / "evokern.db") as db:
+        (settings,) = db.execute("SELECT settings FROM evokern_studies").fetchone()
+        away = {**json.loads(settings), "kernel": str(named), "path": str(tmp_path / "studies" / "x.toml")}
+        db.execute("UPDATE evokern_studies SET settings = ?", [json.dumps(away)])
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    if command[0] == "export" or not inside:  # `--set` asks for a candidate of the kernel as it is now
+        code, _, told = _invoke(*command)
+        assert (code, "--trust runs the kernel.py that the database keeps a copy of" in told) == (2, True), told
+        code, _, told = _invoke(*command, "--trust")
+        assert code == 0, told
+        assert not (named / "ran").exists()
+    assert not (tmp_path / "state").exists()

@@ -28,38 +28,40 @@ FREE_KEYS = ("environment", "gate")
 """Columns with JSON objects whose keys are anybody's."""
 
 
-def _hostile(text: str) -> str:
-    return text if text in FIXED or not text else text + HOSTILE
+def _hostile(text: str, words: str) -> str:
+    return text if text in FIXED or not text else text + words
 
 
-def _in_json(value: Any, *, keys: bool) -> Any:
+def _in_json(value: Any, words: str, *, keys: bool) -> Any:
     if isinstance(value, dict):
-        return {_hostile(key) if keys else key: _in_json(entry, keys=keys) for key, entry in value.items()}
+        return {
+            _hostile(key, words) if keys else key: _in_json(entry, words, keys=keys) for key, entry in value.items()
+        }
     if isinstance(value, list):
-        return [_in_json(entry, keys=keys) for entry in value]
-    return _hostile(value) if isinstance(value, str) else value
+        return [_in_json(entry, words, keys=keys) for entry in value]
+    return _hostile(value, words) if isinstance(value, str) else value
 
 
-def _in_column(column: str, text: str | None) -> str | None:
+def _in_column(column: str, text: str | None, words: str) -> str | None:
     if not text:
         return text
     if column == "result":
         found = json.loads(text)
         if "stages" in found:
-            found["stages"] = {_hostile(name): stage for name, stage in found["stages"].items()}
-        return json.dumps(_in_json(found, keys=False))
+            found["stages"] = {_hostile(name, words): stage for name, stage in found["stages"].items()}
+        return json.dumps(_in_json(found, words, keys=False))
     if text[0] in "{[":
         # The driver's reasons for throttling are words too; the studies of the tests have none.
         throttled = text.replace('"throttle":""', '"throttle":"heat"')
-        return json.dumps(_in_json(json.loads(throttled), keys=column in FREE_KEYS))
+        return json.dumps(_in_json(json.loads(throttled), words, keys=column in FREE_KEYS))
     # What a file is stands at the end of its name, and a source ends with a line of its own.
-    return HOSTILE + text if column in ("file", "text") else _hostile(text)
+    return words + text if column in ("file", "text") else _hostile(text, words)
 
 
-def poison(path: Path) -> None:
+def poison(path: Path, words: str = HOSTILE) -> None:
     """Put hostile words into every text of our tables."""
     with sqlite3.connect(path) as db:
-        db.create_function("hostile", 2, _in_column)
+        db.create_function("hostile", 2, lambda column, text: _in_column(column, text, words))
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in tables:
             if not table.startswith("evokern_"):

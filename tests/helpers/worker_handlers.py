@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.compile.records import Built, Program
-from evokern.errors import KernelError
+from evokern.errors import DeviceError, KernelError
 from evokern.study.trial import Evaluation, Outcome, Resources
 from evokern.workers.process import Retire
 
@@ -57,6 +58,19 @@ class Obedient:
                 os.kill(os.getpid(), number)
             case ("exit", code):
                 os._exit(code)
+            case ("first time", folder, what):
+                first = Path(folder) / "first"
+                if first.exists():
+                    return os.getpid()
+                first.write_text(str(os.getpid()))
+                return self.handle(what)
+            case "memory":
+                raise MemoryError("Unable to allocate 8.00 GiB")
+            case "disk":
+                try:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                except OSError as error:
+                    raise RuntimeError("cannot write") from error
             case ("sleep", seconds):
                 time.sleep(seconds)
                 return seconds
@@ -82,8 +96,12 @@ class Compiler:
                 return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": "no"}, compile_s=0.5)
             case "compiler_dies":
                 os.kill(os.getpid(), signal.SIGSEGV)
+            case "compiler_killed":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "unsound":
-                raise KernelError("launches raised")
+                raise KernelError("tensors raised ValueError: no such layout")
+            case "no_compiler":
+                raise DeviceError("the CUDA compiler library (NVRTC) cannot be loaded")
         use = Resources(32, 0, 0, 0, 0, 1.0)
         # As large as what a compile of `attention` gives.
         program = Program(bytes(36_000), {}, {}, "", "p" * 80_000)
@@ -102,8 +120,14 @@ class Executor:
         match config["KIND"]:
             case "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "dies of owner" if number == config["OWNER"]:
+                os.kill(os.getpid(), signal.SIGTERM)
+            case "faults":
+                os.kill(os.getpid(), signal.SIGBUS)
             case "hangs":
                 time.sleep(60)
+            case "unsound there":
+                raise KernelError("reference raised ZeroDivisionError")
             case "poisons":
                 evidence = {"error": "CUDA_ERROR_ILLEGAL_ADDRESS"}
                 raise Retire(Evaluation(Outcome.CRASHED, evidence=evidence, device_s=0.1))

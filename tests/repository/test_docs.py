@@ -47,7 +47,8 @@ class Way:
 
     recorded: a small recording; simulated: small kernels on a simulated chip; dry: make's own dry run; script: a script
     of docs/, whose output is compared with what is there; gpu: a GPU; slow: from nothing, by hand with -m slow; hand:
-    nothing here, since it installs what is no part of evokern, sets this checkout up, or runs these tests.
+    nothing here, since it installs what is no part of evokern, sets this checkout up, runs these tests, or has its own
+    test.
     """
     short: str = ""
     """The command as it is run, shortened; empty where it runs as it stands."""
@@ -128,6 +129,15 @@ COMMANDS: dict[str, Way] = {
     "evokern replay vector_add.json --samplers evo,random --repeats 10": Way(
         "recorded", "replay vector_add.json --samplers evo,random --repeats 1"
     ),
+    # docs/evaluating.md
+    "evokern evaluate scale --source candidate.cu": SIMULATED,
+    "evokern evaluate scale --source candidates/ --device cuda:0 --json": Way(
+        "gpu", "evaluate scale --source candidates --device cuda:0 --json"
+    ),
+    "evokern evaluate scale --source candidate.cu --grid 64 --block 128 --smem 0": Way(
+        "gpu", "evaluate scale --source candidate.cu --grid 512 --block 128 --smem 0"
+    ),
+    "evokern init task.py --trust": HAND,
     # CONTRIBUTING.md
     "make setup": HAND,
     "make test-fast": HAND,
@@ -291,6 +301,7 @@ def test_commands_on_a_simulated_chip(tmp_path: Path, monkeypatch: pytest.Monkey
     for copy in ("main.db", "pr.db"):
         shutil.copy("evokern.db", copy)
     # The documents' own search runs first: later commands take the study searched last.
+    shutil.copy(tmp_path / "kernels" / "scale" / "kernel.cu", tmp_path / "candidate.cu")
     run_all("simulated")
 
 
@@ -442,6 +453,9 @@ def test_commands_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("EVOKERN_DB", raising=False)
     write_example(DOCS / "getting-started.md", "scale", tmp_path, "65536")
     shutil.copy(tmp_path / "studies" / "scale.toml", tmp_path / "studies" / "attention-s512.toml")
+    (tmp_path / "candidates").mkdir()
+    for copy in ("candidate.cu", "candidates/one.cu", "candidates/two.cu"):
+        shutil.copy(tmp_path / "kernels" / "scale" / "kernel.cu", tmp_path / copy)
     for command in [way.short for way in COMMANDS.values() if way.where == "gpu" and way.short]:
         if "profile" not in command or shutil.which("ncu"):
             evokern(command)

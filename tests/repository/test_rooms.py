@@ -16,8 +16,10 @@ PACKAGE = ROOT / "evokern"
 
 ROOMS = (
     "version",
+    "escaping",
     "errors",
     "files",
+    "ownership",
     "templating",
     "hardware",
     "declaration",

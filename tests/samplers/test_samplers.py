@@ -164,6 +164,7 @@ def _evaluation(outcome: Outcome) -> Evaluation:
         "needed": 150.0,
         "available": 100.0,
         "reason": "r",
+        "memory": {},
     }
     timed = outcome in (Outcome.MEASURED, Outcome.DUPLICATE)
     timings = (Timing(8.0, (7.9, 8.1), (8.0,)),) if timed or outcome is Outcome.SLOW else ()
@@ -182,6 +183,9 @@ def test_outcomes_as_optuna_sees_them(outcome: Outcome) -> None:
     view.catch_up()
     trial = view.study.get_trials()[0]
     complete = outcome in (Outcome.MEASURED, Outcome.DUPLICATE)
+    if outcome is Outcome.LOST:
+        assert (TrialState.FAIL, None, {}) == (trial.state, trial.value, trial.constraints)
+        return
     assert (TrialState.COMPLETE if complete else TrialState.PRUNED) == trial.state
     timed = complete or outcome is Outcome.SLOW
     assert trial.value == (pytest.approx(math.log(8.0)) if timed else None)

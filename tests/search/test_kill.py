@@ -97,9 +97,9 @@ def check_optunas_tables(db: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_search_cleanly(number: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C and SIGTERM end a search between two steps: what is recorded is kept, the log is folded in."""
+    """Ctrl-C, SIGTERM and SIGHUP end a search between two steps: what is recorded is kept, the log is folded in."""
     db = tmp_path / "signalled.db"
     command = [sys.executable, str(PROGRAM), str(db), "2", "4000", "random", "once"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
 """A search on a GPU that is killed at random moments loses nothing, repeats nothing and leaves no process behind.
 
-`EVOKERN_KILLS=10 pytest -m gpu tests/search/test_kill_gpu.py` kills ten times instead of four.
+`EVOKERN_KILLS=20 pytest -m gpu tests/search/test_kill_gpu.py` kills twenty times instead of four.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_search import ACTIONS, KilledSearch
 from search_process import KILLS, marked, recorded, rows
+
+from evokern.store import open_readonly
+from evokern.study.trial import Outcome
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(90 + 30 * KILLS)]
 
@@ -52,3 +56,21 @@ def test_kills_lose_nothing_on_a_gpu(tmp_path: Path) -> None:
     assert len(set(configs)) == len(configs)
     # Only what was in flight when a kill came may be without an outcome, and it keeps its number.
     assert max(known) < len(known) + 64
+
+
+def test_parts_killed_on_a_gpu_blame_nobody(tmp_path: Path) -> None:
+    """Each part is killed or stopped, no trial's worker twice: nothing is lost or changed, no candidate is blamed."""
+    db, draw = tmp_path / "killed.db", random.Random(7)
+    actions = [draw.choice(ACTIONS) for _ in range(max(KILLS, 5))]
+    options = (
+        f"attention-s512 --device cuda:0 --seed 5 --no-verify --quiet --trials {60 * (len(actions) + 1)} --db {db}"
+    )
+    killed = KilledSearch([sys.executable, "-m", "evokern", "search", *options.split()], db, "GpuWorker", seed=1)
+    killed.run(actions)
+    assert killed.done == actions
+    with open_readonly(db) as reader:
+        trials = list(reader.trials(reader.study()))
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    blamed = [trial for trial in trials if "worker process" in trial.evaluation.reason]
+    assert [trial.evaluation.reason for trial in blamed] == []
+    assert not any(trial.outcome is Outcome.LOST for trial in trials)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from evokern.errors import InternalError, KernelError, UsageError
+import evokern.workers.pool
+from evokern.errors import DeviceError, InternalError, KernelError, UsageError
 from evokern.workers.pool import ForkServer, JobResult, WorkerPool, WorkerSpec, wait
 
 HANDLER = "worker_handlers:Obedient"
@@ -35,6 +36,10 @@ def collect(pool: WorkerPool, count: int, limit_s: float = 20.0) -> list[JobResu
     while len(results) < count and time.monotonic() < end:
         results += wait([pool], 0.5)
     return results
+
+
+def by_key(results: list[JobResult]) -> list[JobResult]:
+    return sorted(results, key=lambda result: result.key)
 
 
 def is_alive(pid: int) -> bool:
@@ -67,24 +72,135 @@ def test_a_worker_computes_on_one_thread() -> None:
     server.close()
 
 
-@pytest.mark.parametrize(
-    ("job", "how"),
-    [
-        (("die", signal.SIGSEGV), "killed by SIGSEGV"),
-        (("die", signal.SIGKILL), "killed by SIGKILL"),
-        (("exit", 7), "exit code 7"),
-    ],
-)
+@pytest.mark.parametrize(("job", "how"), [(("die", signal.SIGSEGV), "killed by SIGSEGV"), (("exit", 7), "exit code 7")])
 def test_death_is_an_answer_that_says_how(server: ForkServer, job: tuple[str, int], how: str) -> None:
-    """A worker's death is the result of the job it was doing; later jobs, queued ones too, are done by another."""
+    """Two workers that end themselves are the result of the job; later jobs, queued ones too, are done by another."""
     pool = make_pool(server, spares=1, depth=2)
     pool.submit(0, job, 10.0)
     pool.submit(1, ("echo", "after"), 10.0)
-    first, second = collect(pool, 2)
+    first, second = by_key(collect(pool, 2))
     assert (0, "died", how) == (first.key, first.status, first.value)
     assert (second.key, second.status, second.value) == (1, "done", "after")
     if job[0] == "die":
         assert "last words" in first.log
+    pool.close()
+
+
+DEATHS = {
+    "out of memory": ("die", signal.SIGKILL),
+    "terminated": ("die", signal.SIGTERM),
+    "hung up": ("die", signal.SIGHUP),
+    "segmentation fault": ("die", signal.SIGSEGV),
+    "no memory left": "memory",
+    "no disk left": "disk",
+}
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_job_whose_worker_dies_is_asked_for_once_more(server: ForkServer, name: str, tmp_path: Path) -> None:
+    """A worker's death is no verdict: another process answers, and nothing of the death is to be seen in the answer."""
+    pool = make_pool(server, spares=1, depth=2)
+    pool.submit(0, ("first time", str(tmp_path), DEATHS[name]), 10.0)
+    pool.submit(1, ("echo", "after"), 10.0)
+    first, second = by_key(collect(pool, 2))
+    assert [(first.key, first.status), (second.key, second.value)] == [(0, "done"), (1, "after")]
+    assert first.value != int((tmp_path / "first").read_text())
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("out of memory", "killed by SIGKILL, then killed by SIGKILL"),
+        ("terminated", "killed by SIGTERM, then killed by SIGTERM"),
+        ("no memory left", "out of resources (MemoryError: Unable to allocate 8.00 GiB), then out of resources"),
+        ("no disk left", "out of resources (RuntimeError: cannot write), then"),
+    ],
+)
+def test_a_job_whose_workers_are_killed_twice_is_lost(server: ForkServer, name: str, how: str) -> None:
+    """The answer says how both died and how much memory was in use; what comes after is done."""
+    pool = make_pool(server, spares=1, depth=2)
+    pool.submit(0, DEATHS[name], 10.0)
+    pool.submit(1, ("echo", "after"), 10.0)
+    first, second = by_key(collect(pool, 2))
+    assert (first.key, first.status, second.value) == (0, "lost", "after")
+    assert first.value.startswith(how)
+    assert 0 < first.memory["used_bytes"] < first.memory["total_bytes"]
+    if "killed" in how:
+        assert 1 << 20 < first.memory["worker_bytes"] < first.memory["total_bytes"]
+    pool.close()
+
+
+@pytest.mark.parametrize("spares", [0, 2])
+def test_a_job_is_asked_for_once_more_of_a_process_that_started_later(
+    server: ForkServer, spares: int, tmp_path: Path
+) -> None:
+    """What killed a worker, a fork server's end for one, may be killing those beside it: none of them gets the job.
+
+    What comes after it does not wait for the new process.
+    """
+    pool = make_pool(server, size=2, spares=spares)
+    pool.wait_ready(2 + spares)
+    while len(before := pool.processes) < 2 + spares:
+        time.sleep(0.01)
+    pool.submit(0, ("first time", str(tmp_path), ("die", signal.SIGKILL)), 10.0)
+    for number in range(1, 4):
+        pool.submit(number, ("pid",), 10.0)
+    results = {result.key: result.value for result in collect(pool, 4)}
+    assert results[0] not in before
+    assert {results[number] for number in range(1, 3)} <= set(before)
+    pool.close()
+
+
+def test_where_a_job_cannot_be_the_cause_a_fault_is_no_answer_either(server: ForkServer) -> None:
+    """A simulation that ends by SIGSEGV twice is lost: the candidate was data there."""
+    pool = WorkerPool(server, WorkerSpec(HANDLER, "x", may_fault=False), size=1, spares=1)
+    pool.submit(0, ("die", signal.SIGSEGV), 10.0)
+    (result,) = collect(pool, 1)
+    assert (result.status, result.value) == ("lost", "killed by SIGSEGV, then killed by SIGSEGV")
+    pool.close()
+
+
+def test_a_worker_that_is_stopped_is_not_late(server: ForkServer, tmp_path: Path) -> None:
+    """SIGSTOP until the deadline is no hang: the job is asked for once more. A shorter one changes nothing."""
+    pool = make_pool(server, spares=1)
+    pool.wait_ready(2)
+    pool.submit(0, ("first time", str(tmp_path), ("sleep", 60)), 0.6)
+    while not (tmp_path / "first").exists():
+        time.sleep(0.01)
+    time.sleep(0.02)
+    stopped = int((tmp_path / "first").read_text())
+    os.kill(stopped, signal.SIGSTOP)
+    (result,) = collect(pool, 1)
+    assert result.status == "done"
+    assert result.value != stopped
+    assert not is_alive(stopped)
+    pool.submit(1, ("sleep", 0.3), 1.0)
+    wait([pool], 0.1)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        os.kill(pool.processes[-1], number)
+        time.sleep(0.1)
+    assert [(one.key, one.status) for one in collect(pool, 1)] == [(1, "done")]
+    pool.close()
+
+
+def test_while_its_parent_is_stopped_a_worker_cannot_be_late(
+    server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait that ends long after it should grants what was stopped with the parent that time (a frozen container)."""
+    pool = make_pool(server)
+    pool.wait_ready()
+    while not pool.processes:  # the server's notice may come after the worker's
+        time.sleep(0.01)
+    pool.submit(0, ("sleep", 0.3), 0.5)
+    monkeypatch.setattr(evokern.workers.pool, "_PAUSE_S", 0.2)
+    worker = pool.processes[0]
+    os.kill(worker, signal.SIGSTOP)
+    with monkeypatch.context() as frozen:
+        frozen.setattr(evokern.workers.pool.mp_connection, "wait", lambda *_: time.sleep(0.6) or [])
+        assert wait([pool], 0.05) == []
+    os.kill(worker, signal.SIGCONT)
+    assert [one.status for one in collect(pool, 1)] == ["done"]
     pool.close()
 
 
@@ -96,7 +212,7 @@ def test_a_job_past_its_deadline_is_killed_and_the_rest_goes_on(server: ForkServ
     pool.submit(0, ("sleep", 60), 0.4)
     pool.submit(1, ("sleep", 0.3), 0.4)
     first, second = collect(pool, 2)
-    assert (first.key, first.status, first.value) == (0, "overran", 0.4)
+    assert (first.key, first.status, first.value) == (0, "overran", 0.4)  # and it is not asked for once more
     assert (second.key, second.status, second.value) == (1, "done", 0.3)
     assert time.monotonic() - began < 5
     pool.close()
@@ -262,9 +378,63 @@ def test_a_dead_server_is_replaced() -> None:
         time.sleep(0.02)
     assert not any(map(is_alive, before))
     pool.submit(0, ("echo", 1), 10.0)
-    assert [result.status for result in collect(pool, 1)] == ["died"]
     pool.submit(1, ("echo", 2), 10.0)
-    assert [result.value for result in collect(pool, 1)] == [2]
+    assert [result.value for result in collect(pool, 2)] == [1, 2]
+    pool.close()
+    server.close()
+
+
+def starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ForkServer:
+    """Return a server that imports for a minute, unless a file is there."""
+    (tmp_path / "long_import.py").write_text(
+        f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return ForkServer(("long_import",))
+
+
+def test_a_server_killed_while_it_starts_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that were asked for meanwhile start from the next server, and nobody hears of it."""
+    server = starting(tmp_path, monkeypatch)
+    pool = make_pool(server, size=2)
+    pool.submit(0, ("echo", 1), 10.0)
+    killed = server._process
+    killed.kill()
+    killed.wait()
+    (tmp_path / "go").touch()
+    assert [(result.status, result.value) for result in collect(pool, 1)] == [("done", 1)]
+    assert server._process.pid != killed.pid
+    pool.close()
+    server.close()
+
+
+def test_servers_killed_again_and_again_while_they_start_end_in_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After three it says what killed them, how much memory is in use, and what to do."""
+    server = starting(tmp_path, monkeypatch)
+    pool = make_pool(server, size=2)
+    with pytest.raises(DeviceError, match=r"3 were killed in a row, .*fork server, which was killed by SIGKILL.*GiB"):
+        for _ in range(4):
+            server._process.kill()
+            server._process.wait()
+            wait([pool], 1.0)
+    pool.close()
+    server.close()
+
+
+def test_a_process_number_used_again_is_not_killed_for_an_earlier_server_s_worker() -> None:
+    """What an earlier server forked is gone: its tickets name no process of the server that took over."""
+    server = ForkServer()
+    pool = make_pool(server)
+    pool.wait_ready()
+    ticket = pool._workers[0].ticket
+    server._process.kill()
+    server._process.wait()
+    pool.submit(0, ("echo", 1), 10.0)
+    collect(pool, 1)
+    assert server.pid(ticket) is None
+    assert server.death(ticket, 0.0).how == "ended with its fork server, which was killed by SIGKILL"
     pool.close()
     server.close()
 
@@ -300,6 +470,38 @@ def test_no_process_outlives_a_killed_parent() -> None:
     while any(map(is_alive, processes)) and time.monotonic() < end:
         time.sleep(0.02)
     assert [pid for pid in processes if is_alive(pid)] == []
+
+
+IMPORTING = """
+import pathlib, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from evokern.workers.pool import ForkServer
+server = ForkServer(("endless",))
+while not pathlib.Path(sys.argv[1], "begun").exists(): time.sleep(0.01)
+if sys.argv[2] == "stopped": server._process.send_signal(signal.SIGSTOP)
+print(server._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("state", ["importing", "stopped"])
+def test_a_server_that_still_starts_does_not_outlive_a_killed_parent(state: str, tmp_path: Path) -> None:
+    """`kill -9` of a parent whose server is importing, or was stopped, leaves no process behind."""
+    (tmp_path / "endless.py").write_text(
+        f"import pathlib, time; pathlib.Path({str(tmp_path / 'begun')!r}).touch(); time.sleep(600)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", IMPORTING, str(tmp_path), state]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    server = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    end = time.monotonic() + 5
+    while is_alive(server) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not is_alive(server)
 
 
 def test_a_program_that_ends_early_leaves_no_server_importing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from evokern.declaration.small_problems import small_problem
 from evokern.errors import StudyError
 from evokern.study import discovery
 from evokern.study.file import read_study
+from evokern.study.settings import Study
 
 if TYPE_CHECKING:
     from evokern.cuda_source import CudaSource
@@ -37,6 +38,17 @@ class Folder:
         return small_problems(self.kernel, self.problems[:1])
 
 
+def studies_of(kernel: Kernel) -> Iterator[Study]:
+    """Yield the studies that name a kernel, by their own names; a file that is unsound is left out."""
+    for path in discovery.study_files().values():
+        try:
+            study = read_study(path)
+        except StudyError:
+            continue
+        if kernel.name == study.kernel:
+            yield study
+
+
 def known_problems(kernel: Kernel) -> tuple[Problem, ...]:
     """Return the problems of the studies that name this kernel, then its small problems.
 
@@ -44,14 +56,9 @@ def known_problems(kernel: Kernel) -> tuple[Problem, ...]:
         KernelError: a small problem or a study's problem is not one that the kernel takes.
     """
     problems = []
-    for path in discovery.study_files().values():
-        try:
-            study = read_study(path)
-        except StudyError:
-            continue
-        if kernel.name == study.kernel:
-            fields = {} if study.dtype is None or "dtype" not in kernel.field_names else {"dtype": study.dtype}
-            problems += [kernel.problem({**kernel.problem(given), **fields}) for given in study.problems]
+    for study in studies_of(kernel):
+        fields = {} if study.dtype is None or "dtype" not in kernel.field_names else {"dtype": study.dtype}
+        problems += [kernel.problem({**kernel.problem(given), **fields}) for given in study.problems]
     return tuple(dict.fromkeys([*problems, *small_problems(kernel, problems[:1])]))
 
 

@@ -106,13 +106,16 @@ def compare_with_cpp(
         work = Path(folder)
         (work / "main.cpp").write_text(_program(kernel, problem, tensors), encoding="utf-8")
         binary = work / "main"
-        _run([compiler, "-std=c++17", "-O2", "-o", str(binary), str(work / "main.cpp")], "does not compile", work)
-        for name, values in draw_inputs(tensors).items():
-            (work / f"{name}.in").write_bytes(values.contiguous().numpy().tobytes())
+        where = ["-iquote", str(kernel.folder.resolve())]  # for this one name, not for <vector>
+        command = [compiler, "-std=c++17", "-O2", *where, "-o", str(binary), str(work / "main.cpp")]
+        _run(command, "does not compile", work)
+        for index, values in enumerate(draw_inputs(tensors).values()):
+            (work / f"{index}.in").write_bytes(values.contiguous().numpy().tobytes())
         _run([str(binary)], "crashed", work)
         worst = 0.0
+        outputs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
         for name, wanted in expected.items():
-            raw = bytearray((work / f"{name}.out").read_bytes())
+            raw = bytearray((work / f"{outputs.index(name)}.out").read_bytes())
             got = torch.frombuffer(raw, dtype=torch.float64).reshape(wanted.shape)
             scale = max(float(wanted.abs().max()), 1e-300)
             difference = float((got - wanted).abs().max()) / scale
@@ -137,18 +140,19 @@ def _program(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) ->
     arguments = [str(number) for number in reference_arguments(kernel, problem)]
     arguments += [f"in_{index}.data()" for index in range(len(ins))]
     arguments += [f"out_{index}.data()" for index in range(len(outs))]
-    lines = [f'#include "{(kernel.folder / "reference.h").as_posix()}"', "#include <cstdio>", "#include <vector>"]
+    # Nothing of a folder's or a buffer's name stands in the text.
+    lines = ['#include "reference.h"', "#include <cstdio>", "#include <vector>"]
     lines += ["static void read(const char* name, std::vector<double>& values) {",
               '  FILE* file = std::fopen(name, "rb");',
               "  if (!file || std::fread(values.data(), 8, values.size(), file) != values.size()) throw 1;",
               "  std::fclose(file);", "}", "int main() {"]  # fmt: skip
     for index, name in enumerate(ins):
-        lines.append(f'  std::vector<double> in_{index}({tensors[name].elements}); read("{name}.in", in_{index});')
+        lines.append(f'  std::vector<double> in_{index}({tensors[name].elements}); read("{index}.in", in_{index});')
     for index, name in enumerate(outs):
         lines.append(f"  std::vector<double> out_{index}({tensors[name].elements}, 0.0 / 0.0);")
     lines.append(f"  reference({', '.join(arguments)});")
-    for index, name in enumerate(outs):
-        lines.append(f'  {{ FILE* file = std::fopen("{name}.out", "wb");')
+    for index in range(len(outs)):
+        lines.append(f'  {{ FILE* file = std::fopen("{index}.out", "wb");')
         lines.append(f"    std::fwrite(out_{index}.data(), 8, out_{index}.size(), file); std::fclose(file); }}")
     return "\n".join([*lines, "  return 0;", "}", ""])
 

@@ -8,7 +8,7 @@ candidates away, one far above it lets wrong ones pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ MOST = 2
 """Small problems that are computed: as many as a simulated gate runs."""
 LOOSE = 1e-3
 """Share of the tolerance below which rounding leaves room for wrong answers."""
+SAME = 0.05
+"""Error over the largest element beyond which an answer is no longer the same number but for rounding."""
 SEED = 0
 """Of the inputs: the gate draws its own from a secret one."""
 ACCUMULATOR = "f32"
@@ -157,8 +159,7 @@ def _told(name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rou
         return
     shares = ", ".join(f"{_share(one)} in {_LONG[kind]}" for kind, one in reached.items())
     accumulator, one = next(iter(reached.items()))
-    room = _suggested(one, dtype)
-    given = f"Tolerance(atol={tolerance.atol:g}, rtol={tolerance.rtol:g})"
+    room, given = _written(_suggested(one, dtype)), _written(tolerance)
     said = f"{name}: of {given} rounding alone reaches {shares}"
     if not one.finite:
         yield "warning", f"{said}; a sum may overflow its type: Tensor's large= says what the kernel must survive"
@@ -170,6 +171,10 @@ def _told(name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rou
         yield True, f"{said}; {room} has room for {_LONG[accumulator]}"
 
 
+def _written(tolerance: Tolerance) -> str:
+    return f"Tolerance(atol={tolerance.atol:g}, rtol={tolerance.rtol:g})"
+
+
 def _share(one: Rounding) -> str:
     if not one.finite:
         return "NaN"
@@ -179,7 +184,35 @@ def _share(one: Rounding) -> str:
     return f"{share} ({one.inputs} inputs)" if one.share else "0"
 
 
-def _suggested(one: Rounding, dtype: str) -> str:
+def measured_tolerance(
+    kernel: Kernel, problems: Sequence[Problem], output: str
+) -> tuple[Tolerance | None, tuple[InputSet, ...]]:
+    """Return a tolerance for what the reference itself loses in the kernel's own arithmetic, and where it can be told.
+
+    Args:
+        kernel: the kernel; the tolerance that it declares is not looked at.
+        problems: problems that the reference can compute in moments.
+        output: a floating-point output.
+
+    Returns:
+        A tolerance with `HEADROOM`, None where no input set can be computed; and the input sets that can: in float64
+        and in the narrower type the answer is finite, and it is the same number but for rounding.
+    """
+    whole, usable = Rounding(), []
+    for kind in GateSettings().input_sets:
+        one = Rounding()
+        for problem in problems:
+            tensors = workload_tensors(kernel, problem)
+            _add(one, kernel, problem, tensors, output, kind, _arithmetics(tensors)[0])
+        if all(bool((error <= max(SAME * float(exact.max()), _FLUSHED)).all()) for _, error, exact in one.seen):
+            usable.append(kind)
+            whole.seen += one.seen
+    if not whole.seen:
+        return None, ()
+    return _suggested(whole, workload_tensors(kernel, problems[0])[output].dtype), tuple(usable)
+
+
+def _suggested(one: Rounding, dtype: str) -> Tolerance:
     """Return a tolerance that leaves `HEADROOM` over what rounding reached, in digits that a person would choose.
 
     The relative part is that of the larger elements on usual inputs, the absolute part what is left of all errors.
@@ -199,8 +232,7 @@ def _suggested(one: Rounding, dtype: str) -> str:
     left = max(float((HEADROOM * error - rtol * exact).max()) for _, error, exact in one.seen)
     if 0 < left < _FLUSHED:
         left = _FLUSHED  # of subnormal results, which fast arithmetic takes for 0
-    atol = _rounded_up(left)
-    return f"Tolerance(atol={atol:g}, rtol={rtol:g})"
+    return Tolerance(_rounded_up(left), rtol)
 
 
 def _rounded_up(value: float) -> float:

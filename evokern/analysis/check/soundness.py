@@ -224,6 +224,9 @@ def _cpp_reference(folder: Folder) -> Results:
     from evokern.doctor import host_compiler
 
     compiler = host_compiler()
+    if not folder.kernel.workload.cpp_reference:
+        yield None, "not tried: kernel.py says cpp_reference=False; an exported program needs reference.h"
+        return
     if not is_file(folder.kernel.folder / "reference.h"):
         yield False, f"{folder.kernel.folder} has no reference.h, which the exported program checks itself against"
         return

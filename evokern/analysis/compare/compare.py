@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from evokern.errors import UsageError
+from evokern.escaping import in_markdown
 from evokern.measurement.playoff import Playoff
 from evokern.measurement.statistics import cliffs_delta, geometric_mean, median
 
@@ -270,7 +271,7 @@ def markdown(found: Comparison) -> str:
     heads = {"slower": "🔴 slower", "faster": "🟢 faster", "same": "⚪ no difference that matters"}
     unit = "predicted µs" if found.old.predicted else "µs"
     lines = [
-        f"### evokern: {found.new.kernel} on {found.new.device}: {heads[found.verdict]}",
+        f"### evokern: {in_markdown(f'{found.new.kernel} on {found.new.device}')}: {heads[found.verdict]}",
         "",
         f"| problem | old {unit} | new {unit} | new / old | 95 % interval | verdict |",
         "|---|---:|---:|---:|---|---|",
@@ -278,7 +279,7 @@ def markdown(found: Comparison) -> str:
     for line in found.lines:
         interval = f"{line.ratio_ci95[0]:.3f} to {line.ratio_ci95[1]:.3f}" if line.ratio_ci95 else "–"
         times = f"{line.old_us:.3f} | {line.new_us:.3f} | {line.ratio:.3f}"
-        lines.append(f"| {line.problem} | {times} | {interval} | {line.verdict} |")
+        lines.append(f"| {in_markdown(line.problem)} | {times} | {interval} | {line.verdict} |")
     lines += [
         "",
         f"Slower means more than {100 * found.threshold:g} % and significant at {found.level:g}; {found.method}.",
@@ -286,10 +287,10 @@ def markdown(found: Comparison) -> str:
     changed = changes(found.old, found.new)
     if changed:
         lines += ["", "| | old | new |", "|---|---|---|"]
-        lines += [f"| {name} | {_cell(pair[0])} | {_cell(pair[1])} |" for name, pair in changed.items()]
-    lines += ["", *(f"- {remark}" for remark in found.remarks)] if found.remarks else []
+        lines += [f"| {in_markdown(name)} | {_cell(pair[0])} | {_cell(pair[1])} |" for name, pair in changed.items()]
+    lines += ["", *(f"- {in_markdown(remark)}" for remark in found.remarks)] if found.remarks else []
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _cell(value: Any) -> str:
-    return "–" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+    return "–" if value is None else in_markdown(str(value))

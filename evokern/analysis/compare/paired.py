@@ -83,7 +83,8 @@ def build(source: Path, binary: Path) -> Path:
     done = subprocess.run(["nvcc", *options, str(source), "-o", str(binary)], capture_output=True, text=True,
                           timeout=BUILD_S, check=False)  # fmt: skip
     if done.returncode:
-        raise UsageError(f"nvcc does not build {source}: {(done.stderr or done.stdout).strip()[-800:]}")
+        told = (done.stderr or done.stdout).strip()[-800:].splitlines()
+        raise UsageError(f"nvcc does not build {source}: {' / '.join(told)}")
     return binary
 
 

@@ -17,6 +17,7 @@ from evokern.declaration.feasibility import check, narrowed
 from evokern.declaration.space import Config, Value
 from evokern.device import Device
 from evokern.errors import StudyError
+from evokern.escaping import in_markdown
 from evokern.measurement.playoff import effects
 from evokern.measurement.statistics import geometric_mean
 from evokern.study.trial import Evaluation, Outcome
@@ -249,15 +250,19 @@ def markdown(found: Ablation) -> str:
     """Return the ablation as Markdown tables."""
     unit = "predicted µs" if found.predicted else "µs"
     head = [f"| change | {unit} | of champion | 95 % interval | GB/s | occupancy | speedup |", "|---|" + "---:|" * 6]
-    lines = [f"### Ablation of trial {found.trial}, {found.study} on {found.device}", "", *head]
-    lines += ["| " + " | ".join(cells(row, "the champion")) + " |" for row in (found.champion, *found.alone)]
+    lines = [f"### Ablation of trial {found.trial}, {in_markdown(f'{found.study} on {found.device}')}", "", *head]
+    lines += ["| " + _cells(row, "the champion") + " |" for row in (found.champion, *found.alone)]
     if found.path:
         lines += ["", "From the default to the champion, a change at a time:", "", *head]
         lines += [
-            "| " + " | ".join(cells(row, "the default" if n == 0 else "all other choices together")) + " |"
+            "| " + _cells(row, "the default" if n == 0 else "all other choices together") + " |"
             for n, row in enumerate(found.path)
         ]
     return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row, unnamed: str) -> str:
+    return " | ".join(map(in_markdown, cells(row, unnamed)))
 
 
 def cells(row: Row, unnamed: str) -> list[str]:

@@ -60,8 +60,9 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
         barred: genes of which single values explain failures already.
         most: how many to return.
     """
-    # What was predicted to be slow was not checked: it neither worked nor failed.
-    tried = [t for t in trials if t.outcome not in (Outcome.INFEASIBLE, Outcome.SLOW) or t.evaluation.passed_gate]
+    # What was predicted to be slow was not checked, and what was lost not run: it neither worked nor failed.
+    unknown = (Outcome.INFEASIBLE, Outcome.SLOW, Outcome.LOST)
+    tried = [t for t in trials if t.outcome not in unknown or t.evaluation.passed_gate]
     works = {item for t in tried if t.evaluation.passed_gate for item in t.config.items()}
     # A failure that a single value explains says nothing of pairs.
     tried = [

@@ -264,7 +264,7 @@ def _leaves_out(value: Value) -> bool:
 def _single_changes(space: Space, config: Config, trials: Sequence[Trial]) -> dict[tuple[str, Value], Trial]:
     """Return the trials that are the candidate with one gene changed: (gene, its other value) → trial."""
     found: dict[tuple[str, Value], Trial] = {}
-    for trial in trials:
+    for trial in (t for t in trials if t.outcome is not Outcome.LOST):
         changed = [name for name in config if trial.config.get(name) != config[name]]
         # Changing a gene may switch others on or off, which then differ as well.
         for name in changed:

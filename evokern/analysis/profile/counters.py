@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nsight import METRICS, ProfilerSettings, find_ncu, profile_command
 from evokern.device.gpu.profile import LiveGpu
 from evokern.errors import DeviceError, UsageError
+from evokern.escaping import shell_line
 from evokern.hardware.profiles import CHIPS
 from evokern.simt.time_model.latencies import latencies_of
 
@@ -114,7 +114,7 @@ def profile_counted(
             job = Path(scratch) / "job.pickle"
             call = ProfiledCall(subject.kernel.folder, subject.problem, subject.config, built, gpu.index)
             job.write_bytes(pickle.dumps(call))
-            program = (sys.executable, "-m", "evokern.device.gpu.profiled_call", str(job))
+            program = (sys.executable, "-P", "-m", "evokern.device.gpu.profiled_call", str(job))
             found = profile_command(
                 ncu, program, how, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, on_command
             )
@@ -125,7 +125,7 @@ def profile_counted(
     if len(found.launches) != len(launches):
         raise DeviceError(f"Nsight Compute saw {len(found.launches)} launches of {len(launches)}")
     counted = tuple(_launch(launch, values) for launch, values in zip(launches, found.launches, strict=True))
-    return _candidate(subject, gpu, counted, shlex.join(found.command), how.keep)
+    return _candidate(subject, gpu, counted, shell_line(found.command), how.keep)
 
 
 def _report(keep: Path | None) -> Path | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.analysis.check.folder import known_problems
-from evokern.analysis.stored import chip_of, chosen_trial, stored_kernel
+from evokern.analysis.stored import chip_of, chosen_trial, declared_config, stored_kernel
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
@@ -136,12 +136,15 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
         raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
     study, sessions, trial = study_of(record), reader.sessions(record), None
     if request.changes:
-        kernel = kernel_of(study, trust=request.trust)
+        try:
+            kernel = kernel_of(study)
+        except KernelError:  # gone, or not the user's own; what the database keeps is another matter
+            kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust)
         config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
         found = chosen_trial(reader, record, request.trial)
         kernel = stored_kernel(reader, record, found.kernel_digest, scratch, trust=request.trust)
-        config, trial = found.trial.config, found.trial
+        config, trial = declared_config(kernel, record, found.trial), found.trial
         title = f"trial {found.trial.number} of {record.name}"
         title += " (the champion)" if request.trial is None else f" ({found.trial.evaluation.reason})"
     device, remarks = request.device, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from evokern.search.champion import VerifierSettings, VerifyJob
 
 CASES = 24
 """Cases of fuzzing: a count, so that a run repeats; some seconds."""
+FUZZ_SHARE = 0.6
+"""Share of the time that is left when fuzzing begins: the shape and the case that run at its end are ended."""
+LEAST_FUZZ_S = 1.0
+"""Seconds of fuzzing however little is left."""
 INSTRUCTIONS = 4 * WHOLE_INSTRUCTIONS
 """Warp instructions at each of the study's own problems: most of a minute."""
 
@@ -28,7 +33,7 @@ class ChampionWorker:
 
     def handle(self, job: VerifyJob) -> dict[str, Any]:
         """Verify one trial."""
-        settings = self._settings
+        settings, began = self._settings, time.monotonic()
         candidate = CandidateUnderTest(self._kernel, job.config, settings.study, settings.context.problems,
                               settings.context.profile, settings.secret)  # fmt: skip
         stages = [sanitizer_stage(candidate)]
@@ -36,7 +41,8 @@ class ChampionWorker:
             stages.append(own_problem_stage(candidate, INSTRUCTIONS))
         if stages[-1].state != "failed":
             seed = random.Random(f"{settings.secret} {job.number}").getrandbits(32)
-            stages.append(fuzz_stage(candidate, job.seconds, seed, most_cases=CASES))
+            left_s = job.seconds - (time.monotonic() - began)
+            stages.append(fuzz_stage(candidate, max(LEAST_FUZZ_S, FUZZ_SHARE * left_s), seed, most_cases=CASES))
         return {
             "passed": all(stage.state != "failed" for stage in stages),
             "stages": {stage.name: {"state": stage.state, "detail": stage.detail, **stage.facts} for stage in stages},

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evokern.cli._output import Output
+from evokern.cli._text import show_line
 from evokern.wording import duration, microseconds, told_apart
 
 if TYPE_CHECKING:
@@ -30,30 +31,30 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
     drawn = " drawn by the control" if found.trial.control else ""
     guessed = " predicted" if record.predicted and evaluation.outcome is Outcome.MEASURED else ""
     result = f"{facts['outcome']}, {facts['reason']}{guessed}"
-    print(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {result}")
-    print("configuration (* differs from the default candidate)")
+    show_line(f"trial {found.trial.number}{drawn} of {record.name} on {record.device}: {result}")
+    show_line("configuration (* differs from the default candidate)")
     for gene in record.genes:
         value = found.trial.config.get(gene.name)
-        print(f"  {'*' if value != gene.default else ' '} {gene.name:<24}{value}")
+        show_line(f"  {'*' if value != gene.default else ' '} {gene.name:<24}{value}")
     for problem, timing in zip(record.problems, evaluation.timings, strict=False):
         low, high = timing.ci95_us
         word = "predicted" if timing.predicted else f"{len(timing.samples_us)} samples"
         clock = f", SM clock {timing.clock_mhz:.0f} MHz" if timing.clock_mhz else ""
         heat = f", {timing.temperature_c:.0f} °C" if timing.temperature_c is not None else ""
         limited = f", throttled: {timing.throttle}" if timing.throttle else ""
-        print(f"time at {problem}: {microseconds(timing.median_us)} µs", end="")
+        show_line(f"time at {problem}: {microseconds(timing.median_us)} µs", end="")
         interval = "" if timing.predicted else f"95 % interval {microseconds(low)} to {microseconds(high)}, "
-        print(f" ({interval}{word}{clock}{heat}{limited})")
+        show_line(f" ({interval}{word}{clock}{heat}{limited})")
     for used in evaluation.resources:
-        print(
+        show_line(
             f"launch: {used.registers} registers, {used.spill_bytes} bytes spilled, {used.static_shared_bytes} static "
             f"and {used.dynamic_shared_bytes} dynamic bytes of shared memory, occupancy {100 * used.occupancy:.0f} %"
         )
     finding = facts["evidence"].get("finding")
     if finding:
-        print("finding")
+        show_line("finding")
         for line in finding_lines(finding, _named(reader, record, found)):
-            print(f"  {line}")
+            show_line(f"  {line}")
     covered = ("finding", *_COVERED_BY_FINDING) if finding else ()
     evidence = {key: value for key, value in facts["evidence"].items() if key not in covered}
     if {"got", "expected"} <= set(evidence):
@@ -62,14 +63,14 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         )
     _section("evidence", evidence)
     for line in gate_lines(facts["gate"]):
-        print(line)
+        show_line(line)
     _section("proposal", proposal_words(facts["proposal"]))
     _section("rejections", facts["rejections"])
     if facts["profile"]:
         _section("profile", {key: facts["profile"][key] for key in ("source", "device", "problem", "created")})
         _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
-    print(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
-    print(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
+    show_line(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
+    show_line(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
 
 
 def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str, Any]:
@@ -202,9 +203,9 @@ def _text(value: object) -> str:
 def _section(title: str, facts: Mapping[str, Any]) -> None:
     if not facts:
         return
-    print(title)
+    show_line(title)
     for name, value in facts.items():
         lines = _text(value).strip().splitlines() or [""]
-        print(f"  {name}: {lines[0]}")
+        show_line(f"  {name}: {lines[0]}")
         for line in lines[1:]:
-            print(f"    {line}")
+            show_line(f"    {line}")

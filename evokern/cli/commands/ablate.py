@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StudyArgument, TrialOption, TrustOption
+from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredTrustOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
@@ -34,7 +34,7 @@ def ablate(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.")
     ] = None,
     device: DeviceOption = None,
-    trust: TrustOption = False,
+    trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Take the champion's choices back to the default, one at a time, and find the greedy path to it.

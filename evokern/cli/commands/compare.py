@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import TrustOption
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
 from evokern.files import write_text
+from evokern.ownership import why_foreign
 from evokern.wording import microseconds
 
 if TYPE_CHECKING:
@@ -44,7 +44,14 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - for stdout.")
     ] = None,
-    trust: TrustOption = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Run the kernel.py that a database keeps a copy of, where the folder is gone, changed or not yours; "
+            "run programs that others may write.",
+        ),
+    ] = False,
 ) -> int:
     """Compare the champions of two studies, or two exported programs, of one kernel on one chip.
 
@@ -90,13 +97,22 @@ def _found(output: Output, old: str, new: str, threshold: float, level: float, s
 
 
 def _program(text: str, target: Path, trust: bool) -> Path:
-    """Return an exported program; a study's champion is exported into the target."""
+    """Return an exported program; a study's champion is exported into the target.
+
+    Raises:
+        UsageError: somebody else may write the program.
+    """
     from evokern.analysis.compare.compared_runs import split
     from evokern.export import export_trial
     from evokern.store import open_readonly
 
     path, study = split(text)
     if path.suffix == ".cu":
+        foreign = why_foreign(path.resolve().parent, within=True) or why_foreign(path.resolve())
+        if foreign and not trust:
+            raise UsageError(
+                f"{path} is a program that would be built and run, {foreign}; look at it, then say --trust"
+            )
         return path
     with open_readonly(path) as reader:
         target.write_text(export_trial(reader, study, None, trust=trust).text, encoding="utf-8")

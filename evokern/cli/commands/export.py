@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption, TrustOption
+from evokern.cli._options import DEFAULT_DB, DbOption, StoredTrustOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
 from evokern.errors import UsageError
 from evokern.files import write_bytes
@@ -53,7 +53,7 @@ def export(
         int, typer.Option("--problem", metavar="N", min=0, help="Which of the study's problems, counted from 0.")
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Write a trial that its verification refuted.")] = False,
-    trust: TrustOption = False,
+    trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as a T4 or T1 file.

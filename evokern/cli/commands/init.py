@@ -1,4 +1,4 @@
-"""`evokern init FILE.cu`: a kernel folder and a study from a CUDA file."""
+"""`evokern init FILE`: a kernel folder and a study from a CUDA file, a tuning script, a T1 file or a torch module."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from evokern.wording import command as command_line
     evokern init my_kernel.cu --entry 'reduce<float, 256>' --name reduce
     evokern init tune_matmul.py --trust
     evokern init convolution.json
+    evokern init task.py --trust
     """,
 )
 def init(
@@ -27,7 +28,8 @@ def init(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A CUDA file with a __global__ function, a tuning script of Kernel Tuner's, or a T1 file.",
+            help="A CUDA file with a __global__ function, a tuning script of Kernel Tuner's, a T1 file, or a task of "
+            "KernelBench.",
         ),
     ],
     entry: Annotated[
@@ -38,15 +40,17 @@ def init(
     ] = [],  # noqa: B006 (typer makes a new list for every call)
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the kernel and study.")] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="A tuning script may run, up to its call of tune_kernel; nothing is tuned.")
+        bool,
+        typer.Option("--trust", help="A tuning script may run, up to its call of tune_kernel, or a task, in a child."),
     ] = False,
 ) -> None:
-    """Write kernels/NAME/ and studies/NAME.toml from a CUDA file, a tuning script or a T1 file.
+    """Write kernels/NAME/ and studies/NAME.toml from a CUDA file, a tuning script, a T1 file or a torch module.
 
     Macros, template parameters and the block's extents become parameters. The kernel runs on the simulator with guessed
     problems: what it reads and writes says which pointers are inputs and outputs, how far they reach, and which grid
     covers them. Host code and other kernels are left out. Guesses are marked in the files; what only you can know is
-    listed here. A Kernel Tuner script or T1 file gives parameters, restrictions, grid, arguments and constant memory.
+    listed here. A Kernel Tuner script or T1 file gives parameters, restrictions, grid, arguments and constant memory. A
+    task of KernelBench gives everything but the kernel: reference, buffers, fields and tolerance of its torch module.
     """
     from evokern.scaffold import scaffold
 

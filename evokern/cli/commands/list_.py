@@ -9,6 +9,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
+from evokern.cli._text import show_line
 from evokern.files import read_text
 
 
@@ -64,29 +65,29 @@ def list_(
             }
         )
         return
-    print("Kernels")
+    show_line("Kernels")
     for name, path in kernels.items():
-        print(f"  {name:<24}{_short(path)}")
-    print("Studies" if studies else "Studies: none found in ./studies or the package")
+        show_line(f"  {name:<24}{_short(path)}")
+    show_line("Studies" if studies else "Studies: none found in ./studies or the package")
     for name, summary in summaries.items():
         detail = summary.get("error") or f"{summary['kernel']} at {' and '.join(summary['problems'])}"
-        print(f"  {name:<24}{detail}")
+        show_line(f"  {name:<24}{detail}")
         if summary.get("asks"):
-            print(f"  {'':<24}{summary['asks']}")
-    print("Devices")
+            show_line(f"  {'':<24}{summary['asks']}")
+    show_line("Devices")
     for gpu in driver.gpus:
-        print(f"  cuda:{gpu.index:<19}{gpu.model}, {gpu.memory_bytes / 2**30:.0f} GiB")
+        show_line(f"  cuda:{gpu.index:<19}{gpu.model}, {gpu.memory_bytes / 2**30:.0f} GiB")
     if not driver.gpus:
-        print(f"  {'cuda':<24}none: {driver.problem}")
+        show_line(f"  {'cuda':<24}none: {driver.problem}")
     for name, chip in CHIPS.items():
-        print(f"  {'sim:' + name:<24}{chip.model}, simulated: times are predicted")
-    print(f"  {'replay:FILE':<24}recorded answers")
+        show_line(f"  {'sim:' + name:<24}{chip.model}, simulated: times are predicted")
+    show_line(f"  {'replay:FILE':<24}recorded answers")
     if stored is None:
         return
-    print(f"Database {db}" if stored else f"Database {db}: no study yet")
+    show_line(f"Database {db}" if stored else f"Database {db}: no study yet")
     for row in stored:
-        print(f"  {row['name']:<24}{row['kernel']} at {' and '.join(row['problems'])} on {row['device']}")
-        print(f"  {'':<24}{row['standing']}, begun {row['created']}")
+        show_line(f"  {row['name']:<24}{row['kernel']} at {' and '.join(row['problems'])} on {row['device']}")
+        show_line(f"  {'':<24}{row['standing']}, begun {row['created']}")
 
 
 def _stored(db: Path) -> tuple[list[dict[str, Any]], list[str]]:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, SetOption, TrialOption, TrustOption, parse_assignments
+from evokern.cli._options import (
+    DEFAULT_DB,
+    DbOption,
+    SetOption,
+    TrialOption,
+    TrustOption,
+    completions,
+    parse_assignments,
+)
 from evokern.cli._output import LOGGER, Output
 from evokern.cli._text import table
 from evokern.errors import StoreError, UsageError
@@ -34,7 +42,7 @@ _CALLS_SHOWN = 3
 def _complete(incomplete: str) -> list[str]:
     from evokern.study.discovery import kernel_folders, study_files
 
-    return [name for name in (*study_files(), *kernel_folders()) if name.startswith(incomplete)]
+    return completions((*study_files(), *kernel_folders()), incomplete)
 
 
 @command(

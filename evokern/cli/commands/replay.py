@@ -12,7 +12,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
-from evokern.cli._text import table
+from evokern.cli._text import show_line, table
 from evokern.errors import UsageError
 from evokern.files import is_folder, write_text
 from evokern.study.settings import SAMPLERS
@@ -87,9 +87,9 @@ def replay(
         output.emit(result.as_dict())
         return
     for line in _lines(result):
-        print(line)
+        show_line(line)
     if plot is not None:
-        print(f"wrote {plot}")
+        show_line(f"wrote {plot}")
 
 
 class ReplayProgress:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import SetOption, TrustOption, parse_assignments
+from evokern.cli._options import SetOption, TrustOption, complete_kernels, parse_assignments, parse_extent
 from evokern.cli._output import Output
 from evokern.errors import UsageError
 from evokern.wording import counts
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 SOURCES = (".cu", ".cuh")
 """A target that ends so is a plain file; anything else is a kernel folder."""
-
-
-def _complete_targets(incomplete: str) -> list[str]:
-    from evokern.study.discovery import kernel_folders
-
-    return [name for name in kernel_folders() if name.startswith(incomplete)]
 
 
 @command(
@@ -43,7 +37,7 @@ def sanitize(
         typer.Argument(
             metavar="KERNEL|FILE.cu",
             help="A kernel's name or folder, or a CUDA file.",
-            autocompletion=_complete_targets,
+            autocompletion=complete_kernels,
         ),
     ],
     set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
@@ -112,8 +106,8 @@ def sanitize(
         wanted = FileLaunch(
             Path(target),
             entry,
-            _extent("--grid", grid),
-            _extent("--block", block),
+            parse_extent("--grid", grid),
+            parse_extent("--block", block),
             smem or 0,
             tuple(parse_argument(text) for text in arg),
             tuple(define),
@@ -148,21 +142,6 @@ def _refuse(what: str, options: Mapping[str, object]) -> None:
         if value not in (None, [], False):
             other = "a kernel folder" if what == "a CUDA file" else "a CUDA file"
             raise UsageError(f"{name} is for {other}, and the target is {what}; leave it out")
-
-
-def _extent(option: str, text: str | None) -> tuple[int, int, int] | None:
-    """Return three extents from `4,2`.
-
-    Raises:
-        UsageError: they are no one to three whole numbers of at least 1.
-    """
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.replace("x", ",").split(",")]
-    if len(parts) > 3 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"{option} {text!r} is no extent; write one to three whole numbers such as 4,2")
-    x, y, z = (*map(int, parts), 1, 1)[:3]
-    return x, y, z
 
 
 def lines(report: SanitizeReport) -> Iterator[str]:

@@ -11,8 +11,9 @@ from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOpti
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
+from evokern.study.trial import Outcome
 from evokern.wording import command as command_line
-from evokern.wording import counts, limit, microseconds, proved, several
+from evokern.wording import counts, limit, microseconds, proved, several, uncounted
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -27,7 +28,7 @@ ExtendOption = Annotated[
 TrialsOption = Annotated[
     int | None,
     typer.Option(
-        "--trials", metavar="N", min=1, help="Total of evaluated trials; infeasible and duplicate ones apart."
+        "--trials", metavar="N", min=1, help="Total of evaluated trials; infeasible, duplicate and lost ones apart."
     ),
 ]
 PriceOption = Annotated[
@@ -197,9 +198,9 @@ _ENDS = {
 
 def _counted(result: SearchResult) -> str:
     """Return how many trials there were, those apart that `--trials` does not count."""
-    others = sum(result.summary["outcomes"][kind] for kind in ("duplicate", "infeasible"))
-    evaluated = result.summary["trials"] - others
-    return several(evaluated, "trial") + " evaluated" + (f" (and {others} duplicate or infeasible)" if others else "")
+    outcomes = result.summary["outcomes"]
+    evaluated = sum(count for outcome, count in outcomes.items() if Outcome(outcome).evaluated)
+    return several(evaluated, "trial") + " evaluated" + uncounted(outcomes)
 
 
 def _reasons(result: SearchResult) -> list[str]:

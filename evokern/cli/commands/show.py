@@ -12,7 +12,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
-from evokern.cli._text import table
+from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
 from evokern.errors import UsageError
 from evokern.wording import changed, counts, duration, limit, microseconds, proved, several
@@ -65,7 +65,7 @@ def show(
             output.emit({**reader.summary(record), "hints": hints(record.kernel, record.genes, reader.trials(record))})
         else:
             for line in _overview(reader, record, top, db):
-                print(line)
+                show_line(line)
 
 
 def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
@@ -77,7 +77,7 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
         return
     kind = "predicted" if found.predicted else "measured"
     known = "" if found.explained is None else f"; the model explains {100 * max(found.explained, 0):.0f} % of them"
-    print(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{known}")
+    show_line(f"{found.study}: {found.trials} trials, {found.timed} {kind} times{known}")
     titles = (
         ("decisive", "decisive genes"),
         ("locked", "locked genes"),
@@ -87,19 +87,19 @@ def _genes(output: Output, reader: Reader, record: StudyRecord) -> None:
     for key, title in titles:
         for index, finding in enumerate(found.having(key)):  # type: ignore[arg-type]
             if not index:
-                print(title)
+                show_line(title)
             share = found.share(finding.gene) if key == "decisive" else ""
-            print(f"  {finding.text}{'; ' if share else ''}{share}")
+            show_line(f"  {finding.text}{'; ' if share else ''}{share}")
     for index, failing in enumerate(found.combinations):
         if not index:
-            print("barred combinations")
-        print(f"  {failing.text}")
+            show_line("barred combinations")
+        show_line(f"  {failing.text}")
     if found.quiet and found.timed < FEW:
-        print(f"too few {kind} trials to tell what the other genes do: {found.timed} of about {FEW} that it takes")
+        show_line(f"too few {kind} trials to tell what the other genes do: {found.timed} of about {FEW} that it takes")
     elif found.quiet:
-        print(f"nothing stands out: {', '.join(found.quiet)}")
+        show_line(f"nothing stands out: {', '.join(found.quiet)}")
     if found.single:
-        print(f"one value in this study: {', '.join(found.single)}")
+        show_line(f"one value in this study: {', '.join(found.single)}")
 
 
 def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[str]:

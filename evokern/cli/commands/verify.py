@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StudyArgument, TrialOption, TrustOption
+from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredTrustOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
@@ -40,7 +40,7 @@ def verify(
         float, typer.Option("--level", metavar="P", help="Probability that the playoff calls equals different.")
     ] = 0.01,
     device: DeviceOption = None,
-    trust: TrustOption = False,
+    trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
     """Verify the champion: gate at full strength, sanitizer, a playoff against the other elites, fuzzing.

@@ -233,7 +233,8 @@ def finish(limit_s: float, hang_s: float | None = None) -> None:
         if error != driver.CUresult.CUDA_ERROR_NOT_READY:
             raise RunFailed(Outcome.CRASHED, {"error": error_name(error)})
         waited = time.perf_counter() - began
-        if waited > limit_s:
+        if waited > limit_s and driver.cuEventQuery(handle)[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+            # Asked once more: between the question and the clock this process may have been stopped for long.
             raise RunFailed(Outcome.HUNG, {"limit_s": limit_s if hang_s is None else hang_s})
         if waited > _SPIN_S:
             time.sleep(0.0002)

@@ -149,7 +149,7 @@ class LiveDevice:
     ) -> tuple[WorkerPool, WorkerPool]:
         size = min(_compile_workers(), task.study.window or self.window)
         context = WorkerContext(task.kernel.folder, task.problems, profile)
-        settings = CompileSettings(context, default_directory())
+        settings = CompileSettings(context, default_directory(), foreign=task.foreign)
         gpu_settings = GpuSettings(
             context=replace(context, profile=self._gpu.profile),
             gate=task.study.gate,

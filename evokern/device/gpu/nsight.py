@@ -11,7 +11,6 @@ import io
 import math
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from evokern.errors import DeviceError
+from evokern.escaping import shell_line
 
 USUAL_PLACE = "/usr/local/cuda/bin"
 """Where a CUDA toolkit that is not on PATH has its tools."""
@@ -169,11 +169,11 @@ def profile_command(
         if not missing:
             break
         command = (ncu, *options(tuple(missing.values()), how), *program)
-        on_command(shlex.join(command))
+        on_command(shell_line(command))
         text = _run(command, how.limit_s, environment)
         if how.keep is not None and how.keep.is_file():
             printing = (ncu, "--import", str(how.keep), *_PRINT)
-            on_command(shlex.join(printing))
+            on_command(shell_line(printing))
             text += _run(printing, how.limit_s, environment)
         rows = read(text, tuple(missing.values()))
         if not rows:

@@ -264,6 +264,8 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
     if invalidity == "constraints":
         return None
     own = result.get("evokern")
+    if own and own.get("outcome") == Outcome.LOST.value:  # nobody knows what it would have been
+        return None
     if own:
         time_us = _t4_time_us(where, measurements, times, unit_s) or None if invalidity == "correct" else None
         timings = measured(time_us).timings if time_us else ()

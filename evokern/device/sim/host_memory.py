@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from evokern.compile.build import tensors_of
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config
 from evokern.errors import DeviceError
 from evokern.simt.memory.buffers import MEMORY_LIMIT
+from evokern.workers.host_memory import available_bytes
 
 COPIES = 3
 """A problem's buffers in a worker at its peak: as drawn, in the machine's memory, and while that grows."""
-
-
-def available_bytes() -> int | None:
-    """Return the memory that programs can still have, bytes; None where the system does not say (proc(5), meminfo)."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 def workers_that_fit(kernel: Kernel, config: Config, problems: Sequence[Problem], cores: int) -> int:

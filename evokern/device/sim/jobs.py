@@ -26,6 +26,8 @@ class SimSettings:
     """Candidate on which the gate's power is proved."""
     secret: int = 0
     """Of the study: draws inputs and the blocks that are judged at its own problems."""
+    foreign: bool = False
+    """Whether the candidates bring sources that nobody has read: memory is bounded."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from evokern.compile.build import compile_to_ptx
 from evokern.compile.records import Built, CompileFailure, Program
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.declaration.space import Config, Value
@@ -93,8 +94,9 @@ class FailureLines:
         return self._refusals[pattern]
 
     def _outer(self, config: Config) -> _Outer:
-        """Return the values of the outer genes, which decide which code runs."""
-        return tuple((g.name, config.get(g.name)) for g in self._kernel.genes if g.layer == "mutation")
+        """Return what decides which code runs: the values of the outer genes, and a foreign source."""
+        source = (("foreign source", config.source.digest),) if isinstance(config, ForeignCandidate) else ()
+        return (*source, *((g.name, config.get(g.name)) for g in self._kernel.genes if g.layer == "mutation"))
 
     def _with_line_info(
         self, config: Config, built: Built, problem: Problem, work: Callable[[Built], object]

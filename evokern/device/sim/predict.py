@@ -62,9 +62,9 @@ class Predictor:
         self._programs = BuiltPrograms(kernel, chip)
         self._stage: ProblemBuffers | None = None
 
-    def program(self, built: Built, problem: Problem) -> SimulatedProgram:
+    def program(self, config: Config, built: Built, problem: Problem) -> SimulatedProgram:
         """Return the program of a candidate at a problem; the last one is kept."""
-        return self._programs.parsed(built.program(problem))
+        return self._programs.parsed(built.program(problem), config)
 
     def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
         """Predict a candidate at a problem.
@@ -80,7 +80,7 @@ class Predictor:
         """
         launches, uses = built.build(problem).launches, built.program(problem).uses
         stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
-        program = self.program(built, problem)
+        program = self.program(config, built, problem)
         judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
         if judged:
             stage.poison()

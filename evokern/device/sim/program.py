@@ -17,7 +17,8 @@ from evokern import simt
 from evokern.compile.build import compile_to_ptx
 from evokern.compile.records import CompileFailure, Program
 from evokern.declaration.kernel import Kernel, Launch, Scalar, bfloat16_bits
-from evokern.declaration.render import Rendered, read_source
+from evokern.declaration.render import Rendered, source_of
+from evokern.declaration.space import Config
 from evokern.hardware.profiles import Profile
 from evokern.ptx.program import PtxProgram
 
@@ -150,18 +151,21 @@ class BuiltPrograms:
 
     def __init__(self, kernel: Kernel, chip: Profile) -> None:
         self._kernel, self._chip = kernel, chip
-        self._source, self._headers = read_source(kernel)
-        self._last: tuple[str, SimulatedProgram] | None = None
+        self._last: tuple[tuple[str, str], SimulatedProgram] | None = None
 
-    def parsed(self, program: Program) -> SimulatedProgram:
+    def parsed(self, program: Program, config: Config) -> SimulatedProgram:
         """Return a program that can be launched.
+
+        Args:
+            program: what was compiled.
+            config: the candidate that it was compiled from, whose source findings quote.
 
         Raises:
             SourceError: its PTX holds what the machine does not know.
         """
-        if self._last is None or self._last[0] != program.ptx:
-            made = _parsed(program, self._source, self._kernel.source, self._headers, self._chip)
-            self._last = program.ptx, made
+        name, source, headers = source_of(self._kernel, config)
+        if self._last is None or self._last[0] != (program.ptx, source):
+            self._last = (program.ptx, source), _parsed(program, source, name, headers, self._chip)
         return self._last[1]
 
 

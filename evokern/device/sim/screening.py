@@ -22,7 +22,7 @@ from evokern.device.sim.predict import Predicted, Predictor
 from evokern.device.sim.spot_check import SpotCheck
 from evokern.device.sim.study_prediction import StudyPrediction, predict_study
 from evokern.device.sim.worker import SimWorker, not_simulated
-from evokern.errors import SourceError, UsageError
+from evokern.errors import DeviceError, KernelError, UsageError
 from evokern.gate import RunFailed
 from evokern.gate.bench import tolerances
 from evokern.study.trial import Evaluation, Outcome
@@ -54,7 +54,9 @@ class ScreeningWorker:
             evaluation = self._screened(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
-        except (SourceError, UsageError) as error:
+        except (KernelError, DeviceError):  # of `kernel.py` or of the machine: the simulator has no part in it
+            raise
+        except UsageError as error:
             evaluation = not_simulated(error)
         return replace(evaluation, device_s=time.perf_counter() - began)
 

@@ -78,16 +78,16 @@ class SimulatedDevice:
         """
         profile = limits_for(self._profile, task.study.limits)
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
-        compiling = CompileSettings(context, default_directory(), niceness=0)
+        compiling = CompileSettings(context, default_directory(), niceness=0, foreign=task.foreign)
         first, remarks = first_candidate(task, profile)
         self._cores = workers_that_fit(task.kernel, first, task.problems, self._cores)
-        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret)
+        simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
         (server,) = self._servers
         compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
         worker = (
             "evokern.device.sim.screening:ScreeningWorker" if self._screening else "evokern.device.sim.worker:SimWorker"
         )
-        spec = WorkerSpec(worker, simulating)
+        spec = WorkerSpec(worker, simulating, may_fault=False)  # the candidate is data there
         executors = WorkerPool(server, spec, size=self._cores)
         self._pools += [compilers, executors]
         if not self._screening:  # what is not checked needs no proof

@@ -45,7 +45,7 @@ class SpotCheck:
 
     def judges(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> bool:
         """Tell whether blocks of a candidate can be judged by themselves."""
-        tensors, program = tensors_of(self._kernel, config, problem), predictor.program(built, problem)
+        tensors, program = tensors_of(self._kernel, config, problem), predictor.program(config, built, problem)
         return judges_blocks(self._kernel, problem, tensors, program, built.build(problem).launches)
 
     def fault(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> Mapping[str, Any] | None:
@@ -63,7 +63,7 @@ class SpotCheck:
             stage.poison()
         limit = self._simulation.instruction_limit
         chosen = sorted(random.Random(0).sample(range(launch.blocks), min(launch.blocks, BLOCKS)))
-        results = predictor.program(built, problem).launch_many(
+        results = predictor.program(config, built, problem).launch_many(
             launch, [stage.buffers for stage in stages.values()], memory,
             instruction_limit=limit, blocks=chosen, sanitize=False,
         )  # fmt: skip

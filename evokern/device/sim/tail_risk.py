@@ -61,7 +61,7 @@ class TailRiskProbe:
         )
         if not asked:
             return None
-        program, launches = self._programs.parsed(built.program(problem)), built.build(problem).launches
+        program, launches = self._programs.parsed(built.program(problem), config), built.build(problem).launches
         if not judges_blocks(self._kernel, problem, tensors, program, launches):
             return None
         # Equal rows have the fewest units, so that a small problem says least about them: they decide most often.

@@ -15,12 +15,15 @@ from typing import Any
 import torch
 
 from evokern.compile.build import tensors_of
+from evokern.compile.pool import FOREIGN_MEMORY
 from evokern.compile.records import Built, CompileFailure
 from evokern.declaration.feasibility import launches_of
+from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Problem
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.small_problems import gate_problems
 from evokern.declaration.space import Config
+from evokern.device.sim.host_memory import COPIES
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
 from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS, OwnProblem, OwnProblemCheck
@@ -33,8 +36,10 @@ from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.bench import tolerances
 from evokern.measurement.roofline import recorded
+from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.study.settings import InputSet
 from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.role import limit_memory
 
 
 class SimWorker:
@@ -42,6 +47,8 @@ class SimWorker:
 
     def __init__(self, settings: SimSettings) -> None:
         torch.set_num_threads(1)
+        if settings.foreign:
+            limit_memory(COPIES * MEMORY_LIMIT + FOREIGN_MEMORY)
         self._settings = settings
         self._kernel, chip = settings.context.kernel(), settings.context.profile
         self._gates: dict[Problem, Gate] = {}
@@ -63,10 +70,15 @@ class SimWorker:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
             evaluation = Evaluation(failed.outcome, evidence=failed.evidence)
-        except (KernelError, DeviceError):  # the folder or the machine is at fault, not this candidate
+        except (KernelError, DeviceError):  # of `kernel.py` or of the machine: the simulator has no part in it
             raise
         except UsageError as error:
             evaluation = not_simulated(error)
+        except Exception as error:
+            # What nobody has read may ask for anything, more memory than there is too: it must not end its neighbours.
+            if not isinstance(job.config, ForeignCandidate):
+                raise
+            evaluation = not_simulated(UsageError(f"{type(error).__name__}: {error}"))
         return replace(evaluation, device_s=time.perf_counter() - began)
 
     def _prove(self) -> None:
@@ -172,7 +184,7 @@ class SimWorker:
         each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in predicted.counters]
 
         def check(built: Built) -> OwnProblem:
-            program = self._predictor.program(built, problem)
+            program = self._predictor.program(job.config, built, problem)
             return self._own.check(job.config, built, problem, program, each, most=most)
 
         return self._lines.run(job.config, job.built, problem, check)

@@ -2,6 +2,9 @@
 
 Reading a finished trial again would cost more than the model, so finished trials, which never change, are kept as
 arrays.
+
+A trial that was lost counts as pending until the next generation begins, as it did when the one under way did; then it
+is as if it had not been. One whose configuration may not be proposed again stays pending.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -48,6 +52,8 @@ class Observations:
     """The niche restart's slot; -1 where there is none."""
     held: npt.NDArray[np.int16]
     """Position of the gene that the niche restart holds; -1 where there is none."""
+    lost: npt.NDArray[np.bool_]
+    """Whether it is visible that the trial was lost, and its configuration may be proposed again."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -82,9 +88,13 @@ class Observations:
         reached = self.timed & (np.nan_to_num(self.values, nan=np.inf) <= np.nanmin(self.values) + progress)
         return latest - int(self.numbers[np.argmax(reached)]) >= max(patience, latest // share)
 
+    def without_lost(self) -> Observations:
+        """Return what is left without the trials that were lost."""
+        return self if not self.lost.any() else self.before(int(self.numbers[-1]) + 1, int(self.numbers[-1]))
+
     def before(self, number: int, latest_result: int) -> Observations:
         """Return what was known before trial `number`, when results up to trial `latest_result` were visible."""
-        there = self.numbers < number
+        there = (self.numbers < number) & ~(self.lost & (self.numbers <= latest_result))
         visible = self.numbers[there] <= latest_result
         return Observations(
             self.numbers[there],
@@ -97,6 +107,7 @@ class Observations:
             self.roots[there],
             self.slots[there],
             self.held[there],
+            self.lost[there] & visible,
         )
 
 
@@ -107,36 +118,48 @@ class Ledger:
         self._genome = genome
         self._history: History | None = None
         self._codes: dict[str, int] = {}
-        self._done = self._arrays(0, [], [])
+        self._done = self._arrays(range(0), [], {})
+        self._taken = 0
 
     def read(self, history: History) -> Observations:
         """Return every trial of a history."""
         if history is not self._history:
-            self._history, self._codes, self._done = history, {}, self._arrays(0, [], [])
-        begin, end = len(self._done), len(history.results)
+            self._history, self._codes, self._done, self._taken = history, {}, self._arrays(range(0), [], {}), 0
+        begin, end = len(self._done), history.told
         if end > begin:
-            fresh = self._arrays(begin, history.proposals[begin:end], history.results[begin:])
+            results = {result.number: result for result in history.results[self._taken :]}
+            self._taken = len(history.results)
+            fresh = self._arrays(range(begin, end), history.proposals[begin:end], results, history.lost)
             self._done = _joined(self._done, fresh)
-        return _joined(self._done, self._arrays(end, history.proposals[end:], []))
+        pending = range(end, len(history.proposals))
+        return _joined(self._done, self._arrays(pending, history.proposals[end:], {}))
 
-    def _arrays(self, first: int, proposals: Sequence[Proposal], results: Sequence[TrialResult]) -> Observations:
-        """Return trials from number `first` on: all of them finished, or with no results all pending."""
+    def _arrays(
+        self,
+        numbers: range,
+        proposals: Sequence[Proposal],
+        results: Mapping[int, TrialResult],
+        lost: Mapping[int, bool] = MappingProxyType({}),
+    ) -> Observations:
+        """Return some trials in number order: those without a result are pending, or were lost."""
         rows = self._genome.rows(proposal.config for proposal in proposals)
         made = [proposal.info for proposal in proposals]
         position = {gene.name: index for index, gene in enumerate(self._genome.genes)}
-        values = [math.nan if result.value is None else result.value for result in results]
-        codes = [self._code(result.fingerprint) for result in results]
+        found = [results.get(number) for number in numbers]
+        values = [math.nan if one is None or one.value is None else one.value for one in found]
+        codes = [-1 if one is None else self._code(one.fingerprint) for one in found]
         return Observations(
-            np.arange(first, first + len(proposals), dtype=np.intp),
+            np.array(numbers, dtype=np.intp),
             rows,
             self._genome.keys(rows),
-            np.array(values or [math.nan] * len(proposals), dtype=float),
-            np.full(len(proposals), bool(results)),
-            np.array(codes or [-1] * len(proposals), dtype=np.int64),
+            np.array(values, dtype=float),
+            np.array([one is not None for one in found], dtype=bool),
+            np.array(codes, dtype=np.int64),
             np.array([_operator(info) for info in made], dtype=np.int8),
             np.array([info.get("root", -1) for info in made], dtype=np.intp),
             np.array([info.get("slot", -1) for info in made], dtype=np.int16),
             np.array([position.get(info.get("held", ""), -1) for info in made], dtype=np.int16),
+            np.array([lost.get(number, False) for number in numbers], dtype=bool),
         )
 
     def _code(self, fingerprint: str | None) -> int:

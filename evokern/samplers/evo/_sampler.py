@@ -103,7 +103,7 @@ class EvoSampler:
                 self._pool.rejections.clear()  # they were counted for the trial that began the generation
             if generation.free.any():
                 return self._select(generation, seen, number)
-        first = _first.propose(self._pool, seen, self._prior, rng)
+        first = _first.propose(self._pool, seen.without_lost(), self._prior, rng)
         if first is None:
             return None
         return first[0][0], {"operator": first[1]}

@@ -187,7 +187,9 @@ def _arguments(
 def _grid(request: TunerRequest, on_axis: Mapping[int, str]) -> Iterator[str]:
     names = list(request.parameters)
     for axis, size in enumerate(request.problem_size):
-        amount = on_axis.get(axis) or over_genes(str(size), names) or str(size)
+        amount = on_axis.get(axis) or over_genes(str(size), names)
+        if amount is None:
+            raise SourceError(f"the problem's size {size!r} is no arithmetic over {', '.join(names)}; write a number")
         divisors = request.divisors[axis]
         if divisors is None:
             divisors = (request.block_names[axis],) if request.block_names[axis] in names else ()
@@ -231,7 +233,7 @@ def _constraints(request: TunerRequest) -> Iterator[tuple[str, str, str]]:
     for number, text in enumerate(request.restrictions):
         condition = over_genes(text, list(request.parameters))
         if condition is not None:
-            yield f"restriction_{number + 1}", condition, text.replace('"', "'")
+            yield f"restriction_{number + 1}", condition, text
 
 
 def _untranslated(request: TunerRequest) -> Iterator[str]:

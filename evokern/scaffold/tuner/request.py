@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ DTYPES: Mapping[str, str] = {
 }  # fmt: skip
 """NumPy's and T1's names of types → evokern's."""
 
+_NAME = re.compile(r"(?:[A-Za-z_]\w*::)*[A-Za-z_]\w*", re.ASCII)
+
 
 @dataclass(frozen=True)
 class TunerArgument:
@@ -33,6 +36,10 @@ class TunerArgument:
     """A number's value."""
     name: str = ""
     """Its name, where the file gives one."""
+
+    def __post_init__(self) -> None:
+        if self.value is not None and not isinstance(self.value, (int, float)):
+            raise SourceError(f"{self.value!r} is no value of a {self.dtype} argument; write a number")
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,13 @@ class TunerRequest:
     """What could not be taken over, one sentence each."""
     expected: str = ""
     """What the script takes for right."""
+
+    def __post_init__(self) -> None:
+        names = [self.kernel, *self.parameters, *self.constants, *(argument.name for argument in self.arguments)]
+        for name in filter(None, names):
+            # They become macros, keywords and names of buffers.
+            if not (isinstance(name, str) and _NAME.fullmatch(name)):
+                raise SourceError(f"{name!r} is no name in CUDA C++; give letters, digits and _")
 
 
 def from_call(call: Mapping[str, Any]) -> TunerRequest:

@@ -17,4 +17,4 @@ SMALL = (
     "8192",
     "16384",
 )
-WRONG_INDEX = ("array[i];", "array[x];")
+WRONG_INDEX = ("sum_global[blockIdx.x]", "sum_global[blockIdx.x / 2]")

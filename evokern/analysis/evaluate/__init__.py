@@ -1,0 +1,7 @@
+"""Foreign sources in a kernel's place: feasibility, gate, timing and baseline, in processes of their own."""
+
+from evokern.analysis.evaluate.evaluator import Evaluator, OnResult
+from evokern.analysis.evaluate.result import SourceResult
+from evokern.analysis.evaluate.sources import Source, given_source, sources_of
+
+__all__ = ["Evaluator", "OnResult", "Source", "SourceResult", "given_source", "sources_of"]

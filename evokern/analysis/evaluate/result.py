@@ -1,0 +1,98 @@
+"""What came of one foreign source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from evokern.study.trial import Evaluation, Outcome
+
+_KEPT = ("file", "line", "finding", "problem", "input_set", "foreign_load", "diagnosis")
+"""Evidence that a reader of the result can use; the rest is told by `check` and `reason`."""
+
+
+@dataclass(frozen=True)
+class SourceResult:
+    """What came of one foreign source."""
+
+    source: str
+    """Name of the source: a file's name, or `source_3.cu` of a text that was handed in."""
+    evaluation: Evaluation
+    """What the device said, with all its evidence."""
+    predicted: bool
+    """Whether the time is predicted, by a simulated device."""
+    baseline: tuple[str, float] | None = None
+    """Name and time in µs of the fastest baseline that was right."""
+    duplicate_of: str | None = None
+    """The earlier source that has the same machine code and launch, and was evaluated in this one's place."""
+
+    @property
+    def right(self) -> bool:
+        """Whether it passed feasibility, compiler and gate."""
+        return self.evaluation.passed_gate
+
+    @property
+    def outcome(self) -> str:
+        """How it ended: a value of `evokern.study.trial.Outcome`."""
+        return self.evaluation.outcome.value
+
+    @property
+    def check(self) -> str | None:
+        """The check of the gate that it failed, the constraint that it violates, or the error that it crashed with."""
+        evidence = self.evaluation.evidence
+        match self.evaluation.outcome:
+            case Outcome.WRONG:
+                return str(evidence["check"])
+            case Outcome.INFEASIBLE | Outcome.OVER_RESOURCES:
+                return str(evidence["constraint"])
+            case Outcome.CRASHED:
+                return str(evidence["error"])
+            case _:
+                return None
+
+    @property
+    def reason(self) -> str:
+        """Why it ended so, in one line."""
+        evidence = self.evaluation.evidence
+        if self.evaluation.outcome is Outcome.DUPLICATE:
+            return f"same machine code and launch as {self.duplicate_of}"
+        if self.evaluation.outcome in (Outcome.INFEASIBLE, Outcome.OVER_RESOURCES) and evidence.get("reason"):
+            return f"{self.evaluation.reason} ({evidence['reason']})"
+        return " ".join(self.evaluation.reason.split())
+
+    @property
+    def time_us(self) -> float | None:
+        """Median time of a call in µs; None of what is not right."""
+        return self.evaluation.time_us if self.right else None
+
+    @property
+    def ci95_us(self) -> tuple[float, float] | None:
+        """95 % interval of the median in µs; None where nothing was measured: a predicted time has no noise."""
+        if not self.right or self.predicted or not self.evaluation.timings:
+            return None
+        return self.evaluation.timings[0].ci95_us
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of the fastest baseline over its own; None where there is none."""
+        return self.baseline[1] / self.time_us if self.baseline and self.time_us else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        evidence = self.evaluation.evidence
+        return {
+            "source": self.source,
+            "right": self.right,
+            "outcome": self.outcome,
+            "check": self.check,
+            "reason": self.reason,
+            "time_us": self.time_us,
+            "ci95_us": None if self.ci95_us is None else list(self.ci95_us),
+            "predicted": self.predicted,
+            "speedup": self.speedup,
+            "duplicate_of": self.duplicate_of,
+            "evidence": {name: evidence[name] for name in _KEPT if name in evidence},
+            "log": str(evidence.get("log", "")),
+            "compile_s": self.evaluation.compile_s,
+            "device_s": self.evaluation.device_s,
+        }

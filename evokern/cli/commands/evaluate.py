@@ -1,0 +1,157 @@
+"""`evokern evaluate KERNEL --source candidate.cu`: is a source from outside right, and how fast is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evokern.cli._command import command
+from evokern.cli._options import (
+    KernelArgument,
+    SetOption,
+    TrustOption,
+    complete_devices,
+    parse_assignments,
+    parse_extent,
+)
+from evokern.cli._output import Output
+from evokern.cli._text import table
+from evokern.errors import UsageError
+from evokern.wording import microseconds
+
+if TYPE_CHECKING:
+    from evokern.analysis.evaluate import Evaluator, SourceResult
+
+
+@command(
+    "evaluate",
+    examples="""
+    evokern evaluate rmsnorm --source candidate.cu --problem 64,1024
+    evokern evaluate rmsnorm --source candidates/ --problem 8192,8192 --device cuda:0 --json
+    evokern evaluate kernels/task --source a.cu --source b.cu --grid 64 --block 16,16 --smem 4096
+    """,
+)
+def evaluate(
+    output: Output,
+    kernel: KernelArgument,
+    source: Annotated[
+        list[Path],
+        typer.Option(
+            "--source",
+            metavar="FILE.cu|FOLDER",
+            help="A source with the kernel's signature, or a folder of them; may be repeated.",
+        ),
+    ] = [],  # noqa: B006 (typer makes a new list for every call)
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            "--problem", metavar="P", help="Problem. Default: that of the kernel's first study, else a small one."
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="auto (a GPU, else a simulated L4), cuda:N or sim:CHIP.",
+            autocompletion=complete_devices,
+        ),
+    ] = "auto",
+    set_: SetOption = [],  # noqa: B006
+    grid: Annotated[
+        str | None, typer.Option("--grid", metavar="X,Y,Z", help="Blocks. Default: as the kernel's launches have it.")
+    ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option("--block", metavar="X,Y,Z", help="Threads of a block. Default: as the kernel's launches have it."),
+    ] = None,
+    smem: Annotated[
+        int | None,
+        typer.Option(
+            "--smem",
+            metavar="BYTES",
+            min=0,
+            help="Dynamic shared memory of a block. Default: as the kernel's launches have it.",
+        ),
+    ] = None,
+    trust: TrustOption = False,
+) -> int:
+    """Judge sources from outside: is each one right, and how fast is it beside the baseline?
+
+    A source takes the place of the kernel's own source file; everything else of the declaration stays: macros,
+    headers, buffers, reference, tolerance, launches. It goes through feasibility, compiler, gate and timing in
+    processes of their own, so that nothing it does reaches this one. Nothing is written to a database. Exits with 0
+    when every source is right, with 1 when one is not.
+    """
+    from evokern.analysis.evaluate import Evaluator, sources_of
+
+    if not source:
+        raise UsageError("nothing to evaluate: name a CUDA file or a folder of them with --source")
+    sources = list(sources_of(source))
+    judge = Evaluator(
+        kernel,
+        problem=problem,
+        device=device,
+        genes=dict(parse_assignments(set_)),
+        grid=parse_extent("--grid", grid),
+        block=parse_extent("--block", block),
+        shared_bytes=smem,
+        trust=trust,
+    )
+    done: list[SourceResult] = []
+
+    def report_one(result: SourceResult) -> None:
+        done.append(result)
+        if len(sources) > 1:
+            output.remark(f"{len(done)} of {len(sources)}: {_plain(result.source)} {result.outcome}")
+
+    with judge:
+        for note in judge.notes:
+            output.remark(note)
+        results = judge.evaluate_all(sources, report_one)
+        facts = judge.facts()
+    right = sum(result.right for result in results)
+    if output.json:
+        listed = [result.as_dict() for result in results]
+        output.emit({**facts, "total": len(results), "right": right, "results": listed})
+    else:
+        for line in lines(judge, results):
+            output.say(line)
+    return 0 if right == len(results) else 1
+
+
+def lines(judge: Evaluator, results: Sequence[SourceResult]) -> Iterator[str]:
+    """Yield what people read: where, the baseline, and a line for each source."""
+    unit = "predicted µs" if judge.predicted else "µs"
+    against = f", {judge.baseline[0]} takes {microseconds(judge.baseline[1])} µs" if judge.baseline else ""
+    yield f"{judge.kernel.name} at {judge.problem} on {judge.device}{against}"
+    header = ("source", "outcome", unit, "95 % interval", "speedup", "check: reason")
+    rows = [
+        (
+            _plain(result.source),
+            result.outcome,
+            microseconds(result.time_us) if result.time_us else "-",
+            " to ".join(map(microseconds, result.ci95_us)) if result.ci95_us else "-",
+            f"{result.speedup:.2f}×" if result.speedup else "-",
+            _why(result),
+        )
+        for result in results
+    ]
+    yield from table(header, rows)
+    if len(results) > 1:
+        yield f"{sum(result.right for result in results)} of {len(results)} are right"
+
+
+def _why(result: SourceResult) -> str:
+    if result.right and result.duplicate_of is None:
+        return ""
+    told = result.reason if not result.check or result.check in result.reason else f"{result.check}: {result.reason}"
+    return _plain(told)
+
+
+def _plain(text: str) -> str:
+    """Return text of a source or of the compiler without what a terminal would act on."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -1,0 +1,127 @@
+"""Drafts a task's files in a process of its own, for the task is code that runs.
+
+    main(TASK, NAME, OUT)    writes the files' texts and the notes to OUT, as JSON; what is wrong too
+
+Only `evokern.scaffold.torch_task.task` starts it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from evokern.analysis.check.rounding import measured_tolerance
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Value
+from evokern.errors import EvokernError
+from evokern.scaffold.torch_task.probe import Probe, probe
+from evokern.scaffold.torch_task.text import INPUT_LARGE, Tolerances, kernel_cu, kernel_py, study_toml
+from evokern.study.discovery import load_kernel
+from evokern.study.settings import GateSettings
+from evokern.workers.role import limit_memory
+
+MIDDLE_BYTES = 4 << 20
+"""Bytes of the buffers of the problem on which rounding is measured beside the small ones."""
+MOST_BYTES = 8 << 30
+"""Bytes of address space that a task may take: it runs at small sizes."""
+LEAST = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1e-2}
+"""Smallest relative tolerance by the output's type: other orders of summation, at the task's own size, round more than
+the module does at a small one."""
+FALLBACK = (1e-4, 1e-4)
+"""Tolerance where nothing could be measured."""
+
+
+def main(task: str, name: str, out: str) -> None:
+    """Draft a task.
+
+    Args:
+        task: the file.
+        name: the kernel's name.
+        out: file for the answer.
+    """
+    answer: dict[str, object]
+    limit_memory(MOST_BYTES)  # a task that takes too much is to fail with a message
+    try:
+        answer = drafted(Path(task), name)
+    except EvokernError as error:
+        answer = {"error": str(error)}
+    Path(out).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def drafted(task: Path, name: str) -> dict[str, object]:
+    """Return the texts of `kernel.cu`, `kernel.py` and the study, and the notes.
+
+    Raises:
+        EvokernError: the task cannot be run, or passes what a kernel cannot take.
+    """
+    text = task.read_text(encoding="utf-8")
+    made = probe(text, task.name)
+    notes = list(made.notes)
+    every = GateSettings().input_sets
+    for large in (INPUT_LARGE, 8.0, 2.0):
+        tolerance, usable = _tolerances(text, name, made, large)
+        if "large" in usable:
+            break
+    else:
+        large = 2.0
+    if "normal" not in usable:
+        notes.append("kernel.py: on normal inputs, which the gate draws, the module's answer is not finite, or not the "
+                     "same in float32: change what `module` makes of them (an absolute value, say) and confirm the "
+                     "tolerance")  # fmt: skip
+    left_out = [kind for kind in every if kind not in usable]
+    if left_out and usable:
+        notes.append(f"the study: its gate leaves out {' and '.join(left_out)} inputs, on which the module itself is "
+                     "not finite, or not the same number, in float32")  # fmt: skip
+    return {
+        "kernel.cu": kernel_cu(name, task.name, made),
+        "kernel.py": kernel_py(name, task.name, made, tolerance, large),
+        "study": study_toml(name, made, usable if left_out and usable else None),
+        "notes": notes,
+    }
+
+
+def _tolerances(text: str, name: str, made: Probe, large: float) -> tuple[Tolerances, tuple[str, ...]]:
+    """Return a tolerance for each output, and the input sets that all of them can be computed on."""
+    usable: set[str] = set(GateSettings().input_sets)
+    tolerance: dict[str, tuple[float, float]] = {}
+    with TemporaryDirectory(prefix="evokern-task-") as folder:
+        place = Path(folder) / name
+        place.mkdir()
+        (place / "task.py").write_text(text, encoding="utf-8")
+        (place / "kernel.cu").write_text("", encoding="utf-8")
+        draft = kernel_py(name, "", made, {one.name: FALLBACK for one in made.outputs}, large)
+        (place / "kernel.py").write_text(draft, encoding="utf-8")
+        kernel = load_kernel(place)
+        problems = _problems(kernel, made)
+        for one in made.outputs:
+            if one.dtype not in LEAST:
+                tolerance[one.name] = (0.0, 0.0)
+                continue
+            found, kinds = measured_tolerance(kernel, problems, one.name)
+            usable &= set(kinds)
+            least = LEAST[one.dtype]
+            tolerance[one.name] = FALLBACK if found is None else (found.atol, max(found.rtol, least))
+    return tolerance, tuple(kind for kind in GateSettings().input_sets if kind in usable)
+
+
+def _problems(kernel: Kernel, made: Probe) -> list[Problem]:
+    """Return the small problems, and one between them and the task's own."""
+    found = [kernel.problem(sizes) for sizes in made.small] or [kernel.problem({})]
+    sizes: dict[str, Value | bool] = {name: value for name, (_, value) in made.fields.items()}
+    least = dict(found[0])
+    while made.fields:
+        try:
+            middle = kernel.problem(sizes)
+            tensors = kernel.workload.tensors(middle, kernel.space.default())
+        except EvokernError:
+            break
+        if sum(tensor.bytes for tensor in tensors.values()) <= MIDDLE_BYTES:
+            return [*found, middle]
+        name = max(sizes, key=lambda one: int(sizes[one]) / int(least[one]))
+        step = made.fields[name][0]
+        smaller = int(sizes[name]) // 2 // step * step
+        if smaller <= int(least[name]):
+            break
+        sizes[name] = smaller
+    return found

@@ -1,0 +1,151 @@
+"""How extents depend on sizes: a formula of the problem's fields from a few trials without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+
+Sizes = Mapping[str, int]
+Shapes = tuple[tuple[int, ...], ...]
+MOST_STEP = 64
+"""Largest number that a size may have to be a multiple of."""
+MOST_STRIDE = 8
+"""Largest stride of a window that is recognised."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Sizes that can change, and every extent as a formula of them."""
+
+    steps: Mapping[str, int]
+    """Field → what its values are multiples of."""
+    formulas: tuple[tuple[str, ...], ...]
+    """Python text over `p.NAME` for each axis of each tensor."""
+
+
+def tied(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> dict[str, str]:
+    """Return sizes that cannot change alone, each with the equal one beside which it can: one field for both.
+
+    Args:
+        own: the sizes of the file.
+        shapes: shapes of all tensors at other sizes, None where the file cannot run there.
+    """
+    found: dict[str, str] = {}
+    for name, value in reversed(list(own.items())):  # of two the first one names the field
+        if name in found.values() or any(shapes({**own, name: other}) for other in (value + 1, 2 * value, 3 * value)):
+            continue
+        for beside, other in own.items():
+            if beside != name and other == value and beside not in found:
+                both = [shapes({**own, name: more, beside: more}) for more in (2 * value, 3 * value)]
+                if all(both):
+                    found[name] = beside
+                    break
+    return found
+
+
+def fit(own: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> Fitted:
+    """Return which sizes can be fields, and the formula of each extent.
+
+    A size whose trials fail, or which enters an extent in a way that is not recognised, stays as the file has it.
+
+    Args:
+        own: the sizes of the file.
+        shapes: shapes of all tensors at other sizes, None where the file cannot run there.
+    """
+    known = shapes(own)
+    assert known is not None, "whoever asks has run the file at its own sizes"
+    steps = {name: step for name in own if (step := _step(name, own, shapes, known)) is not None}
+    while True:
+        tried = list(_trials(own, steps, shapes))
+        formulas, stubborn = [], set()
+        for tensor, shape in enumerate(known):
+            row = []
+            for axis in range(len(shape)):
+                points = [(sizes, made[tensor][axis]) for sizes, made in tried if len(made[tensor]) == len(shape)]
+                formula, names = _formula(list(steps), points)
+                row.append(formula)
+                stubborn |= names if formula == "" else set()
+            formulas.append(tuple(row))
+        if not stubborn:
+            return Fitted(steps, tuple(formulas))
+        # The one that the fewest other sizes go with is the likeliest to be no extent at all.
+        steps = {name: step for name, step in steps.items() if name != sorted(stubborn)[-1]}
+
+
+def _step(name: str, own: Sizes, shapes: Callable[[Sizes], Shapes | None], known: Shapes) -> int | None:
+    """Return what a size must be a multiple of; None where it cannot change, or changes no extent."""
+    value = own[name]
+    for step in range(1, min(MOST_STEP, value) + 1):
+        if value % step:
+            continue
+        made = [shapes({**own, name: other}) for other in (value + step, value + 2 * step, value + 3 * step)]
+        if all(one is not None for one in made):
+            same = [tuple(map(len, one)) == tuple(map(len, known)) for one in made if one is not None]
+            return step if all(same) and made[-1] != known else None
+    return None
+
+
+def _trials(own: Sizes, steps: Sizes, shapes: Callable[[Sizes], Shapes | None]) -> list[tuple[Sizes, Shapes]]:
+    """Return what was seen: each size alone at several values, pairs of them, all of them."""
+    chosen: list[Sizes] = [own]
+    for name, step in steps.items():
+        chosen += [{**own, name: own[name] + times * step} for times in (1, 2, 3, 4, 5, 7)]
+        chosen += [{**own, name: step * (own[name] // step // 2)}]
+    for first, second in combinations(steps, 2):
+        chosen.append({**own, first: own[first] + 3 * steps[first], second: own[second] + 5 * steps[second]})
+    for times in (2, 5):
+        chosen.append({**own, **{n: own[n] + (times + i) * s for i, (n, s) in enumerate(steps.items())}})
+    found = []
+    for sizes in chosen:
+        made = shapes(sizes) if all(value > 0 for value in sizes.values()) else None
+        if made is not None:
+            found.append((sizes, made))
+    return found
+
+
+def _formula(fields: Sequence[str], points: Sequence[tuple[Sizes, int]]) -> tuple[str, set[str]]:
+    """Return a formula that all points agree with, empty where none does, and the fields that it depends on."""
+    own, value = points[0]
+    names = set()
+    for sizes, extent in points:
+        changed = [name for name in fields if sizes[name] != own[name]]
+        if len(changed) == 1 and extent != value:
+            names.add(changed[0])
+    if not names:
+        return (str(value), names) if all(extent == value for _, extent in points) else ("", set(fields))
+    for formula in _candidates(sorted(names, key=list(fields).index), points):
+        text = formula.replace("p.", "")
+        if all(eval(text, {"__builtins__": {}}, dict(sizes)) == extent for sizes, extent in points):
+            return formula, names
+    return "", names
+
+
+def _candidates(names: Sequence[str], points: Sequence[tuple[Sizes, int]]) -> list[str]:
+    """Return formulas worth trying: products, sums, and of one size what windows and strides make of it."""
+    own, value = points[0]
+    texts = [f"p.{name}" for name in names]
+    whole = prod(own[name] for name in names)
+    found = []
+    if value % whole == 0:
+        found.append(" * ".join([*([str(value // whole)] if value != whole else []), *texts]))
+    if whole % value == 0 and len(names) == 1:
+        found.append(f"{texts[0]} // {whole // value}")
+    slopes = {}
+    for sizes, extent in points:
+        changed = [name for name in names if sizes[name] != own[name]]
+        if len(changed) == 1:
+            slopes[changed[0]] = (extent - value) / (sizes[changed[0]] - own[changed[0]])
+    if len(slopes) == len(names) and all(slope == int(slope) for slope in slopes.values()):
+        rest = value - sum(int(slopes[name]) * own[name] for name in names)
+        terms = [f"p.{n}" if slopes[n] == 1 else f"{int(slopes[n])} * p.{n}" for n in names]
+        found.append(" + ".join(terms) + (f" + {rest}" if rest > 0 else f" - {-rest}" if rest else ""))
+    if len(names) == 1:
+        for stride in range(2, MOST_STRIDE + 1):
+            shift = value * stride - own[names[0]]
+            for room in range(stride):
+                by = shift + room
+                inner = texts[0] if not by else f"({texts[0]} {'+' if by > 0 else '-'} {abs(by)})"
+                found.append(f"{inner} // {stride}")
+    return found

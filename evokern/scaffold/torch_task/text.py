@@ -1,0 +1,232 @@
+"""The files of a task's kernel folder, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from evokern.scaffold.torch_task.probe import Probe, TaskTensor
+
+ENTRY = "forward"
+"""The entry point of every task's kernel."""
+_TYPES = {
+    "f64": "double", "f32": "float", "f16": "__half", "bf16": "__nv_bfloat16", "i64": "long long", "i32": "int",
+    "i16": "short", "i8": "signed char", "u8": "unsigned char",
+}  # fmt: skip
+BLOCKS = (32, 64, 128, 256, 512, 1024)
+INPUT_LARGE, PARAMETER_LARGE = 64.0, 4.0
+"""Deviation of the large inputs of arguments, and over the usual one of parameters: weights do not grow so."""
+Tolerances = Mapping[str, tuple[float, float]]
+
+
+def kernel_py(name: str, origin: str, made: Probe, tolerance: Tolerances, large: float = INPUT_LARGE) -> str:
+    """Return the declaration.
+
+    Args:
+        name: the kernel's name.
+        origin: the task's file.
+        made: what it shows.
+        tolerance: output → absolute and relative part.
+        large: deviation of the large inputs of arguments.
+    """
+    scalars = [a for a in made.arguments if isinstance(a, (int, float)) and not isinstance(a, bool)]
+    # A whole number among the arguments goes to the kernel as an int, another one as a float.
+    names = ["Baseline", "Kernel", "Launch", "Parameter", *(["ProblemField"] if made.fields else []), "Tensor",
+             "Tolerance", "Workload", *(["f32"] if any(isinstance(s, float) for s in scalars) else []),
+             *(["i32"] if made.fields or any(isinstance(s, int) for s in scalars) else [])]  # fmt: skip
+    mode = "" if made.training else ", training=False"
+    mode += ", copies=True" if made.copies else ""
+    mode += f", tied={made.ties!r}" if made.ties else ""
+    lines = [
+        f'"""Kernel {name}, drafted from {origin}: reference, tensors and tolerance are its torch module\'s."""',
+        "",
+        "from pathlib import Path",
+        "",
+        f"from evokern import {', '.join(names)}",
+        "from evokern.declaration.torch_task import TorchTask",
+        "",
+        f'TASK = TorchTask(Path(__file__).with_name("task.py"){mode})',
+        "",
+        "",
+        "def ceil_div(a, b):",
+        '    """Return a / b, rounded up."""',
+        "    return -(-a // b)",
+        "",
+        "",
+        "def launches(c, p):",
+        '    """One thread for each element of the output."""',
+        f"    elements = {_product(made.outputs[0].shape)}  # guess: write the launch that your kernel needs",
+        f"    arguments = ({', '.join(_arguments(made))},)",
+        f'    return [Launch("{ENTRY}", ceil_div(elements, c.BLOCK), c.BLOCK, arguments)]',
+        "",
+        "",
+        "def tensors(p, c):",
+        '    """Arguments of the module\'s forward, its parameters, what it returns."""',
+        "    return {",
+        *(f"        {line}" for line in _tensors(made, large)),
+        "    }",
+        "",
+        "",
+        *_reference(made),
+        "",
+        "",
+        *_kernel(name, made, tolerance),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _arguments(made: Probe) -> list[str]:
+    found = []
+    for argument in made.arguments:
+        if isinstance(argument, TaskTensor):
+            found.append(f'"{argument.name}"')
+        elif isinstance(argument, float):
+            found.append(f"f32({argument!r})")
+        elif isinstance(argument, int):
+            found.append(f"i32({int(argument)})")
+    found += [f'"{tensor.name}"' for tensor in (*made.parameters, *made.outputs)]
+    return [*found, *(f"i32(p.{name})" for name in made.fields)]
+
+
+def _tensors(made: Probe, large: float) -> list[str]:
+    lines = []
+    for tensor in [*_inputs(made), *made.outputs]:
+        shape = f"({', '.join(tensor.shape)}{',' if len(tensor.shape) == 1 else ''})"
+        extra = ', role="output"' if tensor in made.outputs else ""
+        if tensor not in made.outputs:
+            if tensor.dtype in ("f64", "f32", "f16", "bf16"):
+                if tensor.parameter:
+                    extra = f", scale={tensor.scale:g}, large={PARAMETER_LARGE * tensor.scale:g}"
+                elif large != INPUT_LARGE:
+                    extra = f", large={large:g}"
+            else:
+                extra = f", low={tensor.low}, high={tensor.high}"
+        lines.append(f'"{tensor.name}": Tensor("{tensor.dtype}", {shape}{extra}),')
+    return lines
+
+
+def _inputs(made: Probe) -> list[TaskTensor]:
+    return [*(a for a in made.arguments if isinstance(a, TaskTensor)), *made.parameters]
+
+
+def _passed(argument: TaskTensor | float | int | None) -> str:
+    if not isinstance(argument, TaskTensor):
+        return repr(argument)
+    # The gate hands whole numbers over as float64.
+    kind = ".bool()" if argument.truth else "" if argument.dtype[0] in "fb" else ".long()"
+    return f't["{argument.name}"]{kind}'
+
+
+def _reference(made: Probe) -> list[str]:
+    passed = ", ".join(map(_passed, made.arguments))
+    weights = ", ".join(f'"{one.parameter}": t["{one.name}"]' for one in made.parameters)
+    names = ", ".join(f'"{one.name}"' for one in made.outputs)
+    return [
+        "def module(p, t):",
+        '    """What the module returns, by the outputs\' names."""',
+        f"    returned = TASK.outputs(p, [{passed}], {{{weights}}})",
+        f"    return dict(zip([{names}], returned))",
+        "",
+        "",
+        "def reference(p, t):",
+        '    """What is right: the module in float64."""',
+        "    return {name: value.double() for name, value in module(p, t).items()}",
+    ]
+
+
+def _kernel(name: str, made: Probe, tolerance: Tolerances) -> list[str]:
+    fields = [
+        f'        ProblemField("{field}"{f", multiple_of={step}" if step > 1 else ""}),'
+        for field, (step, _) in made.fields.items()
+    ]
+    limits = ", ".join(f'"{one}": Tolerance({atol:g}, {rtol:g})' for one, (atol, rtol) in tolerance.items())
+    sizes = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1}
+    moved = " + ".join(f"{sizes[one.dtype]} * {_product(one.shape)}" for one in [*_inputs(made), *made.outputs])
+    small = "".join(f'"{_problem(problem)}", ' for problem in made.small)
+    return [
+        "kernel = Kernel(",
+        f'    name="{name}",',
+        f'    genes=(Parameter("BLOCK", {BLOCKS}, default=256, doc="threads of a block"),),',
+        *(["    fields=(", *fields, "    ),"] if fields else ["    fields=(),"]),
+        "    launches=launches,",
+        "    workload=Workload(",
+        "        tensors=tensors,",
+        "        reference=reference,",
+        f"        tolerance={{{limits}}},  # four times what float32 takes from the module's answers",
+        f"        flops=lambda p: {' + '.join(_product(one.shape) for one in made.outputs)},"
+        "  # guess: one operation for each element written",
+        f"        bytes=lambda p: {moved},  # guess: each buffer once",
+        '        baselines=(Baseline("torch", module),),',
+        f"        small_problems=({small.rstrip()}),",
+        "        cpp_reference=False,",
+        "    ),",
+        ")",
+    ]
+
+
+def _product(shape: Sequence[str]) -> str:
+    return " * ".join(part if re.fullmatch(r"[\w.]+( \* [\w.]+)*", part) else f"({part})" for part in shape)
+
+
+def _problem(sizes: Mapping[str, int]) -> str:
+    return ",".join(map(str, sizes.values()))
+
+
+def kernel_cu(name: str, origin: str, made: Probe) -> str:
+    """Return a kernel that compiles and computes nothing, with the signature that candidates must have."""
+    inputs = _inputs(made)
+    rows = [(one.name, _TYPES[one.dtype], " * ".join(one.shape).replace("p.", "")) for one in [*inputs, *made.outputs]]
+    width = max(len(row[0]) for row in rows)
+    parameters = []
+    count = 0
+    for argument in made.arguments:
+        if isinstance(argument, TaskTensor):
+            parameters.append(f"const {_TYPES[argument.dtype]}* __restrict__ {argument.name}")
+        elif argument is not None:
+            count += 1
+            parameters.append(f"{'float' if isinstance(argument, float) else 'int'} number_{count}")
+    parameters += [f"const {_TYPES[one.dtype]}* __restrict__ {one.name}" for one in made.parameters]
+    parameters += [f"{_TYPES[one.dtype]}* __restrict__ {one.name}" for one in made.outputs]
+    parameters += [f"int {field}" for field in made.fields]
+    taken = {*made.fields, *(row[0] for row in rows)}
+    index = next(name for name in ("i", "element", "thread", "at") if name not in taken)
+    half = any(one.dtype == "f16" for one in [*inputs, *made.outputs])
+    brain = any(one.dtype == "bf16" for one in [*inputs, *made.outputs])
+    elements = _product(made.outputs[0].shape).replace("p.", "").replace(" * ", " * (long long)")
+    lines = [
+        f"// {name}: what `Model` of {origin} computes (task.py). All buffers are contiguous, the last axis fastest.",
+        "//",
+        *(f"// {label:<{width}}  {kind:<13}  {shape} elements" for label, kind, shape in rows),
+        "//",
+        "// BLOCK  32 to 1024  threads of a block: more hide latency, fewer leave registers to each",
+        *(["#include <cuda_fp16.h>"] if half else []),
+        *(["#include <cuda_bf16.h>"] if brain else []),
+        "#ifndef BLOCK",
+        f'#error "{name} needs the macro BLOCK"',
+        "#endif",
+        "",
+        'extern "C" __global__ void __launch_bounds__(BLOCK)',
+        f"{ENTRY}({', '.join(parameters)}) {{",
+        f"  const long long {index} = blockIdx.x * (long long)BLOCK + threadIdx.x;",
+        f"  if ({index} >= (long long){elements}) return;",
+        f"  // WRITE: element {index} of {made.outputs[0].name}",
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def study_toml(name: str, made: Probe, input_sets: Sequence[str] | None) -> str:
+    """Return a study at the task's own sizes."""
+    sizes = {field: value for field, (_, value) in made.fields.items()}
+    gate = ""
+    if input_sets is not None:
+        listed = ", ".join(f'"{one}"' for one in input_sets)
+        gate = f"\n[gate]\ninput_sets = [{listed}]  # on others the module itself is not finite in float32\n"
+    return (
+        f"# Asks: which variant of {name} is the fastest?\n"
+        f'kernel = "{name}"\n'
+        f'problems = ["{_problem(sizes)}"]  # {", ".join(sizes) or "the task has one size"}\n'
+        f'budget = "10m"\n{gate}'
+    )

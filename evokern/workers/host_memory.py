@@ -1,0 +1,52 @@
+"""The memory of this machine: what programs can still have, and what was in use when one of them was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """Return the memory that programs can still have, bytes; None where the system does not say (proc(5), meminfo)."""
+    return _meminfo().get("MemAvailable")
+
+
+def memory_in_use() -> dict[str, int]:
+    """Return `used_bytes` of `total_bytes` of memory: the container's where it has a limit, else the machine's.
+
+    What the system can take back at once, such as cached files, does not count as used. Empty where the system says
+    nothing (proc(5), meminfo; the kernel's admin-guide/cgroup-v2, memory.current, memory.max and memory.stat).
+    """
+    machine = _meminfo()
+    if not {"MemTotal", "MemAvailable"} <= machine.keys():
+        return {}
+    found = {
+        "used_bytes": machine["MemTotal"] - machine["MemAvailable"],
+        "total_bytes": machine["MemTotal"],
+    }
+    try:
+        limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
+        current = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
+        own = {"used_bytes": max(0, current - int(stat["inactive_file"])), "total_bytes": limit}
+    except (OSError, ValueError, KeyError):  # no limit ("max"), or another kind of system
+        return found
+    return own if limit < machine["MemTotal"] else found
+
+
+def in_words(memory: Mapping[str, int]) -> str:
+    """Return what `memory_in_use` says in a clause: `13.2 of 16 GiB of memory in use`."""
+    if "used_bytes" not in memory:
+        return "how much memory was in use is not known"
+    return f"{memory['used_bytes'] / 2**30:.3g} of {memory['total_bytes'] / 2**30:.3g} GiB of memory in use"
+
+
+def _meminfo() -> dict[str, int]:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    parts = (line.split() for line in lines)
+    return {part[0].rstrip(":"): int(part[1]) * 1024 for part in parts if len(part) == 3 and part[2] == "kB"}

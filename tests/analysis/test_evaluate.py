@@ -1,0 +1,391 @@
+"""`evaluate`: a source from outside is judged as a search's own candidates are, and nothing that it does gets out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from paths import DATA, ROOT
+from typer.testing import CliRunner, Result
+
+import evokern
+from evokern.analysis.evaluate import SourceResult, sources_of
+from evokern.cli.app import app
+from evokern.compile.pool import CompileSettings, CompileWorker
+from evokern.compile.records import Built
+from evokern.declaration.feasibility import launches_of
+from evokern.declaration.foreign import ForeignCandidate, ForeignSource, LaunchGeometry
+from evokern.declaration.render import render
+from evokern.device import Answer, Request, StartReport, Task
+from evokern.device.sim.jobs import SimSettings, Simulate
+from evokern.device.sim.worker import SimWorker
+from evokern.errors import SourceError, UsageError
+from evokern.hardware.profiles import Profile, chip
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
+from evokern.study.trial import Evaluation, Outcome, Timing
+
+FOLDER = DATA / "kernels" / "scale_rows"
+KERNEL = load_kernel(FOLDER)
+CONFIG = KERNEL.space.default()
+SMALL = KERNEL.problem("3,64")
+L4 = chip("l4")
+
+HEAD = 'extern "C" __global__ void scale_rows(const float* x, float* y, int rows, int cols, float factor)'
+RIGHT = (
+    HEAD
+    + """ {
+  // one thread a row, whatever the grid is
+  for (int row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += gridDim.x * blockDim.x) {
+    float largest = 1e-30f;
+    for (int i = 0; i < cols; ++i) largest = fmaxf(largest, fabsf(x[row * cols + i]));
+    for (int i = 0; i < cols; ++i) y[row * cols + i] = factor * (x[row * cols + i] / largest);
+  }
+}
+"""
+)
+BY_BLOCK = (
+    HEAD
+    + """ {
+  // a block a row: right only where there are as many blocks as rows
+  const int row = blockIdx.x;
+  if (row >= rows || threadIdx.x) return;
+  float largest = 1e-30f;
+  for (int i = 0; i < cols; ++i) largest = fmaxf(largest, fabsf(x[row * cols + i]));
+  for (int i = 0; i < cols; ++i) y[row * cols + i] = factor * (x[row * cols + i] / largest);
+}
+"""
+)
+SOURCES = {
+    "a_right": RIGHT,
+    "b_wrong": HEAD + " {\n  for (int i = threadIdx.x; i < rows * cols; i += blockDim.x) y[i] = factor * x[i];\n}\n",
+    "c_does_not_compile": HEAD + " {\n  y[0] = undeclared;\n}\n",
+    "d_crashes": HEAD + " {\n  y[1ll << 40] = x[0];\n}\n",
+    "e_hangs": HEAD + " {\n  while (true) { y[0] = x[0]; __threadfence(); }\n}\n",
+    "f_other_entry": RIGHT.replace("scale_rows", "scale_columns"),
+    "g_other_signature": HEAD.replace(", float factor", "") + " {\n  y[0] = x[0];\n}\n",
+    "h_prints_and_leaves": HEAD + ' {\n  printf("HEARD OUTSIDE\\n");\n  asm volatile("exit;");\n}\n',
+    "i_takes_all_memory": "__device__ float all[1ull << 40];\n" + HEAD + " {\n  y[0] = all[rows];\n}\n",
+    "j_right_again": "// the same program under another name\n" + RIGHT,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ten sources, and what is no source."""
+    made = tmp_path_factory.mktemp("candidates")
+    for name, text in SOURCES.items():
+        (made / f"{name}.cu").write_text(text, encoding="utf-8")
+    (made / "notes.txt").write_text("no source", encoding="utf-8")
+    return made
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["evaluate", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def batch(folder: Path) -> Iterator[tuple[Result, dict[str, dict[str, object]]]]:
+    """What the command says of the ten."""
+    before = (Path.cwd(), dict(os.environ), resource.getrlimit(resource.RLIMIT_AS))
+    done = run(FOLDER, "--source", folder, "--problem", "3,64", "--device", "sim:l4", "--json")
+    assert (Path.cwd(), dict(os.environ), resource.getrlimit(resource.RLIMIT_AS)) == before
+    found = json.loads(done.stdout)
+    yield done, {Path(str(one["source"])).stem: one for one in found["results"]}
+
+
+@pytest.mark.thorough
+class TestBatchOfTen:
+    """Ten sources of every kind, through one device."""
+
+    def test_exits_with_one_and_counts(self, batch: tuple[Result, dict[str, dict[str, object]]]) -> None:
+        """Where one source is not right the exit code is 1; results stand in the order of the names."""
+        done, results = batch
+        facts = json.loads(done.stdout)
+        assert done.exit_code == 1
+        assert list(results) == list(SOURCES)
+        assert (facts["kernel"], facts["problem"], facts["device"]) == ("scale_rows", "3,64", "sim:l4")
+        assert (facts["total"], facts["right"], facts["predicted"], facts["baseline"]) == (10, 2, True, None)
+
+    def test_a_right_source_has_a_time(self, batch: tuple[Result, dict[str, dict[str, object]]]) -> None:
+        """An honest source is measured; a predicted time has no interval, and without a baseline no speedup."""
+        one = batch[1]["a_right"]
+        assert (one["right"], one["outcome"], one["check"]) == (True, "measured", None)
+        assert float(str(one["time_us"])) > 0
+        assert (one["ci95_us"], one["speedup"], one["predicted"]) == (None, None, True)
+
+    @pytest.mark.parametrize(
+        ("name", "outcome", "check", "said"),
+        [
+            ("b_wrong", "wrong", "tolerance", "expected"),
+            ("c_does_not_compile", "compile_error", None, "c_does_not_compile.cu:2: identifier"),
+            ("d_crashes", "crashed", "out_of_bounds", "out of bounds at line 2"),
+            ("e_hangs", "hung", None, "line 2"),
+            ("f_other_entry", "compile_error", None, "there is no entry point 'scale_rows'"),
+            ("g_other_signature", "compile_error", None, "scale_rows takes 4 parameters"),
+            ("h_prints_and_leaves", "wrong", "tolerance", "never written"),
+            ("i_takes_all_memory", "compile_error", None, ""),
+        ],
+    )
+    def test_each_failure_is_told(
+        self, batch: tuple[Result, dict[str, dict[str, object]]], name: str, outcome: str, check: str | None, said: str
+    ) -> None:
+        """What is not right has its outcome, the check that it failed and a reason of one line."""
+        one = batch[1][name]
+        assert (one["right"], one["outcome"], one["check"], one["time_us"]) == (False, outcome, check, None)
+        assert said.lower() in str(one["reason"]).lower()
+        assert "\n" not in str(one["reason"])
+
+    def test_lines_are_quoted_from_the_source_that_has_them(
+        self, batch: tuple[Result, dict[str, dict[str, object]]]
+    ) -> None:
+        """A finding quotes the foreign source, not the kernel's own at that line."""
+        finding = batch[1]["d_crashes"]["evidence"]["finding"]  # type: ignore[index]
+        assert (finding["line"], finding["source"]) == (2, "y[1ll << 40] = x[0];")
+
+    def test_the_same_program_is_evaluated_once(self, batch: tuple[Result, dict[str, dict[str, object]]]) -> None:
+        """A source with the same machine code has the other one's time, and says whose."""
+        results = batch[1]
+        one = results["j_right_again"]
+        assert (one["right"], one["outcome"], one["duplicate_of"]) == (True, "duplicate", "a_right.cu")
+        assert one["time_us"] == results["a_right"]["time_us"]
+
+    def test_nothing_that_a_source_prints_gets_out(self, batch: tuple[Result, dict[str, dict[str, object]]]) -> None:
+        """What device code prints stays with its process."""
+        assert "HEARD OUTSIDE" not in batch[0].output
+
+
+@pytest.mark.thorough
+def test_one_warm_device_serves_files_texts_and_generators(tmp_path: Path) -> None:
+    """From Python: a path, then a generator of texts, a launch of one's own, progress; the device stays the same."""
+    seen: list[SourceResult] = []
+    path = tmp_path / "mine.cu"
+    path.write_text(RIGHT, encoding="utf-8")
+    with evokern.Evaluator(FOLDER, problem="3,64", device="sim:l4", grid=(1, 1, 1), block=(32, 1, 1)) as judge:
+        first = judge.evaluate(path)
+        # One block is enough for what strides over the grid, and too little for what needs a block a row.
+        rest = judge.evaluate_all((text for text in (BY_BLOCK, "// again\n" + RIGHT)), seen.append)
+    assert (first.source, first.right, first.outcome) == ("mine.cu", True, "measured")
+    assert [(one.outcome, one.check) for one in rest] == [("wrong", "tolerance"), ("duplicate", None)]
+    assert (rest[1].source, rest[1].duplicate_of) == ("source_2.cu", "mine.cu")
+    assert sorted(one.source for one in seen) == ["source_1.cu", "source_2.cu"]
+    with pytest.raises(UsageError, match="closed"):
+        judge.evaluate(RIGHT)
+
+
+def test_what_breaks_the_simulator_is_the_sources_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More memory than there is, or a defect of the machine's, ends neither the worker nor its neighbours."""
+    settings = SimSettings(
+        WorkerContext(FOLDER, (SMALL,), L4), GateSettings(), TimingSettings(race=0.0), SimulationSettings(), CONFIG
+    )
+    worker = SimWorker(settings)
+
+    def exhausted(*_: object) -> Evaluation:
+        raise MemoryError("32 GiB")
+
+    monkeypatch.setattr(worker, "_evaluate", exhausted)
+    foreign = ForeignCandidate(CONFIG, ForeignSource("theirs.cu", RIGHT), LaunchGeometry())
+    built = cast(Built, None)  # what would be run is never looked at
+    found = worker.handle(Simulate(foreign, built, None))
+    assert found is not None
+    assert (found.outcome, "MemoryError: 32 GiB" in found.reason) == (Outcome.CRASHED, True)
+    with pytest.raises(MemoryError):
+        worker.handle(Simulate(CONFIG, built, None))
+
+
+class CannedDevice:
+    """A device that knows the answers: no process is started."""
+
+    identity = "NVIDIA Canned"
+    predicted = False
+    window = 2
+    verifiable = True
+    diagnoses = False
+
+    def __init__(self, report: StartReport) -> None:
+        self.report = report
+        self.task: Task | None = None
+        self.waiting: list[Request] = []
+        self.most_waiting = 0
+        self.closed = False
+
+    @property
+    def profile(self) -> Profile:
+        return chip("h200")
+
+    def start(self, task: Task) -> StartReport:
+        self.task = task
+        return self.report
+
+    def submit(self, request: Request) -> None:
+        self.waiting.append(request)
+        self.most_waiting = max(self.most_waiting, len(self.waiting))
+
+    def poll(self, timeout_s: float) -> list[Answer]:
+        if not timeout_s:
+            return []
+        last = self.waiting.pop()  # the last one first
+        timing = Timing(5.0, (4.9, 5.2), (5.0,))
+        return [Answer(last.number, Evaluation(Outcome.MEASURED, 5.0, (timing,)))]
+
+    def busy_s(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def baselines(**times_us: float) -> StartReport:
+    from evokern.device import BaselineResult
+
+    made = [BaselineResult(name, (Timing(us, (us, us), (us,)),)) for name, us in times_us.items()]
+    return StartReport((*made, BaselineResult("broken", error="out of memory")))
+
+
+def test_speedup_interval_and_order_with_a_clock() -> None:
+    """Measured times have interval and speedup over the fastest baseline that ran; results have the caller's order."""
+    device = CannedDevice(baselines(slow=20.0, fast=10.0))
+    asked: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for number in range(5):
+            asked.append(len(device.waiting))
+            yield f"// {number}\n"
+
+    results = evokern.evaluate(KERNEL, texts(), problem="3,64", device=device)
+    assert [one.source for one in results] == [f"source_{number}.cu" for number in range(5)]
+    assert {(one.time_us, one.ci95_us, one.speedup, one.baseline) for one in results} == {
+        (5.0, (4.9, 5.2), 2.0, ("fast", 10.0))
+    }
+    assert device.most_waiting == 2, "no more are in flight than the device takes"
+    assert max(asked) <= 1, "the iterable is asked for the next one while there is room"
+    assert device.closed
+    assert device.task is not None
+    assert (device.task.foreign, device.task.study.timing.race) == (True, 0.0)
+
+
+def test_the_documents_harness_runs() -> None:
+    """The harness of docs/evaluating.md tells what came of each source, and returns the fastest right one."""
+    (text,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "evaluating.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(compile(text, "docs/evaluating.md", "exec"), names)
+    seen: list[int] = []
+
+    def write(history: list[tuple[str, SourceResult]]) -> str:
+        seen.append(len(history))
+        return f"// {len(history)}\n"
+
+    best, history = names["harness"](KERNEL, "3,64", 3, write, device=CannedDevice(baselines(torch=10.0)))
+    assert seen == [0, 1, 2]
+    assert [result.source for _, result in history] == ["round_0.cu", "round_1.cu", "round_2.cu"]
+    assert (best.source, best.speedup) == ("round_0.cu", 2.0)
+
+
+def test_an_impossible_launch_is_infeasible_before_any_compile() -> None:
+    """A block that no chip has is turned away by its constraint, and costs nothing."""
+    device = CannedDevice(StartReport())
+    one = evokern.evaluate(KERNEL, RIGHT, problem="3,64", device=device, block=(2048, 1, 1))
+    assert (one.right, one.outcome, one.check) == (False, "infeasible", "block_extent")
+    assert "at most 1024 threads" in one.reason
+    assert device.most_waiting == 0
+
+
+def test_a_mistake_leaves_no_process_behind() -> None:
+    """A device whose processes have begun to start is closed where a gene or a launch cannot be as asked."""
+    device = CannedDevice(StartReport())
+    with pytest.raises(UsageError, match="NO_GENE"):
+        evokern.Evaluator(KERNEL, problem="3,64", device=device, genes={"NO_GENE": 1})
+    assert device.closed
+
+
+def test_a_candidate_brings_source_and_launch_and_keeps_the_rest() -> None:
+    """Macros, headers, arguments and entry stay the kernel's; text, name and geometry are the candidate's."""
+    own = render(KERNEL, CONFIG, SMALL)
+    foreign = ForeignCandidate(CONFIG, ForeignSource("theirs.cu", RIGHT), LaunchGeometry(block=(64, 2, 1)))
+    made = render(KERNEL, foreign, SMALL)
+    assert (made.source, made.name) == (RIGHT, "theirs.cu")
+    assert (made.options, made.headers, made.entries) == (own.options, own.headers, own.entries)
+    (launch,), (before,) = launches_of(KERNEL, foreign, SMALL), launches_of(KERNEL, CONFIG, SMALL)
+    assert (launch.grid, launch.block, launch.args) == (before.grid, (64, 2, 1), before.args)
+    assert foreign == ForeignCandidate(dict(CONFIG), foreign.source, foreign.geometry)
+    assert foreign != CONFIG
+    assert CONFIG != foreign
+
+
+def test_one_geometry_for_several_launches_is_refused() -> None:
+    """Nobody can tell which of two launches a grid is for."""
+    source = ForeignSource("theirs.cu", RIGHT)
+    candidate = ForeignCandidate(CONFIG, source, LaunchGeometry(grid=(4, 1, 1)))
+    two = [*KERNEL.launches(CONFIG, SMALL)] * 2
+    with pytest.raises(UsageError, match="2 launches"):
+        candidate.launched(two)
+    assert len(ForeignCandidate(CONFIG, source, LaunchGeometry()).launched(two)) == 2
+
+
+def test_what_the_compiler_is_made_to_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code beyond the limit, and what cannot be read, are the source's outcome and not the batch's end."""
+    settings = CompileSettings(WorkerContext(FOLDER, (SMALL,), L4), None, niceness=0)
+    worker = CompileWorker(settings)
+    candidate = ForeignCandidate(CONFIG, ForeignSource("theirs.cu", RIGHT), LaunchGeometry())
+    monkeypatch.setattr("evokern.compile.pool.FOREIGN_PROGRAM", 100)
+    large = worker.handle(candidate)
+    assert isinstance(large, Evaluation)
+    assert (large.outcome, "100 are allowed" in large.reason) == (Outcome.COMPILE_ERROR, True)
+
+    def unreadable(*_: object) -> object:
+        raise ValueError("no symbol table")
+
+    monkeypatch.setattr("evokern.compile.pool.build", unreadable)
+    broken = worker.handle(candidate)
+    assert isinstance(broken, Evaluation)
+    assert "cannot be read: ValueError: no symbol table" in broken.reason
+    with pytest.raises(ValueError, match="no symbol table"):
+        worker.handle(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--source"),
+        (("--source", "nowhere.cu"), "nowhere.cu does not exist"),
+        (("--source", "empty"), "holds no .cu file"),
+        (("--source", "fifo.cu"), "is no regular file"),
+        (("--source", "one.cu", "--grid", "0"), "--grid '0' is no extent"),
+        (("--source", "one.cu", "--set", "NO_GENE=1"), "there is no gene 'NO_GENE'"),
+        (("--source", "one.cu", "--problem", "1,2,3"), "more values than fields"),
+        (("--source", "one.cu", "--device", "sim:none"), "none"),
+        (("--source", "one.cu", "--device", f"replay:{DATA / 'table_small.json.gz'}"), "runs no kernel"),
+    ],
+)
+def test_mistakes_end_with_two(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the user can mend ends with exit code 2, the value and the remedy, before anything starts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "one.cu").write_text(RIGHT, encoding="utf-8")
+    os.mkfifo(tmp_path / "fifo.cu")
+    done = run(FOLDER, "--trust", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_sources_are_named_so_that_results_can_be_told_apart(tmp_path: Path) -> None:
+    """Files of one name in two folders keep their paths; bytes that are no text do not end a batch."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernel.cu").write_bytes(b"\xef\xbb\xbfint a;\xff\0\n")
+    read = list(sources_of([tmp_path / "first", tmp_path / "second" / "kernel.cu"]))
+    assert [one.name for one in read] == [str(tmp_path / name / "kernel.cu") for name in ("first", "second")]
+    assert read[0].text == "int a;\ufffd\ufffd\n"
+    with pytest.raises(SourceError, match="is a folder; hand in its files"):
+        evokern.evaluate(KERNEL, tmp_path, problem="3,64", device=CannedDevice(StartReport()))

@@ -1,0 +1,189 @@
+"""A search in a process of its own whose parts are killed and stopped, one after the other, while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from search_process import marked, rows
+
+FORKS = "evokern-forks"
+"""What `ps` calls a fork server."""
+ENDS_PARENT = {
+    "kill parent": signal.SIGKILL,
+    "kill group": signal.SIGKILL,
+    "terminate parent": signal.SIGTERM,
+    "hang up parent": signal.SIGHUP,
+}
+"""What ends the search, which is then begun again."""
+PARTS = {
+    "kill worker": (0, (signal.SIGKILL,)),
+    "kill compile worker": (1, (signal.SIGKILL,)),
+    "kill server": (2, (signal.SIGKILL,)),
+    "terminate worker": (0, (signal.SIGTERM,)),
+    "hang up worker": (0, (signal.SIGHUP,)),
+    "terminate server": (2, (signal.SIGTERM,)),
+    "stop worker": (0, (signal.SIGSTOP, signal.SIGCONT)),
+    "stop compile worker": (1, (signal.SIGSTOP, signal.SIGCONT)),
+    "stop server": (2, (signal.SIGSTOP, signal.SIGCONT)),
+    "stop parent": (3, (signal.SIGSTOP, signal.SIGCONT)),
+}
+"""What a search survives: kind of process (executor, compile worker, fork server, parent), signals."""
+ACTIONS = (*PARTS, *ENDS_PARENT, "kill starting server")
+"""Everything that is done to a search."""
+STOPPED_S = 0.3
+
+
+@dataclass
+class KilledSearch:
+    """One study, searched by one process after the other."""
+
+    command: Sequence[str]
+    """What searches; run again, it goes on."""
+    db: Path
+    """Its database."""
+    executor: str
+    """What `ps` calls a process that evaluates."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Further variables."""
+    seed: int = 0
+    """Draws moments and victims."""
+    done: list[str] = field(default_factory=list)
+    """What was done."""
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.seed)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mark = str(self.db)
+        self._known: dict[int, tuple[object, ...]] = {}
+
+    def run(self, actions: Sequence[str]) -> None:
+        """Do one thing at a time, once every trial that the one before could meet is recorded; then let it end."""
+        for action in actions:
+            if action == "kill starting server":
+                self._restart_killing_the_server()
+            else:
+                self._begin()
+                if not self._settled():
+                    break
+                time.sleep(self._draw.uniform(0.0, 0.1))
+                self._ends(action) if action in ENDS_PARENT else self._hits(action)
+            self.done.append(action)
+        self._begin()
+        assert self._process is not None
+        assert self._process.wait(600) == 0, f"after {self.done}"
+        self._check_whole()
+        self._check_nothing_left()
+
+    def hit_until(self, action: str, outcome: str, every_s: float = 0.01) -> None:
+        """Once a trial is recorded, do one thing again and again until one has an outcome, then let the search end."""
+        self._begin()
+        assert self._process is not None
+        assert self._settled()
+        while not any(row[2] == outcome for row in self.rows().values()):
+            assert self._process.poll() is None
+            for _ in range(5):
+                self._hits(action)
+                time.sleep(every_s)
+        assert self._process.wait(600) == 0
+        self._check_nothing_left()
+
+    def rows(self) -> dict[int, tuple[object, ...]]:
+        """Return every recorded trial."""
+        return rows(self.db)
+
+    def processes(self, name: str) -> list[int]:
+        """Return the processes of the search of a name."""
+        found = []
+        for pid in marked(self._mark):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == name[:15]:
+                    found.append(pid)
+        return found
+
+    def _begin(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            paths = {"PYTHONPATH": os.pathsep.join(sys.path)}  # a program of the tests imports their helpers
+            environment = os.environ | paths | self.environment | {"EVOKERN_TEST_MARK": self._mark}
+            self._process = subprocess.Popen(self.command, env=environment, start_new_session=True)
+
+    def _settled(self) -> bool:
+        """Wait until every trial proposed by now, and one more, is recorded; False where the search ended before."""
+        assert self._process is not None
+        proposed, end = sum(self._progress()) + 1, time.monotonic() + 300
+        while self._process.poll() is None and time.monotonic() < end:
+            if self._progress(proposed)[0] == proposed:
+                return True
+            time.sleep(0.05)
+        assert time.monotonic() < end, "the search stands still"
+        assert self._process.returncode == 0, f"after {self.done}"
+        return False
+
+    def _progress(self, below: int = 1 << 30) -> tuple[int, int]:
+        """Return how many of the trials with smaller numbers are recorded, and how many are not yet."""
+        if not self.db.exists():
+            return 0, 0
+        sql = "SELECT count(outcome), count(*) - count(outcome) FROM evokern_trials WHERE number < ?"
+        with contextlib.closing(sqlite3.connect(self.db)) as connection, contextlib.suppress(sqlite3.OperationalError):
+            recorded, begun = connection.execute(sql, [below]).fetchone()
+            return int(recorded), int(begun)
+        return 0, 0
+
+    def _hits(self, action: str) -> None:
+        assert self._process is not None
+        kind, signals = PARTS[action]
+        names = (self.executor, "CompileWorker", FORKS)
+        victims = [self._process.pid] if kind == 3 else self.processes(names[kind])
+        if not victims:
+            return  # it is just being replaced
+        victim = self._draw.choice(victims)
+        for place, number in enumerate(signals):
+            if place:
+                time.sleep(STOPPED_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, number)
+
+    def _ends(self, action: str) -> None:
+        assert self._process is not None
+        (os.killpg if action == "kill group" else os.kill)(self._process.pid, ENDS_PARENT[action])
+        code = self._process.wait(60)
+        assert code in ((130, 0) if ENDS_PARENT[action] is not signal.SIGKILL else (-signal.SIGKILL,))
+        self._check_nothing_left()
+        self._check_whole()
+
+    def _restart_killing_the_server(self) -> None:
+        """End the search, begin it again, and kill its fork server while that starts."""
+        self._begin()
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._check_nothing_left()
+        self._begin()
+        end = time.monotonic() + 60
+        while not (servers := self.processes(FORKS)) and time.monotonic() < end:
+            time.sleep(0.005)
+        for pid in servers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _check_whole(self) -> None:
+        """What was recorded once stands as it was."""
+        found = self.rows()
+        assert {number: found.get(number) for number in self._known} == self._known, f"after {self.done}"
+        self._known = found
+
+    def _check_nothing_left(self) -> None:
+        end = time.monotonic() + 5
+        while (left := marked(self._mark)) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert left == [], f"left behind after {self.done}"

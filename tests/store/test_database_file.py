@@ -1,0 +1,267 @@
+"""The database as a file: it may go, have other names, be another program's, or be read for hours."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+from engine_helpers import go, small_table, study, tiny_table, trials_of
+from typer.testing import CliRunner
+
+from evokern.api import search
+from evokern.cli.app import app
+from evokern.device.recorded.table import TableDevice
+from evokern.errors import StoreError
+from evokern.search import Progress, SearchResult
+from evokern.store import Store, add_proof, open_readonly
+from evokern.store._files import LOG_BYTES
+from evokern.store._optuna import storage_url
+
+
+def interrupted_by(db: Path, what: Callable[[], object], trials: int = 16) -> SearchResult:
+    """Search, and do something once ten trials are recorded."""
+    left = [what]
+
+    def on_progress(progress: Progress) -> None:
+        if progress.trials >= 10 and left:
+            left.pop()()
+
+    return search(study(), db=db, device=TableDevice(small_table()), trials=trials, seed=1, on_progress=on_progress)
+
+
+def sequence(db: Path) -> list[tuple[object, object]]:
+    return [(trial.config, trial.outcome) for trial in trials_of(db)]
+
+
+@pytest.mark.parametrize("how", ["removed", "removed with its log", "moved", "replaced"])
+def test_a_database_that_goes_while_it_is_searched_is_written_beside(how: str, tmp_path: Path) -> None:
+    """The search stops at the next commit; what it holds is whole beside its place, and goes on from there.
+
+    The sequence is that of a search that nothing happened to. What stands in the file's place now is not touched.
+    """
+    db, other = tmp_path / "a.db", tmp_path / "other.db"
+    go(other, tiny_table(), trials=3)
+    theirs = other.read_bytes()
+
+    def displace() -> None:
+        if how == "moved":
+            db.rename(tmp_path / "moved.db")
+        elif how == "replaced":
+            shutil.copy(other, tmp_path / "new.db")
+            (tmp_path / "new.db").rename(db)
+        else:
+            for file in tmp_path.glob("a.db*" if how == "removed with its log" else "a.db"):
+                file.unlink()
+
+    with pytest.raises(StoreError, match=r"moved or replaced.*all that was found is in .*a\.db\.rescued") as told:
+        interrupted_by(db, displace)
+    rescued = tmp_path / "a.db.rescued"
+    assert f"mv {rescued} {db}" in str(told.value)
+    assert len(trials_of(rescued)) in range(10, 20)
+    with open_readonly(rescued) as reader:
+        assert [session.end_reason for session in reader.sessions(reader.study())] == ["failed"]
+    if how == "replaced":
+        assert db.read_bytes() == theirs
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{db}{suffix}").unlink(missing_ok=True)
+    rescued.rename(db)
+    if how.startswith("removed"):
+        go(db, trials=16, seed=1)
+        go(tmp_path / "whole.db", trials=16, seed=1)
+        assert sequence(db) == sequence(tmp_path / "whole.db")
+    assert not Path(f"{db}.lock").exists()
+
+
+def test_a_folder_that_goes_leaves_the_results_elsewhere(tmp_path: Path) -> None:
+    """Where the whole folder is gone they are in the folder for temporary files, which the message names."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    with pytest.raises(StoreError, match=r"all that was found is in .*a\.db\.rescued") as told:
+        interrupted_by(folder / "a.db", lambda: shutil.rmtree(folder))
+    rescued = Path(str(told.value).split("found is in ")[1].split(": put")[0])
+    assert len(trials_of(rescued)) in range(10, 20)
+    rescued.unlink()
+
+
+def test_what_was_rescued_before_is_kept(tmp_path: Path) -> None:
+    """A second rescue takes another name."""
+    db = tmp_path / "a.db"
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            interrupted_by(db, db.unlink)
+    assert all(len(trials_of(tmp_path / f"a.db.{name}")) >= 10 for name in ("rescued", "rescued.1"))
+
+
+def test_another_search_s_lock_is_not_removed(tmp_path: Path) -> None:
+    """A search whose files were removed does not remove the lock of the one that began after."""
+    db = tmp_path / "a.db"
+    first = Store(db)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    second = Store(tmp_path / "b.db")  # one process holds one path once
+    (tmp_path / "b.db.lock").rename(tmp_path / "a.db.lock")
+    first.close()
+    assert (tmp_path / "a.db.lock").exists()
+    second.close()
+
+
+def test_two_names_of_one_file_are_refused(tmp_path: Path) -> None:
+    """SQLite keeps log and locks by name, so that nobody may write, or read, a file with two: the remedy is a copy."""
+    db, twin = tmp_path / "a.db", tmp_path / "twin.db"
+    go(db, trials=3)
+    held = db.read_bytes()
+    twin.hardlink_to(db)
+    for name in (db, twin):
+        with pytest.raises(StoreError, match=r"is one of 2 names \(hard links\) of one file.*`cp "):
+            Store(name)
+        with pytest.raises(StoreError, match="hard links"):
+            open_readonly(name)
+        with pytest.raises(StoreError, match="hard links"):
+            add_proof(name, None, "verify", 0, {})  # type: ignore[arg-type]
+    assert db.read_bytes() == held
+    remedy = f"cp {db} {db}.own && mv {db}.own {db}"
+    assert subprocess.run(remedy, shell=True, check=True).returncode == 0
+    Store(db).close()
+
+
+def test_a_file_that_is_locked_under_another_name_is_refused(tmp_path: Path) -> None:
+    """The lock is on the file itself: a mount or a link shows it elsewhere, and one search has it."""
+    db = tmp_path / "a.db"
+    go(db, trials=3)
+    descriptor = os.open(db, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(StoreError, match="another search, which knows the file by another name"):
+        Store(db)
+    os.close(descriptor)
+    (tmp_path / "link.db").symlink_to(db)
+    with Store(db), pytest.raises(StoreError, match="in use by another search of this process"):
+        Store(tmp_path / "link.db")
+
+
+@pytest.mark.parametrize("name", ["a?b.db", "a#b.db", "a%3Fb.db", "a b&c=1.db", "ä:@;'.db", "?mode=ro"])
+def test_any_name_is_the_file_of_that_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a URL would make of it: all tables are in the one file that was named, and Optuna finds them there."""
+    monkeypatch.chdir(tmp_path)
+    go(Path(name), tiny_table(), trials=3)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(trials_of(tmp_path / name)) == 3
+    assert optuna.get_all_study_names(storage_url(tmp_path / name)) == ["small"]
+    assert CliRunner().invoke(app, ["show", "--db", name]).exit_code == 0
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+@pytest.mark.parametrize("table", ["notes", "trials", "studies"])
+def test_another_program_s_database_is_left_as_it_is(table: str, mode: str, tmp_path: Path) -> None:
+    """It is refused before a byte of it changes; the message names its tables."""
+    db = tmp_path / "theirs.db"
+    connection = sqlite3.connect(db)
+    connection.execute(f"PRAGMA journal_mode={mode}")
+    connection.execute(f"CREATE TABLE {table} (x)")
+    connection.commit()
+    connection.close()
+    before = db.read_bytes()
+    with pytest.raises(StoreError, match=rf"another program's database \(its tables: {table}\); name another file"):
+        Store(db)
+    assert db.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs.db"]
+
+
+def test_tables_of_another_version_of_optuna_get_none_of_ours(tmp_path: Path) -> None:
+    """They are refused before ours are made beside them."""
+    db = tmp_path / "a.db"
+    optuna.create_study(study_name="theirs", storage=f"sqlite:///{db}")
+    connection = sqlite3.connect(db)
+    connection.execute("UPDATE alembic_version SET version_num = 'v9.0.0.a'")
+    connection.commit()
+    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    with pytest.raises(StoreError, match=r"another Optuna version \(v9\.0\.0\.a"):
+        Store(db)
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == tables
+    connection.close()
+
+
+def log_bytes(db: Path) -> int:
+    log = Path(f"{db}-wal")
+    return log.stat().st_size if log.exists() else 0
+
+
+@pytest.mark.thorough
+def test_a_long_reader_that_ends_leaves_no_large_log(tmp_path: Path) -> None:
+    """While it reads, the log grows; once it has ended, the next commits fold it in and cut the file."""
+    db = tmp_path / "a.db"
+    go(db, trials=3, seed=1)
+    reader = sqlite3.connect(db, check_same_thread=False)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM evokern_trials").fetchone()
+    sizes: list[int] = []
+
+    def on_progress(progress: Progress) -> None:
+        sizes.append(log_bytes(db))
+        if progress.trials >= 100:
+            reader.close()
+
+    search(study(), db=db, device=TableDevice(small_table()), trials=130, seed=1, on_progress=on_progress)
+    assert max(sizes) > LOG_BYTES >= sizes[-1]
+    assert log_bytes(db) == 0
+
+
+READER = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM evokern_trials").fetchone()
+print("reading", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.thorough
+def test_a_reader_that_outlasts_a_search_is_told_of(tmp_path: Path) -> None:
+    """It cannot keep the search from ending: a note says what stays in the log; the next one to write folds it in."""
+    db = tmp_path / "a.db"
+    go(db, trials=3, seed=1)
+    reader = subprocess.Popen([sys.executable, "-c", READER, str(db)], stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "reading\n"
+    notes: list[str] = []
+    search(
+        study(), db=db, device=TableDevice(small_table()), trials=15, seed=1,
+        on_progress=lambda progress: notes.extend(note for note in progress.notes if note not in notes),
+    )  # fmt: skip
+    assert [note for note in notes if "another program reads" in note and "MB stay in" in note]
+    assert log_bytes(db) > 0
+    assert len(trials_of(db)) >= 15
+    reader.kill()
+    reader.wait()
+    assert log_bytes(db) > 0
+    Store(db).close()
+    assert log_bytes(db) == 0
+
+
+def test_a_session_that_was_killed_is_told_of(tmp_path: Path) -> None:
+    """The next one says when it began, and how many trials it runs again; a session that ended is not worth a word."""
+    db = tmp_path / "a.db"
+    go(db, trials=5, seed=1)
+    told: list[str] = []
+
+    def on_progress(progress: Progress) -> None:
+        told.extend(note for note in progress.notes if note not in told)
+
+    search(study(), db=db, device=TableDevice(small_table()), trials=7, seed=1, on_progress=on_progress)
+    assert told == []
+    with sqlite3.connect(db) as connection:
+        connection.execute("UPDATE evokern_sessions SET ended = NULL, end_reason = NULL")
+        connection.execute("UPDATE evokern_trials SET outcome = NULL WHERE number > 4")
+    connection.close()
+    search(study(), db=db, device=TableDevice(small_table()), trials=9, seed=1, on_progress=on_progress)
+    assert len(told) == 1
+    assert "did not end: it was killed" in told[0]
+    assert "that it had in flight are evaluated again" in told[0]
