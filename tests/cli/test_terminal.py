@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app, guarded
 from evokern.cli._output import LOGGER, Output
-from evokern.cli._terminal import write_file
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cli.panel import panel
 from evokern.errors import UsageError
@@ -110,7 +109,7 @@ def test_a_file_s_content_is_written_as_it_is_into_a_pipe(capsys: pytest.Capture
     """`export -o -` into a file gives the very bytes: a form feed of a source is none of a terminal's there."""
 
     def work() -> int:
-        write_file("// page 1\f// page 2\n")
+        Output().write("// page 1\f// page 2\n")
         return 0
 
     assert guarded(Output(), work) == 0
@@ -119,7 +118,7 @@ def test_a_file_s_content_is_written_as_it_is_into_a_pipe(capsys: pytest.Capture
 
 def test_a_file_s_content_is_shown_on_a_terminal() -> None:
     """On a terminal it is shown, not obeyed."""
-    work = "from evokern.cli._terminal import write_file; write_file('a\\x1b[2Jb\\n')"
+    work = "from evokern.cli._output import Output; Output().write('a\\x1b[2Jb\\n')"
     code = f"from evokern.cli._terminal import shown_text\nwith shown_text():\n    {work}"
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen:
