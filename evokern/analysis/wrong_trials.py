@@ -37,7 +37,7 @@ def hints(kernel: str, genes: Sequence[Gene], trials: Iterable[Trial]) -> list[s
     found = []
     if len(near) >= LEAST_NEAR and 2 * len(near) > len(wrong):
         found.append(
-            f"{len(near)} of {len(wrong)} wrong trials miss just beyond the tolerance, as rounding does (for example "
+            f"{len(near)} of {len(wrong)} wrong trials miss the tolerance as narrowly as rounding does (for example "
             f"trial {near[0].number}: {_miss(near[0])}); it may be tighter than rounding: "
             f"`{command('check', kernel)}` says what rounding alone reaches"
         )
@@ -71,6 +71,8 @@ def narrow(evidence: Mapping[str, Any]) -> bool:
 def _miss(trial: Trial) -> str:
     evidence = trial.evaluation.evidence
     times = _number(evidence.get("over")) or 0.0
+    if evidence["check"] == "margin":
+        return f"right, but at {times:.3g} × what is allowed too near to it for other inputs"
     over = f"{times:.3g} × what is allowed" if math.isfinite(times) else "more than the 0 that is allowed"
     if "bad" not in evidence:
         return over

@@ -226,8 +226,8 @@ class WorkerPool:
         return [JobResult(job.key, "lost", ", then ".join(one.how for one in deaths), seconds, log, memory)]
 
     def _died_at_start(self, death: Death, log: str) -> None:
-        printed = log or self._server.log_tail() or "no message"
-        error = DeviceError(f"a worker process died while it started ({death.how}): {printed}")
+        printed = log or self._server.log_tail()
+        error = DeviceError(f"a worker process died while it started ({death.how}): {printed or 'no message'}")
         if death.own:
             self._init_failed(error)
             return
@@ -235,6 +235,8 @@ class WorkerPool:
         self._start_deaths += death.server == 0 or death.server not in self._fallen_servers
         self._fallen_servers.add(death.server)
         if self.ready == 0 and self._start_deaths >= _START_DEATHS_ALLOWED:
+            if printed:
+                raise _explained(error)
             raise DeviceError(
                 f"worker processes cannot start: {self._start_deaths} were killed in a row, the last one {death.how}"
                 f"{_memory_clause()}; free memory or raise the limit that ends them, then run the same command again"

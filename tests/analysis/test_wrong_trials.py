@@ -23,10 +23,12 @@ def test_narrow_misses_point_to_the_tolerance() -> None:
     narrow = [_wrong(n, 2, over=1.3, bad=2, elements=65536) for n in (3, 4)]
     far = _wrong(5, 3, over=900.0, bad=2, elements=65536)
     (told,) = hints("my kernel", GENES, [*narrow, far])
-    assert told.startswith("2 of 3 wrong trials miss just beyond the tolerance")
+    assert told.startswith("2 of 3 wrong trials miss the tolerance as narrowly as rounding does")
     assert "trial 3: 2 of 65,536 elements, the worst at 1.3 × what is allowed" in told
     assert "`evokern check 'my kernel'`" in told
     assert hints("k", GENES, [narrow[0], far, far]) == []
+    (told,) = hints("k", GENES, [_wrong(n, 2, check="margin", over=0.632) for n in (3, 4)])
+    assert "trial 3: right, but at 0.632 × what is allowed too near to it for other inputs" in told
 
 
 @pytest.mark.parametrize(
