@@ -12,8 +12,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # pytest's own processes use the cores; more threads of torch's only wait
 
 
-FUZZED = {"test_options": 16, "test_study_files": 25, "test_recordings": 20}
-"""Cases of a fuzzer that run with all other tests, 6 of any other; by hand it is `pytest tests/fuzz --count 800`."""
+FUZZED = {"test_options": 10, "test_study_files": 16, "test_recordings": 12}
+"""Cases of a fuzzer that run with all other tests, 5 of any other; by hand it is `pytest tests/fuzz --count 800`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def fuzz(request: pytest.FixtureRequest) -> tuple[int, int]:
     """How many cases a fuzzer runs, and the seed of the first."""
     count = request.config.getoption("--count")
-    return (FUZZED.get(request.node.name, 6) if count is None else int(count)), int(request.config.getoption("--seed"))
+    return (FUZZED.get(request.node.name, 5) if count is None else int(count)), int(request.config.getoption("--seed"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

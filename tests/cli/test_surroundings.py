@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,7 +59,10 @@ def _refused(done: Done, told: str, here: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("words", "unbuffered"), [("show", ""), ("show --json", "1"), ("--help", "")])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [("show --json", ""), pytest.param("show", "1", marks=pytest.mark.slow), ("--help", "")],
+)
 def test_a_full_disk_at_stdout(here: Path, words: str, unbuffered: str) -> None:
     """`> /dev/full` is told once, with or without buffers."""
     done = _run(here, words, after="> /dev/full", PYTHONUNBUFFERED=unbuffered)
@@ -73,22 +78,21 @@ def test_a_closed_stdout(here: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_closed_or_full_stderr_is_no_harm(here: Path) -> None:
+@pytest.mark.parametrize("after", [pytest.param("2>/dev/full", marks=pytest.mark.slow), "2>&- <&-"])
+def test_a_closed_or_full_stderr_is_no_harm(here: Path, after: str) -> None:
     """Who reads no remarks gets the answer all the same."""
-    for after in ("2>/dev/full", "2>&- <&-"):
-        done = _run(here, "show", after=after)
-        assert (done.code, "best: trial" in done.stdout) == (0, True), (after, done)
+    done = _run(here, "show --json", after=after)
+    assert (done.code, json.loads(done.stdout)["study"]) == (0, "small"), done
 
 
 @pytest.mark.thorough
 def test_an_ascii_terminal(here: Path) -> None:
-    """What ASCII lacks is written as escapes; JSON stays JSON, and a page or program stays UTF-8."""
+    """What ASCII lacks is written as escapes, and JSON stays JSON."""
     plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
     shown = _run(here, "show", PYTHONIOENCODING="ascii")
     assert (shown.code, r"\xb5s" in shown.stdout) == (0, True), shown.stderr
     found = json.loads(_run(here, "show --json", **plain).stdout)
     assert found["study"] == "small"
-    assert "µs" in _run(here, "report -o -", **plain).stdout
 
 
 @pytest.mark.thorough
@@ -184,11 +188,25 @@ def test_a_fifo_among_the_studies_hides_no_other(here: Path) -> None:
     assert studies["small"] == ""
 
 
+def _read_to_the_end(fifo: int) -> int:
+    """Wait for a writer and return how many bytes it writes."""
+    select.select([fifo], [], [], 60)
+    count = 0
+    while part := os.read(fifo, 1 << 16):
+        count += len(part)
+    return count
+
+
 @pytest.mark.thorough
 def test_a_reader_at_the_end_of_a_fifo_gets_what_is_written(here: Path) -> None:
     """`-o` takes a FIFO that somebody reads."""
-    done = _run(here, "report -o fifo", before="(timeout 60 cat fifo | wc -c >&2) & sleep 0.3;", after="; wait")
-    assert (done.code, int(done.stderr.split()[-1]) > 10_000) == (0, True), done.stderr
+    reader = os.open(here / "fifo", os.O_RDONLY | os.O_NONBLOCK)  # is there before the command opens the other end
+    os.set_blocking(reader, True)
+    with ThreadPoolExecutor(1) as pool:
+        came = pool.submit(_read_to_the_end, reader)
+        done = _here(here, "report -o fifo")
+    os.close(reader)
+    assert (done.code, came.result() > 10_000) == (0, True), done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user: only root can be one for a while")
