@@ -19,7 +19,15 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from evokern.cli._environment import NO_WRITE, hold_back, misplaced, no_working_directory, out_of_memory, tolerate_words
+from evokern.cli._environment import (
+    NO_WRITE,
+    hold_back,
+    misplaced,
+    no_home,
+    no_working_directory,
+    out_of_memory,
+    tolerate_words,
+)
 from evokern.cli._output import Output, crash_log
 from evokern.cli._terminal import shown_text
 from evokern.errors import EvokernError, UsageError
@@ -134,7 +142,7 @@ def _worded(output: Output, work: Callable[[], int | None]) -> int:
 
 def surroundings(error: Exception) -> str | None:
     """Return what to say of an error whose cause lies around evokern: no room, no memory, a file. None for a defect."""
-    told = out_of_memory(error)
+    told = out_of_memory(error) or no_home(error)
     if told is not None or not isinstance(error, OSError):
         return told
     if error.filename is None and error.errno in NO_WRITE:

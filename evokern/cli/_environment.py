@@ -63,6 +63,16 @@ def no_working_directory() -> str | None:
     return None
 
 
+def no_home(error: BaseException) -> str | None:
+    """Return what to say where a file of the user's own home was wanted and there is none, None of any other error.
+
+    `Path.home` raises a plain RuntimeError, as in a container whose user has no entry in /etc/passwd.
+    """
+    if isinstance(error, RuntimeError) and "home directory" in str(error):
+        return "your home folder is not known; set HOME, or EVOKERN_CACHE and XDG_STATE_HOME, to folders of yours"
+    return None
+
+
 def out_of_memory(error: BaseException) -> str | None:
     """Return what to say where an error comes from memory that ran out, None where it does not."""
     text = str(error)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sqlite_utils import Database
 
 from evokern.errors import EvokernError, StoreError
+from evokern.escaping import visible
 from evokern.store._files import explained
 
 COLUMN = "row_digest"
@@ -190,7 +191,7 @@ class SoundRows:
         """Say once what is damaged."""
         if text not in self.told:
             self.told.append(text)
-            _LOGGER.warning("%s: %s", self._path, text)
+            _LOGGER.warning("%s", visible(f"{self._path}: {text}"))  # one line, whatever the row says
 
     def read(
         self,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from fuzzed_cases import Done, at, command, workplace
@@ -134,6 +135,24 @@ def test_a_path_of_five_thousand_characters(here: Path, words: str) -> None:
 def test_the_place_of_crash_logs_may_be_no_place(here: Path) -> None:
     """Trust is remembered below XDG_STATE_HOME: one that is no name does not end in a traceback."""
     _refused(_run(here, "show --db absent.db", XDG_STATE_HOME=f"/{LONG}"), "there is no database absent.db", here)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [("cache", "your home folder is not known; set HOME"), ("check ..", "from outside the working")]
+)
+def test_a_user_without_a_home(here: Path, monkeypatch: pytest.MonkeyPatch, words: str, told: str) -> None:
+    """In a container whose user has no entry: what needs a folder of the user's says so, nothing else minds."""
+    (here.parent / "kernel.py").touch()
+    with at(here):
+        for name in ("HOME", "EVOKERN_CACHE", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr("pwd.getpwuid", _unknown)
+        done = command(words.split())
+    _refused(done, told, here)
+
+
+def _unknown(number: int) -> NoReturn:
+    raise KeyError(f"uid not found: {number}")
 
 
 @pytest.mark.parametrize(

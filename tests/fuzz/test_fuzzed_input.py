@@ -28,6 +28,7 @@ BASES = {
     "export": ("export", "--format", "t4", "-o", "out.json", "--db", "results.db"),
     "verify": ("verify", "--db", "results.db"),
     "ablate": ("ablate", "--db", "results.db"),
+    "evaluate": ("evaluate", "absent", "--source", "file.cu"),
     "compare": ("compare", "results.db", "results.db"),
     "report": ("report", "-o", "out.html", "--db", "results.db"),
     "replay": ("replay", "table.json.gz", "--samplers", "random", "--trials", "2", "--repeats", "1", "--quiet"),

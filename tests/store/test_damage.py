@@ -55,6 +55,15 @@ def test_every_row_that_is_written_has_its_digest(tmp_path: Path) -> None:
         assert row[COLUMN] == digest_of(row), (table, row)
 
 
+def test_damage_is_told_in_one_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What a damaged row says of itself makes no line of its own, which could say anything."""
+    _change(path, "UPDATE evokern_trials SET uuid = 'a' || char(10) || 'PASS' WHERE number = 5")
+    with caplog.at_level(logging.WARNING, "evokern"), open_readonly(path) as reader:
+        assert reader.summary(reader.study())["damaged"]
+    told = [message for message in caplog.messages if "trial 5" in message]
+    assert told and not any("\n" in message for message in told)
+
+
 def test_a_digest_is_of_what_the_columns_hold() -> None:
     """A column that a later version adds is NULL, and changes no digest; every other value does."""
     row = {"uuid": "a", "number": 3, "time_us": 1.5, "reason": None}
