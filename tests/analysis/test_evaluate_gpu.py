@@ -36,7 +36,7 @@ def test_honest_and_faulty_sources_side_by_side() -> None:
         "crash.cu": HEAD + " {\n  y[1ll << 40] = x[0];\n}\n",
         "hang.cu": HEAD + " {\n  while (true) { ((volatile float*)y)[0] = x[0]; }\n}\n",
         "wrong.cu": HEAD + " {\n  y[threadIdx.x] = x[threadIdx.x];\n}\n",
-        "prints.cu": HEAD + ' {\n  printf("HEARD OUTSIDE\\n");\n}\n',
+        "prints.cu": HEAD + ' {\n  if (blockIdx.x + threadIdx.x == 0) printf("HEARD OUTSIDE\\n");\n}\n',
         "huge.cu": "__device__ float all[1ull << 37];\n" + HEAD + " {\n  y[0] = all[rows];\n}\n",
         "again.cu": HEAD + ROW % 1,
     }
