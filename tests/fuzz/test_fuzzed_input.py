@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,11 @@ def _line(rng: random.Random) -> list[str]:
 def _named(words: list[str]) -> list[str]:
     """Return the files that a command line names, in whatever way, and those that it writes by default."""
     short = [one for one in words if len(one) < 4096]
+    if words[0] == "init":  # --name says what the kernel is called, else the file does
+        drafts = [name for name in (*short, "file") if name and "/" not in name]
+        folders = [f"kernels/{name}" for name in drafts]
+        files = [f"{folder}/{file}" for folder in folders for file in ("kernel.py", "kernel.cu", "reference.h")]
+        short += ["kernels", *folders, *files, *(f"studies/{name}.toml" for name in drafts)]
     return [*short, *(one.partition(":")[0] for one in short), "report.html", "study.json", "best.cu", "evokern.db"]
 
 
@@ -91,6 +97,10 @@ def test_options(here: Path, fuzz: tuple[int, int]) -> None:
     def one(seed: int, rng: random.Random) -> None:
         words = _line(rng)
         checked(words, here, _named(words), apart=seed % APART == 0)
+        shutil.rmtree(here / "kernels", ignore_errors=True)  # of `init`: each case starts from the same
+        for path in (here / "studies").glob("*.toml"):
+            if path.name != "small.toml":
+                path.unlink()
 
     with at(here):
         each(fuzz, one)
