@@ -67,7 +67,15 @@ class InternalError(EvokernError):
     """An invariant of evokern did not hold; a report with the message is welcome."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+RAISED = (Exception, SystemExit)
+"""What the code of a kernel may raise: a `sys.exit` in it is a mistake like any other, and ends nothing in silence."""
+
+
+MOST_NUMBER = 2**63 - 1
+"""Largest whole number that a database holds: seeds, limits and counts keep to it, and to its negative."""
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
     """Return a clause naming the nearest known word, or of whole numbers the nearest one, and the list of them.
 
     Args:
@@ -77,7 +85,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     Returns:
         For example ``did you mean 'BLOCK_M'? known: BLOCK_M, BLOCK_N``; empty when nothing is known.
     """
-    options = list(known)
+    options, word = list(known), str(word)
     if not options:
         return ""
     lowered = {option.lower(): option for option in options}

@@ -87,8 +87,14 @@ def in_markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", visible(text))
 
 
-def json_text(record: Any, *, indent: int | None = 2) -> str:
-    """Return a record as JSON that a terminal shows and does not obey; readers get the same text back."""
-    text = json.dumps(record, indent=indent, ensure_ascii=False, default=str)
+def json_text(record: Any, *, indent: int | None = 2, ascii_only: bool = False) -> str:
+    """Return a record as JSON that a terminal shows and does not obey; readers get the same text back.
+
+    Args:
+        record: what `json.dumps` takes; what it does not know is written as its text.
+        indent: blanks per level, None for one line.
+        ascii_only: write escapes for all that is not ASCII.
+    """
+    text = json.dumps(record, indent=indent, ensure_ascii=ascii_only, default=str)
     # json.dumps escapes C0 alone; outside strings only line ends are left, which are its own.
-    return _CONTROL_IN_LINES.sub(lambda match: json.dumps(match[0])[1:-1], text)
+    return _CONTROL_IN_LINES.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", r"\u007f"), text)

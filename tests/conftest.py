@@ -12,6 +12,23 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # pytest's own processes use the cores; more threads of torch's only wait
 
 
+FUZZED = {"test_options": 10, "test_study_files": 16, "test_recordings": 12}
+"""Cases of a fuzzer that run with all other tests, 5 of any other; by hand it is `pytest tests/fuzz --count 800`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let whoever runs the fuzzers by hand say how many cases, and from which seed on."""
+    parser.addoption("--count", type=int, default=None, help="cases of each fuzzer of tests/fuzz")
+    parser.addoption("--seed", type=int, default=1, help="seed of a fuzzer's first case")
+
+
+@pytest.fixture
+def fuzz(request: pytest.FixtureRequest) -> tuple[int, int]:
+    """How many cases a fuzzer runs, and the seed of the first."""
+    count = request.config.getoption("--count")
+    return (FUZZED.get(request.node.name, 5) if count is None else int(count)), int(request.config.getoption("--seed"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` where there is none, with the driver's own reason."""
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,9 +19,18 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from evokern.cli._environment import (
+    NO_WRITE,
+    hold_back,
+    misplaced,
+    no_home,
+    no_working_directory,
+    out_of_memory,
+    tolerate_words,
+)
 from evokern.cli._output import Output, crash_log
 from evokern.cli._terminal import shown_text
-from evokern.errors import EvokernError
+from evokern.errors import EvokernError, UsageError
 from evokern.workers.shadowing import shadowed
 
 INTERRUPTED = 130
@@ -98,6 +106,10 @@ def command(name: str, *, examples: str) -> Callable[[Callable[..., int | None]]
 
 def guarded(output: Output, work: Callable[[], int | None]) -> int:
     """Do a command's work and return its exit code; no exception leaves, and no traceback is shown unless asked for."""
+    tolerate_words()
+    gone = no_working_directory()
+    if gone:
+        return report(output, UsageError(gone))
     try:
         with shown_text(), output.logging():
             return _worded(output, work)
@@ -116,22 +128,36 @@ def _worded(output: Output, work: Callable[[], int | None]) -> int:
         output.complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hold_back(sys.stdout, 1)  # the reader (head, less) has seen enough
         return 0
     except typer.Exit as leave:
         return int(leave.exit_code)
+    except SystemExit as leave:  # no command leaves so
+        return report(output, UsageError(f"the code of a kernel called sys.exit({leave.code!r}); take that out of it"))
     except Exception as error:
-        return broke(output, error)
+        told = surroundings(error)
+        return broke(output, error) if told is None else report(output, UsageError(told))
     return int(code or 0)
+
+
+def surroundings(error: Exception) -> str | None:
+    """Return what to say of an error whose cause lies around evokern: no room, no memory, a file. None for a defect."""
+    told = out_of_memory(error) or no_home(error)
+    if told is not None or not isinstance(error, OSError):
+        return told
+    if error.filename is None and error.errno in NO_WRITE:
+        hold_back(sys.stdout, 1)  # most likely it was stdout; what it still holds would fail again as Python leaves
+        return f"cannot write: {error.strerror}; send stdout where there is room, or free space on the disk"
+    return misplaced(error)
 
 
 def report(output: Output, error: EvokernError) -> int:
     """Say what the user should change, and return the exit code of that kind of error."""
     if error.exit_code != 2:
-        return broke(output, error)
+        told = out_of_memory(error)
+        return broke(output, error) if told is None else report(output, UsageError(told))
     if output.verbose:
-        traceback.print_exception(error)
+        output.tell("".join(traceback.format_exception(error)).rstrip("\n"))
     output.complain(str(error))
     return error.exit_code
 
@@ -141,7 +167,7 @@ def broke(output: Output, error: Exception) -> int:
     text = "".join(traceback.format_exception(error))
     path = crash_log(text)
     if output.verbose:
-        print(text, file=sys.stderr, end="")
+        output.tell(text.rstrip("\n"))
     summary, hidden = str(error).strip().splitlines(), shadowed(text)
     output.complain(
         f"internal error: {type(error).__name__}: {summary[0] if summary else 'no message'}; "

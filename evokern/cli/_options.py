@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from evokern.errors import UsageError
+from evokern.errors import MOST_NUMBER, UsageError
 
 DEFAULT_STUDY = "attention-s512"
 """The study that `search` takes when none is named."""
@@ -69,7 +69,7 @@ DeviceOption = Annotated[
 ]
 TrialOption = Annotated[
     int | None,
-    typer.Option("--trial", metavar="N", min=0, help="Take this trial instead of the champion."),
+    typer.Option("--trial", metavar="N", min=0, max=MOST_NUMBER, help="Take this trial instead of the champion."),
 ]
 SetOption = Annotated[
     list[str],

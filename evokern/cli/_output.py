@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evokern.cli._environment import hold_back, shortened
 from evokern.cli._terminal import bare
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
+from evokern.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,16 +69,34 @@ class Output:
         """Print a line that is about the work and not its result; `--quiet` and `--json` leave it out."""
         LOGGER.info(text, extra={_SHOWN: self.remarks})
         if self.remarks:
-            print(visible(text), file=sys.stderr, flush=True)
+            self.tell(visible(text))
 
     def complain(self, text: str) -> None:
         """Print a line that says what went wrong."""
         LOGGER.error(text, extra={_SHOWN: True})
-        print(f"evokern: {visible(text)}", file=sys.stderr)
+        self.tell(f"evokern: {shortened(visible(text))}")
+
+    def tell(self, text: str) -> None:
+        """Print text on stderr, its lines as they are; where nobody can read it, the work goes on all the same."""
+        try:
+            print(visible_lines(text), file=sys.stderr, flush=True)
+        except OSError:
+            hold_back(sys.stderr, 2)
 
     def emit(self, record: Any) -> None:
-        """Print a record as JSON."""
-        print(json_text(record))
+        """Print a record as JSON, with escapes for what the encoding of stdout may lack."""
+        unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+        print(json_text(record, ascii_only=not unicode))
+
+    def write(self, text: str) -> None:
+        """Write a file's content to stdout: as it is and in UTF-8 into a pipe or a file, shown on a terminal."""
+        stream = bare(sys.stdout)
+        if stream.isatty():
+            stream.write(visible_lines(text))  # with escapes for what the terminal's encoding lacks
+        else:
+            stream.flush()
+            stream.buffer.write(text.encode("utf-8", errors="backslashreplace"))
+        stream.flush()
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:
@@ -88,26 +108,16 @@ class Output:
         handlers: list[logging.Handler] = []
         if self.log is not None:
             try:
-                handlers.append(logging.FileHandler(self.log, encoding="utf-8"))
+                if self.log.exists() and not self.log.is_file():
+                    raise UsageError(f"cannot write the log {self.log}: it is no file; name one with --log")
+                handlers.append(logging.FileHandler(self.log, encoding="utf-8", errors="backslashreplace"))
             except OSError as error:
-                raise UsageError(f"cannot write the log {self.log}: {error.strerror}") from error
+                raise UsageError(f"cannot write the log {self.log}: {error.strerror}; name another file") from error
             handlers[0].setFormatter(_Shown("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             handlers[0].setLevel(logging.DEBUG)
-        if self.verbose:
-            terminal = logging.StreamHandler(sys.stderr)
-            terminal.setFormatter(_Shown("%(message)s"))
-            terminal.setLevel(logging.DEBUG if self.verbose > 1 else logging.INFO)
-            terminal.addFilter(lambda record: not getattr(record, _SHOWN, False))
-            handlers.append(terminal)
-        elif not self.quiet:
-            # What may matter to the user and no command tells: a folder that hides the package's.
-            warnings = logging.StreamHandler(sys.stderr)
-            warnings.setFormatter(_Shown("evokern: %(message)s"))
-            warnings.setLevel(logging.WARNING)
-            warnings.addFilter(lambda record: not getattr(record, _SHOWN, False))
-            handlers.append(warnings)
+        handlers.append(_Terminal(self))
         before = (LOGGER.level, LOGGER.propagate)
-        LOGGER.setLevel(logging.DEBUG if handlers else logging.WARNING)
+        LOGGER.setLevel(logging.DEBUG if self.verbose or self.log else logging.WARNING)
         LOGGER.propagate = False
         for handler in handlers:
             LOGGER.addHandler(handler)
@@ -120,6 +130,21 @@ class Output:
             LOGGER.level, LOGGER.propagate = before
 
 
+class _Terminal(logging.Handler):
+    """Shows warnings, with `-v` what is done, with `-vv` every detail."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__((logging.WARNING, logging.INFO, logging.DEBUG)[min(output.verbose, 2)])
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a message that does not stand on the terminal already."""
+        if getattr(record, _SHOWN, False):
+            return
+        text = record.getMessage()
+        self._output.tell(f"evokern: {shortened(text)}" if record.levelno >= logging.WARNING else text)
+
+
 def crash_log(text: str) -> Path:
     """Keep the traceback of an unexpected exception and return where it is.
 
@@ -127,14 +152,18 @@ def crash_log(text: str) -> Path:
     """
     import tempfile
 
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     name = time.strftime("crash-%Y%m%d-%H%M%S.log")
-    for folder in (Path(state) / "evokern", Path(tempfile.gettempdir())):
-        path = folder / name
+    for place in (_state_folder, tempfile.gettempdir):
         try:
+            folder = Path(place())
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(visible_lines(text), encoding="utf-8")
-        except OSError:
+            write_text(folder / name, visible_lines(text))
+        except (OSError, RuntimeError):  # no room, or no home
             continue
-        return path
+        return folder / name
     return Path(os.devnull)
+
+
+def _state_folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "evokern"

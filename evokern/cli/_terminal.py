@@ -45,9 +45,3 @@ def shown_text() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
-
-
-def write_file(text: str) -> None:
-    """Write a file's content to standard output: as it is into a pipe or a file, shown on a terminal."""
-    stream = sys.stdout if sys.stdout.isatty() else bare(sys.stdout)
-    stream.write(text)

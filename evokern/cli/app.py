@@ -12,7 +12,10 @@ import evokern
 # The order of these imports is the order of the help.
 from evokern.cli.commands import search, show, export, verify, evaluate, ablate, compare, report, replay  # isort: skip
 from evokern.cli.commands import check, sanitize, profile, init, list_, doctor, selftest, cache  # isort: skip
-from evokern.cli._command import INTERRUPTED, app
+from evokern.cli._command import INTERRUPTED, app, surroundings
+from evokern.cli._environment import tolerate_words
+from evokern.cli._output import Output
+from evokern.errors import UsageError
 
 __all__ = [
     "ablate",
@@ -54,7 +57,14 @@ def _root(
 
 def run() -> None:
     """Run the command line and leave the process with its exit code."""
+    tolerate_words()
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:  # of the help, or of a mistake in the options: commands put their own into words
+        told = surroundings(error)
+        if told is None:
+            raise
+        Output().complain(told)
+        sys.exit(UsageError.exit_code)

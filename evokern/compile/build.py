@@ -17,7 +17,7 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.space import Config
-from evokern.errors import KernelError
+from evokern.errors import RAISED, KernelError
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Evaluation, Outcome, Resources
 
@@ -118,7 +118,7 @@ def tensors_of(kernel: Kernel, config: Config, problem: Problem) -> dict[str, Te
     """
     try:
         tensors = dict(kernel.workload.tensors(problem, config))
-    except Exception as error:
+    except RAISED as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from evokern.files import is_file
+
 SHIMS = Path(__file__).parent / "shims"
 """The folder of header stand-ins; goes last on the include path, so that a real CUDA header wins."""
 
@@ -172,4 +174,4 @@ def _existing(directories: Iterator[Path]) -> list[Path]:
 
 
 def _locate(name: str, directories: list[Path]) -> Path | None:
-    return next((d / name for d in directories if (d / name).is_file()), None)
+    return next((d / name for d in directories if is_file(d / name)), None)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Launch, Need, Problem
 from evokern.declaration.space import Config, Gene, Space, Value
-from evokern.errors import KernelError, SpaceError, nearest
+from evokern.errors import RAISED, KernelError, SpaceError, nearest
 from evokern.hardware.profiles import Profile
 
 Answer = TypeVar("Answer")
@@ -143,7 +143,7 @@ class _Feasible:
         try:
             if self._violates(_Values(config.__getstate__())):
                 return False
-        except Exception:  # whatever a kernel's function raises: `check` says it with the constraint's name
+        except RAISED:  # whatever a kernel's function raises: `check` says it with the constraint's name
             return check(self._kernel, config, self._problems, self._chip) is None
         if self._demanding and _check_compute_capability(self._kernel, config, self._chip):
             return False
@@ -213,7 +213,7 @@ def _answered(
         return tuple(function(config, problem))
     except (KernelError, SpaceError):
         raise
-    except Exception as error:
+    except RAISED as error:
         raise KernelError(
             f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error

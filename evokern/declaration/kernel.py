@@ -25,7 +25,7 @@ from evokern.declaration.problem import Problem as Problem  # declared here for 
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
 from evokern.declaration.space import Config, Gene, Space, Value
-from evokern.errors import KernelError, SpaceError, nearest
+from evokern.errors import RAISED, KernelError, SpaceError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -292,7 +292,7 @@ class Constraint:
             answer = self.holds(*(config, problem, chip)[: self.arity])
         except SpaceError:
             raise
-        except Exception as error:
+        except RAISED as error:
             frame = traceback.extract_tb(error.__traceback__)[:2][-1]  # this function's, then the constraint's own
             raise KernelError(
                 f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evokern.errors import KernelError
+from evokern.files import is_file, read_bytes
 
 REFERENCE = "reference.h"
 """The C++ reference, which the host's compiler reads: no device code includes it."""
@@ -51,14 +52,14 @@ class KernelFile:
             KernelError: it is no UTF-8.
         """
         try:
-            return _with_plain_ends(self.content.decode("utf-8"))
+            return _with_plain_ends(self.content.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise KernelError(f"cannot read {self.path}: {error}; save it as UTF-8") from error
 
     @property
     def kept_text(self) -> str:
         """The text that a database keeps: bytes that are no UTF-8 are replaced."""
-        return _with_plain_ends(self.content.decode("utf-8", errors="replace"))
+        return _with_plain_ends(self.content.decode("utf-8-sig", errors="replace"))
 
 
 def kernel_files(folder: Path, source: str) -> tuple[KernelFile, ...]:
@@ -106,7 +107,7 @@ def _stamp(path: Path) -> _Stamp:
 
 def _read_files(folder: Path, source: str, stamps: dict[Path, _Stamp]) -> tuple[KernelFile, ...]:
     """Read the files, and note the stamp of each path before it is looked at."""
-    own = sorted(path for path in folder.iterdir() if path.suffix in CODE and path.is_file())
+    own = sorted(path for path in folder.iterdir() if path.suffix in CODE and is_file(path))
     first = own if folder / source in own else [*own, folder / source]
     content = {path: _read(path, stamps) for path in first}
     real = {path: path.resolve() for path in first}  # a link counts by what it leads to
@@ -143,7 +144,7 @@ def _included(including: Path, content: bytes, root: Path, stamps: dict[Path, _S
     for include in _INCLUDE.findall(content.decode("utf-8", errors="replace")):
         found = including.parent / include
         stamps.setdefault(found, _stamp(found))
-        if found.suffix in _SOURCES and found.is_file() and (path := found.resolve()).is_relative_to(root):
+        if found.suffix in _SOURCES and is_file(found) and (path := found.resolve()).is_relative_to(root):
             yield include, path
 
 
@@ -154,6 +155,6 @@ def _with_plain_ends(text: str) -> str:
 def _read(path: Path, stamps: dict[Path, _Stamp]) -> bytes:
     stamps.setdefault(path, _stamp(path))
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise KernelError(f"cannot read {path}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config, Gene, Value
-from evokern.errors import KernelError
+from evokern.errors import RAISED, KernelError
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
         result[gene.name] = choice_macro(gene, config[gene.name]) if named else str(config[gene.name])
     try:
         extra = dict(kernel.macros(config, problem))
-    except Exception as error:
+    except RAISED as error:
         raise KernelError(
             f"kernel {kernel.name}: macros raised {type(error).__name__}: {error} for {dict(config)} at {problem}"
         ) from error

@@ -20,6 +20,7 @@ from evokern.export.launcher import elements, launch_body, shape_checks
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
 from evokern.export.trace import Traces, trace
+from evokern.files import read_text
 from evokern.hardware.profiles import Profile
 
 _HOST_TYPES = {
@@ -157,11 +158,13 @@ def _reference(kernel: Kernel) -> str:
             f"{path}, and take cpp_reference=False out of kernel.py"
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise KernelError(
             f"cannot read {path}: {error.strerror}; the exported program checks itself with it"
         ) from error
+    except UnicodeDecodeError as error:
+        raise KernelError(f"cannot read {path}: {error}; save it as UTF-8") from error
     return re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE).strip()
 
 

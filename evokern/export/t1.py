@@ -18,9 +18,10 @@ from evokern.analysis.stored import stored_kernel
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.space import Config, Gene
-from evokern.errors import StudyError
+from evokern.errors import RAISED, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of
+from evokern.files import read_text
 from evokern.store import Reader, StudyRecord
 from evokern.store.records import gene_table
 from evokern.version import __version__
@@ -111,7 +112,7 @@ def _conditions(kernel: Kernel, problem: Problem) -> tuple[list[dict[str, Any]],
 
 def _written_constraints(kernel: Kernel) -> dict[str, ast.Lambda]:
     """Constraint → the lambda that `kernel.py` writes for it."""
-    tree = ast.parse((kernel.folder / "kernel.py").read_text(encoding="utf-8"))
+    tree = ast.parse(read_text(kernel.folder / "kernel.py"))
     found: dict[str, ast.Lambda] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Constraint":
@@ -231,7 +232,7 @@ def _sizes(kernel: Kernel, default: Config, problem: Problem) -> list[tuple[str,
             for part, wanted in zip(formulas, (other.grid, other.block), strict=True):
                 if tuple(evaluate(formula, numbers) for formula in part) != wanted:
                     return None
-    except Exception:  # a declared function that takes plain numbers only, or not this configuration
+    except RAISED:  # a declared function that takes plain numbers only, or not this configuration
         return None
     return [tuple(map(_python, part)) for part in formulas]
 

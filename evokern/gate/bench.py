@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
-from evokern.errors import KernelError
+from evokern.errors import RAISED, KernelError
 from evokern.gate.data import draw, is_float, largest_finite, poison_byte
 from evokern.gate.guarded_buffers import GuardedBuffers
 from evokern.study.settings import InputSet
@@ -195,7 +195,7 @@ class Bench:
         where = f"kernel {kernel.name}: the reference at {problem}"
         try:
             answer = dict(kernel.workload.reference(problem, wide))
-        except Exception as error:
+        except RAISED as error:
             raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
         if set(answer) != set(self._results):
             raise KernelError(f"{where} returned {sorted(answer)}; the outputs are {sorted(self._results)}")

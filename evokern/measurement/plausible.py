@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.errors import KernelError
+from evokern.errors import RAISED, KernelError
 
 TENFOLD = 10.0
 """Differences below this may be meant: what is read twice, or only in part."""
@@ -22,7 +22,7 @@ def declared_work(kernel: Kernel, problem: Problem) -> tuple[float, float]:
     for name, function in (("flops", kernel.workload.flops), ("bytes", kernel.workload.bytes)):
         try:
             found[name] = float(function(problem))
-        except Exception as error:
+        except RAISED as error:
             raise KernelError(
                 f"kernel {kernel.name}: {name} raised {type(error).__name__}: {error} at {problem}"
             ) from error

@@ -100,7 +100,7 @@ def gather(reader: Reader, name: str | None) -> Facts:
         trials,
         best,
         digest,
-        reader.source(digest),
+        reader.source(digest, shown=True),
         sessions,
         baseline,
         _baseline_timing(sessions, baseline[0] if baseline else None),

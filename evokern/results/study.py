@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from evokern.errors import EvokernError, StudyError, UsageError, nearest
+from evokern.files import write_bytes
 
 if TYPE_CHECKING:
     import pandas
@@ -186,7 +187,7 @@ class StudyResults:
 
 def _write(file: Path, content: bytes) -> Path:
     try:
-        file.write_bytes(content)
+        write_bytes(file, content)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; give another path") from error
     return file

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ from evokern.samplers.contract import (
 )
 from evokern.study.settings import SAMPLERS
 
+MOST_OPTION = 1_000_000
+"""Largest number that a sampler's option may be: counts of trials or of draws."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""
 
@@ -77,6 +80,26 @@ def make_sampler(
     raise StudyError(f"there is no sampler {name!r}: {nearest(name, SAMPLERS)}")
 
 
+def _check_option(sampler: str, option: str, value: object, annotation: str) -> None:
+    """Refuse a value that is not of the type that a sampler declares: it would fail at the first proposal, or later.
+
+    Raises:
+        StudyError: it is of another type, negative, or so large that a proposal would never end.
+    """
+    words = set(re.findall(r"\w+", annotation))
+    code = bool(words & {"Callable", "Sequence"})
+    if "bool" in words and not code:
+        sound, wanted = isinstance(value, bool), "true or false"
+    elif words & {"int", "float"} and not code:
+        kind, wanted = ((int, float), "a number") if "float" in words else (int, "a whole number")
+        sound = isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= MOST_OPTION
+        wanted += f" from 0 to {MOST_OPTION}"
+    else:
+        raise StudyError(f"sampler {sampler}: {option} = {value!r} is code, which no file can give; leave it away")
+    if not sound:
+        raise StudyError(f"sampler {sampler}: {option} = {value!r}; give {wanted}")
+
+
 def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any:
     known = [option for option in inspect.signature(cls).parameters if option not in given]
     for option in options:
@@ -84,6 +107,8 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
             hint = nearest(option, known) or "it takes none"
             raise StudyError(f"sampler {name} has no option {option!r}: {hint}")
     accepted = inspect.signature(cls).parameters
+    for option, value in options.items():
+        _check_option(name, option, value, inspect.formatannotation(accepted[option].annotation))
     try:
         return cls(**{option: value for option, value in given.items() if option in accepted}, **options)
     except (TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from evokern.declaration.space import Config
+from evokern.errors import StudyError
 from evokern.samplers._guard import FeasibilityGuard
 from evokern.samplers.contract import Explain, History, trial_seed
 from evokern.samplers.optuna_view import OptunaView
@@ -39,6 +40,7 @@ class OptunaSampler:
     def __init__(self, name: str, options: Mapping[str, Any], seed: int, explain: Explain, *, guarded: bool) -> None:
         self._name = name
         self._class = optuna_class(name)
+        self._given = dict(options)
         self._options = dict(options)
         if name == "gp":
             # It samples genes one by one before it has a model, and warns of each.
@@ -68,7 +70,15 @@ class OptunaSampler:
             if listed:
                 # The same distribution: a draw is repeated until it is feasible, and here that is a row of the table.
                 return history.space.draw(rng)
-            return history.space.canonical(view.draw(sampler, trial))
+            try:
+                return history.space.canonical(view.draw(sampler, trial))
+            except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+                if not self._given:
+                    raise  # no doing of the user's
+                raise StudyError(
+                    f"sampler {self._name} fails with its options {self._given}: {type(error).__name__}: {error}; "
+                    "change them in the study's [sampler]"
+                ) from error
 
         guard = FeasibilityGuard(history, self._explain, rng)
         config = guard.choose(one_draw, DRAWS[self._name]) if self._guarded else one_draw()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evokern.cuda_source import read
 from evokern.errors import UsageError
+from evokern.files import read_text
 from evokern.scaffold.declaration_text import kernel_py, reference_h, study_toml
 from evokern.scaffold.draft import Draft, draft
 from evokern.scaffold.torch_task.task import DraftedTask, draft_task, is_task
@@ -72,7 +73,7 @@ def scaffold(
 def _text_of(path: Path) -> str:
     """Return a file's text to tell its kind by; empty where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_text(path, "replace")
     except OSError:
         return ""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from evokern.errors import StudyError
 from evokern.study.duration import parse_duration
-from evokern.study.settings import check_control, check_price
+from evokern.study.settings import check_control, check_price, check_seed, check_trials
 
 if TYPE_CHECKING:
     from evokern.declaration.kernel import Kernel
@@ -64,8 +64,8 @@ class SessionRequest:
         for time in (self.budget, self.extend):
             if time is not None:
                 parse_duration(time)
-        if self.trials is not None and self.trials < 1:
-            raise StudyError(f"trials = {self.trials}; give at least 1")
+        check_trials(self.trials)
+        check_seed(self.seed)
         if self.window is not None and not 1 <= self.window <= 1024:
             raise StudyError(f"window = {self.window}; give 1 to 1024")
         check_control(self.control or "none", "")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import StoreError
+from evokern.files import is_file, is_folder
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -47,11 +48,14 @@ def check_place(path: Path) -> None:
     Raises:
         StoreError: the folder is missing, is on a network file system, or the file cannot be written.
     """
-    folder = path.resolve().parent
+    try:
+        folder, there = path.resolve().parent, path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise StoreError(f"no database can be named {path}: {_reason(error)}; give --db another name") from None
     if path.is_dir():
         raise StoreError(f"{path} is a folder; name a file with --db")
-    if path.exists() and not path.is_file():
-        raise StoreError(f"{path} is no regular file; name another one with --db")
+    if there and not path.is_file():
+        raise StoreError(f"{path} is a pipe, a socket or a device; name a file with --db")
     if not folder.is_dir():
         raise StoreError(f"the folder {folder} does not exist; create it or name another file with --db")
     kind = file_system(folder)
@@ -83,6 +87,10 @@ def check_links(path: Path) -> None:
         )
 
 
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn SQLite's errors, raw or wrapped by Optuna, into messages that say what to do.
@@ -95,6 +103,8 @@ def explained(path: Path) -> Iterator[None]:
     except Exception as error:
         # Readers do without importing Optuna and SQLAlchemy, so their errors are known by where they come from.
         wrapped = type(error).__module__.startswith(("sqlalchemy.", "optuna.exceptions"))
+        if isinstance(error, UnicodeDecodeError):  # in a name of a table or column: texts are read whatever they hold
+            raise StoreError(_remedy(path, "corrupt")) from error
         if not (isinstance(error, sqlite3.Error) or wrapped):
             raise
         text = " ".join(str(part) for part in (error, error.__cause__) if part)
@@ -134,8 +144,14 @@ FOLD_S = 2.0
 def connect(path: Path) -> sqlite3.Connection:
     """Open a connection for writing: write-ahead log, every commit on disk before it returns."""
     connection = sqlite3.connect(path, timeout=TIMEOUT_S)
+    connection.text_factory = plain_text
     apply_pragmas(connection)
     return connection
+
+
+def plain_text(content: bytes) -> str:
+    """Return a stored text; bytes that are no UTF-8 are replaced, which the row's digest tells."""
+    return content.decode("utf-8", errors="replace")
 
 
 def apply_pragmas(connection: Any) -> None:
@@ -196,15 +212,16 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: there is no such file.
     """
-    if path.is_dir():
+    if is_folder(path):
         raise StoreError(f"{path} is a folder; name a file with --db")
-    if not path.is_file():
+    if not is_file(path):
         raise StoreError(f"there is no database {path}; `evokern search` writes one, --db names another")
     check_links(path)
     folder = path.resolve().parent
     if os.access(path, os.W_OK) and os.access(folder, os.W_OK):
         # Not mode=ro: that would leave -wal and -shm files behind, which only a writing connection removes.
         connection = sqlite3.connect(path, timeout=TIMEOUT_S)
+        connection.text_factory = plain_text
         connection.execute("PRAGMA query_only=ON")
         return connection
     return _connect_without_writing(path)
@@ -213,4 +230,6 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 def _connect_without_writing(path: Path) -> sqlite3.Connection:
     pending = Path(f"{path}-wal").exists()
     mode = "mode=ro" if pending else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=TIMEOUT_S)
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=TIMEOUT_S)
+    connection.text_factory = plain_text
+    return connection

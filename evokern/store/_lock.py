@@ -44,8 +44,8 @@ class Lock:
         while True:
             try:
                 self._file = self.path.open("a+", encoding="utf-8")
-            except OSError as error:  # the system's own folders claim that they can be written
-                raise StoreError(f"{path} cannot be made: {error.strerror}; name another file with --db") from None
+            except OSError as error:
+                raise StoreError(self._not_taken(path, error)) from None
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -66,6 +66,16 @@ class Lock:
         except BaseException:
             self.release()
             raise
+
+    def _not_taken(self, path: Path, error: OSError) -> str:
+        try:
+            owner = self.path.stat().st_uid
+        except OSError:  # the system's own folders claim that they can be written
+            return f"{path} cannot be made: {error.strerror}; name another file with --db"
+        return (
+            f"{path} is locked by another user's search, or one that was killed left {self.path} behind (owner: "
+            f"user {owner}; {error.strerror}); have it removed where nobody searches, or name another file with --db"
+        )
 
     def _lock_database(self, path: Path) -> None:
         # Open for as long as SQLite has the file: closing it would drop SQLite's own locks of this process (fcntl(2)).
@@ -106,7 +116,7 @@ class Lock:
             self._file.seek(0)
             who = json.loads(self._file.read())
             return f"`{who['command']}` (process {who['pid']} on {who['host']}, since {who['since']})"
-        except (ValueError, KeyError, OSError):
+        except (ValueError, KeyError, TypeError, RecursionError, OSError):
             return "another search"
 
     def release(self) -> None:

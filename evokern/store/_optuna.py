@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from sqlite_utils import Database
 
 from evokern.declaration.space import Config, Space
-from evokern.errors import InternalError, StoreError
+from evokern.errors import StoreError
 from evokern.samplers import TrialResult
 from evokern.samplers.optuna_view import constraint_attrs, distributions, state_of
 from evokern.store._files import TIMEOUT_S
@@ -145,7 +145,10 @@ class OptunaStudy:
         if number in self._complete:
             return
         if number > len(self._ids):
-            raise InternalError(f"trial {number} of the store comes after {len(self._ids)} of Optuna's tables")
+            raise StoreError(
+                f"Optuna's tables hold {len(self._ids)} trials of this study, and ours {number} or more: the file is "
+                "damaged; restore a copy, or name another file with --db"
+            )
         if number == len(self._ids):
             sql = "INSERT INTO trials (number, study_id, state, datetime_start) VALUES (?, ?, 'RUNNING', ?)"
             trial_id = self._execute(sql, [number, self._study_id, _now()]).lastrowid

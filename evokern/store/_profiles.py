@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.store._addition import addition, now
+from evokern.store._integrity import write_row
 from evokern.store.records import Row, StudyRecord, dumps
 
 
@@ -51,7 +52,7 @@ def add_profile(path: Path, study: StudyRecord, trial: int, result: Mapping[str,
         StoreError: the database cannot be written, or a search has it.
     """
     launches = [{key: value for key, value in launch.items() if key != "lines"} for launch in result["launches"]]
-    kept = dumps({**result, "launches": launches})
-    row = (str(uuid.uuid4()), study.uuid, trial, result["problem"], result["source"], result["device"], now(), kept)
+    row = {"uuid": str(uuid.uuid4()), "study": study.uuid, "trial": trial, "created": now()}
+    row |= {name: result[name] for name in ("problem", "source", "device")}
     with addition(path) as database:
-        database.conn.execute("INSERT INTO evokern_profiles VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        write_row(database, "evokern_profiles", {**row, "result": dumps({**result, "launches": launches})})

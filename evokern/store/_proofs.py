@@ -12,6 +12,7 @@ from typing import Any
 from sqlite_utils import Database
 
 from evokern.store._addition import addition, now
+from evokern.store._integrity import write_row
 from evokern.store.records import Row, StudyRecord, dumps
 
 
@@ -41,8 +42,8 @@ class ProofRecord:
 
 def insert_proof(database: Database, study: StudyRecord, kind: str, trial: int, result: Mapping[str, Any]) -> None:
     """Write a result into an open database."""
-    row = (str(uuid.uuid4()), study.uuid, kind, trial, now(), dumps(result))
-    database.conn.execute("INSERT INTO evokern_proofs VALUES (?, ?, ?, ?, ?, ?)", row)
+    row = {"uuid": str(uuid.uuid4()), "study": study.uuid, "kind": kind, "trial": trial, "created": now()}
+    write_row(database, "evokern_proofs", {**row, "result": dumps(result)})
 
 
 def add_proof(path: Path, study: StudyRecord, kind: str, trial: int, result: Mapping[str, Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -13,17 +14,18 @@ from typing import Any
 from sqlite_utils import Database
 
 from evokern.device.contract import BaselineResult
-from evokern.errors import StoreError, StudyError, nearest
+from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import connect_readonly, explained
+from evokern.store._integrity import COLUMN, SoundRows, damage, require_sound, required, select, sound
 from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
 from evokern.store._schema import refuse_newer
 from evokern.store._verification import Verification, verification
-from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
+from evokern.store.records import Row, SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import command
+from evokern.wording import command, several
 
 
 def open_readonly(path: str | Path) -> Reader:
@@ -41,11 +43,14 @@ class Reader:
     def __init__(self, path: Path) -> None:
         """Open the file (see `open_readonly`)."""
         self.path = path
+        self._known: tuple[int, dict[str, list[Standing]]] | None = None
         with explained(path):
             connection = connect_readonly(path)
         try:
             with explained(path):
                 self._db = Database(connection)
+                self._rows = SoundRows(self._db, path)
+                self._rows.look_through()
                 refuse_newer(self._db, path)
                 found = self._db["evokern_studies"].exists()
             if not found:
@@ -66,9 +71,15 @@ class Reader:
 
     def studies(self) -> list[StudyRecord]:
         """Return every study, the one searched last first."""
-        order = "(SELECT max(rowid) FROM evokern_sessions s WHERE s.study = evokern_studies.uuid) DESC, rowid DESC"
-        with explained(self.path):
-            return [StudyRecord.of(row) for row in self._db["evokern_studies"].rows_where(order_by=order)]
+        sessions = self._rows.read("evokern_sessions", lambda row: str(row["study"]))
+        searched = {study: number for number, study in enumerate(sessions)}
+        found = self._rows.read("evokern_studies", StudyRecord.of, order="rowid DESC")
+        return sorted(found, key=lambda study: -searched.get(study.uuid, -1))
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """Which rows were found to be damaged, and left out, so far; each was told of as it was met."""
+        return tuple(self._rows.told)
 
     def study(self, name: str | None = None) -> StudyRecord:
         """Return a study by name; None takes the one searched last.
@@ -77,21 +88,23 @@ class Reader:
             StudyError: there is no such study.
         """
         studies = self.studies()
-        if name is None and studies:
+        lost = [told for told in self.damaged if told.startswith("study ")]
+        if name is None and studies and not lost:
             return studies[0]
         wanted = Path(name).stem if name and name.endswith(".toml") else name
         for study in studies:
             if study.name == wanted:
                 return study
+        if lost:
+            known = ", ".join(study.name for study in studies)
+            raise StoreError(f"{self.path}: {lost[0]}; {f'name one of: {known}' if known else 'no other is in it'}")
         if not studies:
             raise StudyError(f"{self.path} holds no study yet; `{command('search', '--db', self.path)}` begins one")
         raise StudyError(f"{self.path} holds no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
 
     def sessions(self, study: StudyRecord) -> list[SessionRecord]:
         """Return a study's sessions, the first one first."""
-        with explained(self.path):
-            rows = self._db["evokern_sessions"].rows_where("study = ?", [study.uuid], "rowid")
-            return [SessionRecord.of(row) for row in rows]
+        return list(self._rows.read("evokern_sessions", SessionRecord.of, "study = ?", [study.uuid]))
 
     def trials(self, study: StudyRecord, *, samples: bool = False) -> Iterator[Trial]:
         """Yield a study's recorded trials in number order.
@@ -101,14 +114,33 @@ class Reader:
             samples: read every timing sample too (most of a file's bytes).
         """
         taken: dict[str, dict[int, list[float]]] = defaultdict(dict)
+        self._standing(study)  # tells of rows that no longer say whose they are
+        if samples:
+            mine = "trial IN (SELECT uuid FROM evokern_trials WHERE study = ?)"
+            for trial, problem, values in self._rows.read("evokern_samples", _samples_of, mine, [study.uuid]):
+                taken[trial][problem] = values
+        where = "study = ? AND outcome IS NOT NULL"
+        yield from self._rows.read(
+            "evokern_trials", lambda row: trial_of(row, taken.get(row["uuid"])), where, [study.uuid], "number"
+        )
+
+    def _standing(self, study: StudyRecord) -> list[Standing]:
+        """Return how the sound trials of a study stand, in number order; tells of those that are damaged or missing."""
         with explained(self.path):
-            if samples:
-                sql = "SELECT trial, problem, samples_us FROM evokern_samples JOIN evokern_trials ON uuid = trial"
-                for trial, problem, values in self._db.execute(f"{sql} WHERE study = ?", [study.uuid]):
-                    taken[trial][problem] = json.loads(values)
-            where = "study = ? AND outcome IS NOT NULL"
-            for row in self._db["evokern_trials"].rows_where(where, [study.uuid], "number"):
-                yield trial_of(row, taken.get(row["uuid"]))
+            version = self._db.execute("PRAGMA data_version").fetchone()[0]
+        if self._known is None or self._known[0] != version:
+            found: dict[str, list[Standing]] = defaultdict(list)
+            # Every study's: a damaged row may not say any more whose it is.
+            for uuid, standing in self._rows.read("evokern_trials", _standing_of, order="study, number"):
+                found[uuid].append(standing)
+            self._known = version, found
+        mine = self._known[1][study.uuid]
+        numbers = {one.number for one in mine}
+        missing = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
+        if missing and not any(told.startswith("trial ") for told in self._rows.told):
+            which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+            self._rows.tell(f"{several(len(missing), 'trial')} of study {study.name!r} went missing: {which}")
+        return mine
 
     def trial(self, study: StudyRecord, number: int) -> TrialRecord:
         """Return one recorded trial with its samples.
@@ -117,18 +149,23 @@ class Reader:
             StudyError: the study has no such trial, or it is not finished.
         """
         with explained(self.path):
+            number = min(number, MOST_NUMBER)  # no database has one beyond
             where = "study = ? AND number = ?"
-            row = next(iter(self._db["evokern_trials"].rows_where(where, [study.uuid, number])), None)
+            row = next(select(self._db, "evokern_trials", where, [study.uuid, number]), None)
+            if row is not None and not sound(row):
+                raise damage(self.path, "evokern_trials", row)
             if row is None or row["outcome"] is None:
                 last = self._db.execute("SELECT max(number) FROM evokern_trials WHERE study = ?", [study.uuid])
                 known = last.fetchone()[0]
                 span = "it has none yet" if known is None else f"it has 0 to {known}"
                 if row:
                     raise StudyError(f"trial {number} of study {study.name} was begun and has no answer yet")
+                self._standing(study)  # tells of damaged rows, of which it may be one
                 raise StudyError(f"trial {number} is not in study {study.name}; {span}")
-            found = self._db["evokern_samples"].rows_where("trial = ?", [row["uuid"]])
-            samples = {sample["problem"]: json.loads(sample["samples_us"]) for sample in found}
-        return TrialRecord(trial_of(row, samples), row["uuid"], row["kernel_digest"])
+        read = self._rows.read("evokern_samples", _samples_of, "trial = ?", [row["uuid"]])
+        samples = {problem: values for _, problem, values in read}
+        trial = required(self.path, "evokern_trials", row, lambda row: trial_of(row, samples))
+        return TrialRecord(trial, row["uuid"], row["kernel_digest"])
 
     def best(self, study: StudyRecord) -> Trial | None:
         """Return the champion, or None: the playoff's where the fastest trial took part in one, else the fastest trial.
@@ -137,17 +174,17 @@ class Reader:
         A champion of a playoff carries the playoff's time, not that of its luckiest samples.
         """
         proofs, refuted = self.proofs(study, "verify"), self.refuted(study)
-        sql = "SELECT number FROM evokern_trials WHERE study = ? AND outcome = ? ORDER BY time_us, number"
-        with explained(self.path):
-            rows = self._db.execute(sql, [study.uuid, Outcome.MEASURED.value])
-            fastest = next((number for (number,) in rows if number not in refuted), None)
-        if fastest is None:
+        measured = [one for one in self._standing(study) if one.outcome == Outcome.MEASURED.value]
+        known = {one.number for one in measured}
+        sound_ones = [(one.time_us, one.number) for one in measured if one.number not in refuted]
+        if not sound_ones:
             return None
+        fastest = min(sound_ones)[1]
         for proof in reversed(proofs):
             played = proof.result.get("playoff")
             trials = [one for one in (played or {}).get("finalists", ()) if str(one["name"]).startswith("trial ")]
             numbers = [int(one["name"].split()[1]) for one in trials]
-            if fastest in numbers and numbers[0] not in refuted:
+            if fastest in numbers and numbers[0] not in refuted and numbers[0] in known:
                 return _decided(self.trial(study, numbers[0]).trial, trials[0])
         return self.trial(study, fastest).trial
 
@@ -165,16 +202,16 @@ class Reader:
         with explained(self.path):
             if not self._db["evokern_proofs"].exists():
                 return []
-            rows = self._db["evokern_proofs"].rows_where("study = ? AND kind = ?", [study.uuid, kind], "rowid")
-            return [ProofRecord.of(row) for row in rows]
+        where = "study = ? AND kind = ?"
+        return list(self._rows.read("evokern_proofs", ProofRecord.of, where, [study.uuid, kind]))
 
     def profiles(self, study: StudyRecord, trial: int) -> list[ProfileRecord]:
         """Return what `profile` found of a trial, the first one first; older files hold none."""
         with explained(self.path):
             if not self._db["evokern_profiles"].exists():
                 return []
-            rows = self._db["evokern_profiles"].rows_where("study = ? AND trial = ?", [study.uuid, trial], "rowid")
-            return [ProfileRecord.of(row) for row in rows]
+        where = "study = ? AND trial = ?"
+        return list(self._rows.read("evokern_profiles", ProfileRecord.of, where, [study.uuid, trial]))
 
     def limit(self, study: StudyRecord, best: Trial) -> Limit | None:
         """Return how near the champion is to the limit of its chip, None where nothing is known of its work.
@@ -187,23 +224,29 @@ class Reader:
 
     def rejections(self, study: StudyRecord) -> dict[str, int]:
         """Return how many proposals each constraint turned away before they became trials, most first."""
-        sql = "SELECT constraint_name, count FROM evokern_rejections WHERE study = ? ORDER BY count DESC, 1"
-        with explained(self.path):
-            return dict(self._db.execute(sql, [study.uuid]).fetchall())
+        order = "count DESC, constraint_name"
+        return dict(self._rows.read("evokern_rejections", _rejection_of, "study = ?", [study.uuid], order))
 
     def outcomes(self, study: StudyRecord) -> dict[str, int]:
         """Return how many trials ended how; every outcome is named."""
-        sql = "SELECT outcome, count(*) FROM evokern_trials WHERE study = ? AND outcome IS NOT NULL GROUP BY outcome"
-        with explained(self.path):
-            counts = dict(self._db.execute(sql, [study.uuid]).fetchall())
-        return {outcome.value: counts.get(outcome.value, 0) for outcome in Outcome}
+        counts = Counter(one.outcome for one in self._standing(study))
+        return {outcome.value: counts[outcome.value] for outcome in Outcome}
 
-    def source(self, digest: str) -> dict[str, str]:
-        """Return the kernel's files, name → text, as they were when trials of this digest were proposed."""
+    def source(self, digest: str, *, shown: bool = False) -> dict[str, str]:
+        """Return the kernel's files, name → text, as they were when trials of this digest were proposed.
+
+        Args:
+            digest: SHA-256 over the files.
+            shown: only shown to people, who are told of damaged ones; what is run has to be whole.
+
+        Raises:
+            StoreError: one of them is damaged.
+        """
+        where, table = "digest = ?", "evokern_sources"
+        if shown:
+            return dict(self._rows.read(table, _file_of, where, [digest]))
         with explained(self.path):
-            return dict(
-                self._db.execute("SELECT file, text FROM evokern_sources WHERE digest = ?", [digest]).fetchall()
-            )
+            return dict(_file_of(row) for row in require_sound(self._db, self.path, table, where, [digest]))
 
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
         """Return the name and time in µs of the fastest baseline that was right, in the latest session that has one."""
@@ -234,7 +277,39 @@ class Reader:
             "limit": limit.as_dict() if limit else None,
             "cost": study.cost(elapsed_s),
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
+            "damaged": list(self.damaged),
         }
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a trial stands, without what it is made of."""
+
+    number: int
+    """Its number."""
+    outcome: str | None
+    """Its outcome, None while it is in flight."""
+    time_us: float
+    """Its time in µs, infinite without one."""
+
+
+def _standing_of(row: Row) -> tuple[str, Standing]:
+    if row.get(COLUMN) is None and row["outcome"] is not None:
+        trial_of(row)  # nothing but a record that can be made says that such a row is whole
+    time_us = math.inf if row["time_us"] is None else row["time_us"]
+    return row["study"], Standing(row["number"], row["outcome"], time_us)
+
+
+def _samples_of(row: Row) -> tuple[str, int, list[float]]:
+    return row["trial"], row["problem"], json.loads(row["samples_us"])
+
+
+def _rejection_of(row: Row) -> tuple[str, int]:
+    return row["constraint_name"], row["count"]
+
+
+def _file_of(row: Row) -> tuple[str, str]:
+    return row["file"], row["text"]
 
 
 _NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}

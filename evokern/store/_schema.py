@@ -10,6 +10,7 @@ from __future__ import annotations
 from sqlite_utils import Database, Migrations
 
 from evokern.errors import StoreError
+from evokern.store._integrity import COLUMN, TABLES
 
 migrations = Migrations("evokern")
 """Every change of our tables, in order."""
@@ -173,6 +174,13 @@ def m004_profiles(db: Database) -> None:
 def m005_secret(db: Database) -> None:
     """What draws the blocks that are judged; null in studies that began without one."""
     db.table("evokern_studies").add_column("secret", int)
+
+
+@migrations()
+def m006_row_digests(db: Database) -> None:
+    """What each row held when it was written; null in rows from before, which count as they stand."""
+    for table in TABLES:
+        db.table(table).add_column(COLUMN, str)
 
 
 def known_migrations() -> set[str]:

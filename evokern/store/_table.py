@@ -9,6 +9,7 @@ from evokern.declaration.space import Config
 from evokern.device.recorded.recording import as_first_occurrence, chip_of_model, kernel_recorded, read_recording
 from evokern.device.recorded.table import Table
 from evokern.errors import StudyError
+from evokern.files import is_file
 from evokern.store._reader import Reader, open_readonly
 from evokern.store.records import StudyRecord
 from evokern.study.trial import Evaluation, Outcome
@@ -25,7 +26,7 @@ def database_of(source: str | Path) -> tuple[Path, str | None] | None:
     text = str(source)
     head, colon, study = text.rpartition(":")
     for path, name in ((Path(text), None), (Path(head), study or None)):
-        if (name is None or colon) and path.is_file():
+        if (name is None or colon) and is_file(path):
             with path.open("rb") as file:
                 return (path, name) if file.read(len(_MAGIC)) == _MAGIC else None
     return None

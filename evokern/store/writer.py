@@ -28,10 +28,11 @@ from evokern.measurement.roofline import Rates
 from evokern.samplers import Prior, TrialResult
 from evokern.store._addition import now
 from evokern.store._files import FOLD_S, check_place, connect, explained, fold_in, refuse_foreign, remove
+from evokern.store._integrity import change_rows, damage, require_sound, required, select, sound, write_row
 from evokern.store._lock import Lock, rescue
 from evokern.store._proofs import ProofRecord, insert_proof
 from evokern.store._schema import migrations, refuse_newer
-from evokern.store.records import StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
+from evokern.store.records import Row, StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
 from evokern.study.trial import Proposal, Trial
 from evokern.version import __version__
 
@@ -147,10 +148,16 @@ class Store:
         )
 
     def study(self, name: str) -> StudyRecord | None:
-        """Return a study by name, or None."""
+        """Return a study by name, or None.
+
+        Raises:
+            StoreError: its row, or that of another study, is damaged.
+        """
         with explained(self.path):
-            row = next(iter(self.db["evokern_studies"].rows_where("name = ?", [name])), None)
-        return StudyRecord.of(row) if row else None
+            # All of them: where a name is damaged, the study would be begun anew.
+            rows = require_sound(self.db, self.path, "evokern_studies")
+        row = next((row for row in rows if row["name"] == name), None)
+        return required(self.path, "evokern_studies", row, StudyRecord.of) if row else None
 
     def has_trials(self, record: StudyRecord) -> bool:
         """Tell whether anything of a study was tried."""
@@ -162,25 +169,26 @@ class Store:
         """Write a new study and the kernel's source files; returns it with its identity and date."""
         record = replace(record, uuid=str(uuid.uuid4()), created=now())
         with self.transaction():
-            _insert(self.db, "evokern_studies", record.row())
+            write_row(self.db, "evokern_studies", record.row())
             self._write_sources(record.kernel_digest, sources)
         return record
 
     def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
         """Write what may change of a study: budget, limit, settings that its user let pass, the kernel's digest."""
         with self.transaction():
-            _update(self.db, "evokern_studies", record.uuid, record.row())
+            _update(self.db, self.path, "evokern_studies", record.uuid, record.row())
             self._write_sources(record.kernel_digest, sources or {})
 
     def _write_sources(self, digest: str, sources: Mapping[str, str]) -> None:
-        rows = [(digest, file, text) for file, text in sources.items()]
-        self.db.conn.executemany("INSERT OR IGNORE INTO evokern_sources VALUES (?, ?, ?)", rows)
+        for file, text in sources.items():
+            row = {"digest": digest, "file": file, "text": text}
+            write_row(self.db, "evokern_sources", row, replace=True)  # which mends a damaged one
 
     def source(self, digest: str) -> dict[str, str]:
         """Return the kernel's files, name → text, that a digest stands for."""
         with explained(self.path):
-            rows = self.db.execute("SELECT file, text FROM evokern_sources WHERE digest = ?", [digest])
-            return dict(rows.fetchall())
+            rows = require_sound(self.db, self.path, "evokern_sources", "digest = ?", [digest])
+            return {row["file"]: row["text"] for row in rows}
 
     def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
         """Keep the warm start that a study begins with."""
@@ -192,19 +200,21 @@ class Store:
         row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
         with self.transaction():
             self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
-            _insert(self.db, "evokern_priors", row | {"entries": dumps(entries)})
+            write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
 
     def prior(self, record: StudyRecord) -> Prior | None:
         """Return the warm start that a study began with, None where it began without."""
         with explained(self.path):
-            row = next(iter(self.db["evokern_priors"].rows_where("study = ?", [record.uuid])), None)
-        if row is None:
-            return None
-        entries = tuple(
-            (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
-            for indices, log in json.loads(row["entries"])
-        )
-        return Prior(entries, row["source"], tuple(json.loads(row["used"])), tuple(json.loads(row["ignored"])))
+            rows = require_sound(self.db, self.path, "evokern_priors", "study = ?", [record.uuid])
+
+        def prior_of(row: Row) -> Prior:
+            entries = tuple(
+                (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
+                for indices, log in json.loads(row["entries"])
+            )
+            return Prior(entries, row["source"], tuple(json.loads(row["used"])), tuple(json.loads(row["ignored"])))
+
+        return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
 
     def set_aside(self, name: str) -> str:
         """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
@@ -213,7 +223,8 @@ class Store:
             taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
             number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
             new = f"{name}.{number}"
-            self.db.execute("UPDATE evokern_studies SET name = ? WHERE name = ?", [new, name])
+            (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()
+            change_rows(self.db, self.path, "evokern_studies", "uuid = ?", "name = ?", [new, key])
             self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
         return new
 
@@ -245,7 +256,7 @@ class Session:
         with store.transaction():
             row = {"uuid": self.uuid, "study": study.uuid, "started": now(), "elapsed_s": 0.0, "pid": os.getpid()}
             row |= {"host": socket.gethostname(), "command": _command(), "evokern_version": __version__}
-            _insert(self._db, "evokern_sessions", row)
+            write_row(self._db, "evokern_sessions", row)
             attrs = {"evokern_uuid": study.uuid, "kernel": study.kernel, "device": study.device}
             self._optuna = OptunaStudy(self._db, study.name, attrs, space)
             total = "SELECT coalesce(sum(elapsed_s), 0) FROM evokern_sessions WHERE study = ?"
@@ -256,17 +267,26 @@ class Session:
         """Return every proposal of earlier sessions, by trial number, and the trials that are recorded (samples apart).
 
         A proposal without its trial was interrupted.
+
+        Raises:
+            StoreError: one of them is damaged or missing.
         """
-        columns = "uuid, number, config, proposal, leavings, rejections, seconds, outcome, time_us, timings, resources"
-        columns += ", fingerprint, evidence, gate, compile_s, device_s, control"
-        proposals, trials = [], []
-        with explained(self._store.path):
-            rows = self._db["evokern_trials"].rows_where("study = ?", [self.study.uuid], "number", columns)
-            for row in rows:
+        proposals: list[Proposal] = []
+        trials: list[Trial] = []
+        path, table = self._store.path, "evokern_trials"
+        with explained(path):
+            for row in select(self._db, table, order="study, number"):
+                if not sound(row):  # of another study as well: which one it is of may be what is damaged
+                    raise damage(path, table, row, "a search would learn from it")
+                if row["study"] != self.study.uuid:
+                    continue
+                if row["number"] != len(proposals):
+                    missing = f"trial {len(proposals)} of study {self.study.name} is missing"
+                    raise StoreError(f"{path} is damaged: {missing}; restore a copy, or name another file with --db")
                 self._trials[row["number"]] = row["uuid"]
-                proposals.append(proposal_of(row))
+                proposals.append(required(path, table, row, proposal_of))
                 if row["outcome"]:
-                    trials.append(trial_of(row))
+                    trials.append(required(path, table, row, trial_of))
         return proposals, trials
 
     @contextmanager
@@ -297,13 +317,13 @@ class Session:
             "notes": dumps(report.notes),
         }
         with self.transaction():
-            _update(self._db, "evokern_sessions", self.uuid, values)
+            self._update("evokern_sessions", self.uuid, values)
 
     def rated(self, rates: Rates) -> None:
         """Write how fast the device copies and multiplies, beside the rest of its environment."""
-        sql = "UPDATE evokern_sessions SET environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
+        changes = "environment = json_set(coalesce(environment, '{}'), '$.rates', json(?))"
         with self.transaction():
-            self._db.execute(f"{sql} WHERE uuid = ?", [dumps(asdict(rates)), self.uuid])
+            self._change_session(changes, dumps(asdict(rates)))
 
     def propose(self, number: int, proposal: Proposal, elapsed_s: float) -> None:
         """Write a proposal, before it is evaluated, here and in Optuna's tables.
@@ -327,14 +347,10 @@ class Session:
             "session": self.uuid,
             "proposed_s": self.before_s + elapsed_s,
         }
-        counts = [(self.study.uuid, name, count) for name, count in proposal.rejections.items()]
         with self.transaction():
-            _insert(self._db, "evokern_trials", values)
-            self._db.conn.executemany(
-                "INSERT INTO evokern_rejections VALUES (?, ?, ?) "
-                "ON CONFLICT (study, constraint_name) DO UPDATE SET count = count + excluded.count",
-                counts,
-            )
+            write_row(self._db, "evokern_trials", values)
+            for name, count in proposal.rejections.items():
+                self._reject(name, count)
             self._optuna.begin(number, proposal.config, control=proposal.control)
         self._trials[number] = trial
 
@@ -348,8 +364,10 @@ class Session:
         values = evaluation_row(trial.evaluation) | {"seconds": trial.seconds, "session": self.uuid}
         samples = sample_rows(self._trials[trial.number], trial.evaluation)
         with self.transaction():
-            _update(self._db, "evokern_trials", self._trials[trial.number], values)
-            self._db.conn.executemany("INSERT OR REPLACE INTO evokern_samples VALUES (?, ?, ?)", samples)
+            self._update("evokern_trials", self._trials[trial.number], values)
+            for uuid_, problem, samples_us in samples:
+                row = {"trial": uuid_, "problem": problem, "samples_us": samples_us}
+                write_row(self._db, "evokern_samples", row, replace=True)
             self._elapsed(elapsed_s)
 
     def annotate(self, trials: Sequence[Trial]) -> None:
@@ -361,7 +379,7 @@ class Session:
         with self.transaction():
             for trial in trials:
                 values = {"evidence": dumps(trial.evaluation.evidence), "reason": trial.evaluation.reason}
-                _update(self._db, "evokern_trials", self._trials[trial.number], values)
+                self._update("evokern_trials", self._trials[trial.number], values)
 
     def proved(self, trial: int, result: Mapping[str, Any]) -> None:
         """Write what the verification of a trial found."""
@@ -376,8 +394,9 @@ class Session:
     def proofs(self) -> list[ProofRecord]:
         """Return what verifications of this study found, the first one first."""
         with explained(self._store.path):
-            rows = self._db["evokern_proofs"].rows_where("study = ? AND kind = ?", [self.study.uuid, "verify"], "rowid")
-            return [ProofRecord.of(row) for row in rows]
+            where, table = "study = ? AND kind = ?", "evokern_proofs"
+            rows = require_sound(self._db, self._store.path, table, where, [self.study.uuid, "verify"])
+            return [required(self._store.path, table, row, ProofRecord.of) for row in rows]
 
     def write_result(self, result: TrialResult) -> None:
         """Write the end of a recorded trial into Optuna's tables."""
@@ -390,7 +409,21 @@ class Session:
             self._elapsed(elapsed_s)
 
     def _elapsed(self, elapsed_s: float) -> None:
-        self._db.execute("UPDATE evokern_sessions SET elapsed_s = ? WHERE uuid = ?", [elapsed_s, self.uuid])
+        self._change_session("elapsed_s = ?", elapsed_s)
+
+    def _reject(self, constraint: str, count: int) -> None:
+        """Add to the proposals that a constraint turned away."""
+        table, values = "evokern_rejections", {"study": self.study.uuid, "constraint_name": constraint}
+        where = "study = ? AND constraint_name = ?"
+        before = require_sound(self._db, self._store.path, table, where, list(values.values()))
+        total = count + (before[0]["count"] if before else 0)
+        write_row(self._db, table, {**values, "count": total}, replace=True)
+
+    def _update(self, table: str, key: str, values: Mapping[str, Any]) -> None:
+        _update(self._db, self._store.path, table, key, values)
+
+    def _change_session(self, changes: str, value: object) -> None:
+        change_rows(self._db, self._store.path, "evokern_sessions", "uuid = ?", changes, [value, self.uuid])
 
     def ended(self, elapsed_s: float, reason: str) -> None:
         """Write how this session ended; Optuna's tables then have no running trial."""
@@ -400,19 +433,13 @@ class Session:
             rows = self._db["evokern_trials"].rows_where(recorded, [self.study.uuid], "number")
             self._optuna.suspend(TrialResult.of(trial_of(row)) for row in rows)
             self._elapsed(elapsed_s)
-            _update(self._db, "evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
+            self._update("evokern_sessions", self.uuid, {"ended": now(), "end_reason": reason})
 
 
 def _command() -> str:
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-def _insert(db: Database, table: str, values: Mapping[str, Any]) -> None:
-    # Plain SQL on the hot path: `Table.insert` reads the schema again for every row.
-    names, marks = ", ".join(values), ", ".join("?" * len(values))
-    db.conn.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
-
-
-def _update(db: Database, table: str, key: str, values: Mapping[str, Any]) -> None:
+def _update(db: Database, path: Path, table: str, key: str, values: Mapping[str, Any]) -> None:
     changes = ", ".join(f"{name} = ?" for name in values)
-    db.conn.execute(f"UPDATE {table} SET {changes} WHERE uuid = ?", [*values.values(), key])
+    change_rows(db, path, table, "uuid = ?", changes, [*values.values(), key])

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.kernel_files import CODE
-from evokern.errors import EvokernError, KernelError, StudyError, nearest
+from evokern.errors import RAISED, EvokernError, KernelError, StudyError, nearest
+from evokern.files import is_file, is_folder, read_bytes
 from evokern.hardware.profiles import Profile
 from evokern.study.file import read_study
 from evokern.study.settings import Study
@@ -37,7 +38,7 @@ def kernel_folders() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for root in roots():
         for folder in sorted((root / "kernels").glob("*/")):
-            if (folder / "kernel.py").is_file():
+            if is_file(folder / "kernel.py"):
                 found.setdefault(folder.name, folder.resolve())
     return found
 
@@ -66,23 +67,31 @@ def find_kernel_folder(name: str, relative_to: Path | None = None) -> Path:
     looks_like_path = "/" in name or name.startswith((".", "~")) or name not in folders
     if looks_like_path:
         for base in (Path.cwd(), *([relative_to] if relative_to else [])):
-            path = base / Path(name).expanduser()
-            folder = path.parent if path.is_file() else path
-            if (folder / "kernel.py").is_file():
+            path = base / _of_home(name)
+            folder = path.parent if is_file(path) else path
+            if is_file(folder / "kernel.py"):
                 return folder.resolve()
-            if folder.is_dir() and "/" in name:
+            if is_folder(folder) and "/" in name:
                 raise KernelError(f"{folder} has no kernel.py; `evokern init FILE.cu` writes one")
     if name in folders:
         return folders[name]
     own_folder = relative_to.parent / "kernels" / name if relative_to and "/" not in name else None
-    if own_folder and (own_folder / "kernel.py").is_file():
+    if own_folder and is_file(own_folder / "kernel.py"):
         return own_folder.resolve()
     for root in roots():
-        if name and (root / "kernels" / name).is_dir():
+        if name and is_folder(root / "kernels" / name):
             raise KernelError(f"{root / 'kernels' / name} has no kernel.py; `evokern init FILE.cu` writes one")
     if name in study_files():
         raise KernelError(f"{name!r} is a study, and this takes a kernel: {', '.join(folders)}")
     raise KernelError(f"there is no kernel {name!r}: {nearest(name, folders) or 'no kernels/ folder found here'}")
+
+
+def _of_home(name: str) -> Path:
+    """Return a path whose `~` is the user's own folder; one of a user who is not known stands for itself."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
 
 
 def load_kernel(folder: Path) -> Kernel:
@@ -105,13 +114,13 @@ def load_kernel(folder: Path) -> Kernel:
         exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
     except EvokernError:
         raise
-    except Exception as error:
+    except RAISED as error:
         line = _line_in(error, path)
         raise KernelError(f"{path}{line} raised {type(error).__name__}: {error}") from error
     kernel = getattr(module, "kernel", None)
     if not isinstance(kernel, Kernel):
         raise KernelError(f"{path} declares no module-level `kernel = Kernel(...)`")
-    if not (folder / kernel.source).is_file():
+    if not is_file(folder / kernel.source):
         raise KernelError(f"{folder} lacks {kernel.source}, the source that its kernel.py names")
     loaded = replace(kernel, folder=folder.resolve())
     if text not in [file.content for file in loaded.files() if file.name == "kernel.py"]:
@@ -125,13 +134,13 @@ def _declaration(path: Path) -> bytes:
     Raises:
         KernelError: there is none, it cannot be read, or it is a link to a file outside its folder.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise KernelError(f"{path.parent} has no kernel.py")
     real = path.resolve()
     if real.parent != path.parent.resolve():
         raise KernelError(f"{path} is a link to {real}, outside its folder; put the file itself there")
     try:
-        return real.read_bytes()
+        return read_bytes(real)
     except OSError as error:
         raise KernelError(f"cannot read {path}: {error.strerror}") from error
 
@@ -189,7 +198,7 @@ def _say_hidden(folder: Path) -> None:
         packaged = root / folder.name
         if folder.is_relative_to(root) or folder in _said_hidden:
             return
-        if (packaged / "kernel.py").is_file() and not _same_files(folder, packaged):
+        if is_file(packaged / "kernel.py") and not _same_files(folder, packaged):
             _said_hidden.add(folder)
             _LOGGER.warning("%s hides the kernel %s that comes with evokern (%s)", folder, folder.name, packaged)
             return
@@ -197,7 +206,7 @@ def _say_hidden(folder: Path) -> None:
 
 def _same_files(one: Path, two: Path) -> bool:
     first, second = (
-        {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in CODE and path.is_file()}
+        {path.name: read_bytes(path) for path in folder.iterdir() if path.suffix in CODE and is_file(path)}
         for folder in (one, two)
     )
     return first == second
@@ -209,9 +218,9 @@ def find_study(name: str) -> Study:
     Raises:
         StudyError: there is none, or it is unsound.
     """
-    path = Path(name).expanduser()
+    path = _of_home(name)
     if path.suffix == ".toml" or "/" in name:
-        if not path.is_file():
+        if not is_file(path):
             raise StudyError(f"there is no study file {name}")
         return read_study(path)
     known = study_files()

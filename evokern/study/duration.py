@@ -6,6 +6,8 @@ import re
 
 from evokern.errors import StudyError
 
+LONGEST_S = 100 * 365 * 24 * 3600.0
+"""A hundred years: no clock here counts further."""
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -17,7 +19,8 @@ def parse_duration(text: str | int | float) -> float:
         StudyError: it is no duration, has no unit, or is not longer than nothing.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return _longer_than_nothing(text, float(text))
+        # A whole number may be too large for a float.
+        return _longer_than_nothing(text, float(min(text, 2 * LONGEST_S)))
     word = str(text).strip().lower().replace(" ", "")
     match = _DURATION.fullmatch(word)
     if match and any(match.groups()):
@@ -30,6 +33,8 @@ def parse_duration(text: str | int | float) -> float:
 
 
 def _longer_than_nothing(given: str | float, seconds: float) -> float:
-    if seconds > 0:
+    if 0 < seconds <= LONGEST_S:
         return seconds
+    if seconds > LONGEST_S:
+        raise StudyError(f"{given!r} is more than a hundred years; write for example 2h, 90m or 45s")
     raise StudyError(f"{given!r} is no time to spend: it must be longer than nothing; write for example 2h, 90m or 45s")

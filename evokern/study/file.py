@@ -5,6 +5,7 @@ Every table and key is listed in `studies/README.md`. Unknown keys are errors th
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from evokern.declaration.space import Value
-from evokern.errors import StudyError, nearest
+from evokern.errors import MOST_NUMBER, StudyError, nearest
+from evokern.files import read_text
 from evokern.study.duration import parse_duration
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
 
@@ -25,15 +27,17 @@ def read_study(path: Path) -> Study:
         StudyError: the file is missing, is no TOML, or has a key, type or value that a study cannot have.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise StudyError(f"cannot read study {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise StudyError(f"study {path} is no UTF-8 text: {error}") from error
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise StudyError(f"study {path} is no valid TOML: {error}") from error
+    except RecursionError as error:
+        raise StudyError(f"study {path} nests tables or lists deeper than can be read; flatten it") from error
     return study_from_table(path.stem, table, path)
 
 
@@ -44,6 +48,7 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
         StudyError: as `read_study`.
     """
     where = str(path or name)
+    _refuse_out_of_range(where, "", table)
     known = [f.name for f in fields(Study) if f.name not in ("name", "path", "budget_s")] + ["budget"]
     _refuse_unknown(where, "", table, known)
     for compulsory in ("kernel", "problems"):
@@ -65,6 +70,20 @@ def study_from_table(name: str, table: Mapping[str, Any], path: Path | None = No
     _check_types(where, Study, values, skip=("problems", "genes", "limits", "sampler", "gate", "timing", "simulation"))
     with _named(where):
         return Study(name=name, path=path, **values)
+
+
+def _refuse_out_of_range(where: str, key: str, value: object) -> None:
+    """Refuse numbers that no key of a study takes: beyond 64 bits, infinite, or none."""
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            _refuse_out_of_range(where, f"{key}.{name}" if key else name, entry)
+    elif isinstance(value, list):
+        for entry in value:
+            _refuse_out_of_range(where, key, entry)
+    elif isinstance(value, int) and abs(value) > MOST_NUMBER:
+        raise StudyError(f"{where}: {key} = a number of {value.bit_length()} bits; give one of at most 63")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise StudyError(f"{where}: {key} = {value}; give a finite number")
 
 
 @contextmanager
@@ -119,12 +138,14 @@ def _sampler(where: str, given: object) -> SamplerSettings:
 def _record(where: str, key: str, record: Any, table: Mapping[str, Any]) -> Any:
     _refuse_unknown(where, f"{key}.", table, [f.name for f in fields(record)])
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
-    _check_types(f"{where}: {key}", record, values)
+    _check_types(where, record, values, prefix=f"{key}.")
     with _named(where):
         return record(**values)
 
 
-def _check_types(where: str, record: Any, values: Mapping[str, Any], skip: Sequence[str] = ()) -> None:
+def _check_types(
+    where: str, record: Any, values: Mapping[str, Any], skip: Sequence[str] = (), prefix: str = ""
+) -> None:
     hints = get_type_hints(record)
     for entry in fields(record):
         if entry.name not in values or entry.name in skip:
@@ -132,13 +153,23 @@ def _check_types(where: str, record: Any, values: Mapping[str, Any], skip: Seque
                 raise StudyError(f"{where} lacks the key {entry.name!r}")
             continue
         value, text = values[entry.name], str(hints[entry.name])
-        wanted: tuple[type, ...] = ()
-        if "float" in text:
-            wanted = (int, float)
-        elif "int" in text and "InputSet" not in text and "Literal" not in text:
-            wanted = (int,)
-        elif "str" in text:
-            wanted = (str,)
-        if wanted and (isinstance(value, bool) or not isinstance(value, wanted)) and value is not None:
-            name = "a number" if float in wanted else "a whole number" if int in wanted else "text"
-            raise StudyError(f"{where}: {entry.name} is {value!r}; it must be {name}")
+        wanted, name = _wanted(text)
+        sound = isinstance(value, wanted) and not isinstance(value, bool)
+        if sound and wanted is tuple:
+            sound = all(isinstance(part, str) for part in value)
+        if not sound:
+            given = list(value) if isinstance(value, tuple) else value
+            raise StudyError(f"{where}: {prefix}{entry.name} is {given!r}; it must be {name}")
+
+
+def _wanted(hint: str) -> tuple[type | tuple[type, ...], str]:
+    """Return the types that a key's annotation takes in a file, and what to call them."""
+    if hint.startswith("tuple["):
+        return tuple, "a list of texts"
+    if "Literal" in hint:
+        return str, "text"
+    if "float" in hint:
+        return (int, float), "a number"
+    if "int" in hint:
+        return int, "a whole number"
+    return str, "text"

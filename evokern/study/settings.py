@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evokern.declaration.space import Value
-from evokern.errors import StudyError, UsageError, nearest
+from evokern.errors import MOST_NUMBER, StudyError, UsageError, nearest
 
+MOST_RUNS = 1000
+"""Most runs on one input set, and most input sets that timing rotates through."""
+MOST_SAMPLES = 1_000_000
+"""Most samples of a candidate."""
+MOST_GUARD_BYTES = 2**30
+"""Largest guard zone, bytes."""
+MOST_PRICE = 1e12
+"""Highest price of an hour."""
 CONTROLS = ("none", "random")
 """What may search beside the sampler: nothing, or random draws."""
 
@@ -46,10 +54,10 @@ class GateSettings:
         for label, tolerance in (("atol", self.atol), ("rtol", self.rtol)):
             if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
                 raise StudyError(f"gate.{label} = {tolerance} is no tolerance; give a finite number of at least 0")
-        if self.guard_bytes < 256 or self.guard_bytes % 256:
-            raise StudyError(f"gate.guard_bytes = {self.guard_bytes} is no positive multiple of 256")
-        if self.runs < 1:
-            raise StudyError(f"gate.runs = {self.runs}; give at least 1")
+        if not 256 <= self.guard_bytes <= MOST_GUARD_BYTES or self.guard_bytes % 256:
+            raise StudyError(f"gate.guard_bytes = {self.guard_bytes} is no multiple of 256 up to {MOST_GUARD_BYTES}")
+        if not 1 <= self.runs <= MOST_RUNS:
+            raise StudyError(f"gate.runs = {self.runs}; give 1 to {MOST_RUNS}")
 
 
 @dataclass(frozen=True)
@@ -80,17 +88,20 @@ class TimingSettings:
     def __post_init__(self) -> None:
         if self.cache not in ("rotate", "flush"):
             raise StudyError(f"timing.cache = {self.cache!r}: {nearest(self.cache, ('rotate', 'flush'))}")
-        if not 3 <= self.min_samples <= self.max_samples:
+        if not 3 <= self.min_samples <= self.max_samples <= MOST_SAMPLES:
             raise StudyError(
-                f"timing.min_samples = {self.min_samples}, max_samples = {self.max_samples}; need 3 <= min <= max"
+                f"timing.min_samples = {self.min_samples}, max_samples = {self.max_samples}; need 3 <= min <= max "
+                f"<= {MOST_SAMPLES}"
             )
-        for name in ("sample_us", "ci_width", "hang_s"):
-            if not getattr(self, name) > 0:
-                raise StudyError(f"timing.{name} = {getattr(self, name)}; give a number above 0")
-        if self.race and self.race < 1:
+        for name, most in (("sample_us", 1e9), ("ci_width", 1e9), ("hang_s", 1e6)):
+            if not 0 < getattr(self, name) <= most:
+                raise StudyError(f"timing.{name} = {getattr(self, name)}; give a number above 0, up to {most:g}")
+        if not 0 <= self.warmup_us <= 1e9:
+            raise StudyError(f"timing.warmup_us = {self.warmup_us}; give a number from 0 to 1e9")
+        if self.race and not 1 <= self.race <= 1e9:
             raise StudyError(f"timing.race = {self.race}; give 0 (off) or at least 1")
-        if self.rotate_sets < 1:
-            raise StudyError(f"timing.rotate_sets = {self.rotate_sets}; give at least 1")
+        if not 1 <= self.rotate_sets <= MOST_RUNS:
+            raise StudyError(f"timing.rotate_sets = {self.rotate_sets}; give 1 to {MOST_RUNS}")
 
 
 @dataclass(frozen=True)
@@ -167,8 +178,8 @@ class Study:
     def __post_init__(self) -> None:
         if not self.problems:
             raise StudyError(f'study {self.name} has no problem; add for example problems = ["2,8,512,64"]')
-        if self.trials is not None and self.trials < 1:
-            raise StudyError(f"trials = {self.trials}; give at least 1")
+        check_trials(self.trials)
+        check_seed(self.seed)
         if self.window is not None and not 1 <= self.window <= 1024:
             raise StudyError(f"window = {self.window}; give 1 to 1024")
         if self.budget_s is not None and not self.budget_s > 0:
@@ -193,6 +204,26 @@ class Study:
             raise StudyError(f"{self.path or self.name}: {key}: {error}") from error
 
 
+def check_trials(trials: int | None) -> None:
+    """Refuse a number of trials that cannot be reached or kept.
+
+    Raises:
+        StudyError: it is less than 1, or beyond what a database holds.
+    """
+    if trials is not None and not 1 <= trials <= MOST_NUMBER:
+        raise StudyError(f"trials = {trials}; give at least 1" + (" and at most 2^63 - 1" if trials > 1 else ""))
+
+
+def check_seed(seed: int | None) -> None:
+    """Refuse a seed that a database cannot keep.
+
+    Raises:
+        StudyError: it is beyond 63 bits.
+    """
+    if seed is not None and abs(seed) > MOST_NUMBER:
+        raise StudyError(f"seed = {seed} does not fit a database's 64 bits; give one from -2^63 + 1 to 2^63 - 1")
+
+
 def check_control(control: str, sampler: str) -> None:
     """Refuse a control that does not exist or says nothing.
 
@@ -209,7 +240,7 @@ def check_price(per_hour: float | None) -> None:
     """Refuse a price that is none.
 
     Raises:
-        StudyError: it is negative or not finite.
+        StudyError: it is negative, not finite, or beyond all prices.
     """
-    if per_hour is not None and not (math.isfinite(per_hour) and per_hour >= 0):
+    if per_hour is not None and not 0 <= per_hour <= MOST_PRICE:
         raise StudyError(f"cost_per_hour = {per_hour}; give the price of an hour, a number of at least 0 such as 2.5")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evokern.declaration.kernel_files import CODE
 from evokern.errors import KernelError
+from evokern.files import read_text
 from evokern.ownership import why_foreign
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -88,13 +89,13 @@ def remember_trust(folder: Path) -> None:
 
 def _remembered(folder: Path) -> bool:
     """Whether the user trusted a folder: a line of JSON with its owner, or the bare path that versions before wrote."""
-    path = _trust_file()
     try:
+        path = _trust_file()
         if any(why_foreign(place) for place in (path.parent, path)):
             return False
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_text(path).split("\n")
         owner = folder.stat().st_uid
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError, RuntimeError):  # the last: no home is known
         return False
     return str(folder) in lines or json.dumps([str(folder), owner]) in lines
 

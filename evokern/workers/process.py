@@ -29,7 +29,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
-from evokern.errors import EvokernError, InternalError
+from evokern.errors import RAISED, EvokernError, InternalError
 from evokern.workers.role import become_worker
 
 COMMAND = struct.Struct("<cI")
@@ -183,7 +183,7 @@ def _answer(connection: Connection) -> None:
         module, _, name = factory.partition(":")
         _name_process(name)
         handler: Handler = getattr(importlib.import_module(module), name)(init)
-    except Exception as error:
+    except RAISED as error:
         connection.send(("failed", _portable(error)))
         return
     if hasattr(handler, "listen"):
@@ -196,7 +196,7 @@ def _answer(connection: Connection) -> None:
         except Retire as last:
             connection.send((last.kind, last.value))
             return
-        except Exception as error:
+        except RAISED as error:
             if _lacks_resources(error):
                 connection.send(("starved", f"{type(error).__name__}: {error}".splitlines()[0]))
                 return
@@ -213,7 +213,7 @@ def _lacks_resources(error: BaseException | None) -> bool:
     return False
 
 
-def _portable(error: Exception) -> EvokernError:
+def _portable(error: BaseException) -> EvokernError:
     """Return an exception that pickles: evokern's own as it is, any other as an `InternalError` with its traceback."""
     if isinstance(error, EvokernError):
         return error

@@ -11,6 +11,8 @@ import sysconfig
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from evokern.files import is_file
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -28,7 +30,7 @@ def shadowed(text: str) -> str:
         others = [str(other) for other in folders if other != folder]
         for name in names:
             for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-                if file.is_file() and (found := PathFinder.find_spec(name, others)) and found.origin:
+                if is_file(file) and (found := PathFinder.find_spec(name, others)) and found.origin:
                     what = file if file.stem == name else file.parent
                     return f"{what} hides the library {name} ({found.origin}); rename it"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from paths import DATA, ROOT
+from stored_studies import reseal
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -70,6 +72,15 @@ def _change(path: Path, old: str, new: str) -> None:
         (("search", "small", "--budget", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
         (("verify", "--fuzz", "0s"), "'0s' is no time to spend: it must be longer than nothing"),
         (("search", "small", "--extend", "-5m"), "'-5m' is no duration"),
+        (("search", "small", "--budget", "9" * 400 + "h"), "is more than a hundred years"),
+        (("search", "small", "--seed", str(2**63)), "seed = 9223372036854775808 does not fit a database's 64 bits"),
+        (("search", "small", "--seed", str(10**400)), "does not fit a database's 64 bits"),
+        (("search", "small", "--trials", str(2**63)), "give at least 1 and at most 2^63 - 1"),
+        (("cache", "--cap", "9" * 30 + "GB"), "is more than any disk holds; write for example 500MB"),
+        (("cache", "--cap", "9" * 400), "is more than any disk holds; write for example 500MB"),
+        (("cache", "--cap", "-1"), "'-1' is no size"),
+        (("search", "~nobody/x.toml"), "there is no study file ~nobody/x.toml"),
+        (("check", "~nobody"), "there is no kernel '~nobody'"),
         (("search", "small", "--extend", "5m"), "no budget to extend; give one with --budget"),
         (("check", "sclae"), "there is no kernel 'sclae': did you mean 'scale'?"),
         (("check", "small"), "'small' is a study, and this takes a kernel: scale"),
@@ -137,6 +148,27 @@ def test_kernel_folders(here: Path, file: str, old: str, new: str, told: str) ->
     """What is wrong with a kernel's declaration, reference or default candidate is said before a search begins."""
     _change(here / "kernels" / "scale" / file, old, new)
     assert told in _refused("search", "scale", "--trials", "1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'kernel = "scale"\nproblems = ["64"]\n[gate]\ninput_sets = [1, 2]\n',
+        'kernel = "scale"\nproblems = ["64"]\n[timing]\ncache = -1\n',
+        f"seed = {'9' * 5000}\n",
+        f"problems = {'[' * 5000}\n",
+        'kernel = "scale"\nproblems = ["64"]\n[limits]\nregisters_per_thread = 1.5\n',
+        'kernel = "a\\u0000b"\nproblems = ["64"]\n',
+        "\x00",
+    ],
+)
+def test_one_bad_study_hides_no_other(here: Path, text: str) -> None:
+    """`list` says what is wrong with it, and lists the others."""
+    (here / "studies" / "bad.toml").write_text(text)
+    done = CliRunner().invoke(app, ["list", "--json"])
+    studies = {one["name"]: one.get("error") for one in json.loads(done.stdout)["studies"]}
+    assert (done.exit_code, studies["scale"]) == (0, None)
+    assert str(here / "studies" / "bad.toml") in str(studies["bad"])
 
 
 @pytest.mark.thorough
@@ -244,7 +276,6 @@ def test_a_network_file_system_is_refused(here: Path, monkeypatch: pytest.Monkey
 def test_another_device_is_refused(here: Path) -> None:
     """A study goes on only on the model that it began on; the remedy is named."""
     import gzip
-    import json
 
     _search_some()
     table = json.loads(gzip.decompress(TABLE.read_bytes()))
@@ -272,6 +303,7 @@ def test_trials_that_are_not_there(here: Path) -> None:
     assert "trial 99 is not in study small; it has 0 to" in _refused("show", "--trial", "99")
     with sqlite3.connect("evokern.db") as db:
         db.execute("UPDATE evokern_trials SET outcome = NULL WHERE number = 1")
+    reseal(here / "evokern.db")
     assert "trial 1 of study small was begun and has no answer yet" in _refused("show", "--trial", "1")
     assert "no study 'large': known: small" in _refused("show", "large")
 

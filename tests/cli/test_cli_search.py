@@ -138,6 +138,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "limit",
         "cost",
         "control",
+        "damaged",
         "hints",
     ]
     assert list(shown) == keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -20,7 +21,6 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app, guarded
 from evokern.cli._output import LOGGER, Output
-from evokern.cli._terminal import write_file
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cli.panel import panel
 from evokern.errors import UsageError
@@ -110,16 +110,55 @@ def test_a_file_s_content_is_written_as_it_is_into_a_pipe(capsys: pytest.Capture
     """`export -o -` into a file gives the very bytes: a form feed of a source is none of a terminal's there."""
 
     def work() -> int:
-        write_file("// page 1\f// page 2\n")
+        Output().write("// page 1\f// page 2\n")
         return 0
 
     assert guarded(Output(), work) == 0
     assert capsys.readouterr().out == "// page 1\f// page 2\n"
 
 
+def test_a_file_s_content_is_utf_8_whatever_the_terminal_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ASCII terminal's encoding changes no program or page that goes into a file."""
+    held = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding="ascii"))
+    assert guarded(Output(), lambda: Output().write("// 3 µs\n")) == 0
+    assert held.getvalue() == "// 3 µs\n".encode()
+
+
+def test_words_and_json_on_an_ascii_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ASCII lacks is an escape, of JSON's own in JSON, and what commands a terminal is one as well."""
+    held = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, encoding="ascii"))
+
+    def work() -> None:
+        Output().say("3 µs\x1b[2J")
+        Output().emit({"a": "µ\x1b\x7f\x9b"})
+
+    assert guarded(Output(), work) == 0
+    first, _, rest = held.getvalue().decode("ascii").partition("\n")
+    assert first == r"3 \xb5s\x1b[2J"
+    assert not commands_a_terminal(rest)
+    assert json.loads(rest) == {"a": "µ\x1b\x7f\x9b"}
+
+
+def test_a_stderr_that_takes_nothing_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remarks and complaints for `/dev/full` are lost, the exit code is not."""
+
+    def work() -> int:
+        Output().remark("begun")
+        Output().complain("no")
+        return 1
+
+    with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123 (a device)
+        monkeypatch.setattr(sys, "stderr", full)
+        assert guarded(Output(), work) == 1
+        with pytest.raises(OSError, match="No space left"):
+            full.close()
+
+
 def test_a_file_s_content_is_shown_on_a_terminal() -> None:
     """On a terminal it is shown, not obeyed."""
-    work = "from evokern.cli._terminal import write_file; write_file('a\\x1b[2Jb\\n')"
+    work = "from evokern.cli._output import Output; Output().write('a\\x1b[2Jb\\n')"
     code = f"from evokern.cli._terminal import shown_text\nwith shown_text():\n    {work}"
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen:
@@ -130,7 +169,6 @@ def test_a_file_s_content_is_shown_on_a_terminal() -> None:
 
 def test_the_live_panel_obeys_no_text() -> None:
     """Names and failures in the panel are neither escape sequences nor rich's own markup."""
-    import io
     from dataclasses import replace
 
     from rich.console import Console

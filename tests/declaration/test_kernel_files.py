@@ -255,7 +255,7 @@ def test_a_copy_stays_in_its_scratch_folder(here: Path, tmp_path: Path, name: st
     digest = _kernel(here).digest()
     _append(here / "kernels" / "common" / "store.cuh")
     with sqlite3.connect(here / "evokern.db") as database:
-        database.execute("INSERT INTO evokern_sources VALUES (?, ?, ?)", [digest, name, "// out\n"])
+        database.execute("INSERT INTO evokern_sources VALUES (?, ?, ?, NULL)", [digest, name, "// out\n"])
     scratch = tmp_path / "in" / "scratch"
     scratch.mkdir(parents=True)
     with Reader(here / "evokern.db") as reader, pytest.raises(KernelError, match="far from its kernel's folder"):

@@ -6,6 +6,7 @@ import gzip
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import make_table_small
 import pytest
@@ -86,13 +87,33 @@ def test_names_mean_devices() -> None:
             open_device(name)
 
 
+def _first(table: dict[str, Any], time_us: object) -> dict[str, Any]:
+    """Return a table whose first measured row has another time."""
+    rows = [list(row) for row in table["rows"]]
+    row = next(row for row in rows if "measured" in row)
+    row[row.index("measured") + 1] = time_us
+    return table | {"rows": rows}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda table: table | {"format": "t4"}, "unknown format 't4'"),
+        (lambda table: table | {"rows": [*table["rows"], table["rows"][0]]}, "as an earlier one is; keep one of them"),
+        (lambda table: _first(table, -1.0), "its time is -1.0; it must be a number above 0"),
+        (lambda table: _first(table, 0), "its time is 0; it must be a number above 0"),
+        (lambda table: _first(table, True), "its time is True; it must be a number"),
+        (lambda table: _first(table, "5"), "its time is '5'; it must be a number"),
+        (lambda table: _first(table, float("nan")), "its time is nan; it must be a number above 0"),
+        (lambda table: _first(table, 10**400), "its time is a number of hundreds of bits"),
+        (lambda table: table | {"baseline_us": -2}, "baseline_us is -2; it must be a number above 0"),
+        (lambda table: table | {"name": 3}, "name is 3; it must be text"),
+        (lambda table: table | {"name": "\ud800"}, "surrogates not allowed"),
+        (lambda table: table | {"rows": [[-1] * 8 + ["measured", 1.0, "a"]]}, "3 values, and none is number -1"),
+        (lambda table: table | {"genes": table["genes"] * 2}, "none is number"),
         (lambda table: table | {"rows": []}, "no configuration that could run"),
         (lambda table: table | {"rows": [[0, 0]]}, "malformed"),
-        (lambda table: table | {"rows": [[9] * 8 + ["measured", 1.0, "a"]]}, "malformed"),
+        (lambda table: table | {"rows": [[9] * 8 + ["measured", 1.0, "a"]]}, "3 values, and none is number 9"),
         (lambda table: {"format": table["format"]}, "malformed"),
         (lambda table: table | {"chip": "voodoo2"}, "voodoo2"),
         (lambda table: [1, 2], r"unknown format \(it has list\)"),

@@ -283,3 +283,76 @@ def test_a_recording_of_the_kernel_is_played(
     result = search(str(doubled), db="r.db", device=_recording(Path("same.json"), ("x", "y"), kernel), trials=1)
     assert result.best is not None
     assert result.best.evaluation.time_us == pytest.approx(1000.0)
+
+
+def _each(time: object, **more: object) -> dict[str, Any]:
+    content = kernel_tuner_cache()
+    record = next(one for one in content["cache"].values() if isinstance(one["time"], float))
+    record.update({"time": time, **more})
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (lambda: _each(-1.0), "its time is -1.0; it must be a number above 0"),
+        (lambda: _each(0), "its time is 0; it must be a number above 0"),
+        (lambda: _each(True), "its time is True; it must be a number"),
+        (lambda: _each(10**400), "its time is a number of hundreds of bits; it must be a number above 0"),
+        (lambda: _each(float("nan")), "its time is nan; it must be a number above 0"),
+        (lambda: _each([1.0]), r"its time is \[1.0\]; it must be a number"),
+        (lambda: _each(1.0, times=[1.0, -2.0]), "one of its times is -2.0"),
+        (lambda: _each(1.0, compile_time=True), "compile_time is True; it must be a number"),
+        (lambda: _each(1.0, benchmark_time=-3), "benchmark_time is -3; it must be a number at least 0"),
+        (
+            lambda: _changed_t4(measurements=[{"name": "time", "value": -1.0}]),
+            "its time is -1.0",
+        ),
+        (lambda: _changed_t4(measurements=[], times={"runtimes": [True]}), "runtimes is True"),
+        (lambda: _doubled_t4(), "result 16 says of .* that it is crashed, and an earlier one that it is measured in"),
+    ],
+)
+def test_times_are_positive_numbers_and_configurations_say_one_thing(
+    content: Callable[[], dict[str, Any]], told: str, tmp_path: Path
+) -> None:
+    """A negative or boolean time, and a configuration with two answers, are named: none is taken for a failure."""
+    with pytest.raises(DeviceError, match=told):
+        read_recording(write_json(tmp_path / "toy.json", content()))
+
+
+def _changed_t4(**more: object) -> dict[str, Any]:
+    content = t4_file()
+    next(one for one in content["results"] if one["invalidity"] == "correct").update(more)
+    return content
+
+
+def _doubled_t4() -> dict[str, Any]:
+    content = t4_file()
+    first = next(one for one in content["results"] if one["invalidity"] == "correct")
+    content["results"].append({**first, "invalidity": "runtime"})
+    return content
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 100_000, "nests lists or objects deeper than can be read"),
+        ('{"format": "evokern-table/1", "format": "x"}', "the key 'format' stands in one object twice; keep one"),
+        ('{"a": ' + "9" * 5000 + "}", "is truncated or no JSON: Exceeds the limit"),
+        ('{"a": "\\ud800"}', "is truncated or no JSON: .*surrogates not allowed"),
+        ("\x00", "is truncated or no JSON"),
+    ],
+)
+def test_json_that_is_no_recording(text: str, told: str, tmp_path: Path) -> None:
+    """Deep nesting, a key twice, numbers of thousands of digits and half characters are refused as what they are."""
+    path = tmp_path / "toy.json"
+    path.write_text(text)
+    with pytest.raises(DeviceError, match=told):
+        read_recording(path)
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    """A recording that passed through an editor on Windows is read."""
+    path = write_json(tmp_path / "toy.json", kernel_tuner_cache())
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_recording(path).optimum_us == pytest.approx(600.0)

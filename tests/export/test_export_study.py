@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from paths import DATA, ROOT
+from stored_studies import reseal
 from typer.testing import CliRunner
 
 import evokern
@@ -152,6 +153,7 @@ def test_what_was_only_predicted_slow_is_not_exported(here: Path, tmp_path: Path
             "UPDATE evokern_trials SET outcome = 'slow', timings = '[]', gate = '{}', evidence = ? WHERE number = ?",
             [evidence, best],
         )
+    reseal(database)
     code, _, told = _invoke("export", "--trial", str(best), "--db", str(database), "-o", str(tmp_path / "x.cu"))
     assert code == 2
     assert f"trial {best} of scale was predicted slow and never checked; verify it" in told
@@ -199,6 +201,7 @@ def test_a_gene_s_value_from_a_database_is_one_of_the_kernel_s(here: Path, tmp_p
         (config,) = db.execute("SELECT config FROM evokern_trials WHERE number = ?", [best]).fetchone()
         changed = json.dumps({**json.loads(config), "THREADS": f"64\n{LEAK}"})
         db.execute("UPDATE evokern_trials SET config = ? WHERE number = ?", [changed, best])
+    reseal(database)
     asked = (("export", "-o", str(tmp_path / "x.cu")), ("verify",), ("profile",), ("ablate",))
     for command in (*asked, ("search", "scale", "--trials", "3", "--device", "sim:l4")):
         code, _, told = _invoke(*command, "--db", str(database))
@@ -218,6 +221,7 @@ def _poisoned_export(here: Path, tmp_path: Path, end: str) -> str:
         words = {**json.loads(environment), "driver": poison, "driver_cuda": poison, "compiler": poison}
         words["compute_capability"] = [8, 9]
         db.execute("UPDATE evokern_sessions SET environment = ?", [json.dumps(words)])
+    reseal(database)
     code, told, wrong = _invoke("export", "--db", str(database), "-o", str(tmp_path / "best.cu"))
     assert code == 0, told + wrong
     return (tmp_path / "best.cu").read_bytes().decode()
@@ -245,6 +249,7 @@ def test_a_database_has_no_folder_trusted_that_it_names(
         (settings,) = db.execute("SELECT settings FROM evokern_studies").fetchone()
         away = {**json.loads(settings), "kernel": str(named), "path": str(tmp_path / "studies" / "x.toml")}
         db.execute("UPDATE evokern_studies SET settings = ?", [json.dumps(away)])
+    reseal(work / "evokern.db")
     monkeypatch.chdir(work)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     if command[0] == "export" or not inside:  # `--set` asks for a candidate of the kernel as it is now

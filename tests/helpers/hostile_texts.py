@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from engine_helpers import small_table
+from stored_studies import reseal
 
+from evokern.store._integrity import COLUMN
 from evokern.study.trial import Outcome
 
 HOSTILE = "</title></td><script>alert('x')</script> & \"quoted\" <img src=x onerror='y'> {{ study }} &lt; --> ]]>"
@@ -65,8 +67,9 @@ def poison(path: Path, words: str = HOSTILE) -> None:
             if not table.startswith("evokern_"):
                 continue
             for _, column, kind, *_ in db.execute(f"PRAGMA table_info({table})").fetchall():
-                if kind == "TEXT" and column not in IDENTITIES:
+                if kind == "TEXT" and column not in (*IDENTITIES, COLUMN):
                     db.execute(f"UPDATE {table} SET {column} = hostile('{column}', {column})")
+    reseal(path)
 
 
 class Markup(HTMLParser):

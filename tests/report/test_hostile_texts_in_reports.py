@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hostile_texts import HOSTILE, Markup, poison
-from stored_studies import add_proofs, write_study
+from stored_studies import add_proofs, reseal, write_study
 
 import evokern
 from evokern.report import gather, page, render_page
@@ -31,6 +31,7 @@ def _filled(path: Path, device: str) -> None:
         db.execute("UPDATE evokern_trials SET evidence = json_set(evidence, '$.bound', 'it waits') WHERE time_us > 0")
         # The study that was written last would be reported on.
         db.execute("UPDATE evokern_sessions SET rowid = 100 WHERE rowid = 1")
+    reseal(path)
 
 
 SHOWN: Iterable[str] = (

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from engine_helpers import small_table
-from stored_studies import NASTY, add_proofs, write_study
+from stored_studies import NASTY, add_proofs, reseal, write_study
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -70,10 +70,11 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(1, 20):
             db.execute(f"INSERT INTO evokern_trials SELECT {chosen} FROM evokern_trials WHERE number < 50", {"n": n})
             db.execute(
-                "INSERT INTO evokern_samples SELECT trial || ?, problem, samples_us FROM evokern_samples "
+                "INSERT INTO evokern_samples SELECT trial || ?, problem, samples_us, NULL FROM evokern_samples "
                 "WHERE trial IN (SELECT uuid FROM evokern_trials WHERE number < 50)",
                 [n],
             )
+    reseal(path)
     with open_readonly(path) as reader:
         assert len(list(reader.trials(study))) == 1000
     return path

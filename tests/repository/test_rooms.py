@@ -18,6 +18,7 @@ ROOMS = (
     "version",
     "escaping",
     "errors",
+    "files",
     "ownership",
     "templating",
     "hardware",

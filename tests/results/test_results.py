@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hostile_texts import HOSTILE, Markup, poison
 from paths import DATA
-from stored_studies import write_study
+from stored_studies import reseal, write_study
 from typer.testing import CliRunner
 
 import evokern
@@ -64,6 +64,7 @@ def test_a_study_stays_itself(tmp_path: Path) -> None:
     study = evokern.load_study(db=path)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE evokern_trials SET outcome = NULL WHERE number = 4")
+    reseal(path)
     assert len(study.trials) == 4, "a trial in flight is none yet"
     with Store(path) as store:
         store.set_aside("small")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engine_helpers import go, small_table, study, tiny_table, trials_of
+from stored_studies import reseal
 from typer.testing import CliRunner
 
 from evokern.analysis.control_verdict import control_verdict, price
@@ -202,6 +203,7 @@ def test_files_from_before_controls_are_read_and_searched_on(tmp_path: Path) -> 
             old.execute(f"ALTER TABLE evokern_studies DROP COLUMN {column}")
         old.execute("UPDATE evokern_studies SET settings = json_remove(settings, '$.control')")
         old.execute("DELETE FROM _sqlite_migrations WHERE name = 'm003_control_and_price'")
+    reseal(db)
     with open_readonly(db) as reader:
         summary = reader.summary(reader.study())
     assert (summary["control"], summary["cost"]) == (None, None)

@@ -14,6 +14,7 @@ from pathlib import Path
 import optuna
 import pytest
 from engine_helpers import go, small_table, study, tiny_table, trials_of
+from stored_studies import reseal
 from typer.testing import CliRunner
 
 from evokern.api import search
@@ -261,6 +262,7 @@ def test_a_session_that_was_killed_is_told_of(tmp_path: Path) -> None:
         connection.execute("UPDATE evokern_sessions SET ended = NULL, end_reason = NULL")
         connection.execute("UPDATE evokern_trials SET outcome = NULL WHERE number > 4")
     connection.close()
+    reseal(db)
     search(study(), db=db, device=TableDevice(small_table()), trials=9, seed=1, on_progress=on_progress)
     assert len(told) == 1
     assert "did not end: it was killed" in told[0]

@@ -22,7 +22,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.store import add_profile, add_proof, open_readonly
 from evokern.store._schema import known_migrations
 
-FILES = {"first_tables": 24, "with_proofs_and_priors": 40}
+FILES = {"first_tables": 24, "with_proofs_and_priors": 40, "with_secret": 32}
 """File → evaluated trials of its study `small`."""
 
 
@@ -86,7 +86,7 @@ def test_reading_leaves_an_old_database_as_it_is(old: Path) -> None:
 
 def _name(path: Path) -> str:
     """Return which file it is: by the migrations it has."""
-    return "with_proofs_and_priors" if len(_applied(path)) > 1 else "first_tables"
+    return {1: "first_tables", 3: "with_proofs_and_priors", 6: "with_secret"}[len(_applied(path))]
 
 
 def test_a_search_goes_on_in_an_old_database(old: Path) -> None:

@@ -94,6 +94,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "limit",
         "cost",
         "control",
+        "damaged",
     ]
     assert list(summary) == keys
     assert (summary["study"], summary["device"], summary["predicted"]) == ("small", "NVIDIA H200", False)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evokern.analysis.check.study_soundness import require_sound
 from evokern.errors import StudyError
 from evokern.study.duration import parse_duration
 from evokern.study.file import read_study
@@ -68,6 +69,29 @@ def test_a_whole_study_reads(tmp_path: Path) -> None:
         ('kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = ["nromal"]\n', "did you mean 'normal'"),
         ('kernel = "a"\nproblems = [\n', "is no valid TOML"),
         ('kernel = 3\nproblems = "1"\n', "kernel is 3; it must be text"),
+        (
+            'kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = [1, 2]\n',
+            "gate.input_sets is [1, 2]; it must be",
+        ),
+        (
+            'kernel = "a"\nproblems = "1"\n[gate]\ninput_sets = "normal"\n',
+            "gate.input_sets is 'normal'; it must be",
+        ),
+        ('kernel = "a"\nproblems = "1"\n[gate]\nruns = true\n', "gate.runs is True; it must be a whole number"),
+        ('kernel = "a"\nproblems = "1"\n[gate]\nruns = 1000000000\n', "gate.runs = 1000000000; give 1 to 1000"),
+        ('kernel = "a"\nproblems = "1"\n[timing]\ncache = -1\n', "timing.cache is -1; it must be text"),
+        ('kernel = "a"\nproblems = "1"\n[timing]\nrace = nan\n', "timing.race = nan; give a finite number"),
+        ('kernel = "a"\nproblems = "1"\n[timing]\nhang_s = inf\n', "timing.hang_s = inf; give a finite number"),
+        (
+            'kernel = "a"\nproblems = "1"\nseed = 9223372036854775808\n',
+            "seed = a number of 64 bits; give one",
+        ),
+        (f'kernel = "a"\nproblems = "1"\nseed = {10**400}\n', "seed = a number of 1329 bits; give one of at most 63"),
+        (f'kernel = "a"\nproblems = "1"\nseed = {"9" * 5000}\n', "is no valid TOML: Exceeds the limit"),
+        (f'kernel = "a"\nproblems = [{{N = {10**400}}}]\n', "problems.N = a number of 1329 bits"),
+        (f'kernel = "a"\nproblems = {"[" * 5000}{"]" * 5000}\n', "nests tables or lists deeper than can be read"),
+        ('kernel = "a"\nproblems = "1"\nbudget = "' + "9" * 400 + 'h"\n', "is more than a hundred years"),
+        ('kernel = "a"\nproblems = "1"\nseed = 1979-05-27\n', "seed is datetime.date(1979, 5, 27); it must be a whole"),
     ],
 )
 def test_each_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -75,6 +99,40 @@ def test_each_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(StudyError) as caught:
         _read(tmp_path, text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "told"),
+    [
+        ('name = "tpe"\nn_startup_trials = "ten"', "n_startup_trials = 'ten'; give a whole number from 0 to 1000000"),
+        ('name = "tpe"\nn_startup_trials = 1.5', "n_startup_trials = 1.5; give a whole number"),
+        ('name = "tpe"\nmultivariate = 1', "multivariate = 1; give true or false"),
+        ('name = "tpe"\nprior_weight = [1.0]', "prior_weight = [1.0]; give a number"),
+        ('name = "tpe"\ngamma = 3', "gamma = 3 is code, which no file can give"),
+        ('name = "tpe"\nn_ei_candidates = -1', "n_ei_candidates = -1; give a whole number from 0"),
+        ('name = "nsga2"\npopulation_size = 4000000000', "population_size = 4000000000; give a whole number from 0"),
+        ('name = "nsga2"\nmutation_prob = "high"', "mutation_prob = 'high'; give a number"),
+        ('name = "random"\nguard = "no"', "guard = 'no'; write true or false"),
+        ('name = "evo"\nelites = 4', "sampler evo has no option 'elites'"),
+    ],
+)
+def test_sampler_options_have_types(tmp_path: Path, sampler: str, told: str) -> None:
+    """A value that would fail at some later proposal is refused before anything is searched, and in `list`."""
+    path = tmp_path / "mine.toml"
+    path.write_text(f'kernel = "a"\nproblems = "1"\ndevice = "replay:x.json"\n[sampler]\n{sampler}\n')
+    with pytest.raises(StudyError) as caught:
+        require_sound(read_study(path))
+    assert told in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_key(tmp_path: Path) -> None:
+    """Editors on Windows write one; other encodings are named."""
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
+    assert "attention" == read_study(path).kernel
+    path.write_bytes(GOOD.encode("utf-16"))
+    with pytest.raises(StudyError, match="is no UTF-8 text"):
+        read_study(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from evokern.declaration.problem import ProblemField
 from evokern.declaration.space import Gene, Space
 from evokern.errors import SpaceError
+from evokern.files import read_text
 
 _MOST_VALUES = 10_000
 """A gene has a few values; a longer range is not worth its memory."""
@@ -51,7 +52,7 @@ def read_declaration(path: Path) -> DeclaredKernel:
     """Return what can be read of the kernel that a `kernel.py` declares; of a file that cannot be read, its folder."""
     folder = path.parent.name
     try:
-        module = ast.parse(path.read_text(encoding="utf-8"))
+        module = ast.parse(read_text(path))
         constants, kernel = _constants(module), _kernel_call(module)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return DeclaredKernel(folder)

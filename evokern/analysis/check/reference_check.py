@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor
-from evokern.errors import KernelError
+from evokern.errors import RAISED, KernelError
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ def workload_tensors(kernel: Kernel, problem: Problem) -> dict[str, Tensor]:
         return dict(kernel.workload.tensors(problem, kernel.space.default()))
     except KernelError:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise KernelError(
             f"kernel {kernel.name}: tensors raised {type(error).__name__}: {error} at {problem}"
         ) from error
@@ -65,7 +65,7 @@ def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Ten
     inputs = draw_inputs(tensors)
     try:
         results: Mapping[str, Any] = kernel.workload.reference(problem, inputs)
-    except Exception as error:
+    except RAISED as error:
         raise KernelError(
             f"kernel {kernel.name}: reference raised {type(error).__name__}: {error} at {problem}"
         ) from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import python_reference, workload_tensors
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
-from evokern.errors import KernelError
+from evokern.errors import RAISED, KernelError
 from evokern.study.settings import GateSettings, InputSet
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _computed(
     """Return an output computed in a type; the exact one where the reference can compute in float64 alone."""
     try:
         return kernel.workload.reference(problem, {n: t.to(dtype) for n, t in inputs.items()})[output]
-    except Exception:  # torch has no such operation in this type, or the reference makes float64 tensors of its own
+    except RAISED:  # torch has no such operation in this type, or the reference makes float64 tensors of its own
         return exact
 
 

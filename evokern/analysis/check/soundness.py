@@ -22,7 +22,8 @@ from evokern.analysis.check.source_checks import entries, gene_macros, static_as
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros, render
-from evokern.errors import EvokernError, KernelError
+from evokern.errors import RAISED, EvokernError, KernelError
+from evokern.files import is_file
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.measurement.plausible import contradictions, declared_work
 from evokern.measurement.roofline import arithmetic_of
@@ -70,7 +71,7 @@ def check_kernel(kernel: Kernel) -> Iterator[CheckResult]:
     for name, check in _CHECKS.items():
         try:
             yield from _named(name, check(folder))
-        except Exception as error:
+        except RAISED as error:
             place = _place(error, kernel.folder)
             if not (place or isinstance(error, EvokernError)):
                 raise  # no doing of the kernel's
@@ -94,7 +95,7 @@ def _place(error: BaseException, folder: Path) -> str:
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
-def _sentence(error: Exception, place: str) -> str:
+def _sentence(error: BaseException, place: str) -> str:
     text = str(error) if isinstance(error, EvokernError) else f"{type(error).__name__}: {error}"
     return text if place in text else f"{text} ({place})"
 
@@ -226,7 +227,7 @@ def _cpp_reference(folder: Folder) -> Results:
     if not folder.kernel.workload.cpp_reference:
         yield None, "not tried: kernel.py says cpp_reference=False; an exported program needs reference.h"
         return
-    if not (folder.kernel.folder / "reference.h").is_file():
+    if not is_file(folder.kernel.folder / "reference.h"):
         yield False, f"{folder.kernel.folder} has no reference.h, which the exported program checks itself against"
         return
     if compiler is None or not folder.small:

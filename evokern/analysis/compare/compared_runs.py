@@ -8,6 +8,7 @@ from typing import Any
 
 from evokern.analysis.compare.compare import ComparedRun, Reading
 from evokern.errors import StudyError, UsageError
+from evokern.files import is_file, read_text
 from evokern.store import Reader, open_readonly
 from evokern.study.trial import Trial
 
@@ -38,10 +39,10 @@ def split(text: str) -> tuple[Path, str | None]:
     Raises:
         UsageError: there is no such file.
     """
-    if Path(text).is_file():
+    if is_file(Path(text)):
         return Path(text), None
     file, colon, study = text.rpartition(":")
-    if colon and Path(file).is_file():
+    if colon and is_file(Path(file)):
         return Path(file), study
     raise UsageError(f"there is no file {file or text}; name FILE.db, FILE.db:STUDY or an exported FILE.cu")
 
@@ -73,7 +74,7 @@ def _readings(best: Trial, problems: tuple[str, ...]) -> dict[str, Reading]:
 
 def _exported(path: Path) -> ComparedRun:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
     comment = [line[2:].strip() for line in text.splitlines()[:200] if line.startswith("//")]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evokern.errors import UsageError
+from evokern.files import read_text
 from evokern.measurement.playoff import Playoff, Rules, play
 
 RULES = Rules(samples=1)
@@ -76,7 +77,7 @@ def build(source: Path, binary: Path) -> Path:
     Raises:
         UsageError: nvcc refuses it.
     """
-    text = source.read_text(encoding="utf-8")
+    text = read_text(source, "replace")
     line = next((part[2:].split() for part in text.splitlines()[:40] if part.startswith("//") and "nvcc " in part), [])
     options = [word for word in line[1:] if word.startswith("-") and word != "-o"]
     done = subprocess.run(["nvcc", *options, str(source), "-o", str(binary)], capture_output=True, text=True,

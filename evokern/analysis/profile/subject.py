@@ -19,6 +19,7 @@ from evokern.declaration.space import Config
 from evokern.device.gpu.profile import LiveGpu, live_gpu
 from evokern.device.opening import TARGET
 from evokern.errors import DeviceError, KernelError, StudyError, UsageError
+from evokern.files import is_file
 from evokern.hardware.driver import probe
 from evokern.hardware.profiles import Profile, chip, limits_for
 from evokern.search.identity import problems_of, study_of
@@ -112,7 +113,7 @@ def subject_of(request: ProfileRequest) -> Iterator[ProfileSubject]:
 
 def _stored(request: ProfileRequest, scratch: Path) -> ProfileSubject | None:
     """Return a candidate of a study in the database; None where the words mean a study file or a kernel."""
-    if not request.db.is_file():
+    if not is_file(request.db):
         if request.name is None or request.trial is not None:
             raise StudyError(
                 f"there is no database {request.db} to take "

@@ -26,6 +26,7 @@ from evokern.declaration.kernel import Launch
 from evokern.declaration.render import Rendered
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.errors import SourceError, UsageError
+from evokern.files import is_folder
 from evokern.hardware.profiles import Profile
 from evokern.simt.memory.access_record import WriteRecord, recording
 from evokern.simt.sanitizer.findings import WARNING
@@ -68,7 +69,7 @@ class FileLaunch:
             if not _DEFINITION.fullmatch(text):
                 raise UsageError(f"-D {text!r} is no macro; write -D NAME or -D NAME=VALUE")
         for folder in self.include_dirs:
-            if not folder.is_dir():
+            if not is_folder(folder):
                 raise UsageError(f"-I {folder} is no folder")
 
 

@@ -116,7 +116,7 @@ def _profile(reader: Reader, record: StudyRecord, number: int) -> dict[str, Any]
 def _named(reader: Reader, record: StudyRecord, found: TrialRecord) -> str:
     """Return the name of the kernel's source file, as far as the kept files tell."""
     finding = found.trial.evaluation.evidence["finding"]
-    for name, text in reader.source(found.kernel_digest).items():
+    for name, text in reader.source(found.kernel_digest, shown=True).items():
         lines = text.splitlines()
         text_there = lines[finding["line"] - 1].strip() if 0 < finding["line"] <= len(lines) else None
         if name.endswith(".cu") and text_there == finding["source"]:

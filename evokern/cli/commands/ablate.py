@@ -12,6 +12,7 @@ from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredTrust
 from evokern.cli._output import Output
 from evokern.cli._text import table
 from evokern.errors import UsageError
+from evokern.files import write_text
 
 
 @command(
@@ -62,7 +63,7 @@ def ablate(
         add_proof(db, record, "ablate", found.trial, found.as_dict())
     if markdown is not None:
         try:
-            markdown.write_text(as_markdown(found), encoding="utf-8")
+            write_text(markdown, as_markdown(found))
         except OSError as error:
             raise UsageError(f"cannot write {markdown}: {error.strerror}") from error
     if output.json:

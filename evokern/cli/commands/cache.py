@@ -9,7 +9,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
-from evokern.errors import UsageError
+from evokern.errors import MOST_NUMBER, UsageError
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -65,6 +65,9 @@ def parse_size(text: str) -> int:
     unit = match[2] if match else None
     if match and unit is not None:
         unit = unit if unit in _UNITS else unit + "b"
+        size = float(match[1]) * _UNITS.get(unit, 0)
+        if size > MOST_NUMBER:
+            raise UsageError(f"{text!r} is more than any disk holds; write for example 500MB, 4GB or 2GiB")
         if unit in _UNITS:
-            return int(float(match[1]) * _UNITS[unit])
+            return int(size)
     raise UsageError(f"{text!r} is no size; write for example 500MB, 4GB or 2GiB")

@@ -10,9 +10,9 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._output import Output
-from evokern.cli._terminal import write_file
 from evokern.cli._text import table
 from evokern.errors import UsageError
+from evokern.files import write_text
 from evokern.ownership import why_foreign
 from evokern.wording import microseconds
 
@@ -66,13 +66,13 @@ def compare(
     code = 1 if found.verdict == "slower" else 0
     if markdown is not None and str(markdown) != "-":
         try:
-            markdown.write_text(as_markdown(found), encoding="utf-8")
+            write_text(markdown, as_markdown(found))
         except OSError as error:
             raise UsageError(f"cannot write {markdown}: {error.strerror}") from error
     if output.json:
         output.emit(found.as_dict())
     elif markdown is not None and str(markdown) == "-":
-        write_file(as_markdown(found))
+        output.write(as_markdown(found))
     else:
         for line in _lines(found):
             output.say(line)

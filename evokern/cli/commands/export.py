@@ -11,8 +11,8 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StoredTrustOption, StudyArgument, TrialOption
 from evokern.cli._output import Output
-from evokern.cli._terminal import write_file
 from evokern.errors import UsageError
+from evokern.files import write_bytes
 from evokern.wording import command as command_line
 from evokern.wording import microseconds, proved
 
@@ -82,7 +82,7 @@ def export(
     with open_readonly(db) as reader:
         made = export_trial(reader, study, trial, problem=problem, file_name=name, trust=trust, force=force)
     if str(file) == "-":
-        write_file(made.text)
+        output.write(made.text)
         return
     _write(file, made.text.encode())
     if output.json:
@@ -105,7 +105,7 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         made = t4(reader, record)
     content = t4_bytes(made, file)
     if str(file) == "-":
-        write_file(content.decode() + "\n")
+        output.write(content.decode() + "\n")
         return
     _write(file, content)
     if output.json:
@@ -125,7 +125,7 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: int
         made = t1(reader, record, problem=problem, trust=trust)
     content = t4_bytes(made, file)
     if str(file) == "-":
-        write_file(content.decode() + "\n")
+        output.write(content.decode() + "\n")
         return
     _write(file, content)
     space = made["ConfigurationSpace"]
@@ -142,6 +142,6 @@ def _space(output: Output, study: str | None, file: Path, db: Path, problem: int
 
 def _write(file: Path, content: bytes) -> None:
     try:
-        file.write_bytes(content)
+        write_bytes(file, content)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; name another file with -o") from error

@@ -10,6 +10,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._output import Output
 from evokern.cli._text import show_line
+from evokern.files import read_text
 
 
 @command(
@@ -36,7 +37,7 @@ def list_(
     from evokern.hardware.profiles import CHIPS
     from evokern.study.discovery import kernel_folders, study_files
 
-    stored = None if db is None else _stored(db)
+    stored, damaged = (None, []) if db is None else _stored(db)
     kernels, studies, driver = kernel_folders(), study_files(), probe()
     summaries = {name: _summary(path) for name, path in studies.items()}
     if output.json:
@@ -60,7 +61,7 @@ def list_(
                     }
                     for name, chip in CHIPS.items()
                 ],
-                **({} if stored is None else {"database": {"path": str(db), "studies": stored}}),
+                **({} if stored is None else {"database": {"path": str(db), "studies": stored, "damaged": damaged}}),
             }
         )
         return
@@ -89,8 +90,8 @@ def list_(
         show_line(f"  {'':<24}{row['standing']}, begun {row['created']}")
 
 
-def _stored(db: Path) -> list[dict[str, Any]]:
-    """Return the studies of a database, the one searched last first."""
+def _stored(db: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the studies of a database, the one searched last first, and which of its rows are damaged."""
     from evokern.results.overview import standing
     from evokern.store import open_readonly
 
@@ -110,13 +111,13 @@ def _stored(db: Path) -> list[dict[str, Any]]:
                     "standing": standing(summary),
                 }
             )
-    return rows
+        return rows, list(reader.damaged)
 
 
 def _summary(path: Path) -> dict[str, Any]:
     """Return what a study is about, and what is wrong with it: one broken study must not hide the others."""
     from evokern.analysis.check.study_soundness import require_sound
-    from evokern.errors import StudyError
+    from evokern.errors import UsageError
     from evokern.study.file import read_study
 
     summary: dict[str, Any] = {}
@@ -125,7 +126,7 @@ def _summary(path: Path) -> dict[str, Any]:
         problems = [p if isinstance(p, str) else ",".join(f"{k}={v}" for k, v in p.items()) for p in study.problems]
         summary = {"kernel": study.kernel, "problems": problems, "device": study.device, "asks": asked(path)}
         require_sound(study)
-    except StudyError as error:
+    except UsageError as error:
         summary["error"] = str(error)
     return summary
 
@@ -136,7 +137,7 @@ def asked(path: Path) -> str | None:
     It ends with the comment, or where the next sentence of its own line begins, such as `# Found on …`.
     """
     words: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         text = line.removeprefix("#").strip() if line.startswith("#") else ""
         if not words:
             if not text.startswith("Asks:"):

@@ -14,6 +14,7 @@ from evokern.cli._command import command
 from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.errors import UsageError
+from evokern.files import is_folder, write_text
 from evokern.study.settings import SAMPLERS
 from evokern.wording import duration, microseconds
 
@@ -41,16 +42,23 @@ def replay(
     samplers: Annotated[
         str, typer.Option("--samplers", metavar="NAMES", help=f"Which to compare: {', '.join(SAMPLERS)}.")
     ] = "evo,tpe,nsga2,random",
-    trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="Evaluations of each search.")] = 200,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Searches per sampler.")] = 30,
+    trials: Annotated[
+        int, typer.Option("--trials", metavar="N", min=1, max=10**6, help="Evaluations of each search.")
+    ] = 200,
+    repeats: Annotated[
+        int, typer.Option("--repeats", metavar="N", min=1, max=10**5, help="Searches per sampler.")
+    ] = 30,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the first repeat.")] = 0,
     window: Annotated[
-        int, typer.Option("--window", metavar="W", min=1, help="Trials in flight; 1 shows every sampler every result.")
+        int,
+        typer.Option(
+            "--window", metavar="W", min=1, max=1024, help="Trials in flight; 1 shows every sampler every result."
+        ),
     ] = 1,
     budget: Annotated[
         str | None, typer.Option("--budget", metavar="TIME", help="Recorded time of each search: 90m, 45s.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Searches side by side.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=1024, help="Searches side by side.")] = 1,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", dir_okay=False, help="Write the curves as one HTML file.")
     ] = None,
@@ -65,7 +73,7 @@ def replay(
     names = [name.strip() for name in samplers.split(",") if name.strip()]
     if not names:
         raise UsageError(f"--samplers {samplers!r} names none; write for example --samplers evo,tpe")
-    if plot is not None and not plot.absolute().parent.is_dir():
+    if plot is not None and not is_folder(plot.absolute().parent):
         raise UsageError(f"cannot write {plot}: there is no folder {plot.absolute().parent}")
 
     progress = ReplayProgress(output, repeats)
@@ -112,7 +120,7 @@ def _write(path: Path, result: ReplayResult) -> None:
     from evokern.sampler_benchmark.plot import html
 
     try:
-        path.write_text(html(result), encoding="utf-8")
+        write_text(path, html(result))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; name another file with --plot") from error
 

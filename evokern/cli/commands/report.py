@@ -10,8 +10,8 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument
 from evokern.cli._output import Output
-from evokern.cli._terminal import write_file
 from evokern.errors import UsageError
+from evokern.files import write_text
 
 
 @command(
@@ -40,10 +40,10 @@ def report(
         facts = gather(reader, study)
     text = render_page(facts)
     if str(file) == "-":
-        write_file(f"{text}\n")
+        output.write(text + "\n")
         return
     try:
-        file.write_text(text, encoding="utf-8")
+        write_text(file, text)
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}; name another file with -o") from error
     size = len(text.encode())

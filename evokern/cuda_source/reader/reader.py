@@ -23,6 +23,7 @@ from evokern.cuda_source.reader.records import (
 )
 from evokern.cuda_source.source_file import SourceFile
 from evokern.errors import SourceError
+from evokern.files import is_file, read_bytes
 
 _PASSES = 8  # each pass only blanks, and a program's dropped declarations seldom uncover more than one further layer
 
@@ -159,7 +160,7 @@ def _load(path_or_text: str | Path) -> tuple[Path | None, str]:
         return None, _normal(path_or_text)
     path = Path(path_or_text)
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except FileNotFoundError:
         raise SourceError(f"no CUDA file at {path}: check the path") from None
     except OSError as error:
@@ -221,7 +222,7 @@ def _with_headers(
 
 
 def _locate(name: str, directories: list[Path]) -> Path | None:
-    return next((d / name for d in directories if (d / name).is_file()), None)
+    return next((d / name for d in directories if is_file(d / name)), None)
 
 
 def _set_aside(units: Mapping[str, SourceFile], found: Sequence[Include], named: Iterable[str] = ()) -> dict[str, str]:

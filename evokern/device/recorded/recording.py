@@ -12,14 +12,14 @@ failed to compile, to run or to be right is a failure that counts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from evokern.declaration.space import Config, Gene, Value
-from evokern.device.recorded.table import FORMAT, Table, load_recording, measured, table_of
+from evokern.device.recorded.json_file import load_recording, number_of
+from evokern.device.recorded.table import FORMAT, Table, measured, table_of
 from evokern.errors import DeviceError, EvokernError, nearest
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.trial import Evaluation, Outcome
@@ -54,7 +54,7 @@ def read_recording(path: str | Path) -> Table:
                 found = reader(name, content)
             except EvokernError as error:
                 raise DeviceError(f"recording {path}: {error}") from error
-            except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise DeviceError(f"recording {path} is malformed: {type(error).__name__}: {error}") from error
             if found.optimum_us is None:
                 raise DeviceError(f"recording {path} has no valid configuration: none of them ran to a time")
@@ -73,20 +73,27 @@ class Rows:
     """Configuration → what became of it; the first record of a configuration counts."""
     seconds: dict[Config, float] = field(default_factory=dict)
     """Configuration → seconds that its evaluation took."""
+    foreign: bool = True
+    """Whether it takes a mistake to tell of a configuration twice; a search of ours without its guard does."""
 
     def add(self, where: str, values: Mapping[str, Any], answer: Evaluation) -> None:
         """Take up a record.
 
         Raises:
-            DeviceError: it lacks a gene.
+            DeviceError: it lacks a gene, or says of a configuration what an earlier one does not.
         """
         missing = [name for name in self.names if name not in values]
         if missing:
             raise DeviceError(f"{where} lacks the gene {missing[0]!r}")
         config = Config({name: value_of(values[name]) for name in self.names})
-        if config not in self.answers:
-            self.answers[config] = answer
+        known = self.answers.setdefault(config, answer)
+        if known is answer:
             self.seconds[config] = answer.compile_s + answer.device_s
+        elif self.foreign and (known.outcome, known.time_us) != (answer.outcome, answer.time_us):
+            raise DeviceError(
+                f"{where} says of {dict(config)} that it is {_said(answer)}, and an earlier one that it is "
+                f"{_said(known)}; keep one of them"
+            )
 
     def genes(self, declared: Mapping[str, Sequence[Any]]) -> tuple[Gene, ...]:
         """Return the genes: declared values that were recorded, the middle one as default (nothing better is known).
@@ -152,20 +159,24 @@ def _from_kernel_tuner(name: str, content: Mapping[str, Any]) -> Table:
             raise DeviceError(f"tune_params_keys names the unknown gene {gene!r}: {nearest(gene, declared)}")
     rows = Rows(names)
     for key, record in content["cache"].items():
-        answer = _kernel_tuner_answer(record)
+        where = f"configuration {key}"
+        answer = _kernel_tuner_answer(where, record)
         if answer is not None:
-            rows.add(f"configuration {key}", record, answer)
+            rows.add(where, record, answer)
     chip = chip_of_model(str(content.get("device_name") or ""))
     return Table(name, rows.genes(declared), rows.answers, chip, None, rows.seconds)
 
 
-def _kernel_tuner_answer(record: Mapping[str, Any]) -> Evaluation | None:
+def _kernel_tuner_answer(where: str, record: Mapping[str, Any]) -> Evaluation | None:
     """Return what became of a cached configuration; None where it violates a constraint."""
-    compile_s = _seconds(record.get("compile_time"), 1e-3)
-    device_s = _seconds(record.get("benchmark_time"), 1e-3) + _seconds(record.get("verification_time"), 1e-3)
+    compile_s = _seconds(f"{where}: compile_time", record.get("compile_time"), 1e-3)
+    device_s = _seconds(f"{where}: benchmark_time", record.get("benchmark_time"), 1e-3)
+    device_s += _seconds(f"{where}: verification_time", record.get("verification_time"), 1e-3)
     time_ms = record["time"]
-    if isinstance(time_ms, int | float) and math.isfinite(time_ms) and 0 < time_ms < NOT_A_TIME:
-        samples = [1000.0 * sample for sample in record.get("times") or ()]
+    if not isinstance(time_ms, str) and number_of(f"{where}: its time", time_ms, zero=False) < NOT_A_TIME:
+        samples = [
+            1000.0 * number_of(f"{where}: one of its times", sample, zero=False) for sample in record.get("times") or ()
+        ]
         answer = measured(1000.0 * time_ms, samples_us=samples)
     elif time_ms == "InvalidConfig":
         return None
@@ -176,10 +187,17 @@ def _kernel_tuner_answer(record: Mapping[str, Any]) -> Evaluation | None:
     return replace(answer, compile_s=compile_s, device_s=device_s)
 
 
-def _seconds(value: Any, unit: float) -> float:
-    """Return a recorded duration in seconds; 0 where none was recorded."""
-    known = isinstance(value, int | float) and math.isfinite(value) and value > 0
-    return float(value) * unit if known else 0.0
+def _seconds(what: str, value: Any, unit: float) -> float:
+    """Return a recorded duration in seconds; 0 where none was recorded.
+
+    Raises:
+        DeviceError: it is no duration.
+    """
+    return 0.0 if value is None else number_of(what, value) * unit
+
+
+def _said(answer: Evaluation) -> str:
+    return answer.outcome.value + ("" if answer.time_us is None else f" in {answer.time_us:g} µs")
 
 
 _INVALID: Mapping[str, tuple[Outcome, Mapping[str, Any]]] = {
@@ -200,7 +218,7 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
     if timeunit not in SECONDS:
         raise DeviceError(f"metadata.timeunit is {timeunit!r}: {nearest(timeunit, SECONDS)}")
     names = tuple(gene["name"] for gene in own["genes"]) if own else tuple(results[0]["configuration"])
-    rows = Rows(names)
+    rows = Rows(names, foreign=not own)
     for index, result in enumerate(results):
         where = f"result {index}"
         unknown = [gene for gene in result["configuration"] if gene not in names]
@@ -212,7 +230,8 @@ def _from_t4(name: str, content: Mapping[str, Any]) -> Table:
     used = {gene: dict.fromkeys(value_of(r["configuration"][gene]) for r in results) for gene in names}
     genes = _own_genes(own) if own else rows.genes({gene: _in_order(list(values)) for gene, values in used.items()})
     chip = chip_of_model(str(own.get("device", "")))
-    baseline_us, predicted = own.get("baseline_us"), bool(own.get("predicted"))
+    baseline, predicted = own.get("baseline_us"), bool(own.get("predicted"))
+    baseline_us = None if baseline is None else number_of("evokern.baseline_us", baseline, zero=False)
     kernel = kernel_recorded(str(own.get("kernel", "")), str(own.get("device", "")))
     found = Table(own.get("study") or name, genes, rows.answers, chip, baseline_us, rows.seconds, predicted, kernel)
     if not own:
@@ -236,8 +255,10 @@ def _in_order(values: list[Value]) -> list[Value]:
 
 def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluation | None:
     times = result.get("times") or {}
-    compile_s = _seconds(times.get("compilation", times.get("compilation_time")), unit_s)
-    device_s = _seconds(times.get("benchmark"), unit_s) + _seconds(times.get("validation"), unit_s)
+    spent = times.get("compilation", times.get("compilation_time"))
+    compile_s = _seconds(f"{where}: times.compilation", spent, unit_s)
+    device_s = _seconds(f"{where}: times.benchmark", times.get("benchmark"), unit_s)
+    device_s += _seconds(f"{where}: times.validation", times.get("validation"), unit_s)
     measurements = {m["name"]: m for m in result.get("measurements") or ()}
     invalidity = result["invalidity"]
     if invalidity == "constraints":
@@ -249,6 +270,9 @@ def _t4_answer(where: str, result: Mapping[str, Any], unit_s: float) -> Evaluati
         time_us = _t4_time_us(where, measurements, times, unit_s) or None if invalidity == "correct" else None
         timings = measured(time_us).timings if time_us else ()
         evidence = own.get("evidence") or {}
+        for key in ("needed", "available", "limit_s", "elite_us", "limit_us"):
+            if evidence.get(key) is not None:
+                number_of(f"{where}: evidence.{key}", evidence[key])
         fingerprint, outcome = own.get("fingerprint"), Outcome(own["outcome"])
         answer = as_first_occurrence(Evaluation(outcome, time_us, timings, fingerprint=fingerprint, evidence=evidence))
     elif invalidity == "correct":
@@ -268,8 +292,8 @@ def _t4_time_us(where: str, measurements: Mapping[str, Any], times: Mapping[str,
         unit = str(entry.get("unit") or "ms").lower()
         if unit not in SECONDS:
             raise DeviceError(f"{where}: the unit of its time is {unit!r}: {nearest(unit, SECONDS)}")
-        return 1e6 * SECONDS[unit] * float(entry["value"])
+        return 1e6 * SECONDS[unit] * number_of(f"{where}: its time", entry["value"], zero=False)
     runs = times.get("runtimes") or ()
     if not runs:
         raise DeviceError(f"{where} is correct and has neither a measurement 'time' nor runtimes")
-    return 1e6 * unit_s * sum(map(float, runs)) / len(runs)
+    return 1e6 * unit_s * sum(number_of(f"{where}: one of its runtimes", run, zero=False) for run in runs) / len(runs)

@@ -7,23 +7,20 @@ delays stand in for a real device's disorder; the answers do not depend on them.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import queue
 import random
 import threading
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.kernel import Kernel, Problem, ProblemField, Workload
-from evokern.declaration.space import Config, Gene, Space
+from evokern.declaration.space import Config, Gene, Space, Value
 from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
+from evokern.device.recorded.json_file import number_of, text_of
 from evokern.errors import DeviceError
 from evokern.hardware.profiles import Profile, chip
 from evokern.study.trial import Evaluation, Outcome, Timing
@@ -60,6 +57,13 @@ class Table:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))
+        known = [(gene.name, frozenset(gene.values)) for gene in self.genes]
+        for config in self.answers:
+            for name, values in known:
+                if config.get(name) not in values:
+                    raise DeviceError(
+                        f"recording {self.name}: {name} has no value {config.get(name)!r}, and an answer does"
+                    )
         if not any(answer.outcome is not Outcome.INFEASIBLE for answer in self.answers.values()):
             raise DeviceError(f"recording {self.name} has no configuration that could run")
 
@@ -116,30 +120,6 @@ class Table:
         return state.hexdigest()
 
 
-RECORDINGS = "a Kernel Tuner cache or T4 file (.json, .json.gz), or a database and its study, runs.db:STUDY"
-"""What may be named as a recording."""
-
-
-def load_recording(path: str | Path) -> Any:
-    """Return the JSON of a recording, plain or gzip.
-
-    Raises:
-        DeviceError: the file is missing, truncated, or no JSON.
-    """
-    path = Path(path)
-    try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except FileNotFoundError as error:
-        database, colon, _ = str(path).rpartition(":")
-        nor = f", nor a database {database}" if colon else ""
-        raise DeviceError(f"there is no recording {path}{nor}; name {RECORDINGS}") from error
-    except OSError as error:
-        raise DeviceError(f"cannot read recording {path}: {error.strerror or error}; name {RECORDINGS}") from error
-    except (EOFError, ValueError, zlib.error) as error:
-        raise DeviceError(f"recording {path} is truncated or no JSON: {error}") from error
-
-
 def table_of(table: Mapping[str, Any]) -> Table:
     """Return the table that the JSON of a table file of ours holds.
 
@@ -157,22 +137,39 @@ def table_of(table: Mapping[str, Any]) -> Table:
         Gene(g["name"], tuple(g["values"]), g["default"], "", g.get("when", {}), {}, g.get("layer", "parameter"))
         for g in table["genes"]
     )
-    answers = {}
-    for row in table["rows"]:
-        chosen = {gene.name: gene.values[index] for gene, index in zip(genes, row[: len(genes)], strict=True)}
-        answers[Config(chosen)] = _answer(row[len(genes) :], table["constraints"])
-    return Table(table["name"], genes, answers, chip(table["chip"]), table.get("baseline_us"))
+    answers: dict[Config, Evaluation] = {}
+    for number, row in enumerate(table["rows"]):
+        where = f"row {number}"
+        indices = row[: len(genes)]
+        chosen = {gene.name: _indexed(where, gene, index) for gene, index in zip(genes, indices, strict=True)}
+        config = Config(chosen)
+        if config in answers:
+            raise DeviceError(f"{where} is of {chosen}, as an earlier one is; keep one of them")
+        answers[config] = _answer(where, row[len(genes) :], table["constraints"])
+    baseline = table.get("baseline_us")
+    baseline_us = None if baseline is None else number_of("baseline_us", baseline, zero=False)
+    return Table(text_of("name", table["name"]), genes, answers, chip(text_of("chip", table["chip"])), baseline_us)
 
 
-def _answer(row: Sequence[Any], constraints: Mapping[str, str]) -> Evaluation:
+def _indexed(where: str, gene: Gene, index: Any) -> Value:
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(gene.values):
+        raise DeviceError(f"{where}: {gene.name} has {len(gene.values)} values, and none is number {index!r}")
+    return gene.values[index]
+
+
+def _answer(where: str, row: Sequence[Any], constraints: Mapping[str, str]) -> Evaluation:
     outcome = Outcome(row[0])
+    evidence: dict[str, Any]
     match outcome:
         case Outcome.MEASURED:
-            return measured(float(row[1]), row[2])
+            fingerprint = None if row[2] is None else text_of(f"{where}: its fingerprint", row[2])
+            return measured(number_of(f"{where}: its time", row[1], zero=False), fingerprint)
         case Outcome.INFEASIBLE | Outcome.OVER_RESOURCES:
             evidence = {"constraint": row[1], "needed": row[2], "available": row[3], "reason": constraints[row[1]]}
+            for key in ("needed", "available"):
+                number_of(f"{where}: {key}", evidence[key])
         case Outcome.HUNG:
-            evidence = {"limit_s": row[1]}
+            evidence = {"limit_s": number_of(f"{where}: its limit", row[1])}
         case Outcome.WRONG:
             evidence = {"check": row[1]}
         case Outcome.COMPILE_ERROR:

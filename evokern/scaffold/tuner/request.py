@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evokern.errors import SourceError
+from evokern.files import is_file, read_text
 from evokern.scaffold.tuner.arithmetic import values_of
 
 DTYPES: Mapping[str, str] = {
@@ -144,7 +145,7 @@ def from_t1(text: str, path: Path) -> TunerRequest:
     if kernel.get("Language", "CUDA") != "CUDA":
         raise SourceError(f"{path} is written for {kernel['Language']}; evokern takes CUDA")
     places = [folder / kernel["KernelFile"] for folder in (path.parent, path.parent.parent)]
-    file = next((place for place in places if place.is_file()), None)
+    file = next((place for place in places if is_file(place)), None)
     if file is None:
         raise SourceError(f"{path} names the kernel file {kernel['KernelFile']}, which is not beside it")
     notes: list[str] = []
@@ -172,7 +173,7 @@ def from_t1(text: str, path: Path) -> TunerRequest:
         )
     return TunerRequest(
         kernel=kernel["KernelName"],
-        source=file.read_text(encoding="utf-8", errors="replace"),
+        source=read_text(file, "replace"),
         file=str(file),
         problem_size=_sizes(sizes, notes),
         parameters=parameters,

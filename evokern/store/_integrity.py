@@ -1,0 +1,220 @@
+"""A digest in each row of our tables: a row whose text changed on the disk is named, left out, and never learned from.
+
+SQLite finds pages that make no sense, not a flipped letter. The digest is no signature: whoever means to change a row
+can set its digest to NULL, as rows from before there were digests have it, and it counts as it stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlite_utils import Database
+
+from evokern.errors import EvokernError, StoreError
+from evokern.escaping import visible
+from evokern.store._files import explained
+
+COLUMN = "row_digest"
+"""Column that holds a row's digest."""
+TABLES = (
+    *("evokern_studies", "evokern_sessions", "evokern_trials", "evokern_samples", "evokern_rejections"),
+    *("evokern_sources", "evokern_proofs", "evokern_priors", "evokern_profiles"),
+)
+"""Tables whose rows have one."""
+CHECKED_BYTES = 64 * 2**20
+"""Files up to this size are looked through by SQLite before they are read: some hundredths of a second."""
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, EvokernError)
+"""What comes of making a record from a row that is not what was written."""
+
+_LOGGER = logging.getLogger("evokern")
+_T = TypeVar("_T")
+Row = Mapping[str, Any]
+
+
+def digest_of(row: Row) -> str:
+    """Return the SHA-256 of a row as it is stored: every column but the digest itself, and those that are NULL.
+
+    A column that a later version adds is NULL in older rows, so their digests stay.
+    """
+    parts = [(name, row[name]) for name in sorted(row) if name != COLUMN and row[name] is not None]
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+
+
+def sound(row: Row) -> bool:
+    """Tell whether a row is what was written, as far as its digest knows."""
+    return row.get(COLUMN) is None or row[COLUMN] == digest_of(row)
+
+
+def select(
+    db: Database, table: str, where: str = "1", values: Sequence[Any] = (), order: str = "rowid"
+) -> Iterator[Row]:
+    """Yield rows as they stand, whatever an index says: a damaged one would leave rows out in silence."""
+    found = db.conn.execute(f"SELECT * FROM {table} NOT INDEXED WHERE {where} ORDER BY {order}", values)
+    names = [column[0] for column in found.description]
+    for row in found:
+        yield dict(zip(names, row, strict=True))
+
+
+def write_row(db: Database, table: str, values: Row, *, replace: bool = False) -> None:
+    """Insert a row with its digest.
+
+    Args:
+        db: the database, in a transaction.
+        table: the table.
+        values: column → value.
+        replace: put it in the place of the one that has its key.
+    """
+    # Plain SQL on the hot path: `Table.insert` reads the schema again for every row.
+    verb = "INSERT OR REPLACE" if replace else "INSERT"
+    names, marks = ", ".join(values), ", ".join("?" * len(values))
+    done = db.conn.execute(f"{verb} INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+    _seal(db, table, "rowid = ?", [done.lastrowid])
+
+
+def change_rows(db: Database, path: Path, table: str, where: str, changes: str, values: Sequence[Any]) -> None:
+    """Change rows, with their digests.
+
+    Args:
+        db: the database, in a transaction.
+        path: its file, for messages.
+        table: the table.
+        where: which rows, with one `?`: the last of the values.
+        changes: what follows SET.
+        values: the values of changes and where, in that order.
+
+    Raises:
+        StoreError: one of the rows is damaged: a new digest would hide it.
+    """
+    for _, row in _numbered(db, table, where, values[-1:]):
+        if not sound(row):
+            raise damage(path, table, row)
+    db.conn.execute(f"UPDATE {table} SET {changes} WHERE {where}", values)
+    _seal(db, table, where, values[-1:])
+
+
+def _numbered(db: Database, table: str, where: str, values: Sequence[Any]) -> list[tuple[int, Row]]:
+    found = db.conn.execute(f"SELECT rowid, * FROM {table} WHERE {where}", values)
+    names = [column[0] for column in found.description[1:]]
+    return [(number, dict(zip(names, row, strict=True))) for number, *row in found]
+
+
+def _seal(db: Database, table: str, where: str, values: Sequence[Any]) -> None:
+    for number, row in _numbered(db, table, where, values):
+        db.conn.execute(f"UPDATE {table} SET {COLUMN} = ? WHERE rowid = ?", [digest_of(row), number])
+
+
+def seal_all(db: Database) -> None:
+    """Give every row the digest of what it holds now."""
+    for table in TABLES:
+        if table in db.table_names() and COLUMN in db.table(table).columns_dict:
+            _seal(db, table, "1", [])
+
+
+def called(table: str, row: Row) -> str:
+    """Return what to call a row in a message."""
+    kind = table.removeprefix("evokern_")
+    match kind:
+        case "trials":
+            return f"trial {row.get('number')}, row {row.get('uuid')} of {table}"
+        case "studies":
+            return f"study {row.get('name')!r}, row {row.get('uuid')} of {table}"
+        case "samples":
+            return f"samples of problem {row.get('problem')}, trial {row.get('trial')} in {table}"
+        case "sources":
+            return f"kept source {row.get('file')!r} of {table}"
+        case "rejections":
+            return f"count of {row.get('constraint_name')!r} in {table}"
+    return f"row {row.get('uuid') or row.get('study')} of {table}"
+
+
+def damage(path: Path, table: str, row: Row, why: str = "") -> StoreError:
+    """Return what to raise where a damaged row is needed."""
+    return StoreError(
+        f"{path}: {called(table, row)} is damaged: {why or 'it is not what was written'}; restore a copy of the file, "
+        f"or name another one with --db (a change of your own counts once its {COLUMN} is NULL)"
+    )
+
+
+def require_sound(db: Database, path: Path, table: str, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
+    """Return rows that a search would learn from or go on from.
+
+    Raises:
+        StoreError: one of them is damaged.
+    """
+    rows = list(select(db, table, where, values))
+    for row in rows:
+        if not sound(row):
+            raise damage(path, table, row)
+    return rows
+
+
+def required(path: Path, table: str, row: Row, convert: Callable[[Row], _T]) -> _T:
+    """Return the record that a row holds.
+
+    Raises:
+        StoreError: it holds none.
+    """
+    try:
+        return convert(row)
+    except UNREADABLE as error:
+        raise damage(path, table, row, f"it cannot be read ({type(error).__name__}: {error})") from error
+
+
+class SoundRows:
+    """The rows of a database that is read: damaged ones are told of once and left out."""
+
+    def __init__(self, db: Database, path: Path) -> None:
+        self._db = db
+        self._path = path
+        self.told: list[str] = []
+        """What is damaged, in the order in which it was met."""
+
+    def look_through(self) -> None:
+        """Have SQLite look for pages that make no sense.
+
+        Raises:
+            StoreError: there are some.
+        """
+        with explained(self._path):
+            if self._path.stat().st_size <= CHECKED_BYTES:
+                verdict = self._db.conn.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if verdict != "ok":
+                    raise sqlite3.DatabaseError(f"corrupt: {verdict}")
+
+    def tell(self, text: str) -> None:
+        """Say once what is damaged."""
+        if text not in self.told:
+            self.told.append(text)
+            _LOGGER.warning("%s", visible(f"{self._path}: {text}"))  # one line, whatever the row says
+
+    def read(
+        self,
+        table: str,
+        convert: Callable[[Row], _T],
+        where: str = "1",
+        values: Sequence[Any] = (),
+        order: str = "rowid",
+    ) -> Iterator[_T]:
+        """Yield the records of sound rows."""
+        with explained(self._path):
+            for row in select(self._db, table, where, values, order):
+                record = self.record(table, row, convert)
+                if record is not None:
+                    yield record
+
+    def record(self, table: str, row: Row, convert: Callable[[Row], _T]) -> _T | None:
+        """Return the record of a row, None where the row is damaged."""
+        why = "its text is not what was written"
+        if sound(row):
+            try:
+                return convert(row)
+            except UNREADABLE as error:
+                why = f"it cannot be read ({type(error).__name__}: {error})"
+        self.tell(f"{called(table, row)} is damaged and left out: {why}; a copy of the file may still have it")
+        return None
