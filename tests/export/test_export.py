@@ -341,7 +341,9 @@ def test_build_line_names_the_architecture_that_the_candidate_needs(tensor_cores
 
 @pytest.mark.thorough
 @needs_nvcc
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("attention_fp8", "rmsnorm"))) for name in SHIPPED]
+)
 def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:
     """An export of each shipped kernel's default candidate builds without a warning, and refuses bad shapes alone."""
     kernel = find_kernel(str(KERNELS / name))

@@ -50,7 +50,7 @@ def uninterrupted(sampler: str) -> dict[str, Any]:
     [
         pytest.param("evo", 1, marks=pytest.mark.slow),
         pytest.param("evo", 4, marks=pytest.mark.slow),
-        ("tpe", 4),
+        pytest.param("tpe", 4, marks=pytest.mark.slow),
         ("evo+random", 4),
     ],
 )
