@@ -341,3 +341,10 @@ def test_a_folder_s_name_is_no_code_of_the_reference_s_program(tmp_path: Path) -
     tensors = workload_tensors(kernel, problem)
     expected = python_reference(kernel, problem, tensors)
     assert compare_with_cpp(kernel, problem, tensors, expected, str(host_compiler())) < 1e-9
+
+
+def test_a_gene_with_one_value_may_act_through_the_launch(folder: Path) -> None:
+    """A template parameter or a share of the grid that has a single choice is used all the same."""
+    _change(folder / "kernel.py", 'Parameter("THREADS"', 'Parameter("WAVES", (1,)), Parameter("THREADS"')
+    _change(folder / "kernel.py", "-(-p.N // (width(c) * c.THREADS))", "c.WAVES * -(-p.N // (width(c) * c.THREADS))")
+    assert "macros" not in _failures("scale")[1]

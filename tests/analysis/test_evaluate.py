@@ -100,6 +100,23 @@ def batch(folder: Path) -> Iterator[tuple[Result, dict[str, dict[str, object]]]]
     yield done, {Path(str(one["source"])).stem: one for one in found["results"]}
 
 
+@pytest.mark.parametrize(
+    ("ran", "covered", "share", "doubt"),
+    [
+        (8, True, 1.0, ""),
+        (2, True, 0.25, "25 % of its blocks ran"),
+        (2, False, 0.25, "25 % of its blocks ran; whether every output is written is not known"),
+    ],
+)
+def test_what_did_not_run_is_said(ran: int, covered: bool, share: float, doubt: str) -> None:
+    """A right source of a large problem says by how many of its blocks, and whether the rest may be unwritten."""
+    evidence = {"own_problem": {"64,256": {"blocks": ran, "of": 8, "covered": covered}}}
+    result = SourceResult("a.cu", Evaluation(Outcome.MEASURED, 2.0, evidence=evidence), predicted=True)
+    assert (result.share, result.covered, result.doubt) == (share, covered, doubt)
+    wrong = SourceResult("a.cu", Evaluation(Outcome.WRONG, evidence={"check": "guard", **evidence}), predicted=True)
+    assert (wrong.share, wrong.covered, wrong.doubt) == (None, None, "")
+
+
 @pytest.mark.thorough
 class TestBatchOfTen:
     """Ten sources of every kind, through one device."""
@@ -119,6 +136,7 @@ class TestBatchOfTen:
         assert (one["right"], one["outcome"], one["check"]) == (True, "measured", None)
         assert float(str(one["time_us"])) > 0
         assert (one["ci95_us"], one["speedup"], one["predicted"]) == (None, None, True)
+        assert (one["share"], one["covered"]) == (1.0, True)
 
     @pytest.mark.parametrize(
         ("name", "outcome", "check", "said"),

@@ -11,6 +11,7 @@ from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.render import choice_macro, macros, read_source
 from evokern.declaration.space import Config
+from evokern.errors import KernelError
 from evokern.hardware.profiles import CHIPS
 
 
@@ -105,6 +106,15 @@ def _changes_the_launch(folder: Folder, name: str) -> bool:
     def seen(config: Config) -> tuple[object, ...]:
         return launches_of(kernel, config, problem), dict(kernel.macros(config, problem))
 
+    if len(gene.values) == 1:
+        # What the space does not hold: whether the launch would notice is asked all the same.
+        (only,) = gene.values
+        config = kernel.space.default()
+        other = Config({**config, name: 2 * only if isinstance(only, int) else f"{only}_"})
+        try:
+            return seen(other) != seen(config)
+        except KernelError:
+            return True
     for config in [kernel.space.default(), *(kernel.space.draw(rng) for _ in range(SAMPLE))]:
         if kernel.space.active(gene, config):
             variants = {value: kernel.space.canonical({**config, name: value}) for value in gene.values}

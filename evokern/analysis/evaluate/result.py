@@ -61,6 +61,31 @@ class SourceResult:
         return " ".join(self.evaluation.reason.split())
 
     @property
+    def share(self) -> float | None:
+        """Blocks that ran at the problem ÷ all of its blocks, on a simulated device; None on a GPU, which runs all."""
+        own = list(self._own.values()) if self.right else []
+        total = sum(one["of"] for one in own)
+        return sum(one["blocks"] for one in own) / total if total else None
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether every element of the outputs is known to be written at the problem; None where `share` is."""
+        return None if self.share is None else all(one["covered"] for one in self._own.values())
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        return dict(self.evaluation.evidence.get("own_problem") or {})
+
+    @property
+    def doubt(self) -> str:
+        """What is not known of a right source, in a sentence; empty where it ran whole."""
+        if self.share is None or (self.share == 1 and self.covered):
+            return ""
+        scaled = ", ".join(str(one["scaled"]) for one in self._own.values() if one.get("scaled"))
+        told = f"{100 * self.share:.2g} % of its blocks ran" + (f", and all of them at {scaled}" if scaled else "")
+        return told if self.covered else f"{told}; whether every output is written is not known"
+
+    @property
     def time_us(self) -> float | None:
         """Median time of a call in µs; None of what is not right."""
         return self.evaluation.time_us if self.right else None
@@ -90,6 +115,8 @@ class SourceResult:
             "ci95_us": None if self.ci95_us is None else list(self.ci95_us),
             "predicted": self.predicted,
             "speedup": self.speedup,
+            "share": self.share,
+            "covered": self.covered,
             "duplicate_of": self.duplicate_of,
             "evidence": {name: evidence[name] for name in _KEPT if name in evidence},
             "log": str(evidence.get("log", "")),

@@ -147,7 +147,7 @@ def lines(judge: Evaluator, results: Sequence[SourceResult]) -> Iterator[str]:
 
 def _why(result: SourceResult) -> str:
     if result.right and result.duplicate_of is None:
-        return ""
+        return result.doubt
     told = result.reason if not result.check or result.check in result.reason else f"{result.check}: {result.reason}"
     return _plain(told)
 
