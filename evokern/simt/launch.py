@@ -58,6 +58,8 @@ class LaunchResult:
     """True when the caller had seen enough; counters are of what ran until then."""
     finished: bool = True
     """True when every thread ran to its end, whatever was found."""
+    warp_instructions: int = 0
+    """Instructions issued for a warp; 0 where they are in `counters`. `launch_many` counts its launches together."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -323,8 +325,9 @@ class _Run:
         for machine in machines.values():
             for number, lines in machine.state.batch.printed.items():
                 printed[number] += "".join(text for _, text in lines)
+        issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
         return [
-            _result(collector, counters, number in unfinished, printed[number], ended)
+            _result(collector, counters, number in unfinished, printed[number], ended, issued)
             for number, collector in enumerate(collectors)
         ]
 
@@ -356,10 +359,18 @@ class _Run:
 
 
 def _result(
-    collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool
+    collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool, issued: int
 ) -> LaunchResult:
     fatal = collector.fatal
     waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
     return LaunchResult(
-        collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended, not unfinished
+        collector.findings,
+        counters,
+        not unfinished and fatal is None,
+        printed,
+        fatal,
+        waits,
+        ended,
+        not unfinished,
+        issued,
     )
