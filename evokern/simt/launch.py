@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from evokern.errors import UsageError
+from evokern.hardware.profiles import Profile
 from evokern.ptx.program import PtxProgram
 from evokern.simt.arguments import fill_constants, pack_arguments, place_data, place_hidden
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Stopped
+from evokern.simt.chip_view import ChipView
 from evokern.simt.counters import Counters
 from evokern.simt.event_counter import Tally
 from evokern.simt.machine import Machine
@@ -56,6 +58,8 @@ class LaunchResult:
     """True when the caller had seen enough; counters are of what ran until then."""
     finished: bool = True
     """True when every thread ran to its end, whatever was found."""
+    warp_instructions: int = 0
+    """Instructions issued for a warp; 0 where they are in `counters`. `launch_many` counts its launches together."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -100,6 +104,7 @@ def launch_many(
     until_fatal: bool = False,
     count: bool = True,
     architecture: str | None = None,
+    chip: Profile | None = None,
     source: str | None = None,
     batch_blocks: int | None = None,
     enough: Callable[[Counters], bool] | None = None,
@@ -117,13 +122,14 @@ def launch_many(
         dynamic_shared: bytes of shared memory that the launch adds.
         blocks: linear ids of the blocks to run; None for all.
         instruction_limit: warp instructions that one batch of blocks may issue; an instruction counts as at least
-            `evokern.simt.machine.LEAST_WARPS`, what it costs here.
+            `evokern.simt.settings.LEAST_WARPS`, what it costs here.
         sanitize: check for races, uninitialised data and unwaited copies; bounds and alignment are always checked.
         past_misaligned: go on after a misaligned access, without it, so that what else is wrong is told as well.
         until_fatal: end at the first finding for which a GPU would end the launch, where otherwise an access outside of
             the buffers is left out and what else is wrong is told as well.
         count: count wavefronts, sectors and instructions.
         architecture: chip that runs it, for example ``sm_89``: PTX made for a later one is refused. None for any.
+        chip: what special registers show (SMs, clocks); None for one that the PTX was made for.
         source: text of the CUDA source, quoted in findings.
         batch_blocks: blocks side by side; None for what suits the caches.
         enough: asked now and then with what was counted so far; True ends the launch. For a single argument list.
@@ -136,16 +142,21 @@ def launch_many(
         SourceError: the entry does not exist or uses what the machine does not execute.
         UsageError: the arguments do not match the entry, or the shape is impossible.
     """
-    options = Options(sanitize, count, instruction_limit, past_misaligned, until_fatal)
+    options = Options(
+        sanitize, count, instruction_limit, past_misaligned, until_fatal,
+        chip=ChipView.of(chip, module.target, module.digest),
+    )  # fmt: skip
     run = _Run(module, entry, grid, block, memory, dynamic_shared, options, source, enough)
     run.check(architecture)
     filled = tuple(constants) or ({},) * len(args)
     chosen = tuple(range(grid[0] * grid[1] * grid[2])) if blocks is None else tuple(blocks)
     place_data(run.program, module, memory, len(args))
     before = run.contents() if len(args) > 1 or run.looks_again() else []
+    began = replace(memory.time)
     results = run.checked(args, chosen, batch_blocks, before, filled)
     if results is None:  # one launch ended the batch of all: each once more by itself
         results = []
+        memory.time.back(began)
         for values, own in zip(args, filled, strict=True):
             run.restore(before)
             alone = run.checked([values], chosen, batch_blocks, before, [own], alone=True)
@@ -220,6 +231,7 @@ class _Run:
         before: list[tuple[Buffer, Array]], constants: Sequence[Mapping[str, Buffer]], *, alone: bool = False,
     ) -> list[LaunchResult] | None:  # fmt: skip
         """Run all blocks of all launches, and once more where only that tells whether a finding matters."""
+        began = replace(self.memory.time)
         results = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         if results is None or not self.looks_again():
             return results
@@ -229,6 +241,7 @@ class _Run:
         if look.suspects is None:
             return results
         self.restore(before)
+        self.memory.time.back(began)
         self.options = replace(options, suspects=look.suspects, count=False)
         again = self.batches(args, chosen, batch_blocks, constants, alone=alone)
         self.options = options
@@ -262,6 +275,7 @@ class _Run:
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
+        sms = self.options.chip.profile.sms if self.options.chip is not None else 1
         ended = False
 
         def enough() -> bool:
@@ -293,7 +307,10 @@ class _Run:
                         tally,
                     )
                 machine.load(part)
-                machine.run()
+                try:
+                    machine.run()
+                finally:
+                    memory.time.ran(machine.state.specials.cycles, len(part), sms)
                 if machine.state.events is not None:
                     machine.state.events.finish()
                 batch = machine.state.batch
@@ -302,13 +319,15 @@ class _Run:
             if len(args) > 1 and not alone:
                 return None
             unfinished.update(range(len(args)))
+        memory.time.finished(len(args))
         counters = tally.counters(chosen, len(args), self.width // 32) if tally is not None else None
         printed = dict.fromkeys(range(len(args)), "")
         for machine in machines.values():
             for number, lines in machine.state.batch.printed.items():
                 printed[number] += "".join(text for _, text in lines)
+        issued = sum(bound.size * bound.warps for machine in machines.values() for bound in machine.bound)
         return [
-            _result(collector, counters, number in unfinished, printed[number], ended)
+            _result(collector, counters, number in unfinished, printed[number], ended, issued)
             for number, collector in enumerate(collectors)
         ]
 
@@ -340,10 +359,18 @@ class _Run:
 
 
 def _result(
-    collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool
+    collector: Collector, counters: Counters | None, unfinished: bool, printed: str, ended: bool, issued: int
 ) -> LaunchResult:
     fatal = collector.fatal
     waits = unfinished and not ended and (fatal is None or fatal.kind in ("instruction_limit", "deadlock"))
     return LaunchResult(
-        collector.findings, counters, not unfinished and fatal is None, printed, fatal, waits, ended, not unfinished
+        collector.findings,
+        counters,
+        not unfinished and fatal is None,
+        printed,
+        fatal,
+        waits,
+        ended,
+        not unfinished,
+        issued,
     )

@@ -35,14 +35,10 @@ from evokern.simt.sanitizer.proxy_fences import ProxyFences
 from evokern.simt.sanitizer.thread_order import ThreadOrder
 from evokern.simt.sanitizer.used_values import UsedValues
 from evokern.simt.schedule import MAX_DEPTH, CallStack, Schedule
-from evokern.simt.settings import Bound, Geometry, Options
+from evokern.simt.settings import LEAST_WARPS, Bound, Geometry, Options
 from evokern.simt.specials import Specials
 from evokern.simt.state import MachineState
 from evokern.simt.warpgroup import WarpgroupProducts
-
-LEAST_WARPS = 32
-"""An instruction counts at least so many warps against the limit: about what the engine's cost an instruction is
-worth."""
 
 
 class Machine:
@@ -94,7 +90,7 @@ class Machine:
             calls=CallStack(batch),
             memory=memory,
             symbols=symbols,
-            specials=Specials(batch, schedule, shared, symbols),
+            specials=Specials(batch, schedule, shared, symbols, memory.time),
             order=order,
             shared=shared,
             local=LocalSpace(batch),

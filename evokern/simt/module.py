@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from evokern.errors import SourceError, nearest
@@ -20,11 +21,13 @@ class Module:
         entries: the kernels by their names in the PTX.
         target: the architecture the PTX was made for, for example ``sm_89``.
         source_name: the name the CUDA source was compiled under.
+        digest: SHA-256 of the text.
     """
 
     def __init__(self, ptx: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
         parser = Parser(ptx, source_name, headers)
         self.source_name = source_name
+        self.digest = hashlib.sha256(ptx.encode()).digest()
         self.target = parser.target
         self.functions = parser.functions
         self.variables = parser.variables

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
+from evokern.simt.chip_view import ChipView
 from evokern.simt.sanitizer.findings import SuspectReads
+
+LEAST_WARPS = 32
+"""An instruction counts at least so many warps against the limit: about what the engine's cost an instruction is
+worth."""
 
 End = Callable[[Active], int]
 """Ends a segment: returns the next segment of all the active lanes, or −1 when it has dispatched them itself."""
@@ -59,6 +64,8 @@ class Options:
     """Asked now and then: True ends the launch."""
     suspects: SuspectReads | None = None
     """Reads whose values are followed, on a second look at findings."""
+    chip: ChipView | None = None
+    """The chip that special registers show; None shows any."""
 
 
 @dataclass(slots=True)

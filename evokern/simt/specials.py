@@ -6,33 +6,54 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from evokern.hardware.profiles import CHIPS
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
+from evokern.simt.chip_view import CYCLES_PER_INSTRUCTION, LAUNCH_CYCLES, READ_CYCLES, WARPS_AT_ONCE, ChipTime, ChipView
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.schedule import Schedule
+from evokern.simt.settings import LEAST_WARPS
 
 _WIDE = frozenset({"%clock64", "%globaltimer", "%gridid"})
 _CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
-SIMULATED_SMS = 1
-"""``%nsmid``: one block after the other."""
 
 
 class Specials:
     """Rows of the special registers of one batch, made when first asked for.
 
     Attributes:
-        reads: how often a clock was read.
+        reads: how often a clock was read since the blocks were loaded.
     """
 
-    def __init__(self, batch: Batch, schedule: Schedule, shared: SharedSpace, symbols: Mapping[str, Array]) -> None:
-        self._batch, self._schedule, self._shared, self._symbols = batch, schedule, shared, symbols
+    def __init__(
+        self, batch: Batch, schedule: Schedule, shared: SharedSpace, symbols: Mapping[str, Array], time: ChipTime
+    ) -> None:
+        """Make them.
+
+        Args:
+            batch: whose lanes read them.
+            schedule: tells how far the batch has come.
+            shared: tells how much shared memory there is.
+            symbols: addresses of what is reached without a name.
+            time: when its blocks begin.
+        """
+        self._batch, self._schedule, self._shared, self._symbols, self._time = batch, schedule, shared, symbols, time
+        self._chip = batch.options.chip or ChipView(CHIPS["h100"])
+        self._warps = max(batch.lanes // 32, LEAST_WARPS)
+        self._later: Array | None = None
         self.reads = 0
         self._rows: dict[str, Array] = {}
 
     def load(self) -> None:
         """New blocks: what depends on them is filled in again, in place."""
+        self.reads, self._later = 0, None
         for name, row in self._rows.items():
             row[...] = self._value(name)
+
+    @property
+    def cycles(self) -> int:
+        """SM clocks since the blocks were loaded: what a mean warp issued, and the time that readings take."""
+        return CYCLES_PER_INSTRUCTION * self._schedule.issued // self._warps + READ_CYCLES * self.reads
 
     def type(self, name: str) -> str | None:
         """Return the type of a special register, None for ordinary ones."""
@@ -72,21 +93,37 @@ class Specials:
         """Say whether the register has to be read anew each time."""
         return name in _CLOCKS
 
-    def reader(self, name: str) -> Callable[[], int]:
-        """Return a function that reads a clock: instructions issued so far, in cycles; nanoseconds for the timer."""
-        schedule = self._schedule
-        shift = 32 if name.endswith("_hi") else 0
-        mask = (1 << 64) - 1 if name in _WIDE else (1 << 32) - 1
+    def reader(self, name: str, number: int) -> Callable[[], Array]:
+        """Return a function that reads a clock for all lanes: SM clocks, nanoseconds for the timer.
 
-        def read() -> int:
-            self.reads += 1  # time passes within a segment too
-            return schedule.issued + self.reads >> shift & mask
+        Args:
+            name: of the clock.
+            number: of the instruction that reads it, whose segment counts as issued when its first one runs.
+        """
+        segments = self._batch.program.segments
+        segment = next(one for one in segments if one.base <= number < one.base + one.stop - one.start)
+        ahead = segment.base + segment.stop - segment.start - number
+        shift = np.uint64(32 if name.endswith("_hi") else 0)
+        tell = self._chip.timer if name.startswith("%globaltimer") else self._chip.clock
+
+        def read() -> Array:
+            self.reads += 1
+            early = CYCLES_PER_INSTRUCTION * ahead * max(self._batch.active.warps, LEAST_WARPS) // self._warps
+            told = tell(self._behind() + np.uint64(max(self._time.cycles + self.cycles - early, 0))) >> shift
+            return told if name in _WIDE else told.astype(np.uint32)
 
         return read
 
+    def _behind(self) -> Array:
+        """Return the SM clocks by which each lane reads later than the first: its launch, its warp's turn."""
+        if self._later is None:
+            turn = self._batch.thread // (32 * WARPS_AT_ONCE)
+            self._later = (self._batch.launch * LAUNCH_CYCLES + turn).astype(np.uint64)
+        return self._later
+
     def row(self, name: str) -> Array | None:
-        """Return the row of a special register, None when it is not known."""
-        if not self._known(name):
+        """Return the row of a special register, None when it is not known or, being a clock, has no lasting value."""
+        if not self._known(name) or self.dynamic(name):
             return None
         if name not in self._rows:
             value = self._value(name)
@@ -115,9 +152,8 @@ class Specials:
             "%cluster_nctaid": 1,
             "%cluster_ctarank": 0,
             "%cluster_nctarank": 1,
-            "%nwarpid": geometry.width // 32,
-            "%smid": 0,
-            "%nsmid": SIMULATED_SMS,
+            "%nwarpid": self._chip.warps_per_sm,
+            "%nsmid": self._chip.profile.sms,
             "%dynamic_smem_size": self._shared.dynamic,
             "%total_smem_size": self._shared.size,
         }
@@ -127,7 +163,9 @@ class Specials:
             workspace = self._symbols["%workspace"][batch.launch]
             return (workspace >> np.uint64(32 if base == "%envreg1" else 0)).astype(np.uint32)
         if name == "%gridid":
-            return np.array([1], np.uint64)
+            return (batch.launch + (self._chip.began_grid + self._time.grids)).astype(np.uint64)
+        if name == "%smid":
+            return self._chip.sm_of(batch.block_id).astype(np.uint32)
         if name == "%laneid":
             return lane
         if name == "%warpid":

@@ -30,6 +30,7 @@ from evokern.device.sim import coverage
 from evokern.device.sim.coverage import Coverage
 from evokern.device.sim.failure import failure
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
+from evokern.device.sim.recount import Ran
 from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
 from evokern.errors import KernelError
 from evokern.gate import RunFailed
@@ -71,6 +72,8 @@ class OwnProblem:
     """Output → how much of it is written."""
     scaled: str = ""
     """The scaled-down problem at which it ran whole; empty where none was needed."""
+    ran: tuple[Ran, ...] = ()
+    """What ran there."""
 
     @property
     def covered(self) -> bool:
@@ -204,6 +207,21 @@ class OwnProblemCheck:
         rng = random.Random(hashlib.sha256(f"{self._secret} {config.key} {problem}".encode()).digest())
         return self._decided(config, call, each, rng, most)
 
+    def drawn(
+        self, config: Config, built: Built, problem: Problem, most: int
+    ) -> tuple[ProblemBuffers, list[tuple[int, ...]]]:
+        """Return buffers as a call finds them, and for each launch blocks at places drawn from the study's secret.
+
+        Args:
+            config: a candidate.
+            built: its programs.
+            problem: one of the study's own problems.
+            most: blocks that are drawn of a launch.
+        """
+        rng, sizes = self._rng(built, problem), [launch.blocks for launch in built.build(problem).launches]
+        blocks = [tuple(sorted(rng.sample(range(size), min(size, most)))) for size in sizes]
+        return self._buffers(problem, tensors_of(self._kernel, config, problem)), blocks
+
     def _call(self, config: Config, problem: Problem, like: tuple[Rendered, SimulatedProgram] | None) -> _Call:
         """Return a candidate at a problem, compiled there unless its program is at hand."""
         rendered = render(self._kernel, config, problem)
@@ -249,17 +267,21 @@ class OwnProblemCheck:
         return random.Random(hashlib.sha256(text.encode()).digest())
 
     def _stage(self, call: _Call) -> ProblemBuffers:
-        stage = self._stages.get(call.problem)
-        if stage is None or stage.key != (call.problem, tuple(call.tensors.items())):
+        return self._buffers(call.problem, call.tensors)
+
+    def _buffers(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
+        stage = self._stages.get(problem)
+        if stage is None or stage.key != (problem, tuple(tensors.items())):
             if len(self._stages) > 2:
                 self._stages.clear()  # the old buffers go before the new ones come
             seed = int.from_bytes(hashlib.sha256(f"{self._secret} inputs".encode()).digest()[:7], "big")
-            stage = self._stages[call.problem] = ProblemBuffers(call.problem, call.tensors, seed=seed, read_only=True)
+            stage = self._stages[problem] = ProblemBuffers(problem, tensors, seed=seed, read_only=True)
         stage.reset()
         return stage
 
-    def _run(self, call: _Call, stage: ProblemBuffers, blocks: Sequence[int] | None) -> None:
-        for launch in call.launches:
+    def _run(self, call: _Call, stage: ProblemBuffers, blocks: tuple[int, ...] | None) -> tuple[Ran, ...]:
+        ran = []
+        for number, launch in enumerate(call.launches):
             # The limit holds for a batch of blocks; what is known of these is that as many on average end well before.
             limit = self._simulation.instruction_limit + LIMIT_ROOM * WHOLE_INSTRUCTIONS
             result = call.program.launch(
@@ -267,12 +289,14 @@ class OwnProblemCheck:
             )
             if result.findings:
                 raise failure(result.fatal or result.findings[0], limit, call.problem)
+            ran.append(Ran(number, blocks, result.warp_instructions))
+        return tuple(ran)
 
     def _sampled(self, call: _Call, blocks: tuple[int, ...], known: Sequence[int] = ()) -> OwnProblem:
         """Run some blocks of a candidate whose blocks share nothing."""
         stage, (launch,) = self._stage(call), call.launches
         with recording(stage.memory, WriteRecord(stage.memory, by_block=True)) as record:
-            self._run(call, stage, blocks)
+            ran = self._run(call, stage, blocks)
         found: dict[str, Coverage] = {}
         for name, tensor in call.tensors.items():
             if tensor.role == "output":
@@ -281,13 +305,13 @@ class OwnProblemCheck:
         judged = has_reference(self._kernel, call.problem, call.tensors)
         message = stage.fault(self._kernel, self._tolerance, stage.written(record)) if judged else None
         against = _wrong(message, call.problem) if message else None
-        return OwnProblem(against, len({*blocks, *known}), call.blocks, judged, found)
+        return OwnProblem(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
     def _whole(self, call: _Call, scaled: str = "") -> OwnProblem:
         """Run all blocks of all launches."""
         stage = self._stage(call)
         with recording(stage.memory, WriteRecord(stage.memory, by_block=False)) as record:
-            self._run(call, stage, None)
+            ran = self._run(call, stage, None)
         marks = stage.written(record)
         found = {
             name: Coverage(int(marks[name].sum()), tensor.elements, certain=True)
@@ -305,7 +329,7 @@ class OwnProblemCheck:
                     found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
             message = stage.fault(self._kernel, self._tolerance, marks, "its blocks")
             against = _wrong(message, call.problem) if message else None
-        return OwnProblem(against, call.blocks, call.blocks, judged, found, scaled)
+        return OwnProblem(against, call.blocks, call.blocks, judged, found, scaled, ran)
 
     def _scaled(self, config: Config, call: _Call, cost: float, most: float) -> OwnProblem:
         """Run a candidate whole at a problem that is scaled down until it can be afforded."""
@@ -318,7 +342,7 @@ class OwnProblemCheck:
             ):
                 continue
             whole = self._whole(self._call(config, problem, (rendered, call.program)), str(problem))
-            return replace(whole, blocks=0, of=call.blocks, coverage={}, judged=False)
+            return replace(whole, blocks=0, of=call.blocks, coverage={}, judged=False, ran=())
         return OwnProblem(None, 0, call.blocks)
 
     def smaller(self, config: Config, problem: Problem) -> Iterator[Problem]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from evokern.compile.build import tensors_of
 from evokern.compile.occupancy import blocks_per_sm
 from evokern.compile.records import Built, EntryUse
@@ -17,6 +19,7 @@ from evokern.device.sim.stage import ProblemBuffers, judges_blocks
 from evokern.errors import InternalError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
+from evokern.simt.arrays import Array
 from evokern.simt.counters import Counters
 from evokern.simt.time_model import placement as spread
 from evokern.simt.time_model import prediction as timemodel
@@ -44,6 +47,13 @@ class Predicted:
     """Mean clocks that a warp of each launch waited, by cause."""
     sampled: str | None = None
     """What is wrong with the results of the blocks that were run; None where they are right or cannot be judged."""
+    instructions: tuple[Array, ...] = ()
+    """Warp instructions of each block of each launch's grid, as the prediction takes them to be."""
+
+    def expected(self, launch: int, blocks: Sequence[int] | None) -> float:
+        """Return the warp instructions that blocks of a launch take by the prediction; None stands for all blocks."""
+        of_blocks = self.instructions[launch]
+        return float(of_blocks.sum() if blocks is None else of_blocks[list(blocks)].sum())
 
 
 class Predictor:
@@ -66,7 +76,16 @@ class Predictor:
         """Return the program of a candidate at a problem; the last one is kept."""
         return self._programs.parsed(built.program(problem), config)
 
-    def predict(self, config: Config, built: Built, problem: Problem, limit_us: float | None = None) -> Predicted:
+    def predict(
+        self,
+        config: Config,
+        built: Built,
+        problem: Problem,
+        limit_us: float | None = None,
+        *,
+        stage: ProblemBuffers | None = None,
+        blocks: Sequence[tuple[int, ...]] = (),
+    ) -> Predicted:
         """Predict a candidate at a problem.
 
         Args:
@@ -74,21 +93,32 @@ class Predictor:
             built: its programs.
             problem: one of the problems it was built for.
             limit_us: time beyond which it does not matter how slow it is.
+            stage: other buffers than the predictor's own.
+            blocks: for each launch the blocks to count; by default some that are spread evenly.
 
         Raises:
             RunFailed: it crashed, does not end, or is slower than the limit.
         """
         launches, uses = built.build(problem).launches, built.program(problem).uses
-        stage = self._stage_of(problem, tensors_of(self._kernel, config, problem))
+        stage = stage or self._stage_of(problem, tensors_of(self._kernel, config, problem))
         program = self.program(config, built, problem)
         judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
         if judged:
             stage.poison()
-        parts = [self._launch(stage, program, uses[launch.entry], launch, limit_us) for launch in launches]
+        counted = blocks or [timemodel.sample_blocks(one.blocks, self._simulation.blocks) for one in launches]
+        parts = [
+            self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
+            for launch, chosen in zip(launches, counted, strict=True)
+        ]
         predictions = tuple(part[0] for part in parts)
         fault = stage.fault(self._kernel, self._tolerance) if judged else None
         return Predicted(
-            timemodel.total(predictions), predictions, tuple(p[1] for p in parts), tuple(p[2] for p in parts), fault
+            timemodel.total(predictions),
+            predictions,
+            tuple(p[1] for p in parts),
+            tuple(p[2] for p in parts),
+            fault,
+            tuple(p[3] for p in parts),
         )
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
@@ -98,10 +128,13 @@ class Predictor:
         return self._stage
 
     def _launch(
-        self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, limit_us: float | None
-    ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float]]:
-        chip, blocks = self._chip, timemodel.sample_blocks(launch.blocks, self._simulation.blocks)
+        self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, blocks: tuple[int, ...],
+        limit_us: float | None,
+    ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float], Array]:  # fmt: skip
+        chip = self._chip
         limit = self._instruction_limit(launch, len(blocks), limit_us)
+        if len(blocks) > self._simulation.blocks:  # the study's limit is meant for its own number of blocks
+            limit *= -(-len(blocks) // self._simulation.blocks)
         working_set = math.inf if self._timing.cache == "flush" else stage.bytes * self._timing.rotate_sets
 
         resident = max(blocks_per_sm(use, launch, chip), 1)
@@ -151,6 +184,7 @@ class Predictor:
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
         found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
         runs = spread.block_runs(entry, counters)
+        instructions: Array = np.full(launch.blocks, runs.sum(1).mean())
         if not spread.are_equal(runs):
             # Blocks ended within the limit, and are run again beside others: a batch of them has as much more to do.
             chosen = spread.line_blocks(launch.grid)
@@ -159,8 +193,9 @@ class Predictor:
             along = spread.block_runs(entry, more)
             if spread.explains(launch.grid, along, blocks, runs):
                 ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
+                instructions = spread.extrapolated(launch.grid, along.sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))
-        return timemodel.predict(found, chip), counters, waits
+        return timemodel.predict(found, chip), counters, waits, instructions
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
         """Return how many warp instructions may run: issuing alone must not take longer than the limit."""

@@ -45,6 +45,8 @@ class SimulatedProgram:
     """Texts of the user's own headers, by the name an `#include` uses."""
     architecture: str
     """The chip that runs it, for example `sm_89`; PTX made for a later one is refused."""
+    chip: Profile | None = None
+    """The chip that special registers show; None for one of the architecture."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -92,7 +94,7 @@ class SimulatedProgram:
             memory=memory, dynamic_shared=launch.shared_bytes, source=self.source, architecture=self.architecture,
             instruction_limit=instruction_limit, blocks=blocks, sanitize=sanitize, past_misaligned=past_misaligned,
             until_fatal=until_fatal, count=count, enough=enough,
-            constants=[_constants(arguments)],
+            constants=[_constants(arguments)], chip=self.chip,
         )  # fmt: skip
 
     def launch_many(
@@ -126,7 +128,8 @@ class SimulatedProgram:
             self.module, self.symbols[launch.entry], launch.grid, launch.block,
             [_ordered(launch, named) for named in arguments], memory=memory, dynamic_shared=launch.shared_bytes,
             source=self.source, architecture=self.architecture, instruction_limit=instruction_limit, blocks=blocks,
-            sanitize=sanitize, count=False, constants=[_constants(named) for named in arguments],
+            sanitize=sanitize, count=False, chip=self.chip,
+            constants=[_constants(named) for named in arguments],
         )  # fmt: skip
 
 
@@ -171,7 +174,7 @@ class BuiltPrograms:
 
 def _parsed(program: Program, source: str, name: str, headers: Mapping[str, str], chip: Profile) -> SimulatedProgram:
     module = simt.parse(program.ptx, source_name=name, headers=headers)
-    return SimulatedProgram(module, program.lowered, source, headers, chip.architecture)
+    return SimulatedProgram(module, program.lowered, source, headers, chip.architecture, chip)
 
 
 def _constants(arguments: Arguments) -> dict[str, simt.Buffer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evokern.compile.build import tensors_of
@@ -29,6 +29,10 @@ class StudyPrediction:
     """The least time that each one takes on this chip."""
     predictions: tuple[Predicted, ...]
     """The predictions."""
+
+    def replaced(self, at: int, prediction: Predicted) -> StudyPrediction:
+        """Return the same with another prediction at one of the problems."""
+        return replace(self, predictions=(*self.predictions[:at], prediction, *self.predictions[at + 1 :]))
 
     @property
     def time_us(self) -> float:

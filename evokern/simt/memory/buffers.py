@@ -14,6 +14,7 @@ import numpy as np
 
 from evokern.errors import UsageError
 from evokern.simt.arrays import RAW, Array
+from evokern.simt.chip_view import ChipTime
 
 WINDOW_BITS = 40
 """Generic addresses: the window is address >> 40."""
@@ -89,6 +90,7 @@ class Memory:
     Attributes:
         buffers: all allocations, by ascending address.
         recorder: takes every read and write while somebody wants to know (`evokern.simt.memory.access_record`).
+        time: how far the clocks of the chip went by the launches so far.
     """
 
     def __init__(self) -> None:
@@ -101,6 +103,7 @@ class Memory:
         self._views: dict[int, Array] = {}
         self.module_data: dict[Any, dict[str, Buffer]] = {}
         self.recorder: AccessRecorder | None = None
+        self.time = ChipTime()
 
     def allocate(
         self,

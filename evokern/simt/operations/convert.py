@@ -79,11 +79,14 @@ def mov(i: Instruction, b: Binder) -> Action:
     """Copy a value, an address or a special register; pack and unpack vectors."""
     kind = kind_of(i)
     target, source = i.operands
+    clock = source.name if isinstance(source, Register) and b.state.specials.dynamic(source.name) else ""
+    if clock and isinstance(target, Vector):
+        raise Unsupported(f"{clock} read into a vector")
     if isinstance(source, Vector) or isinstance(target, Vector):
         return _pack(i, b, kind)
-    if isinstance(source, Register) and b.state.specials.dynamic(source.name):
+    if clock:
         out = b.dst(target, kind)
-        read = b.state.specials.reader(source.name)
+        read = b.state.specials.reader(clock, b.pc)
         return assign(out, read)
     if kind != "pred":
         kind = f"u{8 * TYPE_BYTES[kind]}"
