@@ -78,6 +78,9 @@ def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypat
     assert next_one is not None
     assert next_one.number == json.loads(told)["trial"] != first.number
     assert (False, "fuzz: wrong at 3,5") == (refuted.verified, refuted.reason)
+    shown = invoke("show", "tails", "--db", str(db))[1].splitlines()
+    assert f"refuted: trial {first.number}, fuzz: wrong at 3,5" in shown
+    assert [line for line in shown if line.endswith("(refuted)") and line.split()[0] == str(first.number)]
     assert f"trial {first.number}" not in str(json.loads(told)["playoff"])
 
 

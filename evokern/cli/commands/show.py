@@ -127,12 +127,13 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         if summary["outcomes"]["measured"]:
             none = "every measured trial that was verified is refuted (`show --trial N` tells more of one)"
         lines.append(f"best: {none}")
-        return lines + _failures(reader, record, most=8)
+        return lines + _refuted(reader, record) + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
     lines.append(proved(summary))
+    lines += _refuted(reader, record)
     if summary["limit"]:
         lines.append(limit(summary["limit"], unit))
     if best["speedup"] is not None and best["speedup"] <= 1:
@@ -150,6 +151,13 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         f"{command_line('export', record.name, '--db', db, '-o', 'best.cu')}   writes the best as a program of its own",
     ]
     return lines
+
+
+def _refuted(reader: Reader, record: StudyRecord) -> list[str]:
+    """Return a line for each trial that its verification refuted: it is no champion, however fast."""
+    numbers = sorted(reader.refuted(record))
+    told = [(number, reader.verification(record, reader.trial(record, number).trial).reason) for number in numbers]
+    return [f"refuted: trial {number}, {reason}" for number, reason in told]
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
@@ -195,6 +203,7 @@ def _reached(reached: dict[str, Any] | None) -> str:
 def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float | None) -> list[str]:
     from evokern.study.trial import Outcome
 
+    refuted = reader.refuted(record)
     measured = [t for t in reader.trials(record) if t.outcome is Outcome.MEASURED]
     measured.sort(key=lambda t: (t.evaluation.time_us or 0.0, t.number))
     # A prediction has no interval, and without a baseline there is no speedup: a column of nothing is left out.
@@ -209,7 +218,7 @@ def _fastest(reader: Reader, record: StudyRecord, top: int, baseline_us: float |
         ),
         ("registers", lambda t: _most(r.registers for r in t.evaluation.resources)),
         ("shared", lambda t: _most(r.static_shared_bytes + r.dynamic_shared_bytes for r in t.evaluation.resources)),
-        ("changed genes", lambda t: changed(t.config, record.genes)),
+        ("changed genes", lambda t: changed(t.config, record.genes) + (" (refuted)" if t.number in refuted else "")),
     ]
     return table([name for name, _ in columns], [[cell(t) for _, cell in columns] for t in measured[:top]])
 
