@@ -135,7 +135,7 @@ COMMANDS: dict[str, Way] = {
         "gpu", "evaluate scale --source candidates --device cuda:0 --json"
     ),
     "evokern evaluate scale --source candidate.cu --grid 64 --block 128 --smem 0": Way(
-        "gpu", "evaluate scale --source candidate.cu --grid 512 --block 128 --smem 0"
+        "gpu", "evaluate scale --source candidate.cu --grid 256 --block 256 --smem 0"
     ),
     "evokern init task.py --trust": HAND,
     # CONTRIBUTING.md
