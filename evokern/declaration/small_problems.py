@@ -58,7 +58,7 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
             if len(mine) == MOST:
                 break
         chosen += mine
-    if chosen or max(_elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:
+    if chosen or max(elements(kernel, config, problem) for problem in problems) > MOST_ELEMENTS:
         return tuple(chosen)
     return tuple(problems)
 
@@ -81,11 +81,7 @@ def of_whole_tiles(kernel: Kernel, config: Config, like: Problem, chip: Profile)
     extents = sorted({*values, *(extent for extent in products if extent <= MOST_TILE)})
 
     def made(problem: Problem, changes: Mapping[str, int]) -> Problem | None:
-        try:
-            found = kernel.problem({**problem, **changes})
-        except KernelError:
-            return None
-        return found if check(kernel, config, [found], chip, essential=True) is None else None
+        return runnable(kernel, config, problem, changes, chip)
 
     problem = next((found for extent in extents if (found := made(like, dict.fromkeys(names, extent)))), None)
     for name in names if problem else ():
@@ -93,5 +89,17 @@ def of_whole_tiles(kernel: Kernel, config: Config, like: Problem, chip: Profile)
     return problem
 
 
-def _elements(kernel: Kernel, config: Config, problem: Problem) -> int:
+def runnable(
+    kernel: Kernel, config: Config, problem: Problem, changes: Mapping[str, int], chip: Profile
+) -> Problem | None:
+    """Return a problem with some numbers changed, None where it is none or the candidate cannot run it."""
+    try:
+        found = kernel.problem({**problem, **changes})
+    except KernelError:
+        return None
+    return found if check(kernel, config, [found], chip, essential=True) is None else None
+
+
+def elements(kernel: Kernel, config: Config, problem: Problem) -> int:
+    """Return the elements of all buffers."""
     return sum(tensor.elements for tensor in kernel.workload.tensors(problem, config).values())

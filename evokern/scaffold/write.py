@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,18 +102,12 @@ def write(made: Draft, name: str, origin: str, root: Path) -> Scaffold:
         origin: what it was drafted from, for its first line.
         root: as for `scaffold`.
     """
-    folder, study = root / "kernels" / name, root / "studies" / f"{name}.toml"
-    folder.mkdir(parents=True)
-    study.parent.mkdir(exist_ok=True)
     texts = {
-        folder / "kernel.cu": made.source,
-        folder / "kernel.py": kernel_py(name, origin, made),
-        folder / "reference.h": reference_h(made),
-        study: study_toml(name, made),
+        "kernel.cu": made.source,
+        "kernel.py": kernel_py(name, origin, made),
+        "reference.h": reference_h(made),
     }
-    for target, text in texts.items():
-        target.write_text(text, encoding="utf-8")
-    return Scaffold(name, tuple(texts), tuple(_to_confirm(made)))
+    return _written(name, root, texts, study_toml(name, made), tuple(_to_confirm(made)))
 
 
 def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
@@ -125,23 +119,24 @@ def write_task(made: DraftedTask, task: str, name: str, root: Path) -> Scaffold:
         name: the kernel's name.
         root: as for `scaffold`.
     """
-    folder, study = root / "kernels" / name, root / "studies" / f"{name}.toml"
-    folder.mkdir(parents=True)
-    study.parent.mkdir(exist_ok=True)
-    texts = {
-        folder / "kernel.cu": made.kernel_cu,
-        folder / "kernel.py": made.kernel_py,
-        folder / "task.py": task,
-        study: made.study,
-    }
-    for target, text in texts.items():
-        target.write_text(text, encoding="utf-8")
+    texts = {"kernel.cu": made.kernel_cu, "kernel.py": made.kernel_py, "task.py": task}
     confirm = (
         "kernel.cu: write the kernel, or hand in sources of its signature with `evokern evaluate`",
         "kernel.py: write `launches` for your kernel, and confirm the operations of one call",
         *made.notes,
     )
-    return Scaffold(name, tuple(texts), confirm)
+    return _written(name, root, texts, made.study, confirm)
+
+
+def _written(name: str, root: Path, texts: Mapping[str, str], study: str, confirm: tuple[str, ...]) -> Scaffold:
+    """Write a kernel's files, name → text, and its study."""
+    folder, beside = root / "kernels" / name, root / "studies" / f"{name}.toml"
+    folder.mkdir(parents=True)
+    beside.parent.mkdir(exist_ok=True)
+    files = {**{folder / file: text for file, text in texts.items()}, beside: study}
+    for target, text in files.items():
+        target.write_text(text, encoding="utf-8")
+    return Scaffold(name, tuple(files), confirm)
 
 
 def _to_confirm(made: Draft) -> list[str]:

@@ -41,7 +41,7 @@ def verification(
         undone: verifications at the end of searches that came to nothing, the first one first.
     """
     # A GPU's gate runs every block of the study's own problems; a simulated device says how many it ran.
-    share = 1.0 if not study.predicted else _share(trial.evaluation.evidence.get("own_problem"))
+    share = 1.0 if not study.predicted else trial.evaluation.own_problem_share
     mine = [proof.result for proof in proofs if proof.trial == trial.number]
     if not mine:
         whys = [str(attempt.result["why"]) for attempt in undone if attempt.trial == trial.number]
@@ -62,11 +62,3 @@ def verification(
             return Verification(None, f"{OWN_PROBLEM}: {own['detail']}", share)
     parts = "; ".join(f"{name}: {stage['detail']}" for name, stage in stages.items() if stage["state"] == "passed")
     return Verification(True, f"at {shapes}: {parts}", share)
-
-
-def _share(own: object) -> float | None:
-    """Return the share that a search ran, from a trial's evidence."""
-    if not isinstance(own, dict) or not own:
-        return None
-    total = sum(one["of"] for one in own.values())
-    return sum(one["blocks"] for one in own.values()) / total if total else None

@@ -145,6 +145,15 @@ class Evaluation:
         return timed or self.outcome in (Outcome.MEASURED, Outcome.DUPLICATE)
 
     @property
+    def own_problem_share(self) -> float | None:
+        """Blocks that a simulated device ran at the study's own problems ÷ all; None where the evidence has none."""
+        own = self.evidence.get("own_problem")
+        if not isinstance(own, dict) or not own:
+            return None
+        total = sum(one["of"] for one in own.values())
+        return sum(one["blocks"] for one in own.values()) / total if total else None
+
+    @property
     def reason(self) -> str:
         """Why it ended so, in one line."""
         e = self.evidence

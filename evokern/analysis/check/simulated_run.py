@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import workload_tensors
@@ -16,9 +15,6 @@ from evokern.declaration.space import Config
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.settings import GateSettings, SimulationSettings
-
-if TYPE_CHECKING:
-    from evokern.gate import RunFailed
 
 MOST_BYTES = 64 << 20
 """Buffers of a problem that are simulated here; larger ones take minutes."""
@@ -41,7 +37,7 @@ def simulated_run(folder: Folder) -> Results:
     if _bytes(kernel, problem) > MOST_BYTES:
         yield None, f"not tried: the smallest problem, {problem}, takes more than {MOST_BYTES >> 20} MiB"
         return
-    yield _run(kernel, config, problem, chip)
+    yield _tried(_run, kernel, config, problem, chip)
 
 
 def own_problem(folder: Folder) -> Results:
@@ -59,34 +55,43 @@ def own_problem(folder: Folder) -> Results:
     elif _bytes(kernel, problem) > MOST_BYTES:
         yield None, f"not tried: {problem} takes more than {MOST_BYTES >> 20} MiB; `evokern search` does it"
     else:
-        yield _covers(kernel, config, problem, chip)
+        yield _tried(_covers, kernel, config, problem, chip)
 
 
-def _covers(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> tuple[bool | None, str]:
-    from evokern.device.sim.own_problem import OwnProblemCheck
+Answer = tuple[bool | None, str]
+"""Whether a check holds, None where it was not tried, and what to say."""
+
+
+def _tried(
+    ask: Callable[[str, Kernel, Config, Problem, Profile], Answer],
+    kernel: Kernel, config: Config, problem: Problem, chip: Profile,
+) -> Answer:  # fmt: skip
+    """Run the default candidate, and say what keeps it from running."""
     from evokern.gate import RunFailed
-    from evokern.gate.bench import tolerances
 
     where = f"the default candidate at {problem} on sim:{chip.name}"
     try:
-        checker = OwnProblemCheck(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
-        found = checker.at(config, problem, most=OWN_INSTRUCTIONS)
+        return ask(where, kernel, config, problem, chip)
     except RunFailed as failed:
-        return False, _failed(where, failed)
+        reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
+        return False, f"{where} {failed.outcome.value}: {reason}"
     except KernelError:
         return None, "not tried: the Python reference fails"
     except UsageError as error:
         return None, f"not tried: {error}"
+
+
+def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:
+    from evokern.device.sim.own_problem import OwnProblemCheck
+    from evokern.gate.bench import tolerances
+
+    checker = OwnProblemCheck(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
+    found = checker.at(config, problem, most=OWN_INSTRUCTIONS)
     if found.against is not None:
         return False, f"{where}: {found.against['message']}"
     ran = f"{found.blocks} of {found.of} blocks ran" + (", and they are right" if found.judged else "")
     covered = "every output is written" if found.covered else "whether every output is written is not known"
     return True, f"{where}: {ran}; {covered}" + (f"; whole at {found.scaled}" if found.scaled else "")
-
-
-def _failed(where: str, failed: RunFailed) -> str:
-    reason = failed.message or failed.evidence.get("error") or failed.evidence.get("check", "")
-    return f"{where} {failed.outcome.value}: {reason}"
 
 
 def _bytes(kernel: Kernel, problem: Problem) -> int:
@@ -98,7 +103,7 @@ def _chip(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
     return next(fits, None)
 
 
-def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> tuple[bool | None, str]:
+def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:
     # All of it needs torch, which the checks before this one do without.
     import torch
 
@@ -106,22 +111,14 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> tup
     from evokern.compile.records import CompileFailure
     from evokern.device.sim.program import compile_simulated
     from evokern.device.sim.runner import SimRunner, checked
-    from evokern.gate import Gate, RunFailed
+    from evokern.gate import Gate
 
-    where = f"the default candidate at {problem} on sim:{chip.name}"
-    try:
-        program = compile_simulated(render(kernel, config, problem), chip)
-        if isinstance(program, CompileFailure):
-            return None, f"not tried: {where} does not compile: {program.message}"
-        gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cpu"), SEED)
-        runner = SimRunner(program, problem, SimulationSettings().instruction_limit)
-        verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
-    except RunFailed as failed:
-        return False, _failed(where, failed)
-    except KernelError:
-        return None, "not tried: the Python reference fails"
-    except UsageError as error:
-        return None, f"not tried: {error}"
+    program = compile_simulated(render(kernel, config, problem), chip)
+    if isinstance(program, CompileFailure):
+        return None, f"not tried: {where} does not compile: {program.message}"
+    gate = Gate(kernel, problem, GateSettings(runs=1), torch.device("cpu"), SEED)
+    runner = SimRunner(program, problem, SimulationSettings().instruction_limit)
+    verdict = checked(gate, runner, launches_of(kernel, config, problem), tensors_of(kernel, config, problem))
     if not verdict.passed:
         return False, f"{where} is wrong: {verdict.evidence['message']}; suspect {suspect(verdict.evidence)}"
     return True, f"{where} is right on {len(gate.settings.input_sets)} kinds of inputs, without a finding"

@@ -63,9 +63,7 @@ class SourceResult:
     @property
     def share(self) -> float | None:
         """Blocks that ran at the problem ÷ all of its blocks, on a simulated device; None on a GPU, which runs all."""
-        own = list(self._own.values()) if self.right else []
-        total = sum(one["of"] for one in own)
-        return sum(one["blocks"] for one in own) / total if total else None
+        return self.evaluation.own_problem_share if self.right else None
 
     @property
     def covered(self) -> bool | None:

@@ -21,7 +21,7 @@ from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
-from evokern.declaration.small_problems import of_whole_tiles, small_problem
+from evokern.declaration.small_problems import elements, of_whole_tiles, small_problem
 from evokern.declaration.space import Config
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -260,8 +260,7 @@ def _runs(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bo
 
 
 def _is_small(kernel: Kernel, config: Config, problem: Problem) -> bool:
-    tensors = kernel.workload.tensors(problem, config).values()
-    return sum(tensor.elements for tensor in tensors) <= MOST_ELEMENTS and kernel.workload.flops(problem) <= MOST_FLOPS
+    return elements(kernel, config, problem) <= MOST_ELEMENTS and kernel.workload.flops(problem) <= MOST_FLOPS
 
 
 def _keeps_limits(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:

@@ -13,9 +13,8 @@ from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, sh
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Problem
-from evokern.declaration.small_problems import MOST, of_whole_tiles, small_problem
+from evokern.declaration.small_problems import MOST, elements, of_whole_tiles, runnable, small_problem
 from evokern.device.sim.own_problem import OwnProblem, OwnProblemCheck
-from evokern.errors import KernelError
 from evokern.gate import RunFailed
 from evokern.gate.bench import tolerances
 from evokern.store import OWN_PROBLEM
@@ -103,7 +102,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     began = time.monotonic()
     near: list[Problem] = []
     near_check = _own_problem_check(candidate)
-    for problem in (problem for problem in _near(candidate, near_check) if _runs(candidate, problem)):
+    for problem in _near(candidate, near_check):
         if near and time.monotonic() - began >= NEAR_SHARE * seconds:
             break
         near.append(problem)
@@ -140,15 +139,13 @@ def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterato
     for problem in islice(problems, 1):
         for name in (entry.name for entry in kernel.fields if not entry.choices):
             for delta in NEAR:
-                try:
-                    yield kernel.problem({**problem, name: int(problem[name]) + delta})
-                except KernelError:
-                    continue
+                near = runnable(kernel, config, problem, {name: int(problem[name]) + delta}, candidate.chip)
+                if near is not None:
+                    yield near
 
 
 def _affordable(candidate: CandidateUnderTest, problem: Problem) -> bool:
-    tensors = candidate.kernel.workload.tensors(problem, candidate.config).values()
-    return sum(tensor.elements for tensor in tensors) <= NEAR_ELEMENTS
+    return elements(candidate.kernel, candidate.config, problem) <= NEAR_ELEMENTS
 
 
 def _runs(candidate: CandidateUnderTest, problem: Problem) -> bool:

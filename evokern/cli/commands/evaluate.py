@@ -106,7 +106,7 @@ def evaluate(
     def report_one(result: SourceResult) -> None:
         done.append(result)
         if len(sources) > 1:
-            output.remark(f"{len(done)} of {len(sources)}: {_plain(result.source)} {result.outcome}")
+            output.remark(f"{len(done)} of {len(sources)}: {result.source} {result.outcome}")
 
     with judge:
         for note in judge.notes:
@@ -131,7 +131,7 @@ def lines(judge: Evaluator, results: Sequence[SourceResult]) -> Iterator[str]:
     header = ("source", "outcome", unit, "95 % interval", "speedup", "check: reason")
     rows = [
         (
-            _plain(result.source),
+            result.source,
             result.outcome,
             microseconds(result.time_us) if result.time_us else "-",
             " to ".join(map(microseconds, result.ci95_us)) if result.ci95_us else "-",
@@ -148,10 +148,4 @@ def lines(judge: Evaluator, results: Sequence[SourceResult]) -> Iterator[str]:
 def _why(result: SourceResult) -> str:
     if result.right and result.duplicate_of is None:
         return result.doubt
-    told = result.reason if not result.check or result.check in result.reason else f"{result.check}: {result.reason}"
-    return _plain(told)
-
-
-def _plain(text: str) -> str:
-    """Return text of a source or of the compiler without what a terminal would act on."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return result.reason if not result.check or result.check in result.reason else f"{result.check}: {result.reason}"

@@ -22,9 +22,10 @@ from typing import Any
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built, CompileFailure
-from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.declaration.render import Rendered, render
+from evokern.declaration.small_problems import runnable
 from evokern.declaration.space import Config
 from evokern.device.sim import coverage
 from evokern.device.sim.coverage import Coverage
@@ -32,7 +33,6 @@ from evokern.device.sim.failure import failure
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import Ran
 from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
-from evokern.errors import KernelError
 from evokern.gate import RunFailed
 from evokern.hardware.profiles import Profile
 from evokern.simt.memory.access_record import WriteRecord, recording
@@ -363,13 +363,7 @@ class OwnProblemCheck:
 
     def _halved(self, config: Config, problem: Problem, name: str) -> Problem | None:
         value = int(problem[name]) // 2
-        if value < 1:
-            return None
-        try:
-            small = self._kernel.problem({**problem, name: value})
-        except KernelError:
-            return None
-        return small if check(self._kernel, config, [small], self._chip, essential=True) is None else None
+        return runnable(self._kernel, config, problem, {name: value}, self._chip) if value >= 1 else None
 
 
 def _wrong(message: str, problem: Problem) -> dict[str, Any]:

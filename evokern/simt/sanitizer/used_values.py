@@ -152,7 +152,7 @@ class UsedValues:
         assert isinstance(address, Address)
         kind, count = access_type(instruction)
         width = TYPE_BYTES[kind] * count
-        places = np.full(batch.lanes, address.offset, np.int64)
+        places = np.zeros(batch.lanes, np.int64)
 
         def note() -> None:
             if isinstance(address.base, Register):
