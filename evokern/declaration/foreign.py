@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evokern.declaration.kernel import Launch
@@ -16,26 +16,6 @@ from evokern.declaration.space import Config, Value
 from evokern.errors import UsageError
 
 Extent = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class ForeignSource:
-    """The text of a CUDA file that takes the place of a kernel's own."""
-
-    name: str
-    """Its name in the compiler's messages and in results."""
-    text: str
-    """Device code with the entry points that the kernel launches."""
-
-    def __post_init__(self) -> None:
-        # NVRTC takes bytes that end with the first zero: what stands behind one must not vanish in silence.
-        text = self.text.replace("\0", "\ufffd").encode("utf-8", errors="replace").decode("utf-8")
-        object.__setattr__(self, "text", text)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the text."""
-        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -54,6 +34,34 @@ class LaunchGeometry:
         """What is replaced, by the name of the launch's field."""
         fields = {"grid": self.grid, "block": self.block, "shared_bytes": self.shared_bytes}
         return {name: value for name, value in fields.items() if value is not None}
+
+    def changed(self, by: LaunchGeometry) -> LaunchGeometry:
+        """Return this geometry with what another one gives in its place."""
+        return replace(self, **by.given)
+
+
+@dataclass(frozen=True)
+class ForeignSource:
+    """The text of a CUDA file that takes the place of a kernel's own."""
+
+    name: str
+    """Its name in the compiler's messages and in results."""
+    text: str
+    """Device code with the entry points that the kernel launches."""
+    genes: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    """Gene → value, for the kernel's macros and launches, where this source is to have others than the rest."""
+    geometry: LaunchGeometry = LaunchGeometry()
+    """Grid, block and shared memory, where this source is to have others than the rest."""
+
+    def __post_init__(self) -> None:
+        # NVRTC takes bytes that end with the first zero: what stands behind one must not vanish in silence.
+        text = self.text.replace("\0", "\ufffd").encode("utf-8", errors="replace").decode("utf-8")
+        object.__setattr__(self, "text", text)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
 class ForeignCandidate(Config):

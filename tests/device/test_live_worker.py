@@ -18,9 +18,9 @@ from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
 from evokern.declaration.kernel import Problem
 from evokern.declaration.space import Config
-from evokern.exploits import CASES, SuiteResult, run_cases
+from evokern.exploits import CASES, Case, SuiteResult, run_cases
 from evokern.exploits.cases import BY_NAME
-from evokern.exploits.suite import PROBLEMS, problems_of, suite_kernel, suite_study
+from evokern.exploits.suite import candidate_of, problem_of, suite_kernel, suite_study
 from evokern.gate import Call, Gate
 from evokern.gate.bench import Bench
 from evokern.gate.tail_risk import MARGINAL
@@ -63,8 +63,9 @@ def emulated(patch: pytest.MonkeyPatch, turn: Path, *names: str, **gate: Any) ->
     study = replace(STUDY, gate=replace(STUDY.gate, **gate))
     here = worker(patch, KERNEL, SMALL, study, L4, turn)
 
-    def evaluate(config: Config) -> Evaluation:
-        return evaluated(here, config, built(config, SMALL, L4))
+    def evaluate(case: Case) -> Evaluation:
+        candidate = candidate_of(case)
+        return evaluated(here, candidate, built(candidate, SMALL, L4))
 
     return run_cases((BY_NAME[name] for name in names), evaluate, "gpu", "emulated")
 
@@ -137,7 +138,7 @@ class Redrawn:
 @pytest.fixture(scope="module")
 def large() -> Iterator[tuple[Gate, Mapping[str, Any], torch.Tensor]]:
     """The gate at the suite's large problem on large inputs, the tensors there, and right sums."""
-    problem, config = problems_of(KERNEL)[0], KERNEL.space.default()
+    problem, config = KERNEL.problem("1024,1024,1024"), KERNEL.space.default()
     gate = Gate(KERNEL, problem, GateSettings(input_sets=("large",), runs=1), torch.device("cpu"))
     tensors = KERNEL.workload.tensors(problem, config)
     verdict = gate.check(Sums(), KERNEL.launches(config, problem), tensors)
@@ -190,12 +191,14 @@ def gpu() -> Callable[..., SuiteResult]:
     def run(turn: Path, *names: str, **gate: Any) -> SuiteResult:
         turn.touch()
         strict = replace(STUDY.gate, **gate)
-        context = WorkerContext(KERNEL.folder, problems_of(KERNEL), profile)
+        problems = (problem_of(KERNEL),)
+        context = WorkerContext(KERNEL.folder, problems, profile)
         settings = GpuSettings(context, strict, STUDY.timing, 0, turn, KERNEL.space.default())
         here = GpuWorker(settings)
 
-        def evaluate(config: Config) -> Evaluation:
-            answer = here.handle(Evaluate(config, built(config, problems_of(KERNEL), profile), None))
+        def evaluate(case: Case) -> Evaluation:
+            candidate = candidate_of(case)
+            answer = here.handle(Evaluate(candidate, built(candidate, problems, profile), None))
             assert isinstance(answer, Evaluation)
             return answer
 
@@ -224,8 +227,8 @@ def test_every_check_on_a_gpu_has_a_cheat_that_only_it_catches(
     assert [one.as_dict() for one in weakened.results if one.caught_by] == []
 
 
-def test_the_suite_has_problems_that_need_a_gpu() -> None:
-    """The first problem is one that only a GPU checks in full; cases named as hardware's or as crashing exist."""
-    assert PROBLEMS[0] == "1024,1024,1024"
+def test_the_suite_has_a_problem_that_needs_a_gpu() -> None:
+    """It has a million elements, which only a GPU checks in full; cases named as hardware's or as crashing exist."""
+    assert problem_of(KERNEL).M * problem_of(KERNEL).N > 1e6
     assert set(BY_NAME) >= HARDWARE | CRASHES
     assert not any(name in CRASHES for row in LIVE for name in row[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +54,8 @@ class Evaluator:
         block: Extent | None = None,
         shared_bytes: int | None = None,
         trust: bool = False,
+        study: Study | None = None,
+        best_us: float | None = None,
     ) -> None:
         """Find kernel, problem and device; the device starts with the first source, or with the `with` statement.
 
@@ -67,6 +69,9 @@ class Evaluator:
             block: threads of a block, instead of what `launches` says.
             shared_bytes: dynamic shared memory of a block, instead of what `launches` says.
             trust: remember that the kernel folder's `kernel.py` may run.
+            study: whose gate, timing and simulation settings hold; None for the kernel's first study.
+            best_us: the time to beat, in µs. A simulated device runs at the problem all of what is predicted to be
+                faster, as far as that is affordable, and of the rest some blocks. None: every source is run so far.
 
         Raises:
             UsageError: kernel, problem, genes or device are not usable as asked.
@@ -77,13 +82,13 @@ class Evaluator:
         if not self._device.verifiable:
             raise DeviceError(f"{self._device.identity} replays answers and runs no kernel; name cuda:N or sim:CHIP")
         self._geometry = LaunchGeometry(grid, block, shared_bytes)
+        self._like, self._best_us = study, best_us
         self._report: StartReport | None = None
         self._closed = False
         self._names: list[str] = []
         try:
             self._config = self._chosen(genes or {})
-            # Says at once what the geometry cannot mean.
-            launches_of(self.kernel, ForeignCandidate(self._config, _NOTHING, self._geometry), self.problem)
+            self._candidate(_NOTHING)
         except BaseException:
             self.close()  # it has begun to start processes
             raise
@@ -118,7 +123,7 @@ class Evaluator:
         if self._report is None:
             if self._closed:
                 raise UsageError(_CLOSED)
-            study = _study(self.kernel, self.problem)
+            study = _study(self.kernel, self.problem, self._like)
             task = Task(self.kernel, (self.problem,), study, secret=secrets.randbits(62), foreign=True)
             try:
                 self._report = self._device.start(task)
@@ -191,15 +196,19 @@ class Evaluator:
         if self._closed:
             raise UsageError(_CLOSED)
         waiting: set[int] = set()
-        for number, source in enumerate(sources, len(self._names)):
-            candidate = ForeignCandidate(self._config, given_source(source, number), self._geometry)
+        first = len(self._names)
+        if isinstance(sources, Sequence):
+            # Known as a whole: a mistake in the last one is told before the first one costs time.
+            sources = [self._candidate(given_source(one, number)).source for number, one in enumerate(sources, first)]
+        for number, source in enumerate(sources, first):
+            candidate = self._candidate(given_source(source, number))
             self._names.append(candidate.source.name)
             violation = check(self.kernel, candidate, [self.problem], self._device.profile)
             if violation is not None:
                 answer = Answer(number, Evaluation(Outcome.INFEASIBLE, evidence=violation.evidence))
                 yield number, self._result(answer)
                 continue
-            self._device.submit(Request(number, candidate))
+            self._device.submit(Request(number, candidate, self._best_us))
             waiting.add(number)
             yield from self._collected(waiting, self._device.window - 1)
         yield from self._collected(waiting, 0)
@@ -232,6 +241,18 @@ class Evaluator:
             None if owner is None else self._names[owner],
         )
 
+    def _candidate(self, source: ForeignSource) -> ForeignCandidate:
+        """Return a source as a candidate, with the genes and the launch that it brings along.
+
+        Raises:
+            UsageError: there is no such gene or value, or nobody can tell what the geometry is for.
+        """
+        config = self.kernel.space.with_changes(self._config, source.genes) if source.genes else self._config
+        candidate = ForeignCandidate(config, source, self._geometry.changed(source.geometry))
+        if candidate.geometry.given:
+            launches_of(self.kernel, candidate, self.problem)
+        return candidate
+
     def _chosen(self, genes: Mapping[str, Value]) -> Config:
         """Return the configuration that macros and launches are made from.
 
@@ -239,15 +260,15 @@ class Evaluator:
         """
         space = self.kernel.space
         if genes:
-            return space.with_changes(space.default(), {name: str(value) for name, value in genes.items()})
+            return space.with_changes(space.default(), genes)
         bound = feasible_space(self.kernel, [self.problem], self._device.profile)
         return bound.first_feasible() or space.default()
 
 
-def _study(kernel: Kernel, problem: Problem) -> Study:
-    """Return the settings: gate, timing and simulation as the kernel's first study has them, without racing."""
+def _study(kernel: Kernel, problem: Problem, like: Study | None) -> Study:
+    """Return the settings: gate, timing and simulation as in a study or the kernel's first one, without racing."""
     name, folder, problems = f"evaluate-{kernel.name}", str(kernel.folder), (dict(problem),)
-    like = next(studies_of(kernel), None) or Study(name, folder, problems)
+    like = like or next(studies_of(kernel), None) or Study(name, folder, problems)
     # Each source is timed to the end, whatever others took.
     timing = replace(like.timing, race=0.0)
     return Study(name, folder, problems, gate=like.gate, timing=timing, simulation=like.simulation)

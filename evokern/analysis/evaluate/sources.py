@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from evokern.declaration.foreign import ForeignSource
-from evokern.errors import SourceError
+from evokern.declaration.foreign import Extent, ForeignSource, LaunchGeometry
+from evokern.errors import SourceError, nearest
 
 Source = str | Path | ForeignSource
 """A source as a caller gives it: a path; a text, which has several lines; or one that is named already."""
 SUFFIX = ".cu"
 """What files of a folder end with that are taken for candidates."""
+LAUNCH_SUFFIX = ".toml"
+"""What the file ends with that stands beside a source of that name, and says how this one is launched."""
+LAUNCH_KEYS = ("grid", "block", "smem", "set")
+"""What it may say, as the options of those names do."""
 MOST_BYTES = 8 << 20
 """Bytes of a source; the largest single kernel files that people write have a hundredth of it."""
 
@@ -77,4 +83,42 @@ def _read(path: Path, name: str | None = None) -> ForeignSource:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot read the source {str(path)[:200]}: {error}") from error
-    return ForeignSource(path.name if name is None else name, text.removeprefix("\ufeff"))
+    genes, geometry = _launch_beside(path.with_suffix(LAUNCH_SUFFIX))
+    return ForeignSource(path.name if name is None else name, text.removeprefix("\ufeff"), genes, geometry)
+
+
+def _launch_beside(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
+    """Return the genes and the launch that a file beside a source asks for; nothing where there is no such file.
+
+    Raises:
+        SourceError: it cannot be read, or says what it cannot say.
+    """
+    if not path.is_file():
+        return {}, LaunchGeometry()
+    try:
+        with path.open("rb") as file:
+            told = tomllib.loads(file.read(MOST_BYTES).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"cannot read {path}, the launch of the source beside it: {error}") from error
+    for key in told:
+        if key not in LAUNCH_KEYS:
+            raise SourceError(f"{path}: {key!r} is nothing that a launch has: {nearest(key, LAUNCH_KEYS)}")
+    smem, genes = told.get("smem"), told.get("set", {})
+    if smem is not None and not (type(smem) is int and smem >= 0):
+        raise SourceError(f"{path}: smem = {smem!r:.80} is no number of bytes; write one that is 0 or more")
+    if not isinstance(genes, dict) or not all(isinstance(value, (str, int)) for value in genes.values()):
+        raise SourceError(f"{path}: set = {genes!r:.80} is no table of genes; write [set] and a line GENE = value each")
+    return genes, LaunchGeometry(_extent(path, "grid", told), _extent(path, "block", told), smem)
+
+
+def _extent(path: Path, key: str, told: Mapping[str, Any]) -> Extent | None:
+    given = told.get(key)
+    if given is None:
+        return None
+    listed = given if isinstance(given, list) else [given]
+    if not 1 <= len(listed) <= 3 or not all(type(one) is int and one >= 1 for one in listed):
+        raise SourceError(
+            f"{path}: {key} = {given!r:.80} is no extent; write one to three positive numbers, as [64, 2]"
+        )
+    x, y, z = (*listed, 1, 1)[:3]
+    return (x, y, z)
