@@ -28,7 +28,7 @@ from evokern.device.sim.worker import SimWorker
 from evokern.errors import SourceError, UsageError
 from evokern.hardware.profiles import Profile, chip
 from evokern.study.discovery import WorkerContext, load_kernel
-from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
+from evokern.study.settings import GateSettings, SimulationSettings, Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome, Timing
 
 FOLDER = DATA / "kernels" / "scale_rows"
@@ -314,6 +314,85 @@ def test_an_impossible_launch_is_infeasible_before_any_compile() -> None:
     assert (one.right, one.outcome, one.check) == (False, "infeasible", "block_extent")
     assert "at most 1024 threads" in one.reason
     assert device.most_waiting == 0
+
+
+class LaunchSeen(CannedDevice):
+    """Keeps what each candidate is launched as."""
+
+    def __init__(self) -> None:
+        super().__init__(StartReport())
+        self.seen: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {}
+
+    def submit(self, request: Request) -> None:
+        super().submit(request)
+        assert isinstance(request.config, ForeignCandidate)
+        (launch,) = launches_of(KERNEL, request.config, KERNEL.problem("3,256"))
+        values = (launch.grid, launch.block, launch.shared_bytes, int(str(request.config["WARPS"])))
+        self.seen[request.config.source.name] = values
+
+
+def test_each_source_may_have_a_launch_of_its_own(tmp_path: Path) -> None:
+    """Genes and geometry of one source hold for it alone, and before what is said of all; a file beside it says so."""
+    for name, text in {
+        "none.cu": RIGHT,
+        "own.cu": RIGHT,
+        "own.toml": "grid = 5\nblock = [32, 2]\nsmem = 64\n[set]\nWARPS = 8\n",
+        "notes.toml": "belongs to nothing\n",
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    texts = [
+        ForeignSource("genes.cu", RIGHT, {"WARPS": 8}),
+        ForeignSource("block.cu", RIGHT, geometry=LaunchGeometry(block=(96, 1, 1))),
+    ]
+    device = LaunchSeen()
+    with evokern.Evaluator(KERNEL, problem="3,256", device=device, grid=(7, 1, 1)) as judge:
+        judge.evaluate_all([*sources_of([tmp_path]), *texts])
+    assert device.seen == {
+        "none.cu": ((7, 1, 1), (128, 1, 1), 0, 4),
+        "own.cu": ((5, 1, 1), (32, 2, 1), 64, 8),
+        "genes.cu": ((7, 1, 1), (256, 1, 1), 0, 8),
+        "block.cu": ((7, 1, 1), (96, 1, 1), 0, 4),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("grid = 0", "grid = 0 is no extent"),
+        ("block = [1, 2, 3, 4]", "block = [1, 2, 3, 4] is no extent"),
+        ("block = true", "block = True is no extent"),
+        ("smem = -1", "smem = -1 is no number of bytes"),
+        ("gird = 1", "did you mean 'grid'"),
+        ("set = 3", "set = 3 is no table of genes"),
+        ("[set]\nWARPS = 1.5", "is no table of genes"),
+        ("[set]\nNO_GENE = 1", "there is no gene 'NO_GENE'"),
+        ("[set]\nWARPS = 77", "77"),
+        ("grid = [", "cannot read"),
+    ],
+)
+def test_a_launch_that_cannot_be_meant_ends_the_batch_before_it_begins(text: str, said: str, tmp_path: Path) -> None:
+    """A mistake in the file beside the last source is told before the first one costs anything."""
+    for name in ("a.cu", "b.cu"):
+        (tmp_path / name).write_text(RIGHT, encoding="utf-8")
+    (tmp_path / "b.toml").write_text(text, encoding="utf-8")
+    device = LaunchSeen()
+    with pytest.raises(UsageError, match=re.escape(said)):
+        evokern.evaluate(KERNEL, list(sources_of([tmp_path])), problem="3,256", device=device)
+    assert device.seen == {}
+
+
+def test_the_time_to_beat_and_the_settings_are_the_callers() -> None:
+    """What a caller sets holds: the time that decides what is run whole, and the settings of a study of theirs."""
+    device = CannedDevice(StartReport())
+    study = Study("mine", "scale_rows", ("3,64",), timing=TimingSettings(race=1.2, max_samples=7))
+    with evokern.Evaluator(KERNEL, problem="3,64", device=device, study=study, best_us=4.5) as judge:
+        asked: list[float | None] = []
+        submit = device.submit
+        device.submit = lambda request: (asked.append(request.elite_us), submit(request))[1]  # type: ignore[method-assign]
+        judge.evaluate(RIGHT)
+    assert asked == [4.5]
+    assert device.task is not None
+    assert (device.task.study.timing.max_samples, device.task.study.timing.race) == (7, 0.0)
 
 
 def test_a_mistake_leaves_no_process_behind() -> None:
