@@ -36,6 +36,8 @@ def selftest(
 ) -> int:
     """Run kernels that cheat and kernels that are honest through the gate of a device.
 
+    They enter as sources from outside do (`evaluate`), champions of the packaged kernels among the honest ones.
+
     Exits with 1 when a cheat passes, is caught by another check than the one meant for it, or an honest kernel is
     turned away.
     """
