@@ -99,10 +99,13 @@ def _launch_beside(path: Path) -> tuple[Mapping[str, Any], LaunchGeometry]:
         with path.open("rb") as file:
             told = tomllib.loads(file.read(MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"cannot read {path}, the launch of the source beside it: {error}") from error
+        raise SourceError(
+            f"cannot read {path}, which stands beside a source and is taken for its launch: {error}; mend or rename it"
+        ) from error
     for key in told:
         if key not in LAUNCH_KEYS:
-            raise SourceError(f"{path}: {key!r} is nothing that a launch has: {nearest(key, LAUNCH_KEYS)}")
+            wrong = f"{path} stands beside a source, and {key!r} is nothing that a launch has"
+            raise SourceError(f"{wrong}: {nearest(key, LAUNCH_KEYS)}; mend or rename it")
     smem, genes = told.get("smem"), told.get("set", {})
     if smem is not None and not (type(smem) is int and smem >= 0):
         raise SourceError(f"{path}: smem = {smem!r:.80} is no number of bytes; write one that is 0 or more")
