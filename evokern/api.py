@@ -147,7 +147,8 @@ def resume(
         trials: as `search`.
         cost_per_hour: as `search`.
         go_on: as `search`.
-        trust: as `search`.
+        trust: run the copy of the kernel that the database keeps, where the folder is gone, changed or not the user's
+            own. No folder is trusted by it.
         verify: as `search`.
         on_progress: as `search`.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol, runtime_checkable
 
-from evokern.analysis.stored import chosen_trial, declared_config, stored_kernel
+from evokern.analysis.stored import chosen_trial, declared_config
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config
 from evokern.device import Device, Request, StartReport, Task
@@ -18,6 +18,7 @@ from evokern.device.opening import open_device
 from evokern.errors import DeviceError, InternalError, StudyError
 from evokern.measurement.playoff import Measure
 from evokern.search.identity import problems_of, study_of
+from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome, Trial

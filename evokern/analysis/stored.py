@@ -1,21 +1,16 @@
-"""A trial of a database as something that can be built again: which one, its kernel's code as it ran, its chip."""
+"""A trial of a database as something that can be built again: which one, its configuration, its chip."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from evokern.declaration.kernel import Kernel
-from evokern.declaration.kernel_files import files_digest, kernel_files
 from evokern.declaration.space import Config
-from evokern.errors import KernelError, SpaceError, StudyError
+from evokern.errors import SpaceError, StudyError
 from evokern.hardware.profiles import CHIPS, Profile, chip
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord
-from evokern.study.discovery import find_kernel, find_kernel_folder, load_kernel
 from evokern.study.trial import Trial
-from evokern.study.trust import why_distrusted
 from evokern.wording import command
 
 
@@ -37,49 +32,6 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     return reader.trial(record, best.number)
 
 
-def stored_kernel(reader: Reader, record: StudyRecord, digest: str, scratch: Path, *, trust: bool) -> Kernel:
-    """Return the kernel as a trial ran it: its folder, or the copy that the database keeps.
-
-    Args:
-        reader: the open database.
-        record: the trial's study.
-        digest: SHA-256 over the kernel's files when the trial was proposed.
-        scratch: an empty folder that the copy may be written to, which lives as long as the kernel is used.
-        trust: run the copy's kernel.py where the folder is gone, changed, or not the user's own. The folder that the
-            database names is never trusted for it.
-
-    Raises:
-        KernelError: the folder is not what the trial ran, and the copy is missing or not trusted.
-    """
-    wanted = str(record.settings.get("kernel", record.kernel))
-    path = record.settings.get("path")
-    files = reader.source(digest)
-    try:
-        folder = find_kernel_folder(wanted, Path(path).parent if path else None)
-        if digest not in _digests(folder, files):  # before any of its code runs
-            why = f"the code of kernel {record.kernel} changed since that trial ran"
-        elif foreign := why_distrusted(folder):
-            why = f"the code of that trial lies in {folder}, {foreign}"
-        else:
-            kernel = find_kernel(str(folder))
-            if kernel.digest() == digest:
-                return kernel
-            why = f"the code of kernel {record.kernel} is just being changed"
-    except KernelError as error:
-        why = str(error)
-    if "kernel.py" not in files:
-        raise KernelError(f"{why}; the database keeps no copy of the code either")
-    if not trust:
-        raise KernelError(f"{why}; --trust runs the kernel.py that the database keeps a copy of")
-    return load_kernel(_write_copy(files, scratch, record.kernel))
-
-
-def _digests(folder: Path, kept: Mapping[str, str]) -> set[str]:
-    """Return what a folder's digest may be, whichever of the kept files is its source; nothing of it is run."""
-    sources = ["kernel.py", *(name for name in kept if "/" in name and not name.startswith(".."))]
-    return {files_digest(kernel_files(folder, name)) for name in sources if (folder / name).is_file()}
-
-
 def declared_config(kernel: Kernel, record: StudyRecord, trial: Trial) -> Config:
     """Return a trial's configuration, whose values go into compiler options and source, as the kernel declares it.
 
@@ -90,25 +42,6 @@ def declared_config(kernel: Kernel, record: StudyRecord, trial: Trial) -> Config
         return kernel.space.canonical(trial.config)
     except SpaceError as error:
         raise StudyError(f"trial {trial.number} of {record.name} is no candidate of {kernel.name}: {error}") from error
-
-
-def _write_copy(files: Mapping[str, str], scratch: Path, kernel: str) -> Path:
-    """Write a kernel's files as the database keeps them; headers beside its folder go beside it. Returns the folder.
-
-    Raises:
-        KernelError: a file's name leads out of `scratch`.
-    """
-    root = Path(os.path.normpath(scratch))
-    folder = root / kernel
-    for name, text in files.items():
-        path = Path(os.path.normpath(folder / name))
-        if root not in path.parents:
-            raise KernelError(
-                f"the database keeps a copy of {name!r}, a file far from its kernel's folder: not written"
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return folder
 
 
 def chip_of(device: str, sessions: Sequence[SessionRecord]) -> Profile:

@@ -6,10 +6,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from evokern.analysis.stored import chip_of, chosen_trial, declared_config, stored_kernel
+from evokern.analysis.stored import chip_of, chosen_trial, declared_config
 from evokern.errors import StudyError
 from evokern.export.banner import Provenance
 from evokern.export.standalone import standalone
+from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, SessionRecord, StudyRecord, TrialRecord, Verification, interval_us
 from evokern.study.trial import Outcome
 from evokern.version import __version__

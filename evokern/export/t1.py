@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evokern.analysis.stored import stored_kernel
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import DTYPE_BYTES, SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.space import Config, Gene
@@ -22,6 +21,7 @@ from evokern.errors import RAISED, StudyError
 from evokern.export.formula import Formula, evaluate, simplified
 from evokern.export.traced import GuardRecorder, Traced, formula_of
 from evokern.files import read_text
+from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord
 from evokern.store.records import gene_table
 from evokern.version import __version__

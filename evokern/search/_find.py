@@ -22,12 +22,13 @@ from evokern.study.discovery import find_kernel_folder, find_study, kernel_of
 from evokern.study.settings import Study
 
 
-def find(study: str | Path | Study, request: SessionRequest) -> SearchTarget:
+def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = False) -> SearchTarget:
     """Find study, device, kernel and space.
 
     Args:
         study: a study's name, the path to its TOML file, or a study.
         request: names device and kernel where the study does not, and says whether the kernel's code is trusted.
+        resumed: the study is a database's: the folder that it names is not looked at for the recording's sake.
 
     Raises:
         UsageError: one of them is unknown or unsound.
@@ -44,7 +45,8 @@ def find(study: str | Path | Study, request: SessionRequest) -> SearchTarget:
             table = opened.table
             if found.genes or found.limits:
                 raise StudyError(f"study {found.name} narrows genes or limits; {opened.identity} is searched as it is")
-            _same_kernel(found, table, trust=request.trust)
+            if not resumed:
+                _same_kernel(found, table, trust=request.trust)
             played = table.kernel()
             return SearchTarget(found, played, (played.problem({}),), table.space(), opened, table)
         loaded = request.kernel or kernel_of(found, trust=request.trust)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +34,25 @@ def search_study(
     Raises:
         UsageError: study, kernel, device, store or the request is not usable as asked; the message says what to do.
     """
+    return _searched(study, request, Path(db), on_progress, factories)
+
+
+def _searched(
+    study: str | Path | Study,
+    request: SessionRequest,
+    db: Path,
+    on_progress: OnProgress | None,
+    factories: WorkerFactories,
+    *,
+    resumed: bool = False,
+) -> SearchResult:
     from evokern.search._find import find
 
-    target = find(study, request)
+    target = find(study, request, resumed=resumed)
     try:
         from evokern.search._run import run  # only now: see `_find`
 
-        return run(target, Path(db), request, on_progress or (lambda progress: None), factories)
+        return run(target, db, request, on_progress or (lambda progress: None), factories)
     finally:
         target.device.close()
 
@@ -53,6 +67,9 @@ def resume_study(
 ) -> SearchResult:
     """Resume a study from what the database keeps of it; its TOML file is not read.
 
+    The folder that the database names for the kernel is never trusted by it: `request.trust` runs the copy that the
+    database keeps.
+
     Args:
         study: its name; None takes the one searched last.
         request: as `search_study`.
@@ -64,8 +81,15 @@ def resume_study(
         UsageError: as `search_study`.
     """
     from evokern.search.identity import study_of
+    from evokern.search.stored_kernel import resumed_kernel
     from evokern.store import open_readonly
 
-    with open_readonly(db) as reader:
-        record = reader.study(study)
-    return search_study(study_of(record), request, db=db, on_progress=on_progress, factories=factories)
+    with tempfile.TemporaryDirectory(prefix="evokern-") as scratch:
+        with open_readonly(db) as reader:
+            record = reader.study(study)
+            if not record.device.startswith("replay:"):  # a recording has no code to run
+                place, trust, go_on = Path(scratch), request.trust, request.go_on
+                request = replace(request, kernel=resumed_kernel(reader, record, place, trust=trust, go_on=go_on))
+        # What `trust` was asked for is decided; it trusts no folder that the database names.
+        request = replace(request, trust=False)
+        return _searched(study_of(record), request, Path(db), on_progress, factories, resumed=True)

@@ -56,7 +56,7 @@ class SessionRequest:
     go_on: bool = False
     """Let changes of settings and code pass."""
     trust: bool = False
-    """Remember that the kernel folder's code may run."""
+    """Remember that the kernel folder's code may run; on resume, run the copy that the database keeps of it."""
     verify: bool = True
     """Verify the champion at the end, within the budget."""
 

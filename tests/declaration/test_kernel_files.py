@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from evokern.analysis.stored import stored_kernel
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.build import Target, build
@@ -22,6 +21,7 @@ from evokern.declaration.render import render
 from evokern.errors import KernelError
 from evokern.export.standalone import device_code
 from evokern.hardware.profiles import CHIPS
+from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader
 from evokern.study.discovery import load_kernel
 from evokern.study.trial import Evaluation

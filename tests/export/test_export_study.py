@@ -227,6 +227,32 @@ def _poisoned_export(here: Path, tmp_path: Path, end: str) -> str:
     return (tmp_path / "best.cu").read_bytes().decode()
 
 
+RAN = "import os\nopen(os.path.join(os.path.dirname(__file__), 'ran'), 'w').close()\n"
+
+
+def _moved(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, inside: bool, changed: bool) -> Path:
+    """Return the folder that a copy of the database names for its kernel, from a working directory beside or above."""
+    work = tmp_path / "work"
+    work.mkdir()
+    named = (work if inside else tmp_path) / "named"
+    named.mkdir()
+    for file in (searched / "kernels" / "scale").iterdir():
+        if file.is_file():
+            (named / file.name).write_text(file.read_text() + (RAN if changed and file.suffix == ".py" else ""))
+    shutil.copy(searched / "evokern.db", work / "evokern.db")
+    with sqlite3.connect(work / "evokern.db") as db:
+        (settings,) = db.execute("SELECT settings FROM evokern_studies").fetchone()
+        away = {**json.loads(settings), "kernel": str(named), "path": str(tmp_path / "studies" / "x.toml")}
+        db.execute("UPDATE evokern_studies SET settings = ?", [json.dumps(away)])
+    reseal(work / "evokern.db")
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return named
+
+
+KEPT = "--trust runs the kernel.py that the database keeps a copy of, and nothing of the folder"
+
+
 @pytest.mark.parametrize("inside", [True, False], ids=["below the working directory", "outside"])
 @pytest.mark.parametrize("command", [("export", "-o", "x.cu"), ("profile", "--set", "THREADS=64")], ids=" ".join)
 def test_a_database_has_no_folder_trusted_that_it_names(
@@ -236,26 +262,68 @@ def test_a_database_has_no_folder_trusted_that_it_names(
 
     The digest is compared before: a path below the working directory, which runs unasked, is none of the trial's.
     """
-    work = tmp_path / "work"
-    work.mkdir()
-    named = (work if inside else tmp_path) / "named"
-    named.mkdir()
-    ran = "import os\nopen(os.path.join(os.path.dirname(__file__), 'ran'), 'w').close()\n"
-    for file in (searched / "kernels" / "scale").iterdir():
-        if file.is_file():
-            (named / file.name).write_text(file.read_text() + (ran if file.suffix == ".py" else ""))
-    shutil.copy(searched / "evokern.db", work / "evokern.db")
-    with sqlite3.connect(work / "evokern.db") as db:
-        (settings,) = db.execute("SELECT settings FROM evokern_studies").fetchone()
-        away = {**json.loads(settings), "kernel": str(named), "path": str(tmp_path / "studies" / "x.toml")}
-        db.execute("UPDATE evokern_studies SET settings = ?", [json.dumps(away)])
-    reseal(work / "evokern.db")
-    monkeypatch.chdir(work)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    if command[0] == "export" or not inside:  # `--set` asks for a candidate of the kernel as it is now
-        code, _, told = _invoke(*command)
-        assert (code, "--trust runs the kernel.py that the database keeps a copy of" in told) == (2, True), told
-        code, _, told = _invoke(*command, "--trust")
-        assert code == 0, told
-        assert not (named / "ran").exists()
+    named = _moved(searched, tmp_path, monkeypatch, inside=inside, changed=True)
+    code, _, told = _invoke(*command)
+    assert (code, KEPT in told) == (2, True), told
+    code, _, told = _invoke(*command, "--trust")
+    assert code == 0, told
+    assert not (named / "ran").exists()
     assert not (tmp_path / "state").exists()
+
+
+def test_resume_trusts_no_folder_that_a_database_names(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`resume` asks for `--trust` where the folder is not the user's own, goes on with the copy, remembers nothing."""
+    named = _moved(searched, tmp_path, monkeypatch, inside=False, changed=False)
+    asked = ("resume", "--trials", "3", "--no-verify", "--quiet")
+    code, _, told = _invoke(*asked)
+    assert (code, KEPT in told) == (2, True), told
+    assert f"the code of that trial lies in {named}, from outside the working directory" in told
+    assert f"`evokern check {named} --trust` trusts that folder" in told
+    (named / "kernel.py").write_text(RAN + (named / "kernel.py").read_text())
+    code, _, told = _invoke(*asked)
+    assert (code, "changed since that trial ran" in told, "lies in" in told) == (2, True, False), told
+    code, _, told = _invoke(*asked, "--trust")
+    assert code == 0, told
+    assert json.loads(_invoke("show", "--json")[1])["trials"] == 3
+    assert not (named / "ran").exists()
+    assert not (tmp_path / "state").exists()
+    with sqlite3.connect("evokern.db") as db:
+        (settings,) = db.execute("SELECT settings FROM evokern_studies").fetchone()
+    assert json.loads(settings)["kernel"] == str(named), "where the copy lay for a while is not kept"
+
+
+def test_resume_compares_the_digest_before_a_folder_runs(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code below the working directory that is not the study's runs when `--go-on` says so, not before."""
+    named = _moved(searched, tmp_path, monkeypatch, inside=True, changed=True)
+    asked = ("resume", "--trials", "2", "--no-verify", "--quiet")
+    code, _, told = _invoke(*asked)
+    assert (code, KEPT in told) == (2, True), told
+    assert "--go-on runs the folder's code as it is now and keeps the old results" in told
+    assert not (named / "ran").exists()
+    code, _, told = _invoke(*asked, "--go-on")
+    assert (code, (named / "ran").exists()) == (0, True), told
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("trust", [(), ("--trust",)], ids=["", "--trust"])
+def test_resume_of_a_recorded_study_runs_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: tuple[str, ...]
+) -> None:
+    """What is played from a recording needs no kernel: a folder of its name is not run, nor trusted."""
+    folder = tmp_path / "kernels" / "recording"
+    (tmp_path / "studies").mkdir()
+    study = f'kernel = "recording"\nproblems = ["recorded"]\ndevice = "replay:{DATA / "table_small.json.gz"}"\n'
+    (tmp_path / "studies" / "small.toml").write_text(study)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    code, _, told = _invoke("search", "small", "--trials", "4", "--quiet")
+    assert code == 0, told
+    folder.mkdir(parents=True)
+    (folder / "kernel.py").write_text(RAN)
+    folder.chmod(0o777)
+    code, _, told = _invoke("resume", "--trials", "5", "--quiet", *trust)
+    assert (code, (folder / "ran").exists(), (tmp_path / "state").exists()) == (0, False, False), told

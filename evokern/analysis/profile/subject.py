@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.analysis.check.folder import known_problems
-from evokern.analysis.stored import chip_of, chosen_trial, declared_config, stored_kernel
+from evokern.analysis.stored import chip_of, chosen_trial, declared_config
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
@@ -23,6 +23,7 @@ from evokern.files import is_file
 from evokern.hardware.driver import probe
 from evokern.hardware.profiles import Profile, chip, limits_for
 from evokern.search.identity import problems_of, study_of
+from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord, open_readonly
 from evokern.study.discovery import find_kernel, find_study, kernel_folders, kernel_of, study_files
 from evokern.study.settings import Study
@@ -46,7 +47,7 @@ class ProfileRequest:
     device: str | None = None
     """`sim:CHIP` or `cuda:N`; None for the study's own GPU where it is here, else for its chip, simulated."""
     trust: bool = False
-    """Whether the kernel's declaration may run wherever it lies."""
+    """Whether the kernel's declaration may run wherever it lies; of a study in the database, the copy that it keeps."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,8 @@ def _of_record(reader: Reader, record: StudyRecord, request: ProfileRequest, scr
         raise StudyError(f"study {record.name} was played from a recording, which has no kernel to run")
     study, sessions, trial = study_of(record), reader.sessions(record), None
     if request.changes:
-        try:
-            kernel = kernel_of(study)
-        except KernelError:  # gone, or not the user's own; what the database keeps is another matter
-            kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust)
+        otherwise = "name the kernel's folder instead of the study to profile it as it is now"
+        kernel = stored_kernel(reader, record, record.kernel_digest, scratch, trust=request.trust, otherwise=otherwise)
         config, title = _changed(kernel, request), f"a candidate of {record.name}"
     else:
         found = chosen_trial(reader, record, request.trial)

@@ -15,7 +15,6 @@ from evokern.cli._options import (
     DbOption,
     SetOption,
     TrialOption,
-    TrustOption,
     completions,
     parse_assignments,
 )
@@ -83,7 +82,14 @@ def profile(
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FILE", help="Keep Nsight Compute's report, FILE.ncu-rep.")
     ] = None,
-    trust: TrustOption = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Of a study in the database, run the kernel.py that it keeps a copy of, where the folder is gone, "
+            "changed or not yours; of a study file or a kernel, remember that the folder's kernel.py may run.",
+        ),
+    ] = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
     """Tell what bounds a candidate, by which numbers, and which of its genes to try next.

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import INTERRUPTED, command
-from evokern.cli._options import DEFAULT_DB, DEFAULT_STUDY, DbOption, DeviceOption, StudyArgument, TrustOption
+from evokern.cli._options import (
+    DEFAULT_DB,
+    DEFAULT_STUDY,
+    DbOption,
+    DeviceOption,
+    StoredTrustOption,
+    StudyArgument,
+    TrustOption,
+)
 from evokern.cli._output import Output
 from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
@@ -162,7 +170,7 @@ def resume(
     device: DeviceOption = None,
     cost_per_hour: PriceOption = None,
     go_on: GoOnOption = False,
-    trust: TrustOption = False,
+    trust: StoredTrustOption = False,
     no_verify: NoVerifyOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> int:
