@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
 from evokern.compile.nvrtc import compiler_version
 from evokern.compile.records import Built
-from evokern.declaration.foreign import ForeignCandidate
+from evokern.cuda_source.reader.reader import device_only
+from evokern.declaration.foreign import ForeignCandidate, ForeignSource
 from evokern.declaration.space import Config
-from evokern.errors import InternalError
+from evokern.errors import EvokernError, InternalError
 from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import WorkerSpec
@@ -63,7 +64,7 @@ class CompileWorker:
         if not isinstance(config, ForeignCandidate):
             return build(self._kernel, config, self._problems, self._target)
         try:
-            built = build(self._kernel, config, self._problems, self._target)
+            built = self._built_foreign(config)
         except (InternalError, ValueError, ArithmeticError, LookupError, MemoryError) as error:
             return _refused(f"what the compiler made of it cannot be read: {type(error).__name__}: {error}")
         if isinstance(built, Evaluation):
@@ -72,6 +73,21 @@ class CompileWorker:
         if size > FOREIGN_PROGRAM:
             return _refused(f"its machine code and PTX take {size:,} bytes, and {FOREIGN_PROGRAM:,} are allowed")
         return built
+
+    def _built_foreign(self, config: ForeignCandidate) -> Built | Evaluation:
+        """Build a foreign source as it is; where the compiler refuses it, without the host code that it may have."""
+        built = build(self._kernel, config, self._problems, self._target)
+        if not isinstance(built, Evaluation) or built.outcome is not Outcome.COMPILE_ERROR:
+            return built
+        try:
+            text = device_only(config.source.text)
+        except (EvokernError, RecursionError):  # what cannot be read is the compiler's to refuse, which it did
+            return built
+        if text == config.source.text:
+            return built
+        device = ForeignCandidate(config, ForeignSource(config.source.name, text), config.geometry)
+        again = build(self._kernel, device, self._problems, self._target)
+        return replace(again, compile_s=again.compile_s + built.compile_s)
 
 
 def _refused(message: str) -> Evaluation:

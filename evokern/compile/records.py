@@ -43,6 +43,11 @@ class Program:
     """Compile time; 0 when the program came from the cache."""
 
 
+def prints(built: Built) -> bool:
+    """Tell whether a program may print: `printf` becomes a call of `vprintf` (CUDA C++ Programming Guide, 10.33)."""
+    return any("vprintf" in program.ptx or b"vprintf" in program.cubin for program in built.programs)
+
+
 @dataclass(frozen=True)
 class CompileFailure:
     """Why the compiler refused."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evokern.compile.records import Built
+from evokern.compile.records import Built, prints
 from evokern.device.contract import Answer, Request
 from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome
@@ -32,6 +32,9 @@ _SINGLE_JOB = -1
 """Key of a job that no candidate's trial number can be."""
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
+FOREIGN_PATIENCE_S = 10.0
+"""Seconds after which the compile of a foreign source holds back no other; kernels of a search take a few at most, and
+there every compile is waited for, so that nothing that is recorded depends on how long it took."""
 _FAULTS_IN_A_ROW = 8
 """Candidates in a row at which evokern itself may break: where one choice in four does it, three are no rarity."""
 _LOST_IN_A_ROW = 8
@@ -173,7 +176,7 @@ class Pipeline:
                         self._executed(result)
                     else:
                         self._compiled(result)
-                if results:
+                if results or self._compilers.overdue():
                     self._release()
         except EvokernError as error:
             self._answers.put(error)
@@ -234,6 +237,9 @@ class Pipeline:
         else:
             evidence = {"error": f"worker process {result.value}", "log": result.log}
             evaluation = Evaluation(Outcome.CRASHED, evidence=evidence, device_s=result.seconds)
+        # A limit in seconds is a GPU's: the simulated chip counts instructions, and printing is none of those there.
+        if evaluation.outcome is Outcome.HUNG and evaluation.evidence["limit_s"] and prints(built):
+            evaluation = replace(evaluation, evidence={**evaluation.evidence, "prints": True})
         self._busy_s += evaluation.device_s
         self._claims[fingerprint].evaluation = replace(
             evaluation, fingerprint=fingerprint, resources=evaluation.resources or built.resources
@@ -285,7 +291,8 @@ class Pipeline:
 
     def _release(self) -> None:
         """Answer every trial whose evaluation is known and whose owner can no longer change."""
-        first_unknown = min(self._compiling, default=None)
+        # Who is overdue holds nobody back: should it be the same program, it is the duplicate of a later one.
+        first_unknown = min(self._compiling - self._compilers.overdue(), default=None)
         for fingerprint in list(self._open):
             claim = self._claims[fingerprint]
             if claim.evaluation is None:

@@ -63,6 +63,8 @@ REQUIRED_EVIDENCE: Mapping[Outcome, tuple[str, ...]] = {
     Outcome.LOST: ("reason", "memory"),
 }
 """Keys that `Evaluation.evidence` must have."""
+PRINTS = "it calls printf, which takes seconds where every thread prints: leave it out, or let one thread print"
+"""What is added to the reason of a hung candidate whose evidence says that it `prints`."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ class Evaluation:
             case Outcome.CRASHED:
                 return str(e.get("diagnosis") or e["error"])
             case Outcome.HUNG:
-                return str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
+                told = str(e.get("diagnosis") or e.get("message") or f"still running after {e['limit_s']:g} s")
+                return f"{told}; {PRINTS}" if e.get("prints") else told
             case Outcome.COMPILE_ERROR:
                 return str(e.get("message") or next(iter(str(e["log"]).strip().splitlines()), "no message"))
             case Outcome.LOST:

@@ -15,6 +15,7 @@ is there an answer: `died` where a fault of the worker's own may be what the job
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 import time
 from collections import deque
@@ -39,6 +40,8 @@ _DEATH_PATIENCE_S = 2.0
 """A process that ends while it holds a GPU is gone when the driver has torn its context down."""
 _KILL_PATIENCE_S = 10.0
 """A process that is killed while its GPU works is gone when the driver has torn its context down."""
+_MOST_OVERDUE = 4
+"""Workers that others take the place of while they are overdue; each one holds memory."""
 _PAUSE_S = 5.0
 """A wait that ends so much later than it should means that this process was stopped, not that its workers are slow."""
 _QUEUED_BYTES = 1 << 17
@@ -50,14 +53,35 @@ class WorkerPool:
     """`size` workers that work, `spares` that wait. More spares are kept for a while after a series of deaths."""
 
     def __init__(
-        self, server: ForkServer, spec: WorkerSpec, *, size: int, spares: int = 0, most_spares: int = 4, depth: int = 1
+        self,
+        server: ForkServer,
+        spec: WorkerSpec,
+        *,
+        size: int,
+        spares: int = 0,
+        most_spares: int = 4,
+        depth: int = 1,
+        patience_s: float = math.inf,
     ) -> None:
+        """Make a pool, whose first workers start at once.
+
+        Args:
+            server: starts the workers.
+            spec: what they run.
+            size: workers that work.
+            spares: further ones that wait.
+            most_spares: the most that wait after a series of deaths.
+            depth: jobs that a worker is given at a time: the one it works on, and those it takes up after it.
+            patience_s: seconds on one job after which a worker no longer counts, so that another takes its place; four
+                of them at most.
+        """
         self._server = server
         self._spec = spec
         self._size = size
         self._spares = spares
         self._most_spares = max(spares, most_spares)
         self._depth = depth
+        self._patience_s = patience_s
         self._backlog: deque[Job] = deque()
         self._workers: list[Worker] = []
         self._deaths: deque[float] = deque()
@@ -88,6 +112,17 @@ class WorkerPool:
         """Queue a job; its deadline runs from the moment a worker takes it up."""
         self._backlog.append(Job(key, pickle.dumps(job), deadline_s))
         self._feed()
+
+    def overdue(self) -> frozenset[int]:
+        """Return the keys of jobs that a worker has worked on for longer than `patience_s`."""
+        now = time.monotonic()
+        busy = (worker for worker in self._workers if worker.ready and worker.jobs)
+        return frozenset(worker.jobs[0].key for worker in busy if now - worker.head_since > self._patience_s)
+
+    @property
+    def _working(self) -> int:
+        """Workers that may work, those that are overdue among them."""
+        return self._size + min(len(self.overdue()), _MOST_OVERDUE)
 
     def keep_spares(self, spares: int) -> None:
         """Keep so many spares from now on: for a pool that starts without, so that the first worker starts faster."""
@@ -267,7 +302,7 @@ class WorkerPool:
         # A job whose worker died waits for one that starts after that.
         after = max((job.after for job in self._backlog), default=0)
         fresh = not after or any(worker.ticket > after for worker in self._workers)
-        while len(self._workers) < self._size + spares or not fresh:
+        while len(self._workers) < self._working + spares or not fresh:
             fresh = True
             ticket, connection, log = self._server.spawn()
             # One that is gone already is noticed at the end of its connection, as any death.
@@ -281,7 +316,7 @@ class WorkerPool:
         after = self._backlog[0].after if self._backlog else 0
         ready = (worker for worker in self._workers if worker.ready)
         order = sorted(ready, key=lambda worker: (worker.ticket <= after, not worker.jobs, worker.ready_at))
-        active = order[: self._size]
+        active = order[: self._working]
         for filled in range(self._depth):
             for worker in active:
                 place = next((i for i, job in enumerate(self._backlog) if job.after < worker.ticket), None)

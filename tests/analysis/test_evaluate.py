@@ -448,6 +448,39 @@ def test_what_the_compiler_is_made_to_take_is_bounded(monkeypatch: pytest.Monkey
         worker.handle(CONFIG)
 
 
+HOSTED = f"""#include <cstdio>
+#include <vector>
+#include <cuda_runtime.h>
+{RIGHT}
+#define CHECK(call) do {{ if ((call) != cudaSuccess) {{ std::printf("failed\\n"); return 1; }} }} while (0)
+int main() {{
+  std::vector<float> x(192, 1.0f);
+  float *d = nullptr, *y = nullptr;
+  CHECK(cudaMalloc(&d, 192 * sizeof(float)));
+  scale_rows<<<3, 64>>>(d, y, 3, 64, 2.0f);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}}
+"""
+
+
+def test_host_code_of_a_source_is_set_aside() -> None:
+    """A file with `main` and its kernel, as people have it, is built from its device code, lines as they were."""
+    worker = CompileWorker(CompileSettings(WorkerContext(FOLDER, (SMALL,), L4), None, niceness=0))
+
+    def handled(text: str) -> Built | Evaluation:
+        return worker.handle(ForeignCandidate(CONFIG, ForeignSource("theirs.cu", text), LaunchGeometry()))
+
+    bare, hosted = handled(RIGHT), handled(HOSTED)
+    assert isinstance(bare, Built)
+    assert isinstance(hosted, Built), hosted.reason
+    assert hosted.fingerprint == bare.fingerprint
+    broken = handled(HOSTED.replace("largest = 1e-30f", "largest = undeclared"))
+    assert isinstance(broken, Evaluation)
+    line = 1 + HOSTED[: HOSTED.index("largest = 1e-30f")].count("\n")
+    assert broken.reason == f'theirs.cu:{line}: identifier "undeclared" is undefined'
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -37,6 +37,7 @@ def test_honest_and_faulty_sources_side_by_side() -> None:
         "hang.cu": HEAD + " {\n  while (true) { ((volatile float*)y)[0] = x[0]; }\n}\n",
         "wrong.cu": HEAD + " {\n  y[threadIdx.x] = x[threadIdx.x];\n}\n",
         "prints.cu": HEAD + ' {\n  if (blockIdx.x + threadIdx.x == 0) printf("HEARD OUTSIDE\\n");\n}\n',
+        "prints_all.cu": HEAD + ' {\n  for (int i = 0; i < 64; ++i) printf("%d %d\\n", i, threadIdx.x);\n}\n',
         "huge.cu": "__device__ float all[1ull << 37];\n" + HEAD + " {\n  y[0] = all[rows];\n}\n",
         "again.cu": HEAD + ROW % 1,
     }
@@ -55,6 +56,9 @@ def test_honest_and_faulty_sources_side_by_side() -> None:
     assert outcomes["crash.cu"] == "crashed"
     assert outcomes["hang.cu"] == "hung"
     assert results["wrong.cu"].check == results["prints.cu"].check == "tolerance"
+    # 64 lines of 4096 blocks' threads: minutes on an H200, where one line of each takes 3 s.
+    assert outcomes["prints_all.cu"] == "hung"
+    assert "let one thread print" in results["prints_all.cu"].reason
     assert not results["huge.cu"].right
     assert results["again.cu"].right, "a crash and a hang before it do it no harm"
 

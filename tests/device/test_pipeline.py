@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -32,8 +33,11 @@ def job_of(work: CompiledRequest) -> tuple[int, Config]:
 class Rig:
     """A pipeline over the tests' compilers and executor."""
 
-    def __init__(self, server: ForkServer, known: dict[str, Any] | None = None, compilers: int = 3) -> None:
-        self.compilers = WorkerPool(server, WorkerSpec("worker_handlers:Compiler", None), size=compilers)
+    def __init__(
+        self, server: ForkServer, known: dict[str, Any] | None = None, compilers: int = 3, patience_s: float = math.inf
+    ) -> None:
+        spec = WorkerSpec("worker_handlers:Compiler", None)
+        self.compilers = WorkerPool(server, spec, size=compilers, patience_s=patience_s)
         self.executors = WorkerPool(server, WorkerSpec("worker_handlers:Executor", None), size=1, spares=1, depth=2)
         self.pipeline = Pipeline(
             self.compilers, self.executors, job=job_of, deadline_s=0.6, known=known or {}, hang_s=0.5
@@ -139,6 +143,34 @@ def test_a_smaller_number_still_compiling_holds_back_only_the_answer(rig: Rig) -
     while len(numbers) < 2 and time.monotonic() < end:
         numbers += [answer.number for answer in rig.pipeline.poll(1.0)]
     assert sorted(numbers) == [0, 1]
+
+
+def test_who_is_overdue_holds_nobody_back(server: ForkServer) -> None:
+    """Behind foreign compiles that hang others go on and are answered; the same program refers to a later one."""
+    rig = Rig(server, compilers=1, patience_s=0.2)
+    for number, config in enumerate(
+        ({"CODE": 1, "COMPILE_MS": 2500}, {"CODE": 5, "COMPILE_MS": 2500}, {"CODE": 1}, {"CODE": 2})
+    ):
+        rig.pipeline.submit(Request(number, Config({"KIND": "good", **config})))
+    found: dict[int, Evaluation] = {}
+    end = time.monotonic() + 20
+    while len(found) < 4 and time.monotonic() < end:
+        found |= {answer.number: answer.evaluation for answer in rig.pipeline.poll(0.2)}
+    rig.close()
+    assert list(found) == [2, 3, 0, 1]
+    assert [found[n].outcome for n in (2, 3, 0, 1)] == ["measured", "measured", "duplicate", "measured"]
+    assert found[0].evidence["duplicate_of"] == 2
+
+
+def test_a_hang_of_what_prints_says_so(rig: Rig) -> None:
+    """Printing from every thread takes a GPU seconds: who is hung and calls printf is told what to do."""
+    found = rig.answers({"KIND": "hangs", "PRINTS": 1}, {"KIND": "hangs"})
+    assert [found[n].outcome for n in (0, 1)] == ["hung", "hung"]
+    assert found[0].reason == (
+        "still running after 0.5 s; it calls printf, which takes seconds where every thread prints: "
+        "leave it out, or let one thread print"
+    )
+    assert found[1].reason == "still running after 0.5 s"
 
 
 def test_what_failed_once_fails_again_without_running(rig: Rig) -> None:

@@ -24,7 +24,8 @@ class SourceResult:
     baseline: tuple[str, float] | None = None
     """Name and time in µs of the fastest baseline that was right."""
     duplicate_of: str | None = None
-    """The earlier source that has the same machine code and launch, and was evaluated in this one's place."""
+    """Another source, an earlier one unless it took long to compile, with the same machine code and launch: it was
+    evaluated in this one's place."""
 
     @property
     def right(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_single_job
+from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
 from evokern.device.gpu.jobs import Contestant, Evaluate, GpuSettings, MeasureRates, Prove, Round
 from evokern.device.gpu.kept_rates import keep_rates, kept_rates
@@ -161,7 +162,8 @@ class LiveDevice:
         spec = WorkerSpec("evokern.device.gpu.worker:GpuWorker", gpu_settings)
         executors = WorkerPool(self._servers[0], spec, size=1, depth=_EXECUTED_AHEAD)
         self._pools.append(executors)
-        compilers = WorkerPool(self._servers[1], compile_spec(settings), size=size)
+        patience_s = FOREIGN_PATIENCE_S if task.foreign else math.inf
+        compilers = WorkerPool(self._servers[1], compile_spec(settings), size=size, patience_s=patience_s)
         self._pools.append(compilers)
         return compilers, executors
 

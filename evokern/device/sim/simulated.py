@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, CompiledRequest, Pipeline, run_single_job
+from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline, run_single_job
 from evokern.device.contract import Answer, Request, StartReport, Task
 from evokern.device.sim.host_memory import workers_that_fit
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
@@ -83,7 +84,10 @@ class SimulatedDevice:
         self._cores = workers_that_fit(task.kernel, first, task.problems, self._cores)
         simulating = SimSettings(context, study.gate, study.timing, study.simulation, first, task.secret, task.foreign)
         (server,) = self._servers
-        compilers = WorkerPool(server, compile_spec(compiling), size=max(1, self._cores // 2), depth=2)
+        # What stands behind a foreign source in a worker's queue would wait for a compile that hangs.
+        depth, patience_s = (1, FOREIGN_PATIENCE_S) if task.foreign else (2, math.inf)
+        size = max(1, self._cores // 2)
+        compilers = WorkerPool(server, compile_spec(compiling), size=size, depth=depth, patience_s=patience_s)
         worker = (
             "evokern.device.sim.screening:ScreeningWorker" if self._screening else "evokern.device.sim.worker:SimWorker"
         )
