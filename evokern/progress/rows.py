@@ -62,7 +62,11 @@ def _trials(progress: Progress) -> str:
     """Return how many trials there were; under a limit those that it counts, the others apart."""
     if not progress.trials_limit:
         return several(progress.trials, "trial")
-    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{uncounted(progress.outcomes)}"
+    uncounted_ones = uncounted(progress.outcomes)
+    if progress.evaluated > progress.trials_limit:  # what was in flight under a larger limit is still evaluated
+        asked = f"; {progress.trials_limit} were asked for, and more had begun"
+        return f"{progress.evaluated} trials evaluated{uncounted_ones}{asked}"
+    return f"{progress.evaluated} of {progress.trials_limit} trials evaluated{uncounted_ones}"
 
 
 def arm_texts(progress: Progress) -> list[str]:

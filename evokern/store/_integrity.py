@@ -1,7 +1,8 @@
 """A digest in each row of our tables: a row whose text changed on the disk is named, left out, and never learned from.
 
-SQLite finds pages that make no sense, not a flipped letter. The digest is no signature: whoever means to change a row
-can set its digest to NULL, as rows from before there were digests have it, and it counts as it stands.
+SQLite finds pages that make no sense, not a flipped letter. The digest is no signature: whoever means to can make a new
+one. Rows from before there were digests have none and count as they stand, until the file is opened for writing: the
+migration `SEALED` then gives them theirs, and from there on a row without one is damaged.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ TABLES = (
     *("evokern_sources", "evokern_proofs", "evokern_priors", "evokern_profiles"),
 )
 """Tables whose rows have one."""
+SEALED = "m007_every_row_sealed"
+"""Migration after which every row has a digest."""
 CHECKED_BYTES = 64 * 2**20
 """Files up to this size are looked through by SQLite before they are read: some hundredths of a second."""
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, EvokernError)
@@ -51,6 +54,22 @@ def sound(row: Row) -> bool:
     return row.get(COLUMN) is None or row[COLUMN] == digest_of(row)
 
 
+def _every_row_has_one(db: Database) -> bool:
+    """Tell whether a row without a digest is damaged: the file was brought up to date when all got theirs."""
+    tables = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_sqlite_migrations'"
+    if db.conn.execute(tables).fetchone() is None:
+        return False
+    applied = "SELECT 1 FROM _sqlite_migrations WHERE migration_set = 'evokern' AND name = ?"
+    return db.conn.execute(applied, [SEALED]).fetchone() is not None
+
+
+def _judged(db: Database, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row; where every row has a digest, one that lacks it gets one that fits nothing."""
+    if COLUMN in row and row[COLUMN] is None and _every_row_has_one(db):
+        row[COLUMN] = ""
+    return row
+
+
 def select(
     db: Database, table: str, where: str = "1", values: Sequence[Any] = (), order: str = "rowid"
 ) -> Iterator[Row]:
@@ -58,7 +77,7 @@ def select(
     found = db.conn.execute(f"SELECT * FROM {table} NOT INDEXED WHERE {where} ORDER BY {order}", values)
     names = [column[0] for column in found.description]
     for row in found:
-        yield dict(zip(names, row, strict=True))
+        yield _judged(db, dict(zip(names, row, strict=True)))
 
 
 def write_row(db: Database, table: str, values: Row, *, replace: bool = False) -> None:
@@ -92,13 +111,13 @@ def change_rows(db: Database, path: Path, table: str, where: str, changes: str, 
         StoreError: one of the rows is damaged: a new digest would hide it.
     """
     for _, row in _numbered(db, table, where, values[-1:]):
-        if not sound(row):
+        if not sound(_judged(db, row)):
             raise damage(path, table, row)
     db.conn.execute(f"UPDATE {table} SET {changes} WHERE {where}", values)
     _seal(db, table, where, values[-1:])
 
 
-def _numbered(db: Database, table: str, where: str, values: Sequence[Any]) -> list[tuple[int, Row]]:
+def _numbered(db: Database, table: str, where: str, values: Sequence[Any]) -> list[tuple[int, dict[str, Any]]]:
     found = db.conn.execute(f"SELECT rowid, * FROM {table} WHERE {where}", values)
     names = [column[0] for column in found.description[1:]]
     return [(number, dict(zip(names, row, strict=True))) for number, *row in found]
@@ -114,6 +133,12 @@ def seal_all(db: Database) -> None:
     for table in TABLES:
         if table in db.table_names() and COLUMN in db.table(table).columns_dict:
             _seal(db, table, "1", [])
+
+
+def seal_the_rest(db: Database) -> None:
+    """Give every row that has no digest, because it is from before there were any, that of what it holds now."""
+    for table in TABLES:
+        _seal(db, table, f"{COLUMN} IS NULL", [])
 
 
 def called(table: str, row: Row) -> str:
@@ -137,7 +162,7 @@ def damage(path: Path, table: str, row: Row, why: str = "") -> StoreError:
     """Return what to raise where a damaged row is needed."""
     return StoreError(
         f"{path}: {called(table, row)} is damaged: {why or 'it is not what was written'}; restore a copy of the file, "
-        f"or name another one with --db (a change of your own counts once its {COLUMN} is NULL)"
+        "or name another one with --db"
     )
 
 

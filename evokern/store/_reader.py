@@ -195,7 +195,18 @@ class Reader:
 
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
         """Return what is proved of a trial."""
-        return verification(study, trial, self.proofs(study, "verify"), self.proofs(study, "undone"))
+        found = verification(study, trial, self.proofs(study, "verify"), self.proofs(study, "undone"))
+        if found.verified and (changed := self._damaged_sources(study, trial)):
+            files = ", ".join(map(repr, changed))
+            return replace(found, verified=None, reason=f"the kept source {files} of what was verified is damaged")
+        return found
+
+    def _damaged_sources(self, study: StudyRecord, trial: Trial) -> list[str]:
+        """Return the names of the kept files that are no longer what a trial ran; each is told of."""
+        ran = "digest = (SELECT kernel_digest FROM evokern_trials WHERE study = ? AND number = ?)"
+        with explained(self.path):
+            rows = list(select(self._db, "evokern_sources", ran, [study.uuid, trial.number]))
+        return [str(row["file"]) for row in rows if self._rows.record("evokern_sources", row, _file_of) is None]
 
     def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
         """Return the results of a kind (see `ProofRecord`) of a study, the first one first; older files hold none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sqlite_utils import Database, Migrations
 
 from evokern.errors import StoreError
-from evokern.store._integrity import COLUMN, TABLES
+from evokern.store._integrity import COLUMN, TABLES, seal_the_rest
 
 migrations = Migrations("evokern")
 """Every change of our tables, in order."""
@@ -181,6 +181,12 @@ def m006_row_digests(db: Database) -> None:
     """What each row held when it was written; null in rows from before, which count as they stand."""
     for table in TABLES:
         db.table(table).add_column(COLUMN, str)
+
+
+@migrations()
+def m007_every_row_sealed(db: Database) -> None:
+    """A digest in the rows from before there were any: from here on a row without one is damaged."""
+    seal_the_rest(db)
 
 
 def known_migrations() -> set[str]:

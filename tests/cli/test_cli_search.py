@@ -245,6 +245,10 @@ def test_evaluated_trials_are_counted_apart(here: Path, monkeypatch: pytest.Monk
     assert ", 9 of 20 trials evaluated (and 3 duplicate or infeasible, 1 lost) |" in line(
         replace(progress_told(), evaluated=9, trials_limit=20, outcomes=ended)
     )
+    assert (
+        ", 9 trials evaluated (and 3 duplicate or infeasible, 1 lost); 6 were asked for, and more had begun |"
+        in line(replace(progress_told(), evaluated=9, trials_limit=6, outcomes=ended))
+    )
 
 
 @pytest.mark.thorough

@@ -13,8 +13,8 @@ from sqlite_utils import Database
 from stored_studies import add_proofs, record, reseal, write_study
 
 from evokern.errors import StoreError
-from evokern.store import Store, open_readonly
-from evokern.store._integrity import COLUMN, TABLES, digest_of, select
+from evokern.store import Store, add_proof, open_readonly
+from evokern.store._integrity import COLUMN, SEALED, TABLES, digest_of, select
 
 
 @pytest.fixture
@@ -146,6 +146,26 @@ def test_damaged_source_is_shown_to_nobody_as_code(path: Path) -> None:
         assert reader.source(digest, shown=True) == {}
 
 
+@pytest.mark.parametrize("how", ["text = text || ' '", f"text = text || ' ', {COLUMN} = NULL"])
+def test_nobody_knows_what_was_verified_where_its_source_was_edited(path: Path, how: str) -> None:
+    """The proof was of another text than the file shows: `show` says so, and the row is told of."""
+    with open_readonly(path) as reader:
+        study = reader.study()
+        best = reader.best(study)
+    assert best is not None
+    own = {"state": "passed", "detail": "right", "share": 1.0, "covered": True}
+    add_proof(path, study, "verify", best.number, {"stages": {"own problem": own}, "playoff": None})
+    with open_readonly(path) as reader:
+        summary = reader.summary(study)
+        assert (summary["verified"], summary["damaged"]) == (True, [])
+    _change(path, f"UPDATE evokern_sources SET {how} WHERE file = 'kernel.cu'")
+    with open_readonly(path) as reader:
+        summary = reader.summary(reader.study())
+    assert summary["verified"] is None
+    assert summary["verified_reason"] == "the kept source 'kernel.cu' of what was verified is damaged"
+    assert "kept source 'kernel.cu' of evokern_sources is damaged" in summary["damaged"][0]
+
+
 @pytest.mark.parametrize(
     ("sql", "told"),
     [
@@ -177,8 +197,49 @@ def test_writing_hides_no_damage(path: Path) -> None:
         store.set_aside("small")
 
 
-def test_rows_without_a_digest_count_as_they_stand(path: Path) -> None:
-    """Those of earlier versions, and those that somebody changed on purpose; what cannot be read is left out."""
+def test_a_row_that_lost_its_digest_is_damaged(path: Path) -> None:
+    """Where every row has had one, NULL is no way round: readers leave the row out, a search refuses it."""
+    _change(path, f"UPDATE evokern_trials SET seconds = 7, {COLUMN} = NULL WHERE number = 2")
+    _change(path, f"UPDATE evokern_sources SET text = text || ' ', {COLUMN} = NULL WHERE file = 'kernel.cu'")
+    with open_readonly(path) as reader:
+        study = reader.study()
+        assert 2 not in {trial.number for trial in reader.trials(study)}
+        assert reader.damaged[0].startswith("trial 2, row ")
+        with pytest.raises(StoreError, match=r"kept source 'kernel.cu' of evokern_sources is damaged"):
+            reader.source(study.kernel_digest)
+    with Store(path) as store:
+        found = store.study("small")
+        assert found is not None
+        with pytest.raises(StoreError, match="trial 2, row"):
+            store.session(found, small_table().space()).recorded_trials()
+
+
+def test_opening_for_writing_seals_rows_of_before(path: Path) -> None:
+    """They count as they stand before, and changed after it they are damaged."""
+    _unseal(path)
+    _change(path, "UPDATE evokern_trials SET seconds = 7 WHERE number = 2")
+    with Store(path):
+        pass
+    assert all(row[COLUMN] == digest_of(row) for _, row in _rows(path))
+    with open_readonly(path) as reader:
+        assert {trial.number: trial for trial in reader.trials(reader.study())}[2].seconds == 7
+    _change(path, "UPDATE evokern_trials SET seconds = 8 WHERE number = 2")
+    with open_readonly(path) as reader:
+        assert 2 not in {trial.number for trial in reader.trials(reader.study())}
+
+
+def _unseal(path: Path) -> None:
+    """Make a file as a version wrote it that had no digests yet, with their column."""
+    for table in TABLES:
+        with sqlite3.connect(path) as db:
+            db.execute(f"UPDATE {table} SET {COLUMN} = NULL")
+        db.close()
+    _change(path, "DELETE FROM _sqlite_migrations WHERE name = ?", SEALED)
+
+
+def test_rows_of_before_the_digests_count_as_they_stand(path: Path) -> None:
+    """Those of earlier versions, whatever they say; what cannot be read is left out."""
+    _unseal(path)
     _change(path, f"UPDATE evokern_trials SET seconds = 7, {COLUMN} = NULL WHERE number = 2")
     _change(path, f"UPDATE evokern_trials SET evidence = '[', {COLUMN} = NULL WHERE number = 3")
     with open_readonly(path) as reader:
