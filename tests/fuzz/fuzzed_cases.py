@@ -11,8 +11,10 @@ import os
 import random
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,25 +65,35 @@ def workplace(folder: Path) -> Path:
 
 @contextmanager
 def at(here: Path) -> Iterator[None]:
-    """Work in a folder, with a state folder and a cache of its own beside it."""
-    before, environment = Path.cwd(), dict(os.environ)
-    os.environ.update(XDG_STATE_HOME=str(here.parent / "state"), EVOKERN_CACHE=str(here.parent / "cache"))
-    os.environ.pop("EVOKERN_DB", None)
+    """Work in a folder, with a home, a state folder, a cache and a place for temporary files of its own beside it.
+
+    All of them are watched (`checked`), so that a file left in `/tmp` or at home is seen as well.
+    """
+    before, environment, temporary = Path.cwd(), dict(os.environ), tempfile.tempdir
+    own = {"HOME": "home", "TMPDIR": "tmp", "XDG_STATE_HOME": "state", "EVOKERN_CACHE": "cache"}
+    os.environ.update({name: str(here.parent / folder) for name, folder in own.items()})
+    for name in ("EVOKERN_DB", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        os.environ.pop(name, None)
+    for folder in ("home", "tmp"):
+        (here.parent / folder).mkdir(exist_ok=True)
+    tempfile.tempdir = None  # asks TMPDIR again
     os.chdir(here)
     try:
         yield
     finally:
+        tempfile.tempdir = temporary
         os.chdir(before)
         os.environ.clear()
         os.environ.update(environment)
 
 
 def held(folder: Path) -> dict[str, str]:
-    """Return what stands below a folder: name → digest of a file, or its kind."""
+    """Return what stands below a folder: name → kind and permissions, of a file its digest, of a link its target."""
     found = {}
     for path in folder.rglob("*"):
-        plain = path.is_file() and not path.is_symlink()
-        found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest() if plain else "no file"
+        mode = path.lstat().st_mode
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(mode) else ""
+        found[str(path)] = f"{mode:o} {content}{path.readlink() if stat.S_ISLNK(mode) else ''}"
     return found
 
 

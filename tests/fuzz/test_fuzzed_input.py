@@ -9,11 +9,12 @@ import gzip
 import json
 import random
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzed_cases import STUDY, at, checked, command, each, workplace
+from fuzzed_cases import STUDY, Done, at, checked, command, each, workplace
 from hostile_values import TOML, harmed, harmed_json, word
 from typer.main import get_command
 
@@ -263,3 +264,26 @@ def _exported(here: Path) -> dict[str, Any]:
     made: dict[str, Any] = json.loads((here / "t4.json").read_text())
     (here / "t4.json").unlink()
     return made
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("Path('other.txt').write_text('x')", "work/other.txt"),
+        ("Path('studies/small.toml').chmod(0o600)", "work/studies/small.toml"),
+        ("Path.home().joinpath('.left').write_text('x')", "home/.left"),
+        ("tempfile.mkdtemp()", "tmp/"),
+    ],
+)
+def test_a_file_that_was_not_named_is_seen(here: Path, monkeypatch: pytest.MonkeyPatch, line: str, seen: str) -> None:
+    """The fuzzers see what a command leaves in the working directory, at home and among temporary files."""
+
+    def leaves(words: object, *, apart: bool = False) -> Done:
+        exec(line, {"Path": Path, "tempfile": tempfile})
+        return Done(0, "", "")
+
+    monkeypatch.setattr("fuzzed_cases.command", leaves)
+    with at(here), pytest.raises(AssertionError, match=rf"touched \['{here.parent}/{seen}"):
+        checked(("show",), here)
+    with at(here):
+        (here / "studies" / "small.toml").chmod(0o644)
