@@ -25,8 +25,12 @@ SETTINGS = ("CUDA", "TORCH", "SYSTEM", "EXTRAS", "PIP_ARGS")
 
 TORCH = {"13": "2.13.0", "12": "2.9.1", "none": "2.13.0"}
 """PyPI's builds of torch: 2.13.0 carries CUDA 13.0, 2.9.1 CUDA 12.8 (runs on every CUDA 12 driver)."""
-NOT_COMPILED = r"/(tests?|testing|benchmarks?)/"
-"""Folders of packages that are compiled when they are imported, if ever."""
+NOT_COMPILED = (
+    r"/(tests?|testing|benchmarks?)/"
+    r"|/(pip|setuptools|sympy|mpmath|networkx|cupyx|torchgen|mypyc?)/"
+    r"|/torch/(_inductor|_dynamo|_export|distributed|onnx)/"
+)
+"""What nothing here imports, or little of: it is compiled when it is imported, if ever. A third of all the files."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 

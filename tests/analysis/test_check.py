@@ -47,7 +47,9 @@ def _change(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["attention", "attention_fp8", "matmul", "rmsnorm"])
+@pytest.mark.parametrize(
+    "name", ["attention", pytest.param("attention_fp8", marks=pytest.mark.slow), "matmul", "rmsnorm"]
+)
 def test_shipped_kernels_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`check` finds nothing wrong with the kernels that come with evokern."""
     monkeypatch.chdir(ROOT)

@@ -370,11 +370,17 @@ def random_candidates(name: str, problem: str, count: int) -> list[render.Render
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "problem"), [("rmsnorm", "5,264"), ("matmul", "144,160,96"), ("attention", "1,2,72,64")]
+    ("name", "problem", "count"),
+    [
+        ("rmsnorm", "5,264", 2),
+        ("matmul", "144,160,96", 1),
+        ("attention", "1,2,72,64", 1),
+        pytest.param("attention", "1,2,72,64", 4, marks=pytest.mark.slow),
+    ],
 )
-def test_kernels_of_the_repository(name: str, problem: str) -> None:
+def test_kernels_of_the_repository(name: str, problem: str, count: int) -> None:
     """Specialised candidates are shorter, and compile to the same code as the originals."""
-    for program in random_candidates(name, problem, 2):
+    for program in random_candidates(name, problem, count):
         ask = compiler(program.macros, program.entries)
         text = specialize(program.source, program.macros, ask, program.headers, program.entries)
         whole = specialize(program.source, program.macros, ask, program.headers)

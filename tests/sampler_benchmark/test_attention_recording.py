@@ -14,7 +14,7 @@ from evokern.sampler_benchmark import replay
 RECORDING = DATA / "attention_s512_h200.json.gz"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_evo_comes_within_five_per_cent_soon() -> None:
     """On the recorded attention space each search is within 5 % of the best known after 60 of 6,458 candidates."""
     found = replay(RECORDING, samplers=("evo",), trials=60, repeats=3)

@@ -47,7 +47,7 @@ def _ladder(failing: int = 0) -> Table:
 def test_the_json_is_what_is_promised() -> None:
     """Space, trials, and per sampler repeats, mean, worst and deviation at each checkpoint, and a score."""
     code, text, _ = _invoke(
-        "replay", str(SMALL), "--samplers", "evo,random", "--trials", "60", "--repeats", "2", "--json"
+        "replay", str(SMALL), "--samplers", "random,nsga2", "--trials", "60", "--repeats", "2", "--json"
     )
     told = json.loads(text)
     assert code == 0
@@ -56,7 +56,7 @@ def test_the_json_is_what_is_promised() -> None:
         60,
         ["space", "trials", "samplers", "notes"],
     )
-    assert [row["sampler"] for row in told["samplers"]] == ["evo", "random"]
+    assert [row["sampler"] for row in told["samplers"]] == ["random", "nsga2"]
     for row in told["samplers"]:
         assert list(row) == ["sampler", "repeats", "fraction_of_optimum", "worst", "sd", "score"]
         assert row["repeats"] == 2
@@ -83,7 +83,7 @@ def test_a_fraction_is_the_optimum_over_the_best_of_unique_evaluations() -> None
 def test_known_machine_code_is_no_evaluation() -> None:
     """Duplicates cost nothing: what counts has machine code of its own, and none of it is infeasible."""
     table, curve = small_table(), Curve()
-    one_repeat(table, Settings("small", 80), "evo", 1, curve)
+    one_repeat(table, Settings("small", 60), "evo", 1, curve)
     prints = [table.answers[config].fingerprint for config in curve.configs]
     known = [fingerprint for fingerprint in prints if fingerprint]
     assert len(known) == len(set(known))
@@ -93,11 +93,12 @@ def test_known_machine_code_is_no_evaluation() -> None:
 @pytest.mark.thorough
 def test_a_replay_is_the_same_again_side_by_side_or_not() -> None:
     """Seeds decide, not the number of jobs."""
-    arguments = {"samplers": ("evo", "random"), "trials": 20, "repeats": 2, "seed": 5}
+    arguments = {"samplers": ("evo", "random"), "trials": 12, "repeats": 2, "seed": 5}
     one = replay(SMALL, **arguments, jobs=1)
     two = replay(SMALL, **arguments, jobs=2)
     assert one == two
-    assert one.samplers[0].curves != replay(SMALL, **{**arguments, "seed": 6}).samplers[0].curves
+    other = replay(SMALL, **{**arguments, "samplers": ("random",), "seed": 6})
+    assert one.samplers[1].curves != other.samplers[0].curves
 
 
 def test_the_clock_is_that_of_the_recording() -> None:
@@ -228,9 +229,9 @@ def test_a_recorded_search_says_what_its_scores_are_worth(tmp_path: Path) -> Non
     That holds for a database and for its T4 export; a table that covers its space, and a search that did, have no note.
     """
     db = tmp_path / "runs.db"
-    name = go(db, trials=150, sampler="evo").study
+    name = go(db, trials=101, sampler="random").study
     told = replay(f"{db}:{name}", samplers=("random",), trials=20, repeats=1)
-    assert re.match(rf"{name} holds what one search by evo visited: 1\d\d of [\d,]+ configurations", told.notes[0])
+    assert re.match(rf"{name} holds what one search by random visited: 1\d\d of [\d,]+ configurations", told.notes[0])
     assert "compare samplers on a table that covers the space" in told.notes[0]
     with open_readonly(db) as reader:
         content = t4(reader, reader.study())

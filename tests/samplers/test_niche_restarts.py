@@ -47,7 +47,7 @@ def seen_by(history: History) -> Observations:
 
 @pytest.fixture(scope="module")
 def searched() -> tuple[list[Proposal], History]:
-    return search(400, 3)
+    return search(300, 3)
 
 
 @pytest.mark.thorough
@@ -124,9 +124,9 @@ def test_a_search_that_gets_better_is_not_stuck() -> None:
 
 
 @pytest.mark.thorough
-def test_niche_restarts_survive_an_interruption() -> None:
+def test_niche_restarts_survive_an_interruption(searched: tuple[list[Proposal], History]) -> None:
     """A search that goes on in another process proposes what it would have: the record holds its niche restarts."""
-    proposals, _ = search(180, 3)
+    proposals = searched[0][:180]
     assert any("root" in proposal.info for proposal in proposals)
     sampler, again = EvoSampler(SPACE, 3, WINDOW), History(SPACE)
     for number, proposal in enumerate(proposals[:-20]):
