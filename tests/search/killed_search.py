@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,8 @@ class KilledSearch:
     """Draws moments and victims."""
     done: list[str] = field(default_factory=list)
     """What was done."""
+    hit: Counter[str] = field(default_factory=Counter)
+    """Action → how often there was a process that it was done to."""
 
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
@@ -142,10 +145,14 @@ class KilledSearch:
         assert self._process is not None
         kind, signals = PARTS[action]
         names = (self.executor, "CompileWorker", FORKS)
-        victims = [self._process.pid] if kind == 3 else self.processes(names[kind])
-        if not victims:
-            return  # it is just being replaced
+        end = time.monotonic() + 20
+        while not (victims := [self._process.pid] if kind == 3 else self.processes(names[kind])):
+            assert time.monotonic() < end, f"no {names[kind]} is there to {action}"
+            if self._process.poll() is not None:
+                return  # it ended by itself
+            time.sleep(0.01)  # it is just being replaced
         victim = self._draw.choice(victims)
+        self.hit[action] += 1
         for place, number in enumerate(signals):
             if place:
                 time.sleep(STOPPED_S)
@@ -154,6 +161,7 @@ class KilledSearch:
 
     def _ends(self, action: str) -> None:
         assert self._process is not None
+        self.hit[action] += 1
         (os.killpg if action == "kill group" else os.kill)(self._process.pid, ENDS_PARENT[action])
         code = self._process.wait(60)
         assert code in ((130, 0) if ENDS_PARENT[action] is not signal.SIGKILL else (-signal.SIGKILL,))
@@ -172,6 +180,8 @@ class KilledSearch:
         end = time.monotonic() + 60
         while not (servers := self.processes(FORKS)) and time.monotonic() < end:
             time.sleep(0.005)
+        assert servers, "no fork server started"
+        self.hit["kill starting server"] += 1
         for pid in servers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_kills_lose_nothing_on_a_gpu(tmp_path: Path) -> None:
         time.sleep(2.0 * draw.random())
         process.kill()
         process.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 5
         while marked(mark) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert marked(mark) == []
@@ -68,9 +69,24 @@ def test_parts_killed_on_a_gpu_blame_nobody(tmp_path: Path) -> None:
     killed = KilledSearch([sys.executable, "-m", "evokern", "search", *options.split()], db, "GpuWorker", seed=1)
     killed.run(actions)
     assert killed.done == actions
+    assert killed.hit == Counter(actions), "an action met no process"
     with open_readonly(db) as reader:
         trials = list(reader.trials(reader.study()))
     assert [trial.number for trial in trials] == list(range(len(trials)))
     blamed = [trial for trial in trials if "worker process" in trial.evaluation.reason]
     assert [trial.evaluation.reason for trial in blamed] == []
     assert not any(trial.outcome is Outcome.LOST for trial in trials)
+
+
+def test_a_trial_whose_worker_is_killed_twice_is_lost_on_a_gpu(tmp_path: Path) -> None:
+    """Kill after kill ends in `lost`; the search goes on to its number of trials, and nobody else is blamed."""
+    db = tmp_path / "twice.db"
+    options = f"attention-s512 --device cuda:0 --seed 5 --no-verify --quiet --trials 60 --db {db}"
+    twice = KilledSearch([sys.executable, "-m", "evokern", "search", *options.split()], db, "GpuWorker", seed=1)
+    twice.hit_until("kill worker", "lost", 0.25)
+    with open_readonly(db) as reader:
+        trials = list(reader.trials(reader.study()))
+    assert sum(trial.outcome is Outcome.LOST for trial in trials) > 0
+    assert sum(trial.outcome.evaluated for trial in trials) == 60
+    others = [trial.evaluation.reason for trial in trials if trial.outcome is not Outcome.LOST]
+    assert [reason for reason in others if "worker process" in reason] == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
@@ -52,9 +53,16 @@ def undisturbed(folder: Path, trials: int) -> Path:
 
 
 def check(killed: KilledSearch, whole: Path, actions: int) -> None:
-    """The sequence is the undisturbed one: nothing lost, nothing twice, nobody blamed."""
+    """The sequence is the undisturbed one: nothing lost, nothing twice, nobody blamed.
+
+    `KilledSearch` looks each time that no process outlives the parent by more than 5 s, and that what was recorded stands.
+    """
     assert len(killed.done) == actions, "the search was over too soon"
-    assert sequence(killed.db) == sequence(whole)
+    assert killed.hit == Counter(killed.done), "an action met no process"
+    found = sequence(killed.db)
+    assert list(rows(killed.db)) == list(range(len(found))), "a number is missing"
+    assert found == sequence(whole)
+    assert "lost" not in {outcome for _, outcome in found}
 
 
 @pytest.mark.thorough
@@ -88,6 +96,7 @@ def test_a_recording_through_workers_survives_everything(tmp_path: Path) -> None
     killed = on_recording(tmp_path / "killed.db", trials, seed=1)
     killed.run(actions)
     check(killed, undisturbed(tmp_path, trials), len(actions))
+    assert set(killed.hit) == set(ACTIONS), "every kind of death and stop took place"
 
 
 KERNEL = """
@@ -154,6 +163,7 @@ def test_a_simulated_chip_survives_everything(tmp_path: Path) -> None:
     killed = on_chip(tmp_path / "killed", trials, seed=1)
     killed.run(actions)
     check(killed, whole.db, len(actions))
+    assert set(killed.hit) == set(ACTIONS), "every kind of death and stop took place"
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ class GpuWorker:
     def _context(self) -> tuple[torch.device, Monitor]:
         """Make this process's CUDA context and its stream."""
         torch.cuda.set_device(self._settings.device_index)
-        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         device = torch.device("cuda", self._settings.device_index)
         torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         torch.empty(1, device=device)
