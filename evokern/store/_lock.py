@@ -131,6 +131,16 @@ class Lock:
             self._descriptor = -1
 
 
+def _made(path: Path) -> bool:
+    """Make an empty file of this user's alone; return whether nothing had that name, not even a link to nowhere."""
+    # In a folder for temporary files anybody may have put one there.
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
 def rescue(connection: sqlite3.Connection, database: Path, into: Path | None = None) -> Path:
     """Write what an open connection holds to a file beside its database, which is gone from its place.
 
@@ -145,7 +155,7 @@ def rescue(connection: sqlite3.Connection, database: Path, into: Path | None = N
     if into is None:
         folder = database.parent if database.parent.is_dir() else Path(tempfile.gettempdir())
         names = (f"{database.name}.rescued{f'.{n}' if n else ''}" for n in count())
-        into = next(folder / name for name in names if not (folder / name).exists())
+        into = next(folder / name for name in names if _made(folder / name))
     with closing(sqlite3.connect(into)) as copy:
         connection.backup(copy)
         copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -55,7 +55,7 @@ def undisturbed(folder: Path, trials: int) -> Path:
 def check(killed: KilledSearch, whole: Path, actions: int) -> None:
     """The sequence is the undisturbed one: nothing lost, nothing twice, nobody blamed.
 
-    `KilledSearch` looks each time that no process outlives the parent by more than 5 s, and that what was recorded stands.
+    `KilledSearch` looks each time that no process outlives its parent by 5 s and that what was recorded stands.
     """
     assert len(killed.done) == actions, "the search was over too soon"
     assert killed.hit == Counter(killed.done), "an action met no process"

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import optuna
@@ -24,6 +25,7 @@ from evokern.errors import StoreError
 from evokern.search import Progress, SearchResult
 from evokern.store import Store, add_proof, open_readonly
 from evokern.store._files import LOG_BYTES
+from evokern.store._lock import rescue
 from evokern.store._optuna import storage_url
 
 
@@ -66,6 +68,7 @@ def test_a_database_that_goes_while_it_is_searched_is_written_beside(how: str, t
         interrupted_by(db, displace)
     rescued = tmp_path / "a.db.rescued"
     assert f"mv {rescued} {db}" in str(told.value)
+    assert rescued.stat().st_mode & 0o777 == 0o600
     assert len(trials_of(rescued)) in range(10, 20)
     with open_readonly(rescued) as reader:
         assert [session.end_reason for session in reader.sessions(reader.study())] == ["failed"]
@@ -267,3 +270,13 @@ def test_a_session_that_was_killed_is_told_of(tmp_path: Path) -> None:
     assert len(told) == 1
     assert "did not end: it was killed" in told[0]
     assert "that it had in flight are evaluated again" in told[0]
+
+
+def test_a_rescued_file_follows_no_link(tmp_path: Path) -> None:
+    """Where somebody put a link of that name, one that leads nowhere too, the next name is taken."""
+    gone = tmp_path / "a.db"
+    (tmp_path / "a.db.rescued").symlink_to(tmp_path / "elsewhere")
+    with closing(sqlite3.connect(":memory:")) as held:
+        held.execute("CREATE TABLE t (x)")
+        assert rescue(held, gone) == tmp_path / "a.db.rescued.1"
+    assert not (tmp_path / "elsewhere").exists()
