@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from columns_kernel import copying
 
 from evokern.api import search
 from evokern.declaration.kernel import Constraint, Kernel, Launch, ProblemField, Tensor, Tolerance, Workload
@@ -21,24 +22,7 @@ from evokern.study.discovery import find_kernel
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
 
-NO_GENE = """
-from evokern import Kernel, Launch, ProblemField, Tensor, Tolerance, Workload
-
-kernel = Kernel(
-    name="copy",
-    genes=(),
-    fields=(ProblemField("N"),),
-    launches=lambda c, p: [Launch("copy", grid=1, block=p.N, args=("x", "y"))],
-    workload=Workload(
-        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
-        reference=lambda p, t: {"y": t["x"]},
-        tolerance={"y": Tolerance(0, 0)},
-        flops=lambda p: p.N,
-        bytes=lambda p: 8 * p.N,
-        small_problems=("32",),
-    ),
-)
-"""
+NO_GENE = copying("copy", grid="1", block="p.N", small="32")
 
 
 def test_one_problem_has_the_limit_itself() -> None:

@@ -26,24 +26,50 @@ extern "C" __global__ void columns(const float* x, float* y) {
   if (threadIdx.x < SHARE) y[i] = tile[threadIdx.x * STRIDE];
 }
 """
-DECLARATION = """
+
+
+def copying(
+    name: str,
+    genes: str = "",
+    *,
+    entry: str = "copy",
+    grid: str = "p.N // 32",
+    block: str = "32",
+    small: str = "64",
+) -> str:
+    """Return the `kernel.py` of a kernel that copies N numbers, exactly.
+
+    Args:
+        name: of the kernel.
+        genes: expressions of its genes, each with a comma behind it.
+        entry: its entry point.
+        grid: expression of its blocks.
+        block: expression of a block's threads.
+        small: its small problem.
+    """
+    return f"""
 from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, Workload
 
 kernel = Kernel(
-    name="columns",
-    genes=(Parameter("STRIDE", (1, 2, 32), default=1), Parameter("SHARE", (16, 32), default=32)),
+    name="{name}",
+    genes=({genes}),
     fields=(ProblemField("N"),),
-    launches=lambda c, p: [Launch("columns", grid=p.N // 32, block=32, args=("x", "y"))],
+    launches=lambda c, p: [Launch("{entry}", grid={grid}, block={block}, args=("x", "y"))],
     workload=Workload(
-        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
-        reference=lambda p, t: {"y": t["x"]},
-        tolerance={"y": Tolerance(0, 0)},
+        tensors=lambda p, c: {{"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")}},
+        reference=lambda p, t: {{"y": t["x"]}},
+        tolerance={{"y": Tolerance(0, 0)}},
         flops=lambda p: p.N,
         bytes=lambda p: 8 * p.N,
-        small_problems=("64",),
+        small_problems=("{small}",),
     ),
 )
 """
+
+
+DECLARATION = copying(
+    "columns", 'Parameter("STRIDE", (1, 2, 32), default=1), Parameter("SHARE", (16, 32), default=32),', entry="columns"
+)
 
 
 class ColumnsGpu(InstantH200):

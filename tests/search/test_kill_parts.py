@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import worker_search
+from columns_kernel import copying
 from engine_helpers import go, small_table
 from killed_search import ACTIONS, KilledSearch
 from search_process import KILLS, rows
@@ -99,28 +100,12 @@ def test_a_recording_through_workers_survives_everything(tmp_path: Path) -> None
     assert set(killed.hit) == set(ACTIONS), "every kind of death and stop took place"
 
 
-KERNEL = """
-from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, Workload
-
-kernel = Kernel(
-    name="ladder",
-    genes=(
-        Parameter("STRIDE", tuple(range(1, 17)), default=1),
-        Parameter("OFFSET", tuple(range(16)), default=0),
-        Parameter("TURNS", (1, 2, 3, 4), default=1),
-    ),
-    fields=(ProblemField("N"),),
-    launches=lambda c, p: [Launch("copy", grid=p.N // 32, block=32, args=("x", "y"))],
-    workload=Workload(
-        tensors=lambda p, c: {"x": Tensor("f32", (p.N,)), "y": Tensor("f32", (p.N,), "output")},
-        reference=lambda p, t: {"y": t["x"]},
-        tolerance={"y": Tolerance(0, 0)},
-        flops=lambda p: p.N,
-        bytes=lambda p: 8 * p.N,
-        small_problems=("64",),
-    ),
-)
+GENES = """
+    Parameter("STRIDE", tuple(range(1, 17)), default=1),
+    Parameter("OFFSET", tuple(range(16)), default=0),
+    Parameter("TURNS", (1, 2, 3, 4), default=1),
 """
+KERNEL = copying("ladder", GENES)
 SOURCE = """
 #if !defined(STRIDE) || !defined(OFFSET) || !defined(TURNS)
 #error "STRIDE, OFFSET and TURNS must be defined"
