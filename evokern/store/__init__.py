@@ -13,7 +13,8 @@ from evokern.store._reader import Reader, fastest_baseline, open_readonly
 from evokern.store._table import database_of, open_recording, study_table
 from evokern.store._verification import OWN_PROBLEM, Verification
 from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
-from evokern.store.writer import Session, Store
+from evokern.store.studies import Store
+from evokern.store.writer import Session
 
 __all__ = [
     "OWN_PROBLEM",

@@ -1,250 +1,41 @@
-"""The one writer of a database: a search's studies, sessions and trials.
+"""The one writer of trials: what a session proposes, learns and lasts, and Optuna's half of it.
 
-Every step is one transaction, in our tables and Optuna's, that is on disk when the call returns; `Session.transaction`
-makes several steps one. A trial stands in the file before it is evaluated. Its outcome stands in our table as soon as
-it is known, and in Optuna's once every trial before it is known, so an interruption can leave Optuna's half open: it
-is closed on resume.
+A trial stands in the file before it is evaluated. Its outcome stands in our table as soon as it is known, and in
+Optuna's once every trial before it is known, so an interruption can leave Optuna's half open: it is closed on resume.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlite_utils import Database
-
-from evokern.declaration.space import Config, Space
+from evokern.declaration.space import Space
 from evokern.device.contract import StartReport
 from evokern.errors import StoreError
 from evokern.measurement.roofline import Rates
-from evokern.samplers import Prior, TrialResult
+from evokern.samplers import TrialResult
 from evokern.store._addition import now
-from evokern.store._files import FOLD_S, check_place, connect, explained, fold_in, refuse_foreign, remove
+from evokern.store._files import explained
 from evokern.store._integrity import change_rows, damage, require_sound, required, select, sound, write_row
-from evokern.store._lock import Lock, rescue
 from evokern.store._proofs import ProofRecord, insert_proof
-from evokern.store._schema import migrations, refuse_newer
-from evokern.store.records import Row, StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
+from evokern.store._written_file import WrittenFile, update_row
+from evokern.store.records import StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
 from evokern.study.trial import Proposal, Trial
 from evokern.version import __version__
-
-CHECKED_BYTES = 512 * 2**20
-"""Files up to this size are checked for corruption on opening (about a second for the largest)."""
-
-
-class Store:
-    """A database open for writing; a context manager that folds the write-ahead log in when it closes."""
-
-    def __init__(self, path: str | Path) -> None:
-        """Open or create a database and take its lock.
-
-        Raises:
-            StoreError: the place or the file is unusable, or another search has it; nothing was changed.
-        """
-        self.path = Path(path)
-        check_place(self.path)
-        self._lock = Lock(self.path)
-        self._made = self._lock.made
-        self._rescued: Path | None = None
-        self._folded: bool | None = None
-        try:
-            with explained(self.path):
-                self._open()
-        except BaseException:
-            if self._made:
-                remove(self.path)
-            self._lock.release()
-            raise
-
-    def _open(self) -> None:
-        # Writing needs Optuna, which takes a while to import; commands that only read do without.
-        from evokern.store._optuna import quiet, refuse_other_version, require_tables
-
-        quiet()
-        refuse_foreign(self.path)
-        connection = connect(self.path)
-        try:
-            self.db = Database(connection)
-            refuse_newer(self.db, self.path)
-            if self.path.stat().st_size <= CHECKED_BYTES:
-                verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-                if verdict != "ok":
-                    raise StoreError(
-                        f"{self.path} is corrupt ({verdict}); restore a copy or save what can be saved with "
-                        f"`sqlite3 {self.path} .recover`"
-                    )
-            refuse_other_version(self.db, self.path)
-            migrations.apply(self.db)
-            require_tables(self.db, self.path)
-            fold_in(connection, 0.0)  # what a killed search, or a reader that outlasted one, left behind
-        except BaseException:
-            connection.close()
-            raise
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(failed=kind is not None)
-
-    def close(self, *, failed: bool = False) -> None:
-        """Fold the write-ahead log in and let go of the file; safe to call twice.
-
-        Args:
-            failed: something went wrong; a file that was made for it and holds no study is then removed again.
-        """
-        empty = False
-        try:
-            empty = failed and self._made and not self.db.execute("SELECT 1 FROM evokern_studies LIMIT 1").fetchone()
-            if self._rescued is None:
-                fold_in(self.db.conn, FOLD_S if self._folded is None and not failed else 0.0)
-            else:
-                rescue(self.db.conn, self.path, self._rescued)  # with what was written after it was noticed
-            self.db.conn.close()
-        except Exception:  # closing must not hide what went wrong before; the log is folded in by the next opening
-            pass
-        if empty:
-            remove(self.path)
-        self._lock.release()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Write all that is done inside to the disk at once, or nothing of it.
-
-        Raises:
-            StoreError: the database cannot be written; or it was removed, moved or replaced since it was opened, and
-                what this connection holds was written beside it.
-        """
-        outermost = not self.db.conn.in_transaction
-        with explained(self.path), self.db.atomic():
-            yield
-        if outermost and self._rescued is None and self._lock.displaced():
-            with explained(self.path):
-                self._rescued = rescue(self.db.conn, self.path)
-            raise StoreError(
-                f"{self.path} was removed, moved or replaced while it was searched; all that was found is in "
-                f"{self._rescued}: put it where it should be (`mv {self._rescued} {self.path}`), and run the same "
-                "command again"
-            )
-
-    def fold_in(self) -> str:
-        """Write what the write-ahead log holds into the database; returns what keeps it from that, empty if nothing."""
-        with explained(self.path):
-            self._folded = fold_in(self.db.conn, FOLD_S)
-        log = Path(f"{self.path}-wal")
-        if self._folded or not log.exists():
-            return ""
-        return (
-            f"another program reads {self.path}, so that {log.stat().st_size / 2**20:.1f} MB stay in {log} until it "
-            "has ended: copy the two files together, or close it and run any command on the study"
-        )
-
-    def study(self, name: str) -> StudyRecord | None:
-        """Return a study by name, or None.
-
-        Raises:
-            StoreError: its row, or that of another study, is damaged.
-        """
-        with explained(self.path):
-            # All of them: where a name is damaged, the study would be begun anew.
-            rows = require_sound(self.db, self.path, "evokern_studies")
-        row = next((row for row in rows if row["name"] == name), None)
-        return required(self.path, "evokern_studies", row, StudyRecord.of) if row else None
-
-    def has_trials(self, record: StudyRecord) -> bool:
-        """Tell whether anything of a study was tried."""
-        with explained(self.path):
-            sql = "SELECT 1 FROM evokern_trials WHERE study = ? LIMIT 1"
-            return self.db.execute(sql, [record.uuid]).fetchone() is not None
-
-    def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
-        """Write a new study and the kernel's source files; returns it with its identity and date."""
-        record = replace(record, uuid=str(uuid.uuid4()), created=now())
-        with self.transaction():
-            write_row(self.db, "evokern_studies", record.row())
-            self._write_sources(record.kernel_digest, sources)
-        return record
-
-    def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
-        """Write what may change of a study: budget, limit, settings that its user let pass, the kernel's digest."""
-        with self.transaction():
-            _update(self.db, self.path, "evokern_studies", record.uuid, record.row())
-            self._write_sources(record.kernel_digest, sources or {})
-
-    def _write_sources(self, digest: str, sources: Mapping[str, str]) -> None:
-        for file, text in sources.items():
-            row = {"digest": digest, "file": file, "text": text}
-            write_row(self.db, "evokern_sources", row, replace=True)  # which mends a damaged one
-
-    def source(self, digest: str) -> dict[str, str]:
-        """Return the kernel's files, name → text, that a digest stands for."""
-        with explained(self.path):
-            rows = require_sound(self.db, self.path, "evokern_sources", "digest = ?", [digest])
-            return {row["file"]: row["text"] for row in rows}
-
-    def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
-        """Keep the warm start that a study begins with."""
-        places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
-        entries = [
-            [[place[value] for place, value in zip(places, config.values(), strict=True)], log]
-            for config, log in prior.entries
-        ]
-        row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
-        with self.transaction():
-            self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
-            write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
-
-    def prior(self, record: StudyRecord) -> Prior | None:
-        """Return the warm start that a study began with, None where it began without."""
-        with explained(self.path):
-            rows = require_sound(self.db, self.path, "evokern_priors", "study = ?", [record.uuid])
-
-        def prior_of(row: Row) -> Prior:
-            entries = tuple(
-                (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
-                for indices, log in json.loads(row["entries"])
-            )
-            return Prior(entries, row["source"], tuple(json.loads(row["used"])), tuple(json.loads(row["ignored"])))
-
-        return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
-
-    def set_aside(self, name: str) -> str:
-        """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
-        with self.transaction():
-            taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
-            taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
-            number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
-            new = f"{name}.{number}"
-            (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()
-            change_rows(self.db, self.path, "evokern_studies", "uuid = ?", "name = ?", [new, key])
-            self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
-        return new
-
-    def killed_session(self, record: StudyRecord) -> str:
-        """Return when the last session of a study began, if it did not end; empty where it did, or there is none."""
-        sql = "SELECT started, ended FROM evokern_sessions WHERE study = ? ORDER BY rowid DESC LIMIT 1"
-        with explained(self.path):
-            row = self.db.execute(sql, [record.uuid]).fetchone()
-        return str(row[0]) if row and row[1] is None else ""
-
-    def session(self, record: StudyRecord, space: Space) -> Session:
-        """Begin a session of a study."""
-        return Session(self, record, space)
 
 
 class Session:
     """One run of a search on one study: what it proposes, learns and lasts goes to disk at once."""
 
-    def __init__(self, store: Store, study: StudyRecord, space: Space) -> None:
-        from evokern.store._optuna import OptunaStudy  # only now: see `Store._open`
+    def __init__(self, store: WrittenFile, study: StudyRecord, space: Space) -> None:
+        from evokern.store._optuna import OptunaStudy  # only now: see `WrittenFile._open`
 
         self._store = store
         self._db = store.db
@@ -420,7 +211,7 @@ class Session:
         write_row(self._db, table, {**values, "count": total}, replace=True)
 
     def _update(self, table: str, key: str, values: Mapping[str, Any]) -> None:
-        _update(self._db, self._store.path, table, key, values)
+        update_row(self._db, self._store.path, table, key, values)
 
     def _change_session(self, changes: str, value: object) -> None:
         change_rows(self._db, self._store.path, "evokern_sessions", "uuid = ?", changes, [value, self.uuid])
@@ -438,8 +229,3 @@ class Session:
 
 def _command() -> str:
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
-
-def _update(db: Database, path: Path, table: str, key: str, values: Mapping[str, Any]) -> None:
-    changes = ", ".join(f"{name} = ?" for name in values)
-    change_rows(db, path, table, "uuid = ?", changes, [*values.values(), key])

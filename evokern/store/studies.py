@@ -1,0 +1,113 @@
+"""What a database open for writing keeps beside trials: studies, the sources that they ran, warm starts."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+from evokern.declaration.space import Config, Space
+from evokern.samplers import Prior
+from evokern.store._addition import now
+from evokern.store._files import explained
+from evokern.store._integrity import change_rows, require_sound, required, write_row
+from evokern.store._written_file import WrittenFile, update_row
+from evokern.store.records import Row, StudyRecord, dumps
+from evokern.store.writer import Session
+
+
+class Store(WrittenFile):
+    """A database of studies; a context manager that folds the write-ahead log in when it closes."""
+
+    def study(self, name: str) -> StudyRecord | None:
+        """Return a study by name, or None.
+
+        Raises:
+            StoreError: its row, or that of another study, is damaged.
+        """
+        with explained(self.path):
+            # All of them: where a name is damaged, the study would be begun anew.
+            rows = require_sound(self.db, self.path, "evokern_studies")
+        row = next((row for row in rows if row["name"] == name), None)
+        return required(self.path, "evokern_studies", row, StudyRecord.of) if row else None
+
+    def has_trials(self, record: StudyRecord) -> bool:
+        """Tell whether anything of a study was tried."""
+        with explained(self.path):
+            sql = "SELECT 1 FROM evokern_trials WHERE study = ? LIMIT 1"
+            return self.db.execute(sql, [record.uuid]).fetchone() is not None
+
+    def create(self, record: StudyRecord, sources: Mapping[str, str]) -> StudyRecord:
+        """Write a new study and the kernel's source files; returns it with its identity and date."""
+        record = replace(record, uuid=str(uuid.uuid4()), created=now())
+        with self.transaction():
+            write_row(self.db, "evokern_studies", record.row())
+            self._write_sources(record.kernel_digest, sources)
+        return record
+
+    def update(self, record: StudyRecord, sources: Mapping[str, str] | None = None) -> None:
+        """Write what may change of a study: budget, limit, settings that its user let pass, the kernel's digest."""
+        with self.transaction():
+            update_row(self.db, self.path, "evokern_studies", record.uuid, record.row())
+            self._write_sources(record.kernel_digest, sources or {})
+
+    def _write_sources(self, digest: str, sources: Mapping[str, str]) -> None:
+        for file, text in sources.items():
+            row = {"digest": digest, "file": file, "text": text}
+            write_row(self.db, "evokern_sources", row, replace=True)  # which mends a damaged one
+
+    def source(self, digest: str) -> dict[str, str]:
+        """Return the kernel's files, name → text, that a digest stands for."""
+        with explained(self.path):
+            rows = require_sound(self.db, self.path, "evokern_sources", "digest = ?", [digest])
+            return {row["file"]: row["text"] for row in rows}
+
+    def keep_prior(self, record: StudyRecord, prior: Prior) -> None:
+        """Keep the warm start that a study begins with."""
+        places = [{value: index for index, value in enumerate(gene.values)} for gene in record.genes]
+        entries = [
+            [[place[value] for place, value in zip(places, config.values(), strict=True)], log]
+            for config, log in prior.entries
+        ]
+        row = {"study": record.uuid, "source": prior.source, "used": dumps(prior.used), "ignored": dumps(prior.ignored)}
+        with self.transaction():
+            self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
+            write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
+
+    def prior(self, record: StudyRecord) -> Prior | None:
+        """Return the warm start that a study began with, None where it began without."""
+        with explained(self.path):
+            rows = require_sound(self.db, self.path, "evokern_priors", "study = ?", [record.uuid])
+
+        def prior_of(row: Row) -> Prior:
+            entries = tuple(
+                (Config({g.name: g.values[i] for g, i in zip(record.genes, indices, strict=True)}), log)
+                for indices, log in json.loads(row["entries"])
+            )
+            return Prior(entries, row["source"], tuple(json.loads(row["used"])), tuple(json.loads(row["ignored"])))
+
+        return required(self.path, "evokern_priors", rows[0], prior_of) if rows else None
+
+    def set_aside(self, name: str) -> str:
+        """Rename a study NAME.1, or the next number that is free, here and in Optuna's tables; returns the new name."""
+        with self.transaction():
+            taken = {row[0] for row in self.db.execute("SELECT name FROM evokern_studies")}
+            taken |= {row[0] for row in self.db.execute("SELECT study_name FROM studies")}
+            number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
+            new = f"{name}.{number}"
+            (key,) = self.db.execute("SELECT uuid FROM evokern_studies WHERE name = ?", [name]).fetchone()
+            change_rows(self.db, self.path, "evokern_studies", "uuid = ?", "name = ?", [new, key])
+            self.db.execute("UPDATE studies SET study_name = ? WHERE study_name = ?", [new, name])
+        return new
+
+    def killed_session(self, record: StudyRecord) -> str:
+        """Return when the last session of a study began, if it did not end; empty where it did, or there is none."""
+        sql = "SELECT started, ended FROM evokern_sessions WHERE study = ? ORDER BY rowid DESC LIMIT 1"
+        with explained(self.path):
+            row = self.db.execute(sql, [record.uuid]).fetchone()
+        return str(row[0]) if row and row[1] is None else ""
+
+    def session(self, record: StudyRecord, space: Space) -> Session:
+        """Begin a session of a study."""
+        return Session(self, record, space)
