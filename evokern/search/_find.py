@@ -49,6 +49,11 @@ def find(study: str | Path | Study, request: SessionRequest, *, resumed: bool = 
                 _same_kernel(found, table, trust=request.trust)
             played = table.kernel()
             return SearchTarget(found, played, (played.problem({}),), table.space(), opened, table)
+        if resumed and request.kernel is None:  # nothing of the folder that the database names runs for it
+            raise DeviceError(
+                f"study {found.name} was played from a recording, and this is {opened.identity}: times of two devices "
+                "do not mix; name the recording with --device replay:FILE"
+            )
         loaded = request.kernel or kernel_of(found, trust=request.trust)
         with found.blamed("problems"):
             problems = problems_of(found, loaded)

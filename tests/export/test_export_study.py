@@ -327,3 +327,7 @@ def test_resume_of_a_recorded_study_runs_no_code(
     folder.chmod(0o777)
     code, _, told = _invoke("resume", "--trials", "5", "--quiet", *trust)
     assert (code, (folder / "ran").exists(), (tmp_path / "state").exists()) == (0, False, False), told
+    folder.chmod(0o755)
+    code, _, told = _invoke("resume", "--trials", "6", "--quiet", "--device", "sim:l4", *trust)
+    assert (code, (folder / "ran").exists()) == (2, False)
+    assert "study small was played from a recording, and this is sim:l4" in told
