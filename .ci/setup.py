@@ -30,7 +30,7 @@ NOT_COMPILED = (
     r"|/(pip|setuptools|sympy|mpmath|networkx|cupyx|torchgen|mypyc?)/"
     r"|/torch/(_inductor|_dynamo|_export|distributed|onnx)/"
 )
-"""What nothing here imports, or little of: it is compiled when it is imported, if ever. A third of all the files."""
+"""What nothing here imports, or little of: it is compiled when it is imported, if ever."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
