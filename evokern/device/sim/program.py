@@ -73,6 +73,12 @@ class SimulatedProgram:
         left = simt.changed(self.module, memory) - self.module.restored.keys()
         return sorted(variable_name(symbol) for symbol in left)
 
+    def initial(self, name: str) -> bytes:
+        """Return what a variable that the source names so begins with."""
+        symbol = next(symbol for symbol in self.module.variables if variable_name(symbol) == name)
+        variable = self.module.variables[symbol]
+        return self.module.restored.get(symbol) or variable.data or bytes(variable.size)
+
     def keeps_state(self, memory: simt.Memory) -> bool:
         """Tell whether a call changed variables whose state is declared."""
         return bool(simt.changed(self.module, memory) & self.module.restored.keys())
