@@ -62,10 +62,10 @@ extern "C" __global__ void copy(const float* x, float* y) {
 
 @pytest.mark.thorough
 def test_a_candidate_that_is_not_simulated_ends_no_search(tmp_path: Path) -> None:
-    """A recursive call, and `tensors` that raises, at the study's problem or at a small one, crash the candidate they are of.
+    """A recursive call, and `tensors` that raises, at the study's or a small problem, crash the candidate they are of.
 
-    The record says the call and its line, or what was raised; the candidate that is sound is measured. One that uses the
-    heap is wrong on any device.
+    The record says the call and its line, or what was raised; the candidate that is sound is measured. One on
+    the heap is wrong on any device.
     """
     folder = tmp_path / "heap"
     folder.mkdir()
