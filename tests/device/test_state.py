@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,12 +17,13 @@ from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.elf import data_symbols, runtime_calls
 from evokern.compile.nvrtc import compile_program
-from evokern.compile.records import Built, EntryUse, Program
+from evokern.compile.records import Built, Program
 from evokern.compile.symbols import named, variable_name
 from evokern.declaration.kernel import Kernel, Launch, Tensor
 from evokern.declaration.space import Config
 from evokern.device.gpu import between_calls
-from evokern.device.gpu.between_calls import SharedMemory, blamed, reads_stale
+from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory, blamed, reads_stale
+from evokern.device.gpu.jobs import Evaluate
 from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.worker import SimWorker
 from evokern.errors import KernelError
@@ -274,7 +275,7 @@ def test_overwriting_compiles_and_writes_what_it_says() -> None:
     from evokern.compile.isolated import compile_ptx
 
     text = between_calls.SOURCE.replace("volatile unsigned* word = memory;", "unsigned* word = memory;").replace(
-        "unsigned words) {", "unsigned words, unsigned* seen) {"
+        "bool alike) {", "bool alike, unsigned* seen) {"
     )
     text = text.rstrip()[:-1] + "  for (unsigned i = threadIdx.x; i < words; i += blockDim.x) seen[i] = memory[i];\n}\n"
     made = compile_ptx(text, "overwrite.cu", {}, (), ("overwrite",), (8, 9))
@@ -283,7 +284,7 @@ def test_overwriting_compiles_and_writes_what_it_says() -> None:
     for kept, least, most in ((0, 250, 256), (128, 90, 166)):
         memory = simt.Memory()
         seen = memory.allocate("seen", np.zeros(256, np.uint32))
-        arguments = [np.uint32(5), np.uint32(kept), np.uint32(256), seen]
+        arguments = [np.uint32(5), np.uint32(kept), np.uint32(256), np.bool_(False), seen]
         result = simt.launch(
             module, "overwrite", (1, 1, 1), (64, 1, 1), arguments, memory=memory, dynamic_shared=1024, sanitize=False
         )
@@ -291,38 +292,44 @@ def test_overwriting_compiles_and_writes_what_it_says() -> None:
         assert least <= np.count_nonzero(seen.read()) <= most
 
 
-def test_half_of_the_draws_keep_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A candidate without shared memory has everything overwritten, others either all or a part."""
+def test_in_turn_everything_and_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate without shared memory has everything overwritten each time, others in turn all and a part."""
     memory, enqueued = overwriting(), list[Launch]()
     monkeypatch.setattr(memory, "_enqueue", enqueued.append)
-    launch, uses = Launch("k", 1, 32, (), shared_bytes=1000), {"k": EntryUse(16, static_shared_bytes=24)}
-    for _ in range(60):
-        memory.disturb((launch,), uses)
-    assert {one.shared_bytes for one in enqueued} == {1024, chip("h200").shared_bytes_per_block}
-    enqueued.clear()
-    memory.disturb((Launch("k", 1, 32, ()),), {"k": EntryUse(16)})
-    assert [one.shared_bytes for one in enqueued] == [chip("h200").shared_bytes_per_block]
+    whole = chip("h200").shared_bytes_per_block
+    for size, wanted in ((1000, [whole, 1000, whole]), (0, [whole, whole, whole])):
+        one = replace(
+            built("none"), builds=(replace(built("none").builds[0], launches=(Launch("twice", 1, 32, (), size),)),)
+        )
+        job = Evaluate(Config({"KEEPS": "none"}), one, None)
+        between = BetweenCalls(KERNEL, job, cast(Any, None), PROBLEM, memory)
+        enqueued.clear()
+        for _ in range(3):
+            between.disturb()
+        assert [launch.shared_bytes for launch in enqueued] == wanted
+    memory.fill(7)
+    assert [argument.value for argument in enqueued[-1].args[:2]] == [7, 0]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("stale", [True, False])
 def test_what_hangs_on_shared_memory_is_told(stale: bool) -> None:
-    """Equal answers to one call, and another one once shared memory was overwritten: only then it is `state`."""
+    """Equal answers over the same shared memory, and another one over another: only then it is `state`."""
     tensors: Mapping[str, Tensor] = KERNEL.workload.tensors(PROBLEM, KERNEL.space.default())
     gate = Gate(KERNEL, PROBLEM, GateSettings(), torch.device("cpu"), 0)
     bench = gate.bench(tensors, ("normal",), 1)
     bench.refresh()
-    found = {"factor": 2.0}
+    held = {"word": 0}
 
     def call() -> None:
         given = bench.arguments(0, 0)
-        given["y"].copy_((found["factor"] if stale else 3.0) * given["x"])
+        given["y"].copy_((held["word"] % 7 if stale else 3.0) * given["x"])
 
-    def disturb() -> None:
-        found["factor"] = 0.25
+    def fill(word: int) -> None:
+        held["word"] = word
 
     wrong = Verdict(False, {"check": "tolerance", "message": "y[0] is off"})
-    assert reads_stale(bench, wrong, call, disturb) is stale
-    assert not reads_stale(bench, Verdict(False, {"check": "guard", "message": ""}), call, disturb)
+    assert reads_stale(bench, wrong, call, fill) is stale
+    assert not reads_stale(bench, Verdict(False, {"check": "guard", "message": ""}), call, fill)
     said = blamed(wrong).evidence
     assert (said["check"], said["found_by"]) == ("state", "tolerance")
     assert said["message"].endswith("y[0] is off")

@@ -63,9 +63,10 @@ def test_what_a_call_leaves_in_shared_memory_is_no_answer(answers: dict[str, Eva
 
 
 def test_shared_memory_is_told_as_state(answers: dict[str, Evaluation]) -> None:
-    """Of the two at least one shows that its answer hangs on what was overwritten."""
-    checks = [answers[keeps].evidence.get("check") for keeps in ("shared", "shared_marked")]
-    assert "state" in checks, [answers[keeps].reason for keeps in ("shared", "shared_marked")]
+    """One that takes any number it finds there shows that its answer hangs on what shared memory held."""
+    found = answers["shared"]
+    assert found.evidence["check"] == "state", found.reason
+    assert "shared memory" in found.reason
 
 
 def test_restoring_is_timed(answers: dict[str, Evaluation]) -> None:
@@ -110,7 +111,7 @@ def test_watching_and_overwriting_take_less_than_a_millisecond() -> None:
     for _ in range(20):
         for name, act in (
             ("watch", lambda: candidate.changed(0)),
-            ("overwrite", lambda: shared.disturb(made.builds[0].launches, use)),
+            ("overwrite", lambda: shared.disturb(made.builds[0].launches, use, partly=False)),
         ):
             torch.cuda.synchronize()
             began = time.perf_counter()
