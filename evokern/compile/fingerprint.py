@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,8 @@ def code_digest(program: Program, entries: Sequence[str]) -> str:
     return state.hexdigest()
 
 
-def variables_in_use(ptx: str) -> dict[str, str]:
+@functools.lru_cache(maxsize=4)  # the same text is asked about by whoever watches the variables
+def variables_in_use(ptx: str) -> Mapping[str, str]:
     """Return the declarations of the module's variables that code, or a variable in use, refers to, by symbol."""
     declared = {match.group(1): match.group(0) for match in _VARIABLE.finditer(ptx)}
     used: set[str] = set()
