@@ -93,7 +93,9 @@ def suspect(evidence: Mapping[str, Any]) -> str:
         return "a missing bound check for the last block, or a grid that is too large"
     if evidence["check"] == "inputs_unchanged":
         return "the order of the launch's args, or a tensor whose role should be inout"
-    if evidence["check"] in ("repeat", "state", "deterministic"):
+    if evidence["check"] == "state":
+        return "what a call leaves behind: `state` in kernel.py says what a variable holds when a call begins"
+    if evidence["check"] in ("repeat", "deterministic"):
         return 'state that outlives a call: a workspace that needs initial="zero", or an output that is added to'
     if evidence["check"] == "floor":
         return "the workload's flops and bytes: they may be too high"

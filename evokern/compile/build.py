@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evokern.compile.cache import CompileCache, program_key
 from evokern.compile.elf import parameter_sizes
 from evokern.compile.fingerprint import fingerprint
 from evokern.compile.isolated import compile_program, compile_ptx
+from evokern.compile.module_state import heap_evidence, module_variables
 from evokern.compile.nvrtc import all_options, compiler_version
 from evokern.compile.occupancy import excess, resources
 from evokern.compile.records import Built, CompileFailure, ProblemBuild, Program
@@ -58,6 +59,10 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
         ProblemBuild(problem, launches_of(kernel, config, problem), distinct.index(_identity(r)))
         for problem, r in zip(problems, rendered, strict=True)
     )
+    tensors = [tensors_of(kernel, config, problem) for problem in problems]
+    variables = tuple(
+        module_variables(kernel, program, _filled(number, builds, tensors)) for number, program in enumerate(programs)
+    )
     used: dict[tuple[int, Launch], Resources] = {}
     for one in builds:
         for launch in one.launches:
@@ -81,9 +86,22 @@ def build(kernel: Kernel, config: Config, problems: Sequence[Problem], target: T
                 return Evaluation(
                     Outcome.OVER_RESOURCES, resources=tuple(used.values()), evidence=evidence, compile_s=spent
                 )
-    tensors = [tensors_of(kernel, config, problem) for problem in problems]
-    identity_of = fingerprint(programs, builds, tensors)
-    return Built(tuple(programs), builds, tuple(used.values()), identity_of, spent)
+    on_heap = next((found for one in builds if (found := heap_evidence(one, programs[one.program]))), None)
+    if on_heap is not None:
+        return Evaluation(Outcome.WRONG, resources=tuple(used.values()), evidence=on_heap, compile_s=spent)
+    identity_of = fingerprint(programs, builds, tensors, variables)
+    return Built(tuple(programs), builds, tuple(used.values()), identity_of, spent, variables)
+
+
+def _filled(number: int, builds: Sequence[ProblemBuild], tensors: Sequence[Mapping[str, Tensor]]) -> set[str]:
+    """Return the names of a program's `__constant__` arrays that are filled before each call."""
+    return {
+        name
+        for one, buffers in zip(builds, tensors, strict=True)
+        if one.program == number
+        for name, tensor in buffers.items()
+        if tensor.role == "constant"
+    }
 
 
 def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFailure:

@@ -18,6 +18,12 @@ _NOBITS = 8
 _PARAMETER = 0x17
 _SIZED = 4
 _ALLOCATED = 2
+_SYMBOL = struct.Struct("<IBBHQQ")
+_OBJECT = 1
+_EDGE = struct.Struct("<ii")
+_GLOBALS = {".nv.global": "zeroed", ".nv.global.init": "initialised", ".nv.constant3": "constant"}
+"""Section of a module's variables → what it is: `__device__` variables without and with initial bytes, `__constant__`
+ones."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,65 @@ def sections(cubin: bytes) -> Iterator[Section]:
         end = cubin.index(b"\0", names_at + name)
         data = str(length).encode() if kind == _NOBITS else cubin[start : start + length]
         yield Section(cubin[names_at + name : end].decode(), kind, flags, data)
+
+
+@dataclass(frozen=True)
+class DataSymbol:
+    """A variable of the module, as the machine code's symbol table has it."""
+
+    name: str
+    """Its symbol."""
+    kind: str
+    """`zeroed`, `initialised` or `constant`."""
+    offset: int
+    """Bytes from the start of its section."""
+    size: int
+    """Bytes."""
+
+
+def data_symbols(cubin: bytes) -> list[DataSymbol]:
+    """Return the variables of a module in global and constant memory, those that no code uses too."""
+    found = list(sections(cubin))
+    kinds = {number: _GLOBALS[one.name] for number, one in enumerate(found, 1) if one.name in _GLOBALS}
+    return [
+        DataSymbol(name, kinds[section], offset, size)
+        for name, kind, section, offset, size in _symbols(found)
+        if kind == _OBJECT and section in kinds and size
+    ]
+
+
+def _symbols(found: list[Section]) -> list[tuple[str, int, int, int, int]]:
+    """Return name, type, section, value and size of every symbol, in order (System V ABI, chapter 4, symbol table)."""
+    contents = {one.name: one.data for one in found}
+    table, names = contents.get(".symtab", b""), contents.get(".strtab", b"\0")
+    listed = []
+    for name, info, _, section, value, size in _SYMBOL.iter_unpack(table):
+        text = names[name : names.index(b"\0", name)].decode(errors="replace")
+        listed.append((text, info & 0xF, section, value, size))
+    return listed
+
+
+def runtime_calls(cubin: bytes, symbol: str) -> set[str]:
+    """Return the functions that a kernel calls and the runtime provides: `malloc`, `vprintf`, for example.
+
+    `.nv.callgraph` holds pairs of symbols, caller and callee. One below zero stands for what is called through a
+    pointer, which may be any function.
+    """
+    found = list(sections(cubin))
+    symbols = _symbols(found)
+    edges = [pair for one in found if one.name == ".nv.callgraph" for pair in _EDGE.iter_unpack(one.data)]
+    provided = {name for name, kind, section, _, _ in symbols if name and not section and kind != _OBJECT}
+    number = {name: position for position, (name, *_) in enumerate(symbols)}
+    reached: set[int] = set()
+    waiting = [number.get(symbol, 0)]
+    while waiting:
+        caller = waiting.pop()
+        if caller not in reached:
+            reached.add(caller)
+            waiting += [callee for a, callee in edges if a == caller and caller]
+    if any(one < 0 for one in reached):
+        reached |= {number[name] for name in provided}
+    return {symbols[one][0] for one in reached if one >= 0} & provided
 
 
 def parameter_sizes(cubin: bytes, symbol: str) -> tuple[int, ...]:

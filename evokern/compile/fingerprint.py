@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.compile.elf import Section, sections
-from evokern.compile.records import ProblemBuild, Program
+from evokern.compile.records import ModuleVariable, ProblemBuild, Program
 from evokern.declaration.kernel import Launch, Scalar, Tensor
 
 _OWN_SECTIONS = (".text.", ".nv.info.", ".nv.constant0.", ".nv.shared.")
@@ -47,13 +48,14 @@ def code_digest(program: Program, entries: Sequence[str]) -> str:
             shared.append(role.encode() + _content(section))
     for part in sorted(shared):
         state.update(part)
-    for declaration in _variables_in_use(program.ptx):
+    for declaration in variables_in_use(program.ptx).values():
         state.update(declaration.encode())
     return state.hexdigest()
 
 
-def _variables_in_use(ptx: str) -> list[str]:
-    """Return the declarations of the module's variables that code, or a variable in use, refers to."""
+@functools.lru_cache(maxsize=4)  # the same text is asked about by whoever watches the variables
+def variables_in_use(ptx: str) -> Mapping[str, str]:
+    """Return the declarations of the module's variables that code, or a variable in use, refers to, by symbol."""
     declared = {match.group(1): match.group(0) for match in _VARIABLE.finditer(ptx)}
     used: set[str] = set()
     waiting = [_VARIABLE.sub("", ptx)]
@@ -62,7 +64,7 @@ def _variables_in_use(ptx: str) -> list[str]:
         fresh = (words & declared.keys()) - used
         used |= fresh
         waiting += [declared[name] for name in fresh]
-    return [declared[name] for name in sorted(used)]
+    return {name: declared[name] for name in sorted(used)}
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -80,6 +82,7 @@ def fingerprint(
     programs: Sequence[Program],
     builds: Sequence[ProblemBuild],
     tensors: Sequence[Mapping[str, Tensor]],
+    variables: Sequence[Sequence[ModuleVariable]] = (),
 ) -> str:
     """Return the identity of a candidate over a study's problems.
 
@@ -87,6 +90,7 @@ def fingerprint(
         programs: the distinct programs.
         builds: one per problem.
         tensors: the workload's buffers per problem; those that no launch takes do not count, but for constants.
+        variables: the module variables of each program, of which those count that are restored before a call.
     """
     state = hashlib.sha256()
     for build, buffers in zip(builds, tensors, strict=True):
@@ -97,6 +101,10 @@ def fingerprint(
         constants = [(name, _buffer(tensor)) for name, tensor in buffers.items() if tensor.role == "constant"]
         if constants:
             state.update(repr(constants).encode())
+        watched = variables[build.program] if variables else ()
+        restored = [(one.name, one.restored) for one in watched if one.restored is not None]
+        if restored:
+            state.update(repr(restored).encode())
     return state.hexdigest()
 
 

@@ -49,6 +49,26 @@ def prints(built: Built) -> bool:
 
 
 @dataclass(frozen=True)
+class ModuleVariable:
+    """A variable of a module that code can reach, and could leave changed for the next call."""
+
+    symbol: str
+    """Its symbol in the machine code."""
+    name: str
+    """Its name in the source, with namespaces."""
+    offset: int
+    """Bytes from the start of its section."""
+    size: int
+    """Bytes."""
+    zeroed: bool
+    """Whether it begins as zeros; other initial bytes are in the machine code, addresses in them once it is loaded."""
+    used: bool
+    """Whether code refers to it. The others lie beside it in memory."""
+    restored: int | bytes | None = None
+    """What it holds when a call begins, if the kernel declares that: the byte that fills it, or all its bytes."""
+
+
+@dataclass(frozen=True)
 class CompileFailure:
     """Why the compiler refused."""
 
@@ -94,6 +114,8 @@ class Built:
     """Identity of machine code and launches."""
     compile_s: float
     """Seconds of compilation, 0 when everything was cached."""
+    variables: tuple[tuple[ModuleVariable, ...], ...] = ()
+    """Of each program the variables that keep what a call writes; empty where code uses none."""
 
     def machine_code(self) -> Built:
         """Return it without PTX and messages, which are two thirds of it and which nothing that launches it reads."""

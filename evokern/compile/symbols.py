@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from evokern.cuda_source.mangled import source_name
+
 _CONSTANT = re.compile(r"^[^\n/]*\.const\b[^\n;]*?([\w$]+)(?:\[\d*\])?\s*(?:=|;)", re.MULTILINE)
 
 
@@ -25,3 +27,27 @@ def symbol_of(name: str, symbols: Iterable[str]) -> str | None:
 def constant_symbols(ptx: str) -> list[str]:
     """Return the `__constant__` variables that PTX declares."""
     return _CONSTANT.findall(ptx)
+
+
+def variable_name(symbol: str) -> str:
+    """Return a variable's name as the source has it, with namespaces; of a function's static one `function::name`."""
+    # Itanium C++ ABI, section 5.1.6: _Z Z <function> E <name> [<discriminator>]
+    local = re.fullmatch(r"_ZZ(.+)E(\d+)(\w+?)(?:_\d+|__\d+_)?", symbol)
+    if local and len(local[3]) == int(local[2]):
+        return f"{source_name('_Z' + local[1])}::{local[3]}"
+    parts = source_name(symbol).split("::")
+    return "::".join(part for part in parts if not part.startswith("_INTERNAL_"))
+
+
+def named(name: str, symbols: Iterable[str]) -> list[str]:
+    """Return the symbols of all variables that a name stands for.
+
+    Args:
+        name: with as many of the namespaces around it as the caller cares for, or a symbol.
+        symbols: the module's variables.
+    """
+    return [
+        symbol
+        for symbol in symbols
+        if name == symbol or (known := variable_name(symbol)) == name or known.endswith(f"::{name}")
+    ]

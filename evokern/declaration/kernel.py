@@ -11,21 +11,33 @@ arguments) and a `Tensor` (one buffer of the workload). Functions that a kernel 
 
 from __future__ import annotations
 
-import inspect
 import math
-import struct
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+# What is imported under its own name is declared here for everybody who declares or reads kernels.
+from evokern.declaration.constraint import Constraint as Constraint
+from evokern.declaration.constraint import Need as Need
+from evokern.declaration.constraint import VectorAccess as VectorAccess
+from evokern.declaration.constraint import divides as divides
 from evokern.declaration.kernel_files import KernelFile, files_digest, kernel_files
-from evokern.declaration.problem import Problem as Problem  # declared here for everybody who declares or reads kernels
+from evokern.declaration.launch import SCALAR_BYTES as SCALAR_BYTES
+from evokern.declaration.launch import L2Window as L2Window
+from evokern.declaration.launch import Launch as Launch
+from evokern.declaration.launch import Scalar as Scalar
+from evokern.declaration.launch import bfloat16_bits as bfloat16_bits
+from evokern.declaration.launch import f32 as f32
+from evokern.declaration.launch import i32 as i32
+from evokern.declaration.launch import i64 as i64
+from evokern.declaration.launch import whole as whole
+from evokern.declaration.problem import Problem as Problem
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
 from evokern.declaration.space import Config, Gene, Space, Value
-from evokern.errors import RAISED, KernelError, SpaceError, nearest
+from evokern.declaration.state import State, checked_state
+from evokern.errors import KernelError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -35,17 +47,6 @@ DTYPE_BYTES: Mapping[str, int] = {
     "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "u32": 4, "u64": 8,
 }  # fmt: skip
 """Bytes of an element, by evokern's name of its type."""
-
-SCALAR_BYTES: Mapping[str, int] = {
-    "i32": 4, "u32": 4, "i64": 8, "u64": 8, "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "bool": 1,
-}  # fmt: skip
-"""Bytes of an argument passed by value, by evokern's name of its type."""
-
-
-def whole(number: int | float) -> int:
-    """Return a whole number as it is (a traced one keeps its formula: see `evokern.export.trace`), others as `int`."""
-    return number if isinstance(number, int) and not isinstance(number, bool) else int(number)
-
 
 Role = Literal["input", "output", "inout", "workspace", "constant"]
 
@@ -102,220 +103,6 @@ class Tensor:
     def bytes(self) -> int:
         """Size in bytes."""
         return self.elements * DTYPE_BYTES[self.dtype]
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """A kernel argument passed by value."""
-
-    dtype: Literal["i32", "u32", "i64", "u64", "f32", "f64", "f16", "bf16", "bool"]
-    """C type of the argument: a key of `SCALAR_BYTES`."""
-    value: int | float
-    """Its value; of `f16` and `bf16` rounded to the nearest, of `bool` True or False."""
-
-    def __post_init__(self) -> None:
-        if self.dtype not in SCALAR_BYTES:
-            raise KernelError(f"scalar dtype {self.dtype!r}: {nearest(self.dtype, SCALAR_BYTES)}")
-        if self.dtype == "bool" and self.value not in (0, 1):
-            raise KernelError(f"a bool argument is True or False, not {self.value!r}")
-
-
-def bfloat16_bits(value: float) -> int:
-    """Return the bits of a number rounded to bfloat16, ties to even (IEEE 754, 4.3.1)."""
-    bits = int.from_bytes(struct.pack("<f", value), "little")
-    if bits & 0x7FFFFFFF > 0x7F800000:  # NaN keeps a bit of its payload
-        return bits >> 16 | 0x40
-    return bits + 0x7FFF + (bits >> 16 & 1) >> 16
-
-
-def i32(value: int) -> Scalar:
-    """Return an `int` argument.
-
-    Raises:
-        KernelError: it is no whole number, or does not fit.
-    """
-    return Scalar("i32", _fitting(value, "i32", 31))
-
-
-def i64(value: int) -> Scalar:
-    """Return a `long long` argument.
-
-    Raises:
-        KernelError: it is no whole number, or does not fit.
-    """
-    return Scalar("i64", _fitting(value, "i64", 63))
-
-
-def _fitting(value: int | float, dtype: str, bits: int) -> int:
-    if isinstance(value, float) and not value.is_integer():
-        raise KernelError(f"{dtype}({value}) is no whole number; a // b is a / b rounded down, f32(x) passes a float")
-    number = whole(value)
-    # A traced number (`evokern.export.trace`) would take the comparison for a condition on the shape.
-    if type(number) is int and not -(1 << bits) <= number < 1 << bits:
-        raise KernelError(f"{dtype}({number}) does not fit{', i64 would take it' if bits == 31 else ''}")
-    return number
-
-
-def f32(value: float) -> Scalar:
-    """Return a `float` argument."""
-    return Scalar("f32", float(value))
-
-
-@dataclass(frozen=True)
-class L2Window:
-    """A request to keep one tensor in L2 while the launch runs (CUDA's access-policy window)."""
-
-    tensor: str
-    """Name of the tensor that should persist."""
-    hit_ratio: float = 1.0
-    """Share of its lines that get the persisting property, 0 to 1."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch: geometry, arguments, attributes."""
-
-    entry: str
-    """Name of the `__global__` function (extern "C", or a template instantiation such as `k<512,64>`)."""
-    grid: tuple[int, int, int]
-    """Blocks along x, y, z."""
-    block: tuple[int, int, int]
-    """Threads along x, y, z."""
-    args: tuple[str | Scalar, ...]
-    """In the entry's order: a tensor's name (its address is passed) or a `Scalar`."""
-    shared_bytes: int = 0
-    """Dynamic shared memory of a block, in bytes."""
-    static_shared_bytes: int = 0
-    """Static shared memory of a block where the kernel knows it before the compile, in bytes."""
-    min_blocks: int = 1
-    """Blocks per SM promised to `__launch_bounds__`; bounds the registers of a thread."""
-    cluster: tuple[int, int, int] | None = None
-    """Thread-block cluster, for compute capability 9.0 and above."""
-    l2_window: L2Window | None = None
-    """Tensor that should persist in L2."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "grid", _triple(self.grid))
-        object.__setattr__(self, "block", _triple(self.block))
-        object.__setattr__(self, "args", tuple(self.args))
-        for position, argument in enumerate(self.args):
-            if not isinstance(argument, (str, Scalar)):
-                raise KernelError(f"argument {position + 1} of {self.entry} is {_remedied(argument)}")
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.block[0] * self.block[1] * self.block[2]
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of the grid."""
-        return self.grid[0] * self.grid[1] * self.grid[2]
-
-
-def _remedied(argument: object) -> str:
-    """Say what stands where a tensor's name or a `Scalar` belongs, and what to write there."""
-    if callable(argument):
-        name = getattr(argument, "__name__", "f")
-        return f"the function {name} itself; call it with its value: {name}(p.N)"
-    if isinstance(argument, int):
-        return f"the plain number {argument}; say its type: i32({argument})"
-    if isinstance(argument, float):
-        return f"the plain number {argument}; say its type: f32({argument})"
-    return f"{argument!r}; an argument is a tensor's name, or a number with its type such as i32(p.N)"
-
-
-def _triple(extent: int | Sequence[int]) -> tuple[int, int, int]:
-    parts = tuple(extent) if isinstance(extent, Iterable) else (extent,)
-    if not 1 <= len(parts) <= 3:
-        raise KernelError(f"a grid or block has one to three extents, not {parts}")
-    for part in parts:
-        if not hasattr(part, "__index__"):
-            raise KernelError(f"a grid or block has whole extents, not {part!r}; -(-a // b) is a / b, rounded up")
-    x, y, z = (*parts, 1, 1)[:3]
-    return whole(x), whole(y), whole(z)
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a constraint compares: it holds while `needed` is at most `available`."""
-
-    needed: float
-    """What the candidate needs."""
-    available: float
-    """What there is."""
-    unit: str = ""
-    """Unit of both, for messages."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether there is enough."""
-        return self.needed <= self.available
-
-
-def divides(divisor: int, number: int, unit: str = "remainder") -> Need:
-    """Return a need that holds when `divisor` divides `number`; its size is the remainder."""
-    return Need(number % divisor if divisor else 1, 0, unit)
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A named condition that a candidate must meet before it is compiled."""
-
-    name: str
-    """Name; the `static_assert` in the source that says the same thing carries it too."""
-    holds: Callable[..., bool | Need]
-    """Function of (config), (config, problem) or (config, problem, chip)."""
-    reason: str
-    """Why a candidate that violates it cannot work, in a sentence."""
-    wasteful: bool = False
-    """The candidate would be right but never worth a trial; on small problems of a simulated gate it may run."""
-
-    def __post_init__(self) -> None:
-        arity = len(inspect.signature(self.holds).parameters)
-        if not 1 <= arity <= 3:
-            raise KernelError(f"constraint {self.name} takes {arity} arguments; use (config[, problem[, chip]])")
-        object.__setattr__(self, "_arity", arity)
-
-    @property
-    def arity(self) -> int:
-        """How many of (config, problem, chip) the function takes."""
-        return self._arity  # type: ignore[attr-defined,no-any-return]
-
-    def evaluate(self, config: Config, problem: Problem, chip: object) -> Need:
-        """Return what is needed and available; a plain boolean becomes 1 or 0 needed of 0.
-
-        Raises:
-            KernelError: the constraint's own function raised, or returned nothing.
-        """
-        try:
-            answer = self.holds(*(config, problem, chip)[: self.arity])
-        except SpaceError:
-            raise
-        except RAISED as error:
-            frame = traceback.extract_tb(error.__traceback__)[:2][-1]  # this function's, then the constraint's own
-            raise KernelError(
-                f"constraint {self.name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}) "
-                f"for {dict(config)} at {problem}; it must answer for every candidate: False where one cannot work"
-            ) from error
-        if answer is None:
-            raise KernelError(
-                f"constraint {self.name} returned None for {dict(config)} at {problem}; it must return a bool, "
-                "Need(needed, available) or divides(a, b)"
-            )
-        return answer if isinstance(answer, Need) else Need(0 if answer else 1, 0)
-
-
-@dataclass(frozen=True)
-class VectorAccess:
-    """A vector load or store whose alignment depends on strides: checked before the compile."""
-
-    tensor: str
-    """Tensor in global memory, or a name such as `shared k_tile`."""
-    width_bytes: int
-    """Bytes that one thread moves at once: 4, 8 or 16."""
-    stride_bytes: tuple[int, ...]
-    """Strides, in bytes, by which such accesses are apart (row stride, slice offset, base offset)."""
 
 
 @dataclass(frozen=True)
@@ -417,6 +204,11 @@ class Kernel:
     """`a` for candidates that need architecture-specific instructions (wgmma), else nothing."""
     deterministic: bool = True
     """Two runs on the same inputs give the same bits."""
+    state: State = field(default_factory=dict)
+    """What the module's writable variables hold when a call begins: a variable's name → its initial bytes, or the byte
+    (0 to 255) that fills it. Each is restored before *every* call, and the copy or memset is timed with the kernel. A
+    name stands for all variables so called, with namespaces (`ns::counter`) for one of them; a candidate without such a
+    variable ignores it. A variable that is changed and not declared makes a candidate `wrong` by the check `state`."""
     source: str = "kernel.cu"
     """File with the device code, relative to the folder."""
     folder: Path = Path()
@@ -426,6 +218,7 @@ class Kernel:
         object.__setattr__(self, "genes", tuple(self.genes))
         object.__setattr__(self, "fields", tuple(self.fields))
         object.__setattr__(self, "constraints", tuple(self.constraints))
+        object.__setattr__(self, "state", checked_state(self.name, self.state))
         object.__setattr__(self, "_space", Space(self.genes))
         names = [constraint.name for constraint in self.constraints]
         for name in names:

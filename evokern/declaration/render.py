@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config, Gene, Value
+from evokern.declaration.state import State
 from evokern.errors import RAISED, KernelError
 
 
@@ -34,6 +35,8 @@ class Rendered:
     """Entry points of the launches, each once, in order."""
     architecture_suffix: str = ""
     """`a` where architecture-specific instructions are needed."""
+    state: State = field(default_factory=dict)
+    """The kernel's declared state."""
 
     @property
     def macros(self) -> dict[str, str]:
@@ -111,4 +114,5 @@ def render(kernel: Kernel, config: Config, problem: Problem) -> Rendered:
         options=(*defines, *kernel.options),
         entries=tuple(dict.fromkeys(launch.entry for launch in launches_of(kernel, config, problem))),
         architecture_suffix=kernel.architecture_suffix(config),
+        state=kernel.state,
     )

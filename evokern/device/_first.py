@@ -10,6 +10,7 @@ from evokern.device.contract import Task
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.plausible import contradictions
+from evokern.study.trial import Evaluation, Outcome
 from evokern.wording import changed
 
 
@@ -65,4 +66,6 @@ def require_built(task: Task, built: object) -> Built:
     if isinstance(built, Built):
         return built
     reason = getattr(built, "reason", built)
+    if isinstance(built, Evaluation) and built.outcome is Outcome.WRONG:
+        raise KernelError(f"the default candidate of {task.kernel.name} is wrong: {reason}")
     raise KernelError(f"the default candidate of {task.kernel.name} does not compile: {reason}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, ProblemField, Scalar, Tensor
 from evokern.escaping import c_string
+from evokern.export.declared_state import RestoredVariable
 from evokern.export.formula import Formula, ShapeGuard, cpp, simplified
 from evokern.export.trace import Traces
 from evokern.export.traced import formula_of
@@ -69,8 +70,8 @@ def _sentence(guard: ShapeGuard, reason: str) -> str:
     return f"{condition} must hold: {reason}"
 
 
-def launch_body(traces: Traces) -> str:
-    """Return the statements that prepare workspaces and launch every kernel of one call."""
+def launch_body(traces: Traces, restored: Sequence[RestoredVariable] = ()) -> str:
+    """Return the statements that prepare workspaces and variables, and launch every kernel of one call."""
     lines: list[str] = []
     for name, tensor in traces.tensors.items():
         if tensor.role == "workspace" and tensor.initial == "zero":
@@ -81,6 +82,8 @@ def launch_body(traces: Traces) -> str:
             size = f"static_cast<size_t>({elements(tensor)}) * {DTYPE_BYTES[tensor.dtype]}"
             copied = f"cudaMemcpyToSymbolAsync(::{name}, {name}, {size}, 0, cudaMemcpyDeviceToDevice, stream)"
             lines.append(f"  if ({copied} != cudaSuccess) return CUDA_ERROR;")
+    for variable in restored:
+        lines += ["  {", *(f"    {line}" for line in variable.statements()), "  }"]
     for launch in traces.launches:
         lines += ["  {", *(f"    {line}" for line in _launch(launch, traces)), "  }"]
     return "\n".join(lines)

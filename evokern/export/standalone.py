@@ -16,6 +16,7 @@ from evokern.declaration.space import Config
 from evokern.errors import DeviceError, KernelError
 from evokern.escaping import in_comment
 from evokern.export.banner import Provenance, banner, declared, ordered, parameters
+from evokern.export.declared_state import restored_variables
 from evokern.export.launcher import elements, launch_body, shape_checks
 from evokern.export.reference_runs import reference_runs
 from evokern.export.sampled_check import SampledField, sampled_fields
@@ -71,6 +72,7 @@ def standalone(
     program = render(kernel, config, problem)
     template = Template(resources.files(__package__).joinpath("program.cu.in").read_text(encoding="utf-8"))
     limits = {**kernel.workload.tolerance, **(tolerance or {})}
+    restored = restored_variables(kernel, program, chip)
     sampled = sampled_fields(kernel, config, problem, traces)
     text = template.substitute(
         banner=banner(
@@ -92,7 +94,8 @@ def standalone(
         launch_parameters=parameters(traces.tensors),
         addresses=" | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in ordered(traces.tensors)),
         alignment=_alignment(kernel, config, problem),
-        launch_body=launch_body(traces),
+        launch_body=launch_body(traces, restored),
+        states="\n".join(variable.definition() for variable in restored),
         sets=max(1, sets),
         sample_us=repr(float(sample_us)),
         conversions=_conversions(traces.tensors),

@@ -192,16 +192,6 @@ class Gate:
             seen = {key: torch.cat([seen[key], errors]) for key, errors in self.errors(tensors).items()}
         return verdict
 
-    def rerun(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> None:
-        """Run a checked candidate once more on the same inputs, in the same buffers.
-
-        Raises:
-            RunFailed: it crashed or hung.
-        """
-        bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
-        bench.poison()
-        runner.run(calls(bench, launches))
-
     def accepts_reference(self, tensors: Mapping[str, Tensor]) -> bool:
         """Tell whether the gate itself is intact: the reference, written into the outputs, must pass.
 

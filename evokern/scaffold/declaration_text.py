@@ -145,6 +145,8 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
         yield f"    macros=lambda c, p: {{{pairs}}},"
     if plan.options:
         yield f"    options=({', '.join(map(repr, plan.options))},),"
+    if made.state:
+        yield from _state(made.state)
     yield from ("    workload=Workload(", "        tensors=tensors,", "        reference=reference,")
     limits = ", ".join(f"{literal(t.name)}: Tolerance({_TOLERANCES.get(t.dtype, '0, 0')})" for t in outputs)
     yield f"        tolerance={{{limits}}},  # guess: what the type's rounding may cost"
@@ -154,6 +156,28 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
     yield f"        small_problems=({small},),  # guess: several blocks, tails"
     yield from ("    ),", ")")
+
+
+_MOST_LITERAL = 256
+"""Initial bytes of a variable that are written into the declaration."""
+
+
+def _state(state: Mapping[str, bytes]) -> Iterator[str]:
+    """The variables that a call leaves changed: what it finds there must not hang on the calls before it."""
+    seen = "Runs show that a call changes" if all(state.values()) else "A call may change"
+    yield f"    # {seen} these variables. They are given this before every call, which is timed"
+    yield "    # with it; a workspace, which the kernel takes as an argument, may cost less."
+    yield "    state={"
+    for name, data in sorted(state.items()):
+        if not data:
+            yield in_comment(f"        {literal(name)}: 0,  # guess: its initial bytes are zeros")
+        elif not any(data):
+            yield in_comment(f"        {literal(name)}: 0,")
+        elif len(data) <= _MOST_LITERAL:
+            yield f"        {literal(name)}: {data!r},  # what the file has"
+        else:
+            yield in_comment(f"        {literal(name)}: 0,  # WRITE: the file has {len(data)} other bytes")
+    yield "    },"
 
 
 def _values(made: Draft, problem: Mapping[str, int]) -> str:

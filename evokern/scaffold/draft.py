@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from evokern.cuda_source import CudaSource
 from evokern.scaffold.cpu_function import cpu_function
@@ -13,6 +13,13 @@ from evokern.scaffold.plan import BLOCK_DOC, DraftGene, DraftTensor, Plan, unuse
 from evokern.scaffold.probe import Prober
 from evokern.scaffold.problems import clean, small_problems, study_problem, with_multiples
 from evokern.scaffold.reading import CHIP, KernelReading, block_values, neighbours, read_kernel, without_fields
+
+_WRITABLE = re.compile(
+    r"^[ \t]*(?:static\s+)?__device__\s+(?!const\b|constexpr\b|__)(?:[\w:<>]+[\s*]+)+?(\w+)\s*"
+    r"(?:\[[^\]]*\]\s*)*(?:=[^;]*)?;",
+    re.MULTILINE,
+)
+"""A variable in the GPU's memory that code may write, at the start of a line."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Draft:
     """Python text of what a tuner script takes for right."""
     notes: tuple[str, ...] = ()
     """What else only the user can know, one sentence each."""
+    state: Mapping[str, bytes] = field(default_factory=dict)
+    """Variable of the module that a call leaves changed → what it begins with, empty where that is not known."""
     finish: tuple[str, str] | None = None
     """Workspace that a second kernel adds up, and the output that it adds to."""
 
@@ -101,6 +110,7 @@ def from_reading(reading: KernelReading, *, known_launch: bool = False) -> Draft
         launch_from=reading.launch_line,
         launch_guess=launch_guess,
         notes=tuple(notes),
+        state={name: data for run in found.runs for name, data in run.changed.items()},
     )
 
 
@@ -188,5 +198,6 @@ def _unrun(reading: KernelReading, prober: Prober) -> Draft:
         study=study_problem(plan, tensors, reading.literals),
         launch_from=reading.launch_line,
         launch_guess="" if reading.launch_line else "nothing could be run",
+        state=dict.fromkeys(_WRITABLE.findall(reading.source), b""),
         notes=(f"kernel.py: roles, shapes and launch are guesses: the simulator could not run the kernel ({why})",),
     )

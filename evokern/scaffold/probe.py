@@ -7,7 +7,7 @@ early (an access outside, a hang) tells that the guesses do not fit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -69,6 +69,8 @@ class Run:
     """Why the run ended early; empty where it did not."""
     contents: Mapping[str, Any] | None = None
     """What the buffers held afterwards, as bytes, where they were asked for."""
+    changed: Mapping[str, bytes] = field(default_factory=dict)
+    """Variable of the module that the run left changed → what it began with."""
 
     @property
     def ok(self) -> bool:
@@ -174,7 +176,8 @@ class Prober:
             width = DTYPE_BYTES[constant.dtype]
             touches[constant.name] = _touch(footprint, placed[symbol], width) if symbol else _UNTOUCHED
         contents = {name: buffer.read() for name, buffer in buffers.items()} if keep else None
-        return Run(touches, why, contents)
+        changed = {name: program.initial(name) for name in program.changed(memory)}
+        return Run(touches, why, contents, changed)
 
 
 _UNTOUCHED = Touch(0, 0, 0, False, False)

@@ -1,6 +1,7 @@
 """The PTX machine: executes CUDA kernels on a CPU, with every access checked and counted."""
 
 from evokern.ptx.syntax import Entry, Param
+from evokern.simt.arguments import changed, restore
 from evokern.simt.counters import Counters
 from evokern.simt.launch import LaunchResult, launch, launch_many
 from evokern.simt.memory.buffers import Buffer, Memory
@@ -16,7 +17,9 @@ __all__ = [
     "Memory",
     "Module",
     "Param",
+    "changed",
     "launch",
     "launch_many",
     "parse",
+    "restore",
 ]

@@ -52,14 +52,16 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
             known = memory.module_data.setdefault((module, number), {})
             if variable.name not in known:
                 fresh.append((variable, number))
-                data = np.frombuffer(variable.data or bytes(max(variable.size, 1)), np.uint8)
+                initial = module.restored.get(variable.name) or variable.data
+                data = np.frombuffer(initial or bytes(max(variable.size, 1)), np.uint8)
                 known[variable.name] = memory.allocate(
                     variable.name, data, writable=variable.space == "global", space=variable.space
                 )
             row[number] = known[variable.name].address
         addresses[variable.name] = row
     for variable, number in fresh:
-        for offset, symbol, addend, _ in variable.pointers:
+        pointers = () if variable.name in module.restored else variable.pointers
+        for offset, symbol, addend, _ in pointers:
             target = addresses.get(symbol)
             if target is None:
                 if symbol not in program.routine_of:
@@ -69,7 +71,37 @@ def place_data(program: PtxProgram, module: Module, memory: Memory, launches: in
                 value = int(target[number]) + addend
             start = memory.module_data[module, number][variable.name].offset + offset
             memory.storage[start : start + 8] = np.array([value], np.uint64).view(np.uint8)
+        if variable.data or variable.name in module.restored:
+            placed = memory.module_data[module, number][variable.name]
+            memory.module_initial.setdefault((module, number), {})[variable.name] = placed.read()
     return addresses
+
+
+def restore(module: Module, memory: Memory, *, every: bool = False) -> None:
+    """Give a module's variables what they begin a call with: those whose state is declared, or every one.
+
+    Variables that were not placed yet begin so when they are.
+    """
+    for key, variables in memory.module_data.items():
+        if key[0] is module:
+            initial = memory.module_initial.get(key, {})
+            for name, buffer in variables.items():
+                if buffer.writable and (every or name in module.restored):
+                    buffer.write(initial.get(name, np.zeros(buffer.size, np.uint8)))
+
+
+def changed(module: Module, memory: Memory) -> set[str]:
+    """Return the symbols of a module's variables that no longer hold what they began with, in any launch."""
+    found: set[str] = set()
+    for key, variables in memory.module_data.items():
+        if key[0] is module:
+            initial = memory.module_initial.get(key, {})
+            for name, buffer in variables.items():
+                if buffer.writable and name not in found:
+                    before, now = initial.get(name), buffer.read()
+                    if now.any() if before is None else not np.array_equal(before, now):
+                        found.add(name)
+    return found
 
 
 def fill_constants(module: Module, memory: Memory, number: int, filled: Mapping[str, Buffer]) -> None:

@@ -22,6 +22,7 @@ class Module:
         target: the architecture the PTX was made for, for example ``sm_89``.
         source_name: the name the CUDA source was compiled under.
         digest: SHA-256 of the text.
+        restored: symbol → bytes of the variables that are restored before each call; set by who knows a declaration.
     """
 
     def __init__(self, ptx: str, source_name: str, headers: Mapping[str, str] | None = None) -> None:
@@ -32,6 +33,7 @@ class Module:
         self.functions = parser.functions
         self.variables = parser.variables
         self.lines = parser.lines
+        self.restored: dict[str, bytes] = {}
         self._programs: dict[str, PtxProgram] = {}
         self._checked: set[str] = set()
         self.entries: dict[str, Entry] = {}

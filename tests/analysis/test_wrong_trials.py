@@ -59,6 +59,7 @@ def test_what_counts_as_a_narrow_miss(evidence: dict[str, object], narrow: bool)
         ({"check": "guard"}, "a missing bound check"),
         ({"check": "inputs_unchanged"}, "the order of the launch's args"),
         ({"check": "repeat"}, "state that outlives a call"),
+        ({"check": "state"}, "what a call leaves behind"),
         ({"check": "floor"}, "the workload's flops and bytes"),
     ],
 )

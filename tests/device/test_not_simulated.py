@@ -23,7 +23,7 @@ def tensors(p, c):
 
 kernel = Kernel(
     name="heap",
-    genes=(Mutation("STAGING", ("registers", "unknown", "large_only", "heap")),),
+    genes=(Mutation("STAGING", ("registers", "unknown", "large_only", "heap", "recursive")),),
     fields=(ProblemField("N"),),
     launches=lambda c, p: [Launch("copy", grid=p.N // 32, block=32, args=("x", "y"))],
     workload=Workload(
@@ -39,6 +39,9 @@ kernel = Kernel(
 SOURCE = """#ifndef STAGING
 #error "STAGING must be defined"
 #endif
+__device__ __noinline__ int ackermann(int m, int n) {
+  return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1));
+}
 extern "C" __global__ void copy(const float* x, float* y) {
   const int i = blockIdx.x * 32 + threadIdx.x;
 #if STAGING == STAGING_HEAP
@@ -46,6 +49,8 @@ extern "C" __global__ void copy(const float* x, float* y) {
   own[threadIdx.x] = x[i];
   y[i] = own[threadIdx.x];
   free(own);
+#elif STAGING == STAGING_RECURSIVE
+  y[i] = x[i] + 0.f * ackermann(1, i & 1);
 #elif STAGING == STAGING_LARGE_ONLY
   y[i] = __ldcg(x + i);  // another program than the one below
 #else
@@ -57,9 +62,10 @@ extern "C" __global__ void copy(const float* x, float* y) {
 
 @pytest.mark.thorough
 def test_a_candidate_that_is_not_simulated_ends_no_search(tmp_path: Path) -> None:
-    """`malloc`, and `tensors` that raises, at the study's problem or at a small one, crash the candidate they are of.
+    """A recursive call, and `tensors` that raises, at the study's or a small problem, crash the candidate they are of.
 
-    The record says the call and its line, or what was raised; the candidate that is sound is measured.
+    The record says the call and its line, or what was raised; the candidate that is sound is measured. One on
+    the heap is wrong on any device.
     """
     folder = tmp_path / "heap"
     folder.mkdir()
@@ -67,13 +73,16 @@ def test_a_candidate_that_is_not_simulated_ends_no_search(tmp_path: Path) -> Non
     (folder / "kernel.cu").write_text(SOURCE)
     (folder / "reference.h").write_text("")
     study = Study(name="heap", kernel=str(folder), problems=("1024",), device="sim:l4")
-    search(study, db=tmp_path / "heap.db", trials=4, trust=True)
+    search(study, db=tmp_path / "heap.db", trials=5, trust=True)
     trials = {str(trial.config["STAGING"]): trial for trial in load_study("heap", db=tmp_path / "heap.db").trials}
     assert trials["registers"].outcome is Outcome.MEASURED
-    refused = trials["heap"].evaluation
+    heap = trials["heap"].evaluation
+    assert heap is not None
+    assert (heap.outcome, heap.evidence["check"]) == (Outcome.WRONG, "state")
+    refused = trials["recursive"].evaluation
     assert refused is not None
     assert (refused.outcome, refused.evidence["error"]) == (Outcome.CRASHED, "not simulated")
-    assert refused.reason.startswith("not simulated: line 7 of kernel.cu: malloc on the device")
+    assert refused.reason.startswith("not simulated: line 5 of kernel.cu: recursive call of ackermann")
     for staging in ("unknown", "large_only"):
         raised = trials[staging].evaluation
         assert raised is not None

@@ -17,7 +17,7 @@ import torch
 
 from evokern import simt
 from evokern.compile.build import Target, build
-from evokern.compile.records import Built, Program
+from evokern.compile.records import Built
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config
 from evokern.device import Answer, Request, StartReport, Task
@@ -49,7 +49,7 @@ class Candidate:
 
     def __init__(self, built: Built) -> None:
         self.built = built
-        self._programs = [_simulated(program) for program in built.programs]
+        self._programs = [_simulated(built, number) for number in range(len(built.programs))]
         self._memory = simt.Memory()
         self._buffers: dict[int, simt.Buffer] = {}
 
@@ -60,8 +60,13 @@ class Candidate:
         """Bind a call's buffers."""
         return Prepared(self, program, call)
 
+    def changed(self, program: int) -> list[str]:
+        """Return the undeclared variables that calls left changed."""
+        return self._programs[program].changed(self._memory)
+
     def launch(self, program: int, call: Call) -> None:
-        """Run a call: tensors in, launches, tensors out."""
+        """Run a call: declared state and tensors in, launches, tensors out."""
+        self._programs[program].restore(self._memory)
         for name in call.zeroed:
             call.arguments[name].zero_()
         buffers = {name: self._upload(name, tensor) for name, tensor in call.arguments.items()}
@@ -85,8 +90,13 @@ class Candidate:
         return known
 
 
-def _simulated(program: Program) -> SimulatedProgram:
+def _simulated(built: Built, number: int) -> SimulatedProgram:
+    program = built.programs[number]
     module = simt.parse(program.ptx, source_name="kernel.cu")
+    for one in built.variables[number]:
+        if one.restored is not None:
+            filled = isinstance(one.restored, int)
+            module.restored[one.symbol] = bytes([one.restored]) * one.size if filled else one.restored
     return SimulatedProgram(module, program.lowered, "", {}, module.target.removesuffix("a"))
 
 
@@ -127,6 +137,9 @@ class Worker(GpuWorker):
 
     def _context(self) -> tuple[torch.device, Monitor]:
         return torch.device("cpu"), Monitor("0000:FF:00.0")
+
+    def _shared_memory(self) -> None:
+        """Every launch on the PTX machine finds shared memory that nobody wrote."""
 
 
 def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem], study: Study, chip: Profile,

@@ -18,7 +18,7 @@ from evokern.analysis.check.folder import SAMPLE, Folder, Results, known_problem
 from evokern.analysis.check.reference_check import AGREEMENT, compare_with_cpp, python_reference, workload_tensors
 from evokern.analysis.check.rounding import rounding
 from evokern.analysis.check.simulated_run import own_problem, simulated_run, small_problems_that_show
-from evokern.analysis.check.source_checks import entries, gene_macros, static_asserts
+from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import macros, render
@@ -252,6 +252,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "entry points": entries,
     "macros": gene_macros,
     "static asserts": static_asserts,
+    "state": declared_state,
     "default candidate": _default_feasible,
     "compiler": _compiles,
     "reference": _python_reference,

@@ -11,7 +11,7 @@ from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.render import choice_macro, macros, read_source
 from evokern.declaration.space import Config
-from evokern.errors import KernelError
+from evokern.errors import KernelError, nearest
 from evokern.hardware.profiles import CHIPS
 
 
@@ -68,6 +68,26 @@ def entries(folder: Folder) -> Results:
             yield False, f"{unwritten[name]} gets the {tensors[name].role} {name!r}, which it cannot write"
             return
     yield True, ", ".join(seen)
+
+
+def declared_state(folder: Folder) -> Results:
+    """Every variable whose state is declared is in the source."""
+    kernel = folder.kernel
+    source, headers = read_source(kernel)
+    text = "\n".join([source, *headers.values()])
+    missing = [name for name in kernel.state if not _is_variable(name.rpartition("::")[2], text)]
+    known = re.findall(r"__device__[^;(){}]*?(\w+)\s*(?:\[[^;]*\]\s*)?(?:=[^;]*|\{[^;]*)?;", text)
+    for name in missing:
+        remedy = nearest(name, dict.fromkeys(known)) or "the source has no __device__ variable"
+        yield False, f"state names {name!r}, and {kernel.source} has no variable of that name: {remedy}"
+    if kernel.state and not missing:
+        yield True, f"{', '.join(kernel.state)} restored before every call"
+
+
+def _is_variable(name: str, text: str) -> bool:
+    """Whether a `__device__` variable, or a static one of a function, is declared in a text."""
+    declared = rf"(?:__device__|\bstatic\b|__managed__)[^;(){{}}]*\b{re.escape(name)}\b\s*(?:\[|;|=|\{{|,)"
+    return bool(re.search(declared, text)) or name.startswith("_Z")  # symbols stand in no source
 
 
 def gene_macros(folder: Folder) -> Results:

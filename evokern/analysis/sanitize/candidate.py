@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from evokern import simt
+from evokern.compile.module_state import state_evidence
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check, launches_of
 from evokern.declaration.kernel import Kernel, Launch, Problem
 from evokern.declaration.render import render
 from evokern.declaration.space import Config
+from evokern.declaration.state import State
 from evokern.device.sim.program import Arguments, SimulatedProgram, compile_simulated
 from evokern.errors import DeviceError, SourceError, UsageError, nearest
 from evokern.hardware.profiles import CHIPS, Profile
@@ -32,6 +34,8 @@ MOST_BLOCKS = 1 << 20
 """Blocks of a launch; more would take hours here, and a smaller grid shows the same defects."""
 UNWRITTEN = "unwritten_output"
 """Kind of a finding on an output of which some elements are as they were before the launch."""
+KEPT_STATE = "kept_state"
+"""Kind of a finding on variables of the module that a call leaves changed for the next one."""
 _UNWRITTEN_HINT = "No thread writes these elements: check the grid, its rounding up, and early returns."
 _CHIPS = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h200", "sm_90a": "h200"}
 
@@ -147,6 +151,16 @@ def unwritten(record: WriteRecord, buffer: simt.Buffer, itemsize: int, level: st
     )  # fmt: skip
 
 
+def kept_state(names: Sequence[str], problem: Problem, declared: State) -> Finding:
+    """Return a finding on variables of the module that a call left changed, and that the kernel does not declare."""
+    hint = state_evidence(names, problem, declared)["message"]
+    return Finding(
+        kind=KEPT_STATE, line=0, source="", instruction="", block=(0, 0, 0), thread=(0, 0, 0),
+        address=0, allocation=names[0], offset=0, other_line=0, count=len(names),
+        hint=f"{hint[0].upper()}{hint[1:]}.", level=ERROR,
+    )  # fmt: skip
+
+
 def run_launch(
     program: SimulatedProgram,
     launch: Launch,
@@ -258,6 +272,8 @@ def _run(
             if tensor.role == "output"
             and (finding := unwritten(record, buffers[name], tensor.bytes // tensor.elements, ERROR, f" at {problem}"))
         ]
+        if left := program.changed(memory):
+            findings.append(kept_state(left, problem, kernel.state))
     title = f"{kernel.name} at {problem}: " + ", then ".join(described(launch) for launch in launches)
     run = SanitizedRun(title, tuple(findings), completed, "".join(result.printed for result in results))
     return run, program.texts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,10 @@ from cuda.bindings import driver
 from evokern.compile.records import Built, Program
 from evokern.compile.symbols import symbol_of
 from evokern.declaration.kernel import L2Window, Launch, Scalar, bfloat16_bits
+from evokern.device.gpu.driver_call import check as check
+from evokern.device.gpu.driver_call import context_error as context_error
+from evokern.device.gpu.driver_call import error_name
+from evokern.device.gpu.module_state import ModuleState
 from evokern.gate.check import Call, RunFailed
 from evokern.study.trial import Outcome
 
@@ -25,30 +29,6 @@ _CTYPES: Mapping[str, Any] = {
     "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool,
 }  # fmt: skip
 _SPIN_S = 0.002
-
-
-def check(answer: tuple[Any, ...]) -> Any:
-    """Return what a driver call returned beside its error code.
-
-    Raises:
-        RunFailed: the call failed; the evidence names the CUDA error.
-    """
-    error, *values = answer
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RunFailed(Outcome.CRASHED, {"error": error_name(error)})
-    return values[0] if len(values) == 1 else values
-
-
-def error_name(error: Any) -> str:
-    """Return a CUDA error's name, for example `CUDA_ERROR_MISALIGNED_ADDRESS`."""
-    _, name = driver.cuGetErrorName(error)
-    return name.decode() if name else str(error)
-
-
-def context_error() -> str | None:
-    """Return the error that makes this process's context unusable, or None while it is fine."""
-    (error,) = driver.cuCtxSynchronize()
-    return None if error == driver.CUresult.CUDA_SUCCESS else error_name(error)
 
 
 class Candidate:
@@ -65,6 +45,10 @@ class Candidate:
         self._functions: dict[tuple[int, str], Any] = {}
         self._shared_limits: dict[tuple[int, str], int] = {}
         self._constants: dict[tuple[int, str], tuple[int, int] | None] = {}
+        self._states = {
+            program: ModuleState(self._modules[program], variables)
+            for program, variables in enumerate(built.variables) if variables
+        }  # fmt: skip
         self._wants_window = any(launch.l2_window for build in built.builds for launch in build.launches)
         if self._wants_window:
             _set_persisting_l2(enabled=True)
@@ -88,7 +72,16 @@ class Candidate:
             for name, role in call.roles.items()
             if role == "constant" and (place := self._constant(program, name, call.arguments[name])) is not None
         ]
-        return PreparedCall(launches, [call.arguments[name] for name in call.zeroed], constants)
+        zeroed = [call.arguments[name] for name in call.zeroed]
+        return PreparedCall(launches, zeroed, constants, self._states.get(program))
+
+    def changed(self, program: int) -> list[str]:
+        """Return the variables of a program that calls left changed and whose state is not declared.
+
+        Raises:
+            RunFailed: a call failed that was not waited for.
+        """
+        return self._states[program].changed() if program in self._states else []
 
     def _constant(self, program: int, name: str, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return address and size of a `__constant__` array, None where no code uses it; poison it the first time.
@@ -164,10 +157,12 @@ class PreparedCall:
         launches: Sequence[_PreparedLaunch],
         zeroed: Sequence[torch.Tensor],
         constants: Sequence[tuple[int, int, torch.Tensor]] = (),
+        state: ModuleState | None = None,
     ) -> None:
         self._launches = launches
         self._zeroed = zeroed
         self._constants = constants
+        self._state = state
 
     def enqueue(self) -> None:
         """Put the whole sequence on the current stream (or into the graph being captured).
@@ -181,6 +176,8 @@ class PreparedCall:
             stream = torch.cuda.current_stream().cuda_stream
             size = tensor.numel() * tensor.element_size()
             check(driver.cuMemcpyDtoDAsync(address, tensor.data_ptr(), size, stream))
+        if self._state is not None:
+            self._state.restore()
         for launch in self._launches:
             launch.enqueue()
 
@@ -188,17 +185,27 @@ class PreparedCall:
 class GpuRunner:
     """The gate's runner on the GPU."""
 
-    def __init__(self, candidate: Candidate, program: int, hang_s: float) -> None:
+    def __init__(
+        self,
+        candidate: Candidate,
+        program: int,
+        hang_s: float,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
         """Make a runner.
 
         Args:
             candidate: what to run.
             program: which of its programs.
             hang_s: seconds after which one launch sequence counts as hung.
+            before: called before the first call, and before the others.
+            after: called once the first call has ended, and once the others have.
         """
         self._candidate = candidate
         self._program = program
         self._hang_s = hang_s
+        self._before, self._after = before, after
 
     def run(self, calls: Sequence[Call]) -> None:
         """Run the first call alone, so that most failures show at once, then all others.
@@ -206,10 +213,12 @@ class GpuRunner:
         Raises:
             RunFailed: a launch failed or did not end.
         """
-        for batch in (calls[:1], calls[1:]):
+        for batch in filter(None, (calls[:1], calls[1:])):
+            self._before()
             for call in batch:
                 self._candidate.prepare(self._program, call).enqueue()
-            finish(self._hang_s * max(len(batch), 1), self._hang_s)
+            finish(self._hang_s * len(batch), self._hang_s)
+            self._after()
 
 
 def finish(limit_s: float, hang_s: float | None = None) -> None:

@@ -67,8 +67,9 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
     for contestant, row in zip(job.contestants, rows, strict=True):
         if not contestant.baseline:
             _require_right(row)
-    for candidate in loaded:
+    for contestant, candidate in zip(job.contestants, loaded, strict=True):
         if candidate is not None:
+            _require_state(runs, contestant, candidate)
             candidate.unload()
     return tuple(tuple(samples) for samples in taken)
 
@@ -86,6 +87,13 @@ def _bench(
     bench.poison()
     benches.append((problem, tensors, bench))
     return bench
+
+
+def _require_state(runs: TimedRuns, contestant: Contestant, candidate: Candidate) -> None:
+    """Require that a candidate's timed runs left only declared variables changed."""
+    for problem in runs.problems:
+        if names := candidate.changed(candidate.built.build(problem).program):
+            raise DeviceError(f"a candidate was wrong in the playoff: it left {', '.join(names)} changed at {problem}")
 
 
 def _one_sample(clock: GraphClock) -> float:

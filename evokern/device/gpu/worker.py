@@ -16,6 +16,7 @@ from evokern.declaration.kernel import Problem
 from evokern.declaration.space import Config
 from evokern.device.contract import BaselineResult
 from evokern.device.gpu.baselines import BaselineRunner, runs_as
+from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory
 from evokern.device.gpu.cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
 from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.jobs import Evaluate, GpuSettings, MeasureRates, Prove, Round
@@ -51,6 +52,7 @@ class GpuWorker:
         self._gates = {
             problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.context.problems
         }
+        self._shared = self._shared_memory()
         self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device)
         with self._exclusive_gpu():
             self._warm()
@@ -70,6 +72,10 @@ class GpuWorker:
         torch.empty(1, device=device)
         address = check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice())))
         return device, Monitor(address.decode().strip("\0"))
+
+    def _shared_memory(self) -> SharedMemory | None:
+        """Return what overwrites shared memory between calls."""
+        return SharedMemory(self._settings.context.profile)
 
     def listen(self, next_waits: Callable[[], bool]) -> None:
         """Take the function that tells whether the next candidate waits: while none does, one is sampled on."""
@@ -176,7 +182,7 @@ class GpuWorker:
         chip = boosted(self._settings.context.profile, [timing.clock_mhz for timing in timings])
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
-            verdict = self._check_timed(bench, clock, prepared, problem)
+            verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
         for problem, timing, limit in zip(self._gates, timings, floors, strict=True):
@@ -197,11 +203,42 @@ class GpuWorker:
     def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
         tensors, launches = self._runs.workload(job.config, problem)
         program = job.built.build(problem).program
-        runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
-        return gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
+        between = self._between(job, candidate, problem)
+        runner = GpuRunner(
+            candidate, program, self._settings.timing.hang_s, before=between.disturb, after=between.require_state
+        )
+        verdict = gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
+        if verdict.passed:
+            return verdict
+        bench = gate.bench(tensors, self._settings.gate.input_sets, self._settings.gate.runs)
+        first = candidate.prepare(program, calls(bench, launches)[0])
+        return between.blamed(verdict, bench, lambda: self._once([first]))
+
+    def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
+        return BetweenCalls(self._kernel, job, candidate, problem, self._shared)
 
     def _check_timed(
-        self, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+        self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
+    ) -> Verdict:
+        """Check the timed runs, and what they and the repeated ones left in the module's variables."""
+        try:
+            between.require_state()
+            verdict = self._judge_timed(between, bench, clock, prepared, problem)
+            if verdict.passed:
+                between.require_state()
+            else:
+                verdict = between.blamed(verdict, bench, lambda: self._once(prepared[:1]))
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.WRONG:
+                raise
+            verdict = Verdict(False, failed.evidence)
+        if not verdict.passed:
+            # What it may have done to its inputs must not be held against the next candidate.
+            bench.refresh()
+        return verdict
+
+    def _judge_timed(
+        self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
     ) -> Verdict:
         """Check what the timed runs left, then repeat them: the graph that was timed first, then single calls."""
         in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
@@ -213,10 +250,12 @@ class GpuWorker:
         if not verdict.passed:
             verdict = replace(verdict, evidence={**verdict.evidence, "check": "timed_runs"})
         else:
-            verdict = repeated(bench, lambda repetition: self._repeat(clock, prepared, repetition), problem=problem)
-        if not verdict.passed:
-            # What it may have done to its inputs must not be held against the next candidate.
-            bench.refresh()
+
+            def repeat(repetition: Repetition) -> None:
+                between.disturb()
+                self._repeat(clock, prepared, repetition)
+
+            verdict = repeated(bench, repeat, problem=problem)
         return verdict
 
     def _repeat(self, clock: GraphClock, prepared: Sequence[PreparedCall], repetition: Repetition) -> None:

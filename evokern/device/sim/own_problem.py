@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evokern.compile.build import tensors_of
+from evokern.compile.module_state import state_evidence
 from evokern.compile.records import Built, CompileFailure
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
@@ -194,6 +195,7 @@ class OwnProblemCheck:
         """
         call = self._call(config, problem, None)
         stage, each = self._stage(call), []
+        call.program.restore(stage.memory, every=True)
         for launch in call.launches:
             blocks = sample_blocks(launch.blocks, COUNTED)
             result = call.program.launch(
@@ -281,6 +283,7 @@ class OwnProblemCheck:
 
     def _run(self, call: _Call, stage: ProblemBuffers, blocks: tuple[int, ...] | None) -> tuple[Ran, ...]:
         ran = []
+        call.program.restore(stage.memory, every=True)
         for number, launch in enumerate(call.launches):
             # The limit holds for a batch of blocks; what is known of these is that as many on average end well before.
             limit = self._simulation.instruction_limit + LIMIT_ROOM * WHOLE_INSTRUCTIONS
@@ -322,6 +325,8 @@ class OwnProblemCheck:
         against = next(
             (coverage.evidence(name, one, call.problem, "") for name, one in found.items() if not one.complete), None
         )
+        if against is None and (left := call.program.changed(stage.memory)):
+            against = state_evidence(left, call.problem, self._kernel.state, call.program.variables)
         if against is None and judged:
             for name, tensor in call.tensors.items():
                 if tensor.role == "inout":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +49,8 @@ class Predicted:
     """What is wrong with the results of the blocks that were run; None where they are right or cannot be judged."""
     instructions: tuple[Array, ...] = ()
     """Warp instructions of each block of each launch's grid, as the prediction takes them to be."""
+    fills: tuple[timemodel.Prediction, ...] = ()
+    """Prediction of each memset and copy before the launches."""
 
     def expected(self, launch: int, blocks: Sequence[int] | None) -> float:
         """Return the warp instructions that blocks of a launch take by the prediction; None stands for all blocks."""
@@ -105,6 +107,7 @@ class Predictor:
         judged = judges_blocks(self._kernel, problem, stage.tensors, program, launches)
         if judged:
             stage.poison()
+        program.restore(stage.memory, every=True)
         counted = blocks or [timemodel.sample_blocks(one.blocks, self._simulation.blocks) for one in launches]
         parts = [
             self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
@@ -112,13 +115,15 @@ class Predictor:
         ]
         predictions = tuple(part[0] for part in parts)
         fault = stage.fault(self._kernel, self._tolerance) if judged else None
+        fills = tuple(timemodel.fill(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors))
         return Predicted(
-            timemodel.total(predictions),
+            timemodel.total((*predictions, *fills)),
             predictions,
             tuple(p[1] for p in parts),
             tuple(p[2] for p in parts),
             fault,
             tuple(p[3] for p in parts),
+            fills,
         )
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
@@ -206,6 +211,18 @@ class Predictor:
         of_warp = limit_us * self._chip.clock_mhz * timemodel.ISSUE_PER_CLOCK / (share * warps)
         # Free instructions of PTX count here though not in the model: twice the room keeps the bound safe.
         return min(self._simulation.instruction_limit, int(2 * of_warp * max(warps * blocks, 32)) + 100_000)
+
+
+def filled_bytes(built: Built, problem: Problem, tensors: Mapping[str, Tensor]) -> Iterator[int]:
+    """Yield the sizes of what is filled before the launches of a call, each by a node of its own in the timed graph.
+
+    Zeroed workspaces, `__constant__` arrays that hold a tensor, and variables whose state is declared.
+    """
+    for tensor in tensors.values():
+        if tensor.role == "constant" or (tensor.role == "workspace" and tensor.initial == "zero"):
+            yield tensor.bytes
+    if built.variables:
+        yield from (one.size for one in built.variables[built.build(problem).program] if one.restored is not None)
 
 
 def _slow(message: str) -> RunFailed:

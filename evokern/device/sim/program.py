@@ -15,11 +15,15 @@ import numpy as np
 
 from evokern import simt
 from evokern.compile.build import compile_to_ptx
+from evokern.compile.module_state import HEAP, restored_state
 from evokern.compile.records import CompileFailure, Program
+from evokern.compile.symbols import variable_name
 from evokern.declaration.kernel import Kernel, Launch, Scalar, bfloat16_bits
 from evokern.declaration.render import Rendered, source_of
 from evokern.declaration.space import Config
+from evokern.declaration.state import State
 from evokern.hardware.profiles import Profile
+from evokern.ptx.layout import used_symbols
 from evokern.ptx.program import PtxProgram
 
 Arguments: TypeAlias = "Mapping[str, simt.Buffer | np.generic[Any]]"
@@ -56,6 +60,49 @@ class SimulatedProgram:
     def entry(self, launch: Launch) -> PtxProgram:
         """Return the instructions of the entry point that a launch starts."""
         return self.module.program(self.symbols[launch.entry])
+
+    def restore(self, memory: simt.Memory, *, every: bool = False) -> None:
+        """Give the module's variables what they begin a call with: those whose state is declared, or every one.
+
+        What runs only some blocks of a call leaves it unfinished: before the next one, every variable is restored.
+        """
+        simt.restore(self.module, memory, every=every)
+
+    def changed(self, memory: simt.Memory) -> list[str]:
+        """Return the variables that a call left changed and whose state is not declared, as the source names them."""
+        left = simt.changed(self.module, memory) - self.module.restored.keys()
+        return sorted(variable_name(symbol) for symbol in left)
+
+    def initial(self, name: str) -> bytes:
+        """Return what a variable that the source names so begins with."""
+        symbol = next(symbol for symbol in self.module.variables if variable_name(symbol) == name)
+        variable = self.module.variables[symbol]
+        return self.module.restored.get(symbol) or variable.data or bytes(variable.size)
+
+    def keeps_state(self, memory: simt.Memory) -> bool:
+        """Tell whether a call changed variables whose state is declared."""
+        return bool(simt.changed(self.module, memory) & self.module.restored.keys())
+
+    @property
+    def variables(self) -> list[str]:
+        """The module's variables in global memory that its entries reach, as the source names them."""
+        found = {
+            variable.name
+            for symbol in self.symbols.values()
+            for variable in self.module.program(symbol).data_symbols
+            if variable.space == "global"
+        }
+        return sorted(variable_name(symbol) for symbol in found)
+
+    def heap_calls(self, launch: Launch) -> dict[str, int]:
+        """Return the functions of the device's heap that a launch can call, each with a line of the source."""
+        program = self.entry(launch)
+        found: dict[str, int] = {}
+        for instruction in program.instructions:
+            if instruction.opcode == "call":
+                for name in HEAP.intersection(used_symbols([instruction])):
+                    found.setdefault(name, program.lines.source_location(instruction.location).line)
+        return found
 
     def launch(
         self,
@@ -142,11 +189,12 @@ def compile_simulated(rendered: Rendered, chip: Profile) -> SimulatedProgram | C
     Raises:
         DeviceError: the compiler cannot be loaded.
         SourceError: the PTX holds what the machine does not know.
+        KernelError: the kernel's declared state does not fit a variable.
     """
     program = compile_to_ptx(rendered, chip)
     if isinstance(program, CompileFailure):
         return program
-    return _parsed(program, rendered.source, rendered.name, rendered.headers, chip)
+    return _parsed(program, rendered.source, rendered.name, rendered.headers, chip, rendered.state)
 
 
 class BuiltPrograms:
@@ -168,13 +216,29 @@ class BuiltPrograms:
         """
         name, source, headers = source_of(self._kernel, config)
         if self._last is None or self._last[0] != (program.ptx, source):
-            self._last = (program.ptx, source), _parsed(program, source, name, headers, self._chip)
+            made = _parsed(program, source, name, headers, self._chip, self._kernel.state)
+            self._last = (program.ptx, source), made
         return self._last[1]
 
 
-def _parsed(program: Program, source: str, name: str, headers: Mapping[str, str], chip: Profile) -> SimulatedProgram:
+def _parsed(
+    program: Program, source: str, name: str, headers: Mapping[str, str], chip: Profile, state: State
+) -> SimulatedProgram:
     module = simt.parse(program.ptx, source_name=name, headers=headers)
+    _declare_state(module, state)
     return SimulatedProgram(module, program.lowered, source, headers, chip.architecture, chip)
+
+
+def _declare_state(module: simt.Module, state: State) -> None:
+    """Tell a module what its variables begin a call with, as far as that is declared.
+
+    Raises:
+        KernelError: a variable is declared with another number of bytes than it has.
+    """
+    if state:
+        sizes = {name: one.size for name, one in module.variables.items() if one.space == "global"}
+        for symbol, value in restored_state(state, sizes).items():
+            module.restored[symbol] = value if isinstance(value, bytes) else bytes([value]) * sizes[symbol]
 
 
 def _constants(arguments: Arguments) -> dict[str, simt.Buffer]:

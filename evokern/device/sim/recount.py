@@ -62,4 +62,5 @@ def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Pr
         launches.append(max(before, after, key=lambda one: one.time_us))
     if tuple(launches) == predicted.launches:
         return predicted
-    return replace(recounted, total=total(launches), launches=tuple(launches), sampled=None)
+    whole_call = total((*launches, *recounted.fills))
+    return replace(recounted, total=whole_call, launches=tuple(launches), sampled=None)

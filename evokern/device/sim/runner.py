@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from evokern import simt
+from evokern.compile.module_state import heap_fault, state_evidence
 from evokern.declaration.kernel import Launch, Problem, Tensor
+from evokern.declaration.state import State
 from evokern.device.sim.arguments import refill, upload
 from evokern.device.sim.failure import failure
 from evokern.device.sim.program import SimulatedProgram
-from evokern.gate import Call, Gate, Verdict
+from evokern.gate import Call, Gate, RunFailed, Verdict
+from evokern.study.trial import Outcome
 
 
 class SimRunner:
@@ -34,6 +37,8 @@ class SimRunner:
     def run(self, calls: Sequence[Call]) -> None:
         """Execute every call; buffers keep their addresses, and the module its variables, from one run to the next.
 
+        Variables whose state is declared are restored before, as part of a call.
+
         Raises:
             RunFailed: the sanitizer found a defect, or a launch did not end.
         """
@@ -43,7 +48,11 @@ class SimRunner:
         else:
             for call, named in zip(calls, self._buffers, strict=True):
                 refill(call, named)
+        self._program.restore(self._memory)
         for launch in calls[0].launches:
+            if heap := self._program.heap_calls(launch):
+                line = f" in line {min(heap.values())}"
+                raise RunFailed(Outcome.WRONG, heap_fault(launch.entry, sorted(heap), self._problem, line))
             results = self._program.launch_many(launch, self._buffers, self._memory, instruction_limit=self._limit)
             for result in results:
                 if result.errors:
@@ -56,35 +65,53 @@ class SimRunner:
                     raw = torch.from_numpy(named[name].read().reshape(-1))
                     tensor.view(-1).view(torch.uint8).copy_(raw)
 
-    def state(self) -> dict[tuple[int, str], bytes]:
-        """Return the module's variables that no longer hold what they began with, by call and name."""
-        module = self._program.module
-        began = {variable.name: variable for symbol in self._program.symbols.values()
-                 for variable in module.program(symbol).data_symbols}  # fmt: skip
-        found: dict[tuple[int, str], bytes] = {}
-        for (_, number), variables in self._memory.module_data.items():
-            for name, buffer in variables.items():
-                data = buffer.read().tobytes()
-                if buffer.writable and not began[name].pointers and data != (began[name].data or bytes(len(data))):
-                    found[number, name] = data
-        return found
+    def changed(self) -> list[str]:
+        """Return the module's variables that the last run left changed and whose state is not declared."""
+        return self._program.changed(self._memory)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the last run changed variables whose state is declared."""
+        return self._program.keeps_state(self._memory)
+
+    def require_state(self, declared: State, *, foreign: bool = False) -> None:
+        """Require that the last run left only declared variables changed.
+
+        Raises:
+            RunFailed: it is wrong by the check `state`.
+        """
+        if names := self.changed():
+            evidence = state_evidence(names, self._problem, declared, self._program.variables, foreign=foreign)
+            raise RunFailed(Outcome.WRONG, evidence)
 
 
-def checked(gate: Gate, runner: SimRunner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:
-    """Check a candidate, and where its module keeps state between calls that no call depends on those before it.
+def checked(
+    gate: Gate,
+    runner: SimRunner,
+    launches: Sequence[Launch],
+    tensors: Mapping[str, Tensor],
+    *,
+    foreign: bool = False,
+) -> Verdict:
+    """Check a candidate, and that no call depends on those before it.
+
+    Args:
+        gate: judges it.
+        runner: runs it.
+        launches: its launches.
+        tensors: its buffers.
+        foreign: whether it is a foreign source, for messages.
 
     Raises:
-        RunFailed: the sanitizer found a defect, or a launch did not end.
+        RunFailed: the sanitizer found a defect, a launch did not end, or a call leaves undeclared state behind.
     """
     verdict = gate.check(runner, launches, tensors)
-    if not verdict.passed or not (first := runner.state()):
+    if not verdict.passed:
         return verdict
-    gate.rerun(runner, launches, tensors)
-    counting = sorted({name for (_, name), data in runner.state().items() if first.get((_, name)) != data})
-    if counting:
-        message = (
-            f"{', '.join(counting)} differs after the same call on the same inputs: the kernel counts launches. "
-            "A call must not depend on those before it; use a workspace with initial='zero'"
-        )
-        return Verdict(False, {"check": "state", "message": message, "problem": str(gate.problem)}, verdict.report)
-    return gate.repeat(runner, launches, tensors)
+    runner.require_state(gate.kernel.state, foreign=foreign)
+    if not runner.keeps_state:
+        return verdict
+    again = gate.repeat(runner, launches, tensors)
+    if again.passed:
+        runner.require_state(gate.kernel.state, foreign=foreign)
+    return again

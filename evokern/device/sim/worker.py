@@ -218,7 +218,7 @@ class SimWorker:
             self._last = rendered, self._compiled(rendered, problem)
         runner = SimRunner(self._last[1], problem, self._settings.simulation.instruction_limit)
         launches, tensors = launches_of(kernel, config, problem), tensors_of(kernel, config, problem)
-        return checked(gate, runner, launches, tensors)
+        return checked(gate, runner, launches, tensors, foreign=isinstance(config, ForeignCandidate))
 
     def _compiled(self, rendered: Rendered, problem: Problem) -> SimulatedProgram:
         """Return the program with its lines named.

@@ -89,6 +89,8 @@ class Memory:
 
     Attributes:
         buffers: all allocations, by ascending address.
+        module_data: (module, number of the launch) → its variables by symbol.
+        module_initial: the same → what the variables begin with, where that is not zeros.
         recorder: takes every read and write while somebody wants to know (`evokern.simt.memory.access_record`).
         time: how far the clocks of the chip went by the launches so far.
     """
@@ -102,6 +104,7 @@ class Memory:
         self._pending: list[tuple[int, Array]] = []
         self._views: dict[int, Array] = {}
         self.module_data: dict[Any, dict[str, Buffer]] = {}
+        self.module_initial: dict[Any, dict[str, Array]] = {}
         self.recorder: AccessRecorder | None = None
         self.time = ChipTime()
 

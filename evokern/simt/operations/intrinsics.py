@@ -61,7 +61,9 @@ def bind_intrinsic(
 
         return failed
     if name in ("malloc", "free"):
-        raise Unsupported(f"{name} on the device is not simulated (the runtime's heap; new and delete use it too)")
+        raise Unsupported(
+            f"{name} on the device is not simulated (the runtime's heap; new and delete use it too): take a workspace"
+        )
     raise Unsupported(f"call of {name}")
 
 

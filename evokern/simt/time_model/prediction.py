@@ -158,6 +158,17 @@ def _last_sm(facts: LaunchFacts, work: GridWork, resident: int, chip: Profile) -
     return terms, float(done[last]) / chip.clock_mhz
 
 
+def fill(bytes_: int, chip: Profile) -> Prediction:
+    """Predict a memset, or a copy from elsewhere on the chip, that stands before a launch in the same graph.
+
+    It costs what an empty launch does, and its bytes at the rate of L2, or beyond what L2 holds at that of DRAM.
+    """
+    launch = latencies_of(chip).launch_us
+    l2 = bytes_ / (chip.l2_bytes_per_clock_per_sm * chip.sms * chip.clock_mhz)
+    dram = 0.0 if bytes_ <= DRAM_REACH * chip.l2_bytes else bytes_ / chip.dram_bytes_per_s * 1e6
+    return Prediction(launch + max(l2, dram), {"l2": l2, "dram": dram, "launch": launch})
+
+
 def total(predictions: Sequence[Prediction]) -> Prediction:
     """Return the prediction of launches that follow one another."""
     names = {name for prediction in predictions for name in prediction.terms_us}

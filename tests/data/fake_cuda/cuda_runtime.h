@@ -27,7 +27,7 @@ using cudaGraph_t = int;
 using cudaGraphExec_t = int;
 using cudaEvent_t = int;
 constexpr cudaError_t cudaSuccess = 0;
-enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaStreamCaptureModeThreadLocal };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaStreamCaptureModeThreadLocal };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 inline const char* cudaGetErrorString(cudaError_t) { return "fake error"; }
@@ -39,6 +39,12 @@ inline cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, int) { return std::memcpy(to, from, bytes), 0; }
 inline cudaError_t cudaMemset(void* to, int value, size_t bytes) { return std::memset(to, value, bytes), 0; }
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, int) { return std::memset(to, value, bytes), 0; }
+template <typename T> cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {
+  return *pointer = const_cast<void*>(static_cast<const volatile void*>(&symbol)), 0;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, int) {
+  return std::memcpy(to, from, bytes), 0;
+}
 inline cudaError_t cudaFuncSetAttribute(const void*, int, int) { return 0; }
 inline cudaError_t cudaStreamCreate(cudaStream_t*) { return 0; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return 0; }

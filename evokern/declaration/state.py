@@ -1,0 +1,33 @@
+"""Declared state: what writable variables of a module hold when a call begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from evokern.errors import KernelError
+
+State: TypeAlias = Mapping[str, "int | bytes"]
+"""A variable's name in the source → its initial bytes, or the byte that fills it."""
+
+
+def checked_state(kernel: str, state: object) -> State:
+    """Return a kernel's declared state.
+
+    Raises:
+        KernelError: it is no mapping of names to bytes.
+    """
+    remedy = "write state={'name': 0} for zeros, or give the variable's initial bytes: {'name': bytes(...)}"
+    if not isinstance(state, Mapping):
+        raise KernelError(f"kernel {kernel}: state = {state!r} is no mapping; {remedy}")
+    found: dict[str, int | bytes] = {}
+    for name, value in state.items():
+        if not isinstance(name, str) or not name:
+            raise KernelError(f"kernel {kernel}: state names {name!r}, which is no variable's name; {remedy}")
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 0xFF:
+            found[name] = value
+        elif isinstance(value, (bytes, bytearray)) and value:
+            found[name] = bytes(value)
+        else:
+            raise KernelError(f"kernel {kernel}: state of {name!r} is {value!r}, neither bytes nor 0 to 255; {remedy}")
+    return found

@@ -1,0 +1,217 @@
+"""What a candidate may leave for its next call, looked for or overwritten between them.
+
+Variables of the module that the kernel does not declare must stay as they were. A GPU does not clear shared memory:
+a kernel of our own writes into all of it before the checked calls and between repeated ones, in turn every word, in
+blocks so large that an SM takes one, and a part of the words, in blocks as large as the candidate's own. Which words
+stay is drawn anew each time: a candidate that marks what it keeps with a word or two finds its mark in some blocks, and
+false numbers behind it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from evokern.compile.build import Target, compile_rendered
+from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.module_state import state_evidence
+from evokern.compile.records import Built, EntryUse, Program
+from evokern.declaration.foreign import ForeignCandidate
+from evokern.declaration.kernel import Kernel, Launch, Problem, Scalar
+from evokern.declaration.render import Rendered
+from evokern.device.gpu.cuda import Candidate
+from evokern.device.gpu.jobs import Evaluate
+from evokern.errors import DeviceError
+from evokern.gate import Call, RunFailed, Verdict
+from evokern.gate.bench import Bench
+from evokern.hardware.profiles import Profile
+from evokern.study.trial import Outcome
+
+SOURCE = """
+// Writes into shared memory: numbers that hang on a seed, of 256 words about `kept` staying as they are; or one word.
+extern "C" __global__ void overwrite(unsigned seed, unsigned kept, unsigned words, bool alike) {
+  extern __shared__ unsigned memory[];
+  volatile unsigned* word = memory;  // nobody reads them here
+  for (unsigned i = threadIdx.x; i < words; i += blockDim.x) {
+    unsigned x = (i + 0x9e3779b9u * blockIdx.x) ^ seed;  // mixed as MurmurHash3's fmix32 does
+    x = (x ^ x >> 16) * 0x85ebca6bu;
+    x = (x ^ x >> 13) * 0xc2b2ae35u;
+    x ^= x >> 16;
+    if ((x & 255u) >= kept) word[i] = alike ? seed : x;
+  }
+}
+"""
+KEPT = 128
+"""Of 256 words those that a partial overwriting leaves as they are."""
+_ROUNDS = 2
+"""Blocks for each SM in a launch that overwrites everything: an SM that is done early may take a second one."""
+WORDS = (0x3F000000, 0x40200000, 0, 0xFFFFFFFF)
+"""Words that fill shared memory while it is asked whether an answer hangs on it: 0.5, 2.5, 0 and NaN as floats, so that
+it is the same wherever a block lies, and a candidate takes some of them for what it left there."""
+SUSPECTS = ("tolerance", "deterministic", "repeat", "timed_runs")
+"""Checks that a candidate fails which computes from what it finds in shared memory."""
+
+
+class SharedMemory:
+    """Overwrites the shared memory of one GPU."""
+
+    def __init__(self, chip: Profile) -> None:
+        """Compile and load the kernel.
+
+        Raises:
+            DeviceError: it does not compile.
+        """
+        folder = default_directory()
+        rendered = Rendered(SOURCE, "overwrite.cu", {}, (), ("overwrite",))
+        program = compile_rendered(rendered, Target(chip, None if folder is None else CompileCache(folder)))
+        if not isinstance(program, Program):
+            raise DeviceError(f"evokern's own kernel does not compile: {program.message}")
+        self._chip = chip
+        self._candidate = Candidate(Built((program,), (), (), "", 0.0))
+
+    def fill(self, word: int) -> None:
+        """Enqueue what fills the shared memory of every SM with one word."""
+        self._enqueue(self.wholly(word, alike=True))
+
+    def disturb(self, launches: Sequence[Launch], uses: Mapping[str, EntryUse], *, partly: bool) -> None:
+        """Enqueue what overwrites shared memory.
+
+        Args:
+            launches: of the candidate.
+            uses: what its entries use.
+            partly: overwrite a part of what blocks of the launches use, where they use any; everything otherwise.
+        """
+        chosen = random.SystemRandom()
+        sizes = {launch.shared_bytes + uses[launch.entry].static_shared_bytes for launch in launches} - {0}
+        if sizes and partly:
+            for size in sorted(sizes):
+                self._enqueue(self.partly(size, chosen.getrandbits(32)))
+        else:
+            self._enqueue(self.wholly(chosen.getrandbits(32)))
+
+    def wholly(self, seed: int, *, alike: bool = False) -> Launch:
+        """Return the launch that overwrites every word of every SM, with one word or with many."""
+        return _launch(self._chip.sms * _ROUNDS, 1024, self._chip.shared_bytes_per_block, seed, 0, alike)
+
+    def partly(self, size: int, seed: int) -> Launch:
+        """Return the launch that overwrites a part of the words, in blocks of so many bytes."""
+        chip = self._chip
+        held = min(chip.shared_bytes_per_sm // (size + chip.shared_bytes_reserved), chip.blocks_per_sm)
+        return _launch(chip.sms * max(held, 1), 64, min(size, chip.shared_bytes_per_block), seed, KEPT)
+
+    def _enqueue(self, launch: Launch) -> None:
+        self._candidate.prepare(0, Call((launch,), {})).enqueue()
+
+
+def _launch(blocks: int, threads: int, size: int, seed: int, kept: int, alike: bool = False) -> Launch:
+    words = size // 4
+    arguments = (*(Scalar("u32", value) for value in (seed, kept, words)), Scalar("bool", alike))
+    return Launch("overwrite", blocks, threads, arguments, shared_bytes=4 * words)  # type: ignore[arg-type]
+
+
+class BetweenCalls:
+    """What is done between the calls of one candidate at one problem."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        job: Evaluate,
+        candidate: Candidate,
+        problem: Problem,
+        shared: SharedMemory | None,
+    ) -> None:
+        """Take the candidate.
+
+        Args:
+            kernel: knows which state is declared.
+            job: the candidate's configuration and build.
+            candidate: the same, loaded.
+            problem: the problem.
+            shared: overwrites shared memory; None where there is none to overwrite.
+        """
+        self._kernel, self._job, self._candidate, self._problem = kernel, job, candidate, problem
+        self._shared = shared
+        self._times = 0
+        self._build = job.built.build(problem)
+
+    def disturb(self) -> None:
+        """Overwrite what launches before left in shared memory: all of it, the next time a part, and so on."""
+        if self._shared is not None:
+            uses = self._job.built.programs[self._build.program].uses
+            self._shared.disturb(self._build.launches, uses, partly=self._times % 2 == 1)
+            self._times += 1
+
+    def require_state(self) -> None:
+        """Require that the calls so far, which have ended, left only declared variables changed.
+
+        Raises:
+            RunFailed: the candidate is wrong by the check `state`.
+        """
+        program = self._build.program
+        if names := self._candidate.changed(program):
+            known = [variable.name for variable in self._job.built.variables[program] if variable.used]
+            foreign = isinstance(self._job.config, ForeignCandidate)
+            raise RunFailed(
+                Outcome.WRONG, state_evidence(names, self._problem, self._kernel.state, known, foreign=foreign)
+            )
+
+    def blamed(self, verdict: Verdict, bench: Bench, call: Callable[[], None]) -> Verdict:
+        """Return a verdict of the check `state` where a wrong candidate computes from what it finds in shared memory.
+
+        Args:
+            verdict: what it was found wrong by.
+            bench: its buffers.
+            call: runs the call of the first input set and waits.
+
+        Raises:
+            RunFailed: it crashed or hung.
+        """
+        stale = self._shared is not None and reads_stale(bench, verdict, call, self._shared.fill)
+        return blamed(verdict) if stale else verdict
+
+
+def reads_stale(bench: Bench, verdict: Verdict, call: Callable[[], None], fill: Callable[[int], None]) -> bool:
+    """Tell whether a wrong candidate computes from what launches before left in shared memory.
+
+    The same call on the same inputs gives the same answer twice where shared memory held the same word everywhere, and
+    another answer where it held another one.
+
+    Args:
+        bench: buffers, in whose first input set the call works.
+        verdict: what the candidate was found wrong by.
+        call: runs the first call and waits.
+        fill: fills shared memory with a word.
+
+    Raises:
+        RunFailed: the candidate crashed or hung.
+    """
+    in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
+    if verdict.evidence.get("check") not in SUSPECTS or in_place:
+        return False
+    arguments = bench.arguments(0, 0)
+    outputs = [arguments[name] for name, tensor in bench.tensors.items() if tensor.role == "output"]
+
+    def answer(word: int) -> list[torch.Tensor]:
+        fill(word)
+        call()
+        return [output.reshape(-1).view(torch.uint8).clone() for output in outputs]
+
+    def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+        return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+    first = answer(WORDS[0])
+    return same(first, answer(WORDS[0])) and not all(same(first, answer(word)) for word in WORDS[1:])
+
+
+def blamed(verdict: Verdict) -> Verdict:
+    """Return a verdict as one of the check `state`, with what was found at first in its message."""
+    message = (
+        "the answer to the same call changes with what shared memory holds before it: the kernel reads shared memory "
+        "that it has not written in this call, and finds what launches before left there; write it first, or take a "
+        f"workspace. {verdict.evidence['message']}"
+    )
+    found = {**verdict.evidence, "check": "state", "message": message, "found_by": verdict.evidence["check"]}
+    return replace(verdict, evidence=found)

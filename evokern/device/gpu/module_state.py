@@ -1,0 +1,163 @@
+"""A loaded module's writable variables: those whose state is declared are restored, the others must stay as they were.
+
+Reference of what "as they were" means is what the driver loaded, read once; zeros need no copy. Everything is enqueued
+on torch's current stream. A comparison goes through memory of its own, a piece at a time, and waits for one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from evokern.compile.records import ModuleVariable
+from evokern.device.gpu.driver_call import check
+
+COMPARED_AT_ONCE = 64 << 20
+"""Bytes of a variable that are copied and compared at once."""
+_LARGEST_GAP = 256
+"""Bytes between two variables of a section that belong to no variable, and are watched with them; alignment leaves no
+more (PTX ISA, section 5.4.1: vectors and arrays are aligned to at most 128 bytes)."""
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A variable in the GPU's memory."""
+
+    variable: ModuleVariable
+    address: int
+
+    @property
+    def end(self) -> int:
+        return self.address + self.variable.size
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Variables that lie side by side, and what their bytes must be."""
+
+    placed: tuple[_Placed, ...]
+    expected: torch.Tensor | None
+    """All bytes; None for zeros."""
+
+    @property
+    def address(self) -> int:
+        return self.placed[0].address
+
+    @property
+    def size(self) -> int:
+        return self.placed[-1].end - self.address
+
+
+class ModuleState:
+    """Restores and watches the variables of one loaded module."""
+
+    def __init__(self, module: Any, variables: Sequence[ModuleVariable]) -> None:
+        """Find the variables, and read what the undeclared ones begin with.
+
+        Args:
+            module: the driver's handle.
+            variables: `Built.variables` of its program.
+
+        Raises:
+            RunFailed: a variable that code uses is not in the module.
+        """
+        placed = sorted(_placed(module, variables), key=lambda one: one.address)
+        self._fills: list[tuple[int, int, int]] = []
+        self._copies: list[tuple[int, torch.Tensor]] = []
+        for one in placed:
+            value = one.variable.restored
+            if isinstance(value, bytes):
+                self._copies.append((one.address, torch.frombuffer(bytearray(value), dtype=torch.uint8).cuda()))
+            elif value is not None:
+                self._fills.append((one.address, value, one.variable.size))
+        self._regions = [_region(group) for group in _groups(placed)]
+
+    def restore(self) -> None:
+        """Enqueue what gives the declared variables their state, as part of a call.
+
+        Raises:
+            RunFailed: the driver refuses.
+        """
+        stream = torch.cuda.current_stream().cuda_stream
+        for address, byte, size in self._fills:
+            check(driver.cuMemsetD8Async(address, byte, size, stream))
+        for address, data in self._copies:
+            check(driver.cuMemcpyDtoDAsync(address, data.data_ptr(), data.numel(), stream))
+
+    def changed(self) -> list[str]:
+        """Return the undeclared variables that no longer hold what they began with, as the source names them.
+
+        Raises:
+            RunFailed: the driver refuses.
+        """
+        differ = [_differs(region.address, region.size, region.expected) for region in self._regions]
+        if not differ or not bool(torch.stack(differ).any()):
+            return []
+        return [name for region in self._regions for name in _names(region)]
+
+
+def _names(region: _Region) -> Iterator[str]:
+    """Yield the variables of a region that differ; what differs between them counts for the variable before."""
+    for number, one in enumerate(region.placed):
+        end = region.placed[number + 1].address if number + 1 < len(region.placed) else one.end
+        start = one.address - region.address
+        expected = None if region.expected is None else region.expected[start : start + end - one.address]
+        if bool(_differs(one.address, end - one.address, expected)):
+            yield one.variable.name
+
+
+def _placed(module: Any, variables: Sequence[ModuleVariable]) -> Iterator[_Placed]:
+    for variable in variables:
+        answer = driver.cuModuleGetGlobal(module, variable.symbol.encode())
+        if answer[0] == driver.CUresult.CUDA_ERROR_NOT_FOUND and not variable.used:
+            continue  # nothing refers to it, and what lies beside it is watched all the same
+        pointer, _ = check(answer)
+        yield _Placed(variable, int(pointer))
+
+
+def _groups(placed: Sequence[_Placed]) -> Iterator[tuple[_Placed, ...]]:
+    """Yield undeclared variables in groups that lie as close together in memory as in their section."""
+    group: list[_Placed] = []
+    for one in placed:
+        if one.variable.restored is not None:
+            if group:
+                yield tuple(group)
+            group = []
+            continue
+        if group and not _beside(group[-1], one):
+            yield tuple(group)
+            group = []
+        group.append(one)
+    if group:
+        yield tuple(group)
+
+
+def _beside(before: _Placed, after: _Placed) -> bool:
+    same_shift = before.address - before.variable.offset == after.address - after.variable.offset
+    return same_shift and 0 <= after.address - before.end <= _LARGEST_GAP
+
+
+def _region(group: tuple[_Placed, ...]) -> _Region:
+    size = group[-1].end - group[0].address
+    without_gaps = sum(one.variable.size for one in group) == size
+    zeros = without_gaps and all(one.variable.zeroed for one in group)
+    return _Region(group, None if zeros else _read(group[0].address, size))
+
+
+def _read(address: int, size: int) -> torch.Tensor:
+    data = torch.empty(size, dtype=torch.uint8, device="cuda")
+    check(driver.cuMemcpyDtoDAsync(data.data_ptr(), address, size, torch.cuda.current_stream().cuda_stream))
+    return data
+
+
+def _differs(address: int, size: int, expected: torch.Tensor | None) -> torch.Tensor:
+    """Return whether memory differs from bytes, or from zeros; the answer stays on the GPU."""
+    found = torch.zeros((), dtype=torch.bool, device="cuda")
+    for start in range(0, size, COMPARED_AT_ONCE):
+        now = _read(address + start, min(COMPARED_AT_ONCE, size - start))
+        found |= now.any() if expected is None else (now != expected[start : start + now.numel()]).any()
+    return found

@@ -1,0 +1,89 @@
+"""Declared state in an exported program: what gives the module's variables their bytes before each call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evokern.compile.fingerprint import variables_in_use
+from evokern.compile.isolated import compile_ptx
+from evokern.compile.module_state import restored_state
+from evokern.compile.records import Program
+from evokern.compile.symbols import variable_name
+from evokern.cuda_source.mangled import mangled_parts
+from evokern.declaration.kernel import Kernel
+from evokern.declaration.render import Rendered
+from evokern.errors import KernelError
+from evokern.hardware.profiles import Profile
+from evokern.ptx.parser import Parser
+
+_BYTES_A_LINE = 24
+
+
+@dataclass(frozen=True)
+class RestoredVariable:
+    """A variable of the kernel's source that is restored before each call."""
+
+    name: str
+    """Its name in the source, with namespaces."""
+    value: int | bytes
+    """The byte that fills it, or all its bytes."""
+
+    @property
+    def _initial(self) -> str:
+        return "initial_" + self.name.replace("::", "_")
+
+    def definition(self) -> str:
+        """Return C++ for its initial bytes, which the GPU keeps; empty where one byte fills it."""
+        if isinstance(self.value, int):
+            return ""
+        numbers = [str(byte) for byte in self.value]
+        lines = [", ".join(numbers[at : at + _BYTES_A_LINE]) for at in range(0, len(numbers), _BYTES_A_LINE)]
+        body = ",\n    ".join(lines)
+        return (
+            f"/// What `{self.name}` holds when a call begins.\n"
+            f"static __device__ const unsigned char {self._initial}[] = {{\n    {body}}};\n"
+        )
+
+    def statements(self) -> Iterator[str]:
+        """Yield the statements that restore it on `stream`."""
+        yield "void* variable = nullptr;"
+        yield f"if (cudaGetSymbolAddress(&variable, ::{self.name}) != cudaSuccess) return CUDA_ERROR;"
+        if isinstance(self.value, int):
+            filled = f"cudaMemsetAsync(variable, {self.value}, sizeof(::{self.name}), stream)"
+            yield f"if ({filled} != cudaSuccess) return CUDA_ERROR;"
+            return
+        yield "void* initial = nullptr;"
+        yield f"if (cudaGetSymbolAddress(&initial, {self._initial}) != cudaSuccess) return CUDA_ERROR;"
+        yield f'static_assert(sizeof({self._initial}) == sizeof(::{self.name}), "its declared state has its size");'
+        yield f"const size_t size = sizeof(::{self.name});"
+        yield "if (cudaMemcpyAsync(variable, initial, size, cudaMemcpyDeviceToDevice, stream) != cudaSuccess)"
+        yield "  return CUDA_ERROR;"
+
+
+def restored_variables(kernel: Kernel, rendered: Rendered, chip: Profile) -> list[RestoredVariable]:
+    """Return what is restored before each call of a candidate: the declared variables that its code uses.
+
+    Raises:
+        KernelError: it does not compile, or a program cannot name one of them.
+        DeviceError: the compiler that says which variables there are is not installed.
+    """
+    if not kernel.state:
+        return []
+    built = compile_ptx(
+        rendered.source, rendered.name, rendered.headers, rendered.options, rendered.entries, chip.compute_capability,
+        line_info=False, suffix=rendered.architecture_suffix,
+    )  # fmt: skip
+    if not isinstance(built, Program):
+        raise KernelError(f"kernel {kernel.name} does not compile: {built.message}")
+    variables, in_use = Parser(built.ptx, rendered.name).variables, variables_in_use(built.ptx)
+    sizes = {name: one.size for name, one in variables.items() if one.space == "global" and name in in_use}
+    found = []
+    for symbol, value in restored_state(kernel.state, sizes).items():
+        if symbol.startswith("_ZZ") or ("I" in mangled_parts(symbol)[1] and symbol.startswith("_Z")):
+            raise KernelError(
+                f"kernel {kernel.name}: state names {variable_name(symbol)!r}, which is static in a function or made "
+                "of a template, so that the exported program has no name for it; declare it as a variable of the file"
+            )
+        found.append(RestoredVariable(variable_name(symbol), value))
+    return found
