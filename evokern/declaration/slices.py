@@ -1,4 +1,4 @@
-"""Which part of the outputs a part of the inputs reaches: what lets the gate renew inputs of a large problem by parts."""
+"""Which outputs a part of the inputs reaches: it lets the gate renew inputs of a large problem by parts."""
 
 from __future__ import annotations
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.errors import KernelError
-from evokern.gate.comparison import NUMBERS, Findings, Rule, Worst, compare, independent_errors, unravelled
+from evokern.gate.comparison import NUMBERS, Findings, Rule, Worst, compare_calls, found_worst, independent_errors
 from evokern.gate.data import poison_byte
 from evokern.gate.guarded_buffers import GuardedBuffers
 from evokern.gate.references import References
@@ -20,8 +19,9 @@ from evokern.study.settings import InputSet
 
 REPEATED_SETS = 2
 """Input sets that the runs after the first one are of: what differs from run to run does so on any inputs."""
-TOGETHER = 1 << 22
-"""Elements of an output over all calls up to which they are compared at once."""
+
+REACHED = ("cuda",)
+"""Devices whose memory candidates reach: what they must not read lies sealed there."""
 
 
 class Bench:
@@ -85,7 +85,7 @@ class Bench:
         self._rules = {n: Rule(t, tolerance[n], nonfinite=declared) for n, t in self._results.items()}
         self._inputs = GuardedBuffers(given, self.sets, guard_bytes, device)
         self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
-        sealed = device.type == "cuda"
+        sealed = device.type in REACHED
         self._originals = Sealed(self.sets, self._inputs.memory.shape[1] // 8, device, secret, active=sealed)
         self._references = References(
             kernel, problem, self._results, self._inputs.set, [kind != "edges" for kind in self.kinds], device, secret,
@@ -234,7 +234,10 @@ class Bench:
         changed = torch.stack(self._words_changed()).tolist()
         self._damage = {index: self._damaged(index) for index, words in enumerate(changed) if words}
         self._restore(list(self._damage))
-        parts: list[torch.Tensor] = [self._scratch.broken_guards(), *self._compared()]
+        compared = compare_calls(
+            self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference
+        )
+        parts: list[torch.Tensor] = [*compared, self._scratch.broken_guards()]
         for name in self._results:
             raw = self._scratch.bytes_of(name)
             parts += [(raw[row] != raw[of]).sum() for row, (run, of) in enumerate(self.calls) if run]
@@ -245,49 +248,17 @@ class Bench:
                 f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements"
             )
         self._trusted = True
-        return self._findings(numbers, changed)
+        worst = found_worst(numbers, self.calls, {name: tensor.shape for name, tensor in self._results.items()})
+        left = numbers[NUMBERS * len(worst) :]
+        count, later = len(self.calls), len(self.calls) - self.sets
+        counts = list(map(int, left))
+        differing = {name: tuple(counts[count + place * later :][:later]) for place, name in enumerate(self._results)}
+        return Findings(worst, tuple(counts[:count]), tuple(changed), differing)
 
     def _words_changed(self) -> list[torch.Tensor]:
         """Return the changed words of each set's inputs and the guards around them."""
         words = self._inputs.memory.view(torch.int64)
         return [(words[index] != self._originals.get(index)).sum() for index in range(self.sets)]
-
-    def _compared(self) -> list[torch.Tensor]:
-        """Return (8, calls) for each output: see `evokern.gate.comparison.compare`."""
-        elements = max(tensor.elements for tensor in self._results.values())
-        if elements * len(self.calls) <= TOGETHER:
-            expected = [self.reference(index) for index in range(self.sets)]
-            return [
-                self._compare_calls(
-                    name, range(len(self.calls)), torch.stack([one[name].flatten() for one in expected])
-                )
-                for name in self._results
-            ]
-        found = {name: torch.zeros((NUMBERS, len(self.calls)), dtype=torch.float64, device=self._device)
-                 for name in self._results}  # fmt: skip
-        for index in range(self.sets):
-            rows = [row for row, (_, of) in enumerate(self.calls) if of == index]
-            one = self.reference(index)
-            for name in self._results:
-                for row in rows:
-                    found[name][:, row : row + 1] = self._compare_calls(
-                        name, range(row, row + 1), one[name].view(1, -1)
-                    )
-        return list(found.values())
-
-    def _compare_calls(self, name: str, rows: range, expected: torch.Tensor) -> torch.Tensor:
-        """Compare calls with references: of all sets, or of the one that the only call is of."""
-        got = self.outputs()[name].flatten(1)[rows.start : rows.stop]
-        edges = self._edges[rows.start : rows.stop]
-        any_edges = any(self.kinds[self.calls[row][1]] == "edges" for row in rows)
-        # Runs after the first one are of the first sets.
-        sets = [self.calls[row][1] for row in rows] if len(expected) > 1 else [0]
-        same = sets == list(range(len(expected)))
-
-        def part(elements: slice) -> torch.Tensor:
-            return expected[:, elements] if same else expected[:, elements][sets]
-
-        return compare(got, part, self._rules[name], edges if any_edges else None)
 
     def errors(self, name: str, index: int) -> torch.Tensor:
         """Return error over tolerance in the first run of a set, flat: one number for what is one independent event.
@@ -296,27 +267,6 @@ class Bench:
         """
         over = self._rules[name].over(self.outputs()[name][index], self.reference(index)[name])
         return independent_errors(over, self.kinds[index])
-
-    def _findings(self, numbers: list[float], changed: list[int]) -> Findings:
-        position = 0
-
-        def take(count: int) -> list[float]:
-            nonlocal position
-            position += count
-            return numbers[position - count : position]
-
-        count = len(self.calls)
-        guards_changed = take(count)
-        worst: list[Worst] = []
-        for name, tensor in self._results.items():
-            columns = [take(count) for _ in range(NUMBERS)]
-            for (run, index), (bad, flat, got, expected, allowed, *errors) in zip(
-                self.calls, zip(*columns, strict=True), strict=True
-            ):
-                where = unravelled(int(flat), tensor.shape)
-                worst.append(Worst(name, run, index, int(bad), where, got, expected, allowed, *errors))
-        differing = {name: tuple(map(int, take(count - self.sets))) for name in self._results}
-        return Findings(tuple(worst), tuple(map(int, guards_changed)), tuple(changed), differing)
 
     def guard_violation(self, call: int) -> str:
         """Say where outside the buffers of a call was written."""
@@ -344,11 +294,3 @@ class Bench:
         for position, extent in zip(worst.index, tensor.shape, strict=True):
             flat = flat * extent + position
         return bool((raw[flat] == self._poison[worst.output][row]).all())
-
-
-def tolerances(kernel: Kernel, atol: float | None, rtol: float | None) -> dict[str, Tolerance]:
-    """Return the kernel's tolerances with a study's own in their place."""
-    return {
-        name: replace(t, atol=t.atol if atol is None else atol, rtol=t.rtol if rtol is None else rtol)
-        for name, t in kernel.workload.tolerance.items()
-    }

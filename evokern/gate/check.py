@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
-from evokern.gate.bench import Bench, tolerances
+from evokern.gate.bench import Bench
+from evokern.gate.comparison import tolerances
 from evokern.gate.tail_risk import MARGINAL, fault, tail_risk
 from evokern.gate.verdict import Verdict, judge
 from evokern.study.settings import GateSettings, InputSet

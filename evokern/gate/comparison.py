@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from evokern.declaration.kernel import Tensor, Tolerance
+from evokern.declaration.kernel import Kernel, Tensor, Tolerance
 from evokern.gate.data import is_float, largest_finite
 from evokern.study.settings import InputSet
 
 ELEMENTS_AT_ONCE = 1 << 24
 """Elements that one comparison takes at once; it needs about 60 bytes for each."""
+TOGETHER = 1 << 22
+"""Elements of an output over all calls up to which they are compared at once."""
 NUMBERS = 8
 """Numbers that come of each call's output: see `compare`."""
 
@@ -121,6 +123,62 @@ class Rule:
         return error_over_tolerance(value, exact, self.allowed(exact))
 
 
+def compare_calls(
+    outputs: Mapping[str, torch.Tensor],
+    rules: Mapping[str, Rule],
+    calls: Sequence[tuple[int, int]],
+    edges: Sequence[bool],
+    reference: Callable[[int], Mapping[str, torch.Tensor]],
+) -> list[torch.Tensor]:
+    """Compare every output of every call with the reference of its input set, a set at a time where that is much.
+
+    Args:
+        outputs: by name, shape (calls, *shape).
+        rules: how each is judged.
+        calls: run and input set of each call: the sets of the first run in order, then those of later runs.
+        edges: of each input set, whether it is of `edges`.
+        reference: number of a set → the reference of its outputs.
+
+    Returns:
+        For each output shape (8, calls), as `compare` has it.
+    """
+    flags = torch.tensor([[edges[index]] for _, index in calls])
+    if max(view.numel() for view in outputs.values()) <= TOGETHER:
+        references = [reference(index) for index in range(len(edges))]
+        sets = [index for _, index in calls]
+        found = []
+        for name, view in outputs.items():
+            whole = torch.stack([one[name].flatten() for one in references])
+            rows = whole if len(calls) == len(edges) else whole[sets]
+            flag = flags.to(view.device) if any(edges) else None
+            found.append(compare(view.flatten(1), lambda part, rows=rows: rows[:, part], rules[name], flag))  # type: ignore[misc]
+        return found
+    columns: dict[tuple[str, int], torch.Tensor] = {}
+    for index in range(len(edges)):
+        one = reference(index)
+        for row in (row for row, (_, of) in enumerate(calls) if of == index):
+            for name, view in outputs.items():
+                flag = flags[row : row + 1].to(view.device) if edges[index] else None
+                flat, expected = view[row].view(1, -1), one[name].reshape(1, -1)
+                columns[name, row] = compare(flat, lambda part, e=expected: e[:, part], rules[name], flag)  # type: ignore[misc]
+    return [torch.cat([columns[name, row] for row in range(len(calls))], 1) for name in outputs]
+
+
+def found_worst(
+    numbers: Sequence[float], calls: Sequence[tuple[int, int]], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[Worst, ...]:
+    """Return what `compare_calls` found, from its numbers one after the other."""
+    worst: list[Worst] = []
+    for place, (name, shape) in enumerate(shapes.items()):
+        block = numbers[place * NUMBERS * len(calls) :][: NUMBERS * len(calls)]
+        for row, (run, index) in enumerate(calls):
+            bad, flat, got, expected, allowed, *errors = block[row :: len(calls)]
+            worst.append(
+                Worst(name, run, index, int(bad), _unravelled(int(flat), shape), got, expected, allowed, *errors)
+            )
+    return tuple(worst)
+
+
 def compare(
     got: torch.Tensor, expected: Callable[[slice], torch.Tensor], rule: Rule, edges: torch.Tensor | None
 ) -> torch.Tensor:
@@ -184,10 +242,18 @@ def independent_errors(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
     return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
 
 
-def unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the index of an element by its number in row-major order."""
     index: list[int] = []
     for extent in reversed(shape):
         flat, position = divmod(flat, extent)
         index.append(position)
     return tuple(reversed(index))
+
+
+def tolerances(kernel: Kernel, atol: float | None, rtol: float | None) -> dict[str, Tolerance]:
+    """Return the kernel's tolerances with a study's own in their place."""
+    return {
+        name: replace(t, atol=t.atol if atol is None else atol, rtol=t.rtol if rtol is None else rtol)
+        for name, t in kernel.workload.tolerance.items()
+    }

@@ -172,7 +172,7 @@ class Renewal:
                 error = float((before[name].to(torch.float64) - wanted).abs().max())
                 if not error <= AGREEMENT * scale:
                     raise KernelError(
-                        f"kernel {kernel}: the slice of {', '.join(one.inputs)} is declared wrong: with new inputs in it, "
-                        f"{name!r} is not what the slice's reference says (it differs by {error:.3g}). Either it reaches "
-                        "other elements than those of the axes named, or its reference is not that of these elements"
+                        f"kernel {kernel}: the slice of {', '.join(one.inputs)} is declared wrong: with new inputs in "
+                        f"it, {name!r} is not what the slice's reference says (it differs by {error:.3g}). Either it "
+                        "reaches other elements than those of the axes named, or its reference is not that of these"
                     )

@@ -294,7 +294,7 @@ def test_a_kernel_that_copies_may_be_searched() -> None:
 def test_large_outputs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing set by set finds what comparing all at once finds."""
     monkeypatch.setattr("evokern.gate.comparison.ELEMENTS_AT_ONCE", 40)
-    monkeypatch.setattr("evokern.gate.bench.TOGETHER", 1)
+    monkeypatch.setattr("evokern.gate.comparison.TOGETHER", 1)
     assert verdict_of(right).passed
     assert verdict_of(only_normal).evidence["input_set"] == "large"
 

@@ -102,6 +102,8 @@ def _tensors(made: Probe, large: float) -> list[str]:
                     extra = f", large={large:g}"
             else:
                 extra = f", low={tensor.low}, high={tensor.high}"
+                if tensor.place is not None:
+                    extra += f', draw=lambda g: TASK.argument(p, {tensor.place}, g), change="nothing"'
         lines.append(f'"{tensor.name}": Tensor("{tensor.dtype}", {shape}{extra}),')
     return lines
 
