@@ -202,6 +202,7 @@ def test_the_stub_takes_no_name_of_the_task_s() -> None:
     assert "if (element >= (long long)i) return;" in text
 
 
+@pytest.mark.thorough
 def test_numbers_that_hang_together_are_drawn_by_the_task(here: Path) -> None:
     """A permutation and sorted offsets come from `get_inputs`, by the gate's generator; labels are drawn by range."""
     import torch
