@@ -68,7 +68,7 @@ class Bench:
         self.calls = [(run, n) for run in range(runs) for n in range(self.sets) if run == 0 or n < REPEATED_SETS]
         """Run and input set of each call: those of the first run, then those of later ones."""
         self._kernel, self._problem = kernel, problem
-        device, secret = generator.device, secret or random.Random(0)
+        device, secret = generator.device, secret or random.SystemRandom()
         self._device = device
         given = {n: t for n, t in tensors.items() if t.given}
         written = {n: t for n, t in tensors.items() if not t.kept}
@@ -92,11 +92,11 @@ class Bench:
             sealed=sealed,
         )  # fmt: skip
         self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
-        self._edges = torch.tensor([[self.kinds[n] == "edges"] for _, n in self.calls], device=device)
         self._poison = {n: self._poison_bytes(t, declared) for n, t in written.items() if t.role != "inout"}
         self._damage: dict[int, str] = {}
         self._trusted = False
         self._plain = False
+        self._wholes = 0
         self.refreshes = 0
         """How often `refresh` was called; before the first time there are no inputs."""
 
@@ -152,8 +152,10 @@ class Bench:
     def _conceal(self) -> None:
         """Leave nothing readable behind before a candidate runs: no reference, no answer to inputs that it gets."""
         if self._plain:
-            if self.large and self._device.type == "cuda":
+            if self.large and self._references.computed > self._wholes and self._device.type == "cuda":
+                # A whole reference leaves more behind than is worth overwriting for each candidate from now on.
                 torch.cuda.empty_cache()
+            self._wholes = self._references.computed
             wipe_free_memory(self._device)
         self._plain = self._trusted = False
 
