@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_gate import CONFIG, CPU, SETTINGS, Fake, workload_of
+from gate_tools import CONFIG, CPU, SETTINGS, Fake, workload_of
 
 from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor, Tolerance
 from evokern.declaration.render import render

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gate_tools import CPU, SETTINGS, Fake
 from paths import ROOT
-from test_gate import CPU, SETTINGS, Fake
 
 from evokern import Slice
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, Workload

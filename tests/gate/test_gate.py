@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
+from gate_tools import CONFIG, CPU, KERNEL, LAUNCHES, PROBLEM, SETTINGS, TENSORS, Fake, workload_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paths import DATA
 
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
-from evokern.gate import Call, Gate, Verdict, prove_power
+from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.data import draw, is_float, torch_dtype
 from evokern.gate.guarded_buffers import GuardedBuffers
-from evokern.study.discovery import load_kernel
-from evokern.study.settings import GateSettings
-
-CPU = torch.device("cpu")
-SETTINGS = GateSettings(guard_bytes=256)
-KERNEL = load_kernel(DATA / "kernels" / "scale_rows")
-PROBLEM = KERNEL.problem("5,96")
-CONFIG = KERNEL.space.default()
-LAUNCHES = tuple(KERNEL.launches(CONFIG, PROBLEM))
-TENSORS = dict(KERNEL.workload.tensors(PROBLEM, CONFIG))
-
-
-@dataclass
-class Fake:
-    """A runner whose kernel is a Python function of the call's buffers and its number."""
-
-    kernel: Callable[[dict[str, torch.Tensor], int], None]
-
-    def run(self, calls: Sequence[Call]) -> None:
-        for number, call in enumerate(calls):
-            for name in call.zeroed:
-                call.arguments[name].zero_()
-            self.kernel(dict(call.arguments), number)
 
 
 def right(buffers: dict[str, torch.Tensor], number: int = 0) -> None:
@@ -177,14 +154,6 @@ def test_inputs_are_new_for_every_candidate() -> None:
         gate.check(Fake(remember), LAUNCHES, TENSORS)
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
-
-
-def workload_of(kind: str, reference: Callable[..., object], tolerance: Tolerance, **tensor: object) -> Kernel:
-    def tensors(p: object, c: object) -> dict[str, Tensor]:
-        return {"x": Tensor(kind, (4, 8), **tensor), "y": Tensor(kind, (4, 8), role="output")}  # type: ignore[arg-type]
-
-    workload = Workload(tensors, reference, {"y": tolerance}, lambda p: 1, lambda p: 1)  # type: ignore[arg-type]
-    return replace(KERNEL, workload=workload)
 
 
 def check(kernel: Kernel, run: Callable[[dict[str, torch.Tensor], int], None]) -> Verdict:
