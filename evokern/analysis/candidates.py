@@ -51,7 +51,7 @@ class TrialUnderTest:
         """Return what a device is started with: no racing, and with `strict` every kind of input and three runs."""
         study = replace(self.study, timing=replace(self.study.timing, race=0.0))
         if strict:
-            kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal"))
+            kinds = dict.fromkeys((*self.study.gate.input_sets, "normal", "large", "equal_rows", "denormal", "edges"))
             study = replace(study, gate=replace(self.study.gate, input_sets=tuple(kinds), runs=max(3, study.gate.runs)))
         return Task(self.kernel, self.problems, study, secret=self.record.secret)
 

@@ -35,6 +35,7 @@ from evokern.declaration.launch import whole as whole
 from evokern.declaration.problem import Problem as Problem
 from evokern.declaration.problem import ProblemField as ProblemField
 from evokern.declaration.problem import problem_of
+from evokern.declaration.slices import Slice as Slice
 from evokern.declaration.space import Config, Gene, Space, Value
 from evokern.declaration.state import State, checked_state
 from evokern.errors import KernelError, nearest
@@ -73,6 +74,15 @@ class Tensor:
     """Integer types: smallest value drawn."""
     high: int = 127
     """Integer types: largest value drawn."""
+    draw: Callable[[torch.Generator], torch.Tensor] | None = field(default=None, compare=False)
+    """How the values are drawn where they are no independent numbers (a table that is a permutation, lengths that add
+    up): a function of a `torch.Generator`, on whose device it returns whole numbers of this shape. It may depend on the
+    problem and on nothing else, and serves every input set. An exported program draws from `low` to `high`."""
+    change: Literal["elements", "nothing"] | Callable[[torch.Tensor, torch.Generator], torch.Tensor] = field(
+        default="elements", compare=False
+    )
+    """What may change where a call is repeated on nearly the same inputs: some `elements`, each for one of another
+    draw; `nothing`, since the values hang together; or what a function makes of the values and a `torch.Generator`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(whole(extent) for extent in self.shape))
@@ -80,6 +90,8 @@ class Tensor:
             raise KernelError(f"tensor dtype {self.dtype!r}: {nearest(self.dtype, DTYPE_BYTES)}")
         if any(extent < 1 for extent in self.shape):
             raise KernelError(f"tensor shape {self.shape} has an empty axis")
+        if not (callable(self.change) or self.change in ("elements", "nothing")):
+            raise KernelError(f"tensor change {self.change!r}: give 'elements', 'nothing', or a function")
 
     @property
     def given(self) -> bool:
@@ -169,6 +181,13 @@ class Workload:
     too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the
     tensors: the narrowest type of inputs and outputs."""
 
+    slices: tuple[Slice, ...] = ()
+    """Which part of the outputs a part of the inputs reaches. With it each candidate of a large problem gets inputs of
+    its own, in slices; without it the inputs of a large problem are renewed whole, every `gate.renew_every`."""
+    nonfinite: tuple[str, ...] = ()
+    """Inputs that may hold infinities and NaN: the reference says what becomes of them, and every variant does it. The
+    gate's `edges` inputs hold some there, and NaN or an infinity is right where the reference has the same."""
+
     cpp_reference: bool = True
     """Whether `reference.h` says the same in plain C++. Without it `check` compares nothing, and a program that checks
     itself cannot be exported: a torch module, say, is not rewritten by hand before a kernel is worth exporting."""
@@ -176,6 +195,9 @@ class Workload:
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
             raise KernelError(f"arithmetic = {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}")
+        object.__setattr__(self, "slices", tuple(self.slices))
+        given = (self.nonfinite,) if isinstance(self.nonfinite, str) else tuple(self.nonfinite)
+        object.__setattr__(self, "nonfinite", given)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,25 @@ class TorchTask:
         with torch.no_grad():
             return tensors_in(torch.func.functional_call(module, shaped, tuple(arguments)))
 
+    def argument(self, p: Mapping[str, Value], place: int, generator: torch.Generator) -> torch.Tensor:
+        """Return what `get_inputs` draws for one of `forward`'s arguments, whole numbers.
+
+        Args:
+            p: sizes by name.
+            place: the argument's place.
+            generator: decides what is drawn; on its device the values are returned.
+        """
+        import torch
+
+        seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
+        given = {**p, **{name: p[field] for name, field in self._tied.items()}}
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            space = namespace(self._path.read_text(encoding="utf-8"), given, self._path.name)
+            torch.manual_seed(seed)
+            value = list(space["get_inputs"]())[place]
+        made: torch.Tensor = value.to(generator.device)
+        return made.reshape(1) if made.dim() == 0 else made
+
     def _made(self, sizes: tuple[tuple[str, Value], ...], dtype: Any, device: torch.device) -> torch.nn.Module:
         import torch
 

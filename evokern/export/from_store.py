@@ -58,7 +58,7 @@ def export_trial(
         StudyError: there is no such study, trial or problem, or the trial was not measured.
         KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
     """
-    from evokern.gate.bench import tolerances  # only now: it needs torch, and whoever reads results does without
+    from evokern.gate.comparison import tolerances  # only now: it needs torch, and whoever reads results does without
 
     record = reader.study(study)
     if record.device.startswith("replay:"):

@@ -1,79 +1,34 @@
-"""One problem's buffers for a number of input sets and runs: fresh inputs, float64 references, poison, comparison."""
+"""One problem's buffers for a number of input sets and runs: fresh inputs, poison, comparison with the references."""
 
 from __future__ import annotations
 
-import time
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
-from evokern.errors import RAISED, KernelError
-from evokern.gate.data import draw, is_float, largest_finite, poison_byte
+from evokern.errors import KernelError
+from evokern.gate.comparison import NUMBERS, Findings, Rule, Worst, compare_calls, found_worst, independent_errors
+from evokern.gate.data import poison_byte
 from evokern.gate.guarded_buffers import GuardedBuffers
+from evokern.gate.references import References
+from evokern.gate.renewal import Renewal
+from evokern.gate.sealed import Sealed, wipe_free_memory
 from evokern.study.settings import InputSet
 
-REFRESH_BUDGET_S = 0.02
-"""Time that new inputs and references of one bench may take for each candidate; one set is always renewed."""
-_REFRESHES_TIMED = 2
-"""The first refresh loads torch's kernels; the second shows what one costs."""
-_ELEMENTS_AT_ONCE = 1 << 24
-"""Elements that one comparison takes at once; it needs about 40 bytes for each."""
+REPEATED_SETS = 2
+"""Input sets that the runs after the first one are of: what differs from run to run does so on any inputs."""
 
-
-@dataclass(frozen=True)
-class Worst:
-    """The element of an output that is furthest beyond what is allowed (or nearest to it)."""
-
-    output: str
-    """The output."""
-    run: int
-    """Run, from 0."""
-    set: int
-    """Input set, from 0."""
-    bad: int
-    """Elements of this output, run and set that are not within the tolerance."""
-    index: tuple[int, ...]
-    """Its index."""
-    got: float
-    """What was computed; infinities read as the largest finite value."""
-    expected: float
-    """The reference."""
-    allowed: float
-    """Largest error allowed there."""
-    relative_error: float
-    """Relative Frobenius error of the output in this run and set."""
-    spent: float
-    """Root mean square of error over allowed error: rounding errors stay far below 1, a systematic one need not."""
-    most: float
-    """Largest error over allowed error, which may be another element's: this one is worst in absolute terms."""
-
-    @property
-    def over(self) -> float:
-        """Error over what is allowed; NaN counts as infinite."""
-        error = abs(self.got - self.expected)
-        if not error <= self.allowed:
-            return error / self.allowed if self.allowed and error == error else float("inf")
-        return error / self.allowed if self.allowed else 0.0
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What one synchronisation brought back."""
-
-    worst: tuple[Worst, ...]
-    """One per output, run and set."""
-    guards_changed: tuple[int, ...]
-    """Changed guard bytes around outputs and workspaces, per run and set (index run · sets + set)."""
-    inputs_changed: tuple[int, ...]
-    """Changed 8-byte words of the inputs and the guards around them, per set."""
-    differing: Mapping[str, tuple[int, ...]]
-    """Output → changed bytes against run 0, per later run and set (index (run - 1) · sets + set)."""
+REACHED = ("cuda",)
+"""Devices whose memory candidates reach: what they must not read lies sealed there."""
 
 
 class Bench:
-    """Buffers of one problem for some input sets and runs."""
+    """Buffers of one problem for some input sets and runs.
+
+    `edges` inputs take two sets: in the second one a whole input is zero.
+    """
 
     def __init__(
         self,
@@ -86,40 +41,64 @@ class Bench:
         tolerance: Mapping[str, Tolerance],
         guard_bytes: int,
         generator: torch.Generator,
+        secret: random.Random | None = None,
+        renew_every: int = 1,
     ) -> None:
         """Allocate; `refresh` fills.
 
+        Args:
+            kernel: whose workload is checked.
+            problem: at which problem.
+            tensors: its buffers.
+            kinds: kind of each input set.
+            runs: runs of the first sets; the others run once.
+            tolerance: of each output.
+            guard_bytes: guard zone around each buffer.
+            generator: private source of the inputs, on the device where the buffers live.
+            secret: private source of what stays in host memory.
+            renew_every: candidates after which sets of a large problem are renewed whole.
+
         Raises:
-            KernelError: an output has no tolerance.
+            KernelError: an output has no tolerance, or a slice does not fit the tensors.
         """
-        self.kinds = tuple(kinds)
+        expanded = [kind for kind in kinds for _ in range(2 if kind == "edges" else 1)]
+        self.kinds: tuple[InputSet, ...] = tuple(sorted(expanded, key=lambda kind: kind == "edges"))
         self.runs = runs
         self.tensors = dict(tensors)
-        self._kernel = kernel
-        self._problem = problem
-        self._generator = generator
-        self._tolerance = dict(tolerance)
-        device = generator.device
+        self.calls = [(run, n) for run in range(runs) for n in range(self.sets) if run == 0 or n < REPEATED_SETS]
+        """Run and input set of each call: those of the first run, then those of later ones."""
+        self._kernel, self._problem = kernel, problem
+        device, secret = generator.device, secret or random.SystemRandom()
+        self._device = device
         given = {n: t for n, t in tensors.items() if t.given}
         written = {n: t for n, t in tensors.items() if not t.kept}
         self._results = {n: t for n, t in written.items() if t.role != "workspace"}
         if not self._results:
             raise KernelError(f"kernel {kernel.name}: the workload has no output")
         for name in self._results:
-            if name not in self._tolerance:
+            if name not in tolerance:
                 raise KernelError(f"kernel {kernel.name}: output {name!r} has no tolerance")
-        self._inputs = GuardedBuffers(given, len(self.kinds), guard_bytes, device)
-        self._pristine = torch.empty_like(self._inputs.memory)
-        self._scratch = GuardedBuffers(written, runs * len(self.kinds), guard_bytes, device)
-        sets = len(self.kinds)
-        wide = {n: (sets, *t.shape) for n, t in self._results.items()}
-        self._reference = {n: torch.empty(shape, dtype=torch.float64, device=device) for n, shape in wide.items()}
-        self._allowed = {n: torch.empty_like(reference) for n, reference in self._reference.items()}
+        for name in kernel.workload.nonfinite:
+            if name not in given:
+                raise KernelError(f"kernel {kernel.name}: nonfinite names {name!r}; inputs are {', '.join(given)}")
+        declared = bool(kernel.workload.nonfinite)
+        self._rules = {n: Rule(t, tolerance[n], nonfinite=declared) for n, t in self._results.items()}
+        self._inputs = GuardedBuffers(given, self.sets, guard_bytes, device)
+        self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
+        sealed = device.type in REACHED
+        self._originals = Sealed(self.sets, self._inputs.memory.shape[1] // 8, device, secret, active=sealed)
+        self._references = References(
+            kernel, problem, self._results, self._inputs.set, [kind != "edges" for kind in self.kinds], device, secret,
+            sealed=sealed,
+        )  # fmt: skip
+        self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
+        self._poison = {n: self._poison_bytes(t, declared) for n, t in written.items() if t.role != "inout"}
+        self._damage: dict[int, str] = {}
+        self._trusted = False
+        self._plain = False
+        self._wholes = 0
         self.refreshes = 0
         """How often `refresh` was called; before the first time there are no inputs."""
-        self._share = len(self.kinds)
-        self._turn = 0
-        self._sound = torch.ones((), dtype=torch.bool, device=device)
 
     @property
     def sets(self) -> int:
@@ -131,200 +110,178 @@ class Bench:
         """Outputs, those computed in place too."""
         return self._results
 
-    def refresh(self, share: float = 1.0) -> None:
-        """Draw new inputs and compute their references.
+    @property
+    def large(self) -> bool:
+        """Whether inputs and references are kept from one candidate to the next, but for some slices or sets."""
+        return self._renewal.large
 
-        Where a reference is expensive (a large problem on a GPU with slow float64) each call renews only some sets, in
-        turn. That is as good: a set is old only in that an earlier candidate saw it, never this one.
+    # ---- inputs
+
+    def refresh(self, share: float = 1.0, *, whole: bool = False, repetition: bool = False) -> None:
+        """Draw new inputs; their references are computed once a candidate has run on them.
+
+        All sets of a problem are renewed. Those of a large one are kept, but for slices or for the sets whose turn it
+        is (`evokern.gate.renewal`): an input is old only in that an earlier candidate saw it, never this one.
 
         Args:
             share: share of the elements that change, chosen at random; a few changed ones among many old ones deceive
                 a candidate that recognises inputs by a sample of them.
-
-        Raises:
-            KernelError: the reference raised, or returned the wrong names, shapes or dtypes.
+            whole: renew all of a large problem too.
+            repetition: these are inputs for the same candidate: some are new in any case.
         """
-        began = time.perf_counter()
-        if self.refreshes:
-            # Sets that are not renewed now must not keep what a candidate wrote into its inputs.
-            self._inputs.memory.copy_(self._pristine)
-        for index in self._next_sets():
-            kind = self.kinds[index]
-            for name, view in self._inputs.views.items():
-                self._draw(self.tensors[name], kind, view[index], share)
-            for name, value in self._reference_of(index).items():
-                self._reference[name][index].copy_(value)
+        if self.refreshes and not self._trusted:
+            # Whoever ran last was not seen to the end, and may have written to its inputs.
+            self._restore(range(self.sets))
+        views = [self._inputs.set(index) for index in range(self.sets)]
+        renewed, sliced = self._renewal.renew(views, share, whole=whole or not self.refreshes, repetition=repetition)
+        for index in renewed:
+            self._references.forget(index)
+        for index, one, at in sliced:
+            self._references.changed(index, one, at)
         self.refreshes += 1
         self._inputs.mend_guards()
-        self._pristine.copy_(self._inputs.memory)
-        sound = [reference.isfinite().all() for reference in self._reference.values()]
-        self._sound = torch.stack(sound).all()
-        for name, tensor in self._results.items():
-            limit = largest_finite(tensor.dtype)
-            self._reference[name].clamp_(-limit, limit)
-            chosen = self._tolerance[name]
-            torch.abs(self._reference[name], out=self._allowed[name])
-            self._allowed[name].mul_(chosen.rtol).add_(chosen.atol)
-        if self.refreshes <= _REFRESHES_TIMED:
-            if self._generator.device.type == "cuda":
-                torch.cuda.synchronize()
-            of_set = (time.perf_counter() - began) / len(self.kinds)
-            self._share = max(1, min(len(self.kinds), int(REFRESH_BUDGET_S / max(of_set, 1e-9))))
+        for index in dict.fromkeys([*renewed, *(index for index, _, _ in sliced)]):
+            self._originals.put(index, self._inputs.memory[index].view(torch.int64))
+        self._plain = self._plain and len(renewed) < self.sets
+        self._conceal()
 
-    def _draw(self, tensor: Tensor, kind: InputSet, view: torch.Tensor, share: float) -> None:
-        if share >= 1.0:
-            draw(tensor, kind, view, self._generator)
-            return
-        fresh = torch.empty_like(view)
-        draw(tensor, kind, fresh, self._generator)
-        changed = torch.rand(view.shape, generator=self._generator, device=view.device) < share
-        # Bytes, since torch selects no 8-bit floats.
-        raw, new = (t.view(torch.uint8).view(*t.shape, -1) for t in (view, fresh))
-        raw.copy_(torch.where(changed.unsqueeze(-1), new, raw))
+    def _restore(self, sets: Sequence[int]) -> None:
+        for index in sets:
+            self._inputs.memory[index].view(torch.int64).copy_(self._originals.get(index))
 
-    def _next_sets(self) -> list[int]:
-        count = len(self.kinds)
-        if self.refreshes < _REFRESHES_TIMED:
-            return list(range(count))
-        first, self._turn = self._turn, (self._turn + self._share) % count
-        return [(first + step) % count for step in range(self._share)]
-
-    def _reference_of(self, index: int) -> dict[str, torch.Tensor]:
-        kernel, problem = self._kernel, self._problem
-        wide = {name: view[index].to(torch.float64) for name, view in self._inputs.views.items()}
-        where = f"kernel {kernel.name}: the reference at {problem}"
-        try:
-            answer = dict(kernel.workload.reference(problem, wide))
-        except RAISED as error:
-            raise KernelError(f"{where} raised {type(error).__name__}: {error}") from error
-        if set(answer) != set(self._results):
-            raise KernelError(f"{where} returned {sorted(answer)}; the outputs are {sorted(self._results)}")
-        for name, value in answer.items():
-            shape = self._results[name].shape
-            if not isinstance(value, torch.Tensor) or tuple(value.shape) != shape:
-                found = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-                raise KernelError(f"{where} returned {name!r} of shape {found}; declared is {shape}")
-            if value.dtype != torch.float64 and is_float(self._results[name].dtype):
-                raise KernelError(f"{where} returned {name!r} as {value.dtype}; it must compute in torch.float64")
-        return answer
+    def _conceal(self) -> None:
+        """Leave nothing readable behind before a candidate runs: no reference, no answer to inputs that it gets."""
+        if self._plain:
+            if self.large and self._references.computed > self._wholes and self._device.type == "cuda":
+                # A whole reference leaves more behind than is worth overwriting for each candidate from now on.
+                torch.cuda.empty_cache()
+            self._wholes = self._references.computed
+            wipe_free_memory(self._device)
+        self._plain = self._trusted = False
 
     def poison(self) -> None:
         """Fill outputs and workspaces with poison, those computed in place with their inputs; mend guards."""
         self._scratch.mend_guards()
         for name, view in self._scratch.views.items():
-            tensor = self.tensors[name]
-            if tensor.role == "inout":
-                self._by_run(view).copy_(self._inputs.views[name])
+            if self.tensors[name].role == "inout":
+                for row, (_, index) in enumerate(self.calls):
+                    view[row].copy_(self._inputs.views[name][index])
                 continue
-            raw = self._by_run(self._scratch.bytes_of(name))
-            for run in range(self.runs):
-                raw[run].fill_(poison_byte(tensor, run))
+            self._scratch.bytes_of(name).copy_(self._poison[name])
+        self._conceal()
 
-    def _by_run(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.view(self.runs, self.sets, *rows.shape[1:])
+    def _poison_bytes(self, tensor: Tensor, declared: bool) -> torch.Tensor:
+        bytes_ = [
+            [poison_byte(tensor, run + index, nan=not (declared and self.kinds[index] == "edges"))]
+            for run, index in self.calls
+        ]
+        return torch.tensor(bytes_, dtype=torch.uint8, device=self._device)
 
     def arguments(self, index: int, run: int = 0) -> dict[str, torch.Tensor]:
         """Return the buffers of one call by name: inputs of a set, outputs and workspaces of a set and run."""
         given = {n: view[index] for n, view in self._inputs.views.items() if self.tensors[n].kept}
-        return given | self._scratch.set(run * self.sets + index)
+        return given | self._scratch.set(self.calls.index((run, index)))
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Return every output over calls, shape (calls, *shape), to write into."""
+        return {n: self._scratch.views[n] for n in self._results}
+
+    # ---- references
+
+    def reference(self, index: int, changed: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """Return the float64 reference of a set by output, plain: only while no candidate runs.
+
+        Args:
+            index: the set.
+            changed: inputs that were others for some calls, in their own dtypes, by name.
+        """
+        self._plain = True
+        if not changed:
+            return self._references.of(index)
+        return self._references.whole({**self._inputs.set(index), **changed})
+
+    def rule(self, name: str) -> Rule:
+        """Return how the elements of an output are judged."""
+        return self._rules[name]
 
     def answer_by_reference(self) -> None:
         """Write the reference into every output, rounded to its dtype: what a right kernel would leave."""
-        for name, view in self.outputs().items():
-            view.copy_(self._reference[name])
+        for index in range(self.sets):
+            expected = self.reference(index)
+            for name, view in self.outputs().items():
+                for row, (_, of) in enumerate(self.calls):
+                    if of == index:
+                        view[row].copy_(self._rules[name].answer(expected[name]))
 
-    def outputs(self) -> dict[str, torch.Tensor]:
-        """Return every output over runs and sets, shape (runs, sets, *shape), to write into."""
-        return {n: self._by_run(self._scratch.views[n]) for n in self._results}
-
-    def verify(self) -> Findings:
-        """Compare everything on the device and bring the findings back with one synchronisation.
+    def prove_slices(self) -> None:
+        """Check that each declared slice reaches the outputs that it says, and that its reference is right.
 
         Raises:
-            KernelError: a reference is not finite.
+            KernelError: what the slices' references make of new inputs is not the reference of those inputs.
         """
-        parts: list[torch.Tensor] = [self._sound, self._scratch.broken_guards()]
-        parts.append((self._inputs.memory.view(torch.int64) != self._pristine.view(torch.int64)).sum(1))
-        for name, view in self.outputs().items():
-            parts.append(self._compare(name, view))
-            raw = self._by_run(self._scratch.bytes_of(name))
-            parts.append((raw[1:] != raw[:1]).sum(2))
-        numbers = torch.cat([part.to(torch.float64).flatten() for part in parts]).tolist()
-        return self._findings(numbers)
+        self.refresh(whole=True)
+        self._renewal.prove(self._inputs.set(0), self._references, self._kernel.name)
+        self.refresh(whole=True)
 
-    def _compare(self, name: str, view: torch.Tensor) -> torch.Tensor:
-        """Return (8, runs, sets): bad elements, worst index, got, expected, allowed, relative error, spent, most."""
-        step = max(1, _ELEMENTS_AT_ONCE // (self.runs * self._results[name].elements))
-        blocks = [
-            self._compare_sets(name, view[:, start : start + step], slice(start, start + step))
-            for start in range(0, self.sets, step)
-        ]
-        return torch.cat(blocks, dim=2)
+    # ---- findings
 
-    def _compare_sets(self, name: str, view: torch.Tensor, sets: slice) -> torch.Tensor:
-        limit = largest_finite(self._results[name].dtype)
-        # Where the exact result exceeds the dtype's range an infinity or the largest value is right: both clamp alike.
-        got = view.to(torch.float64).clamp_(-limit, limit).flatten(2)
-        expected, allowed = (
-            part[sets].flatten(1).expand_as(got) for part in (self._reference[name], self._allowed[name])
+    def verify(self) -> Findings:
+        """Compare everything on the device and bring the findings back.
+
+        Inputs that were changed are as before afterwards, and references are those of what they were.
+
+        Raises:
+            KernelError: the reference raised, or is not finite.
+        """
+        changed = torch.stack(self._words_changed()).tolist()
+        self._damage = {index: self._damaged(index) for index, words in enumerate(changed) if words}
+        self._restore(list(self._damage))
+        compared = compare_calls(
+            self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference
         )
-        error = (got - expected).abs_()
-        bad = error.shape[2] - (error <= allowed).sum(2)
-        # NaN compares as the largest value in argmax, so that a NaN is the worst element wherever there is one.
-        worst = (error - allowed).argmax(2, keepdim=True)
-        picked = [part.gather(2, worst).squeeze(2) for part in (got, expected, allowed)]
-        tiny = torch.finfo(torch.float64).tiny
-        shares = error / allowed.clamp_min(tiny)
-        most = shares.amax(2)
-        spent = shares.square_().mean(2).sqrt_()
-        scale = expected.square().sum(2)
-        relative = (error.square_().sum(2) / scale.clamp_min(tiny)).sqrt_()
-        return torch.stack([bad.to(torch.float64), worst.squeeze(2).to(torch.float64), *picked, relative, spent, most])
+        parts: list[torch.Tensor] = [*compared, self._scratch.broken_guards()]
+        for name in self._results:
+            raw = self._scratch.bytes_of(name)
+            parts += [(raw[row] != raw[of]).sum() for row, (run, of) in enumerate(self.calls) if run]
+        parts.append(self._references.sound)
+        numbers = torch.cat([part.to(torch.float64).flatten() for part in parts]).tolist()
+        if not numbers.pop():
+            raise KernelError(
+                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements"
+            )
+        self._trusted = True
+        worst = found_worst(numbers, self.calls, {name: tensor.shape for name, tensor in self._results.items()})
+        left = numbers[NUMBERS * len(worst) :]
+        count, later = len(self.calls), len(self.calls) - self.sets
+        counts = list(map(int, left))
+        differing = {name: tuple(counts[count + place * later :][:later]) for place, name in enumerate(self._results)}
+        return Findings(worst, tuple(counts[:count]), tuple(changed), differing)
+
+    def _words_changed(self) -> list[torch.Tensor]:
+        """Return the changed words of each set's inputs and the guards around them."""
+        words = self._inputs.memory.view(torch.int64)
+        return [(words[index] != self._originals.get(index)).sum() for index in range(self.sets)]
 
     def errors(self, name: str, index: int) -> torch.Tensor:
         """Return error over tolerance in the first run of a set, flat: one number for what is one independent event.
 
         That is an element, or a row where the inputs have one value along each: results of such a row are alike.
         """
-        limit = largest_finite(self._results[name].dtype)
-        got = self.outputs()[name][0, index].to(torch.float64).clamp_(-limit, limit)
-        return independent_errors(
-            error_over_tolerance(got, self._reference[name][index], self._allowed[name][index]), self.kinds[index]
-        )
+        over = self._rules[name].over(self.outputs()[name][index], self.reference(index)[name])
+        return independent_errors(over, self.kinds[index])
 
-    def _findings(self, numbers: list[float]) -> Findings:
-        position = 0
-
-        def take(count: int) -> list[float]:
-            nonlocal position
-            position += count
-            return numbers[position - count : position]
-
-        pairs = self.runs * self.sets
-        if not take(1)[0]:
-            raise KernelError(
-                f"kernel {self._kernel.name}: the reference at {self._problem} has NaN or infinite elements"
-            )
-        guards_changed, changed = take(pairs), take(self.sets)
-        worst: list[Worst] = []
-        differing: dict[str, tuple[int, ...]] = {}
-        for name, tensor in self._results.items():
-            columns = [take(pairs) for _ in range(8)]
-            for pair, (bad, flat, got, expected, allowed, *errors) in enumerate(zip(*columns, strict=True)):
-                run, index = divmod(pair, self.sets)
-                where = _unravel(int(flat), tensor.shape)
-                worst.append(Worst(name, run, index, int(bad), where, got, expected, allowed, *errors))
-            differing[name] = tuple(map(int, take((self.runs - 1) * self.sets)))
-        return Findings(tuple(worst), tuple(map(int, guards_changed)), tuple(map(int, changed)), differing)
-
-    def guard_violation(self, pair: int) -> str:
-        """Say where outside the buffers of a run and set was written (index run · sets + set)."""
-        return str(self._scratch.guard_violation(pair))
+    def guard_violation(self, call: int) -> str:
+        """Say where outside the buffers of a call was written."""
+        return str(self._scratch.guard_violation(call))
 
     def changed_input(self, index: int) -> str:
-        """Say which input of a set was changed, or that the guards around the inputs were."""
+        """Say which input of a set `verify` found changed, or that the guards around the inputs were."""
+        return self._damage[index]
+
+    def _damaged(self, index: int) -> str:
+        original = self._originals.get(index).view(torch.uint8).view(1, -1)
         for name in self._inputs.tensors:
-            if bool((self._inputs.bytes_of(name) != self._inputs.bytes_of(name, self._pristine))[index].any()):
+            if bool((self._inputs.bytes_of(name)[index] != self._inputs.bytes_of(name, original)[0]).any()):
                 return f"changed its input {name!r}"
         return str(self._inputs.guard_violation(index))
 
@@ -333,35 +290,9 @@ class Bench:
         tensor = self.tensors[worst.output]
         if tensor.role == "inout":
             return False
-        raw = self._scratch.bytes_of(worst.output)[worst.run * self.sets + worst.set].view(tensor.elements, -1)
+        row = self.calls.index((worst.run, worst.set))
+        raw = self._scratch.bytes_of(worst.output)[row].view(tensor.elements, -1)
         flat = 0
         for position, extent in zip(worst.index, tensor.shape, strict=True):
             flat = flat * extent + position
-        return bool((raw[flat] == poison_byte(tensor, worst.run)).all())
-
-
-def error_over_tolerance(got: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """Return error over what is allowed; where nothing is allowed an error is infinite, and none is 0."""
-    error = (got - expected).abs_()
-    return torch.where(error == 0, 0.0, error / allowed)
-
-
-def independent_errors(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
-    """Return one number for what is one independent event: the worst of a row where inputs are equal along rows."""
-    return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index: list[int] = []
-    for extent in reversed(shape):
-        flat, position = divmod(flat, extent)
-        index.append(position)
-    return tuple(reversed(index))
-
-
-def tolerances(kernel: Kernel, atol: float | None, rtol: float | None) -> dict[str, Tolerance]:
-    """Return the kernel's tolerances with a study's own in their place."""
-    return {
-        name: replace(t, atol=t.atol if atol is None else atol, rtol=t.rtol if rtol is None else rtol)
-        for name, t in kernel.workload.tolerance.items()
-    }
+        return bool((raw[flat] == self._poison[worst.output][row]).all())

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
-from evokern.gate.bench import Bench, tolerances
+from evokern.gate.bench import Bench
+from evokern.gate.comparison import tolerances
 from evokern.gate.tail_risk import MARGINAL, fault, tail_risk
 from evokern.gate.verdict import Verdict, judge
 from evokern.study.settings import GateSettings, InputSet
@@ -101,7 +102,9 @@ class Gate:
         self.problem = problem
         self.settings = settings
         self.generator = torch.Generator(device)
-        self.generator.manual_seed(random.SystemRandom().getrandbits(62) if seed is None else seed)
+        seed = random.SystemRandom().getrandbits(62) if seed is None else seed
+        self.generator.manual_seed(seed)
+        self._secret = random.Random(seed)
         self._benches: dict[tuple[Any, ...], Bench] = {}
 
     def bench(
@@ -122,23 +125,46 @@ class Gate:
                 tolerance=tolerances(self.kernel, self.settings.atol, self.settings.rtol),
                 guard_bytes=self.settings.guard_bytes,
                 generator=self.generator,
+                secret=self._secret,
+                renew_every=self.settings.renew_every,
             )
         if not fresh:
             self._benches[key] = bench
         return bench
 
-    def check(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:
+    def check(
+        self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor], *, whole: bool = False
+    ) -> Verdict:
         """Run a candidate on fresh inputs of every kind and judge it.
+
+        Args:
+            runner: runs it.
+            launches: its launches.
+            tensors: its buffers.
+            whole: renew all inputs of a large problem too, and all references.
 
         Raises:
             RunFailed: it crashed or hung.
             KernelError: the reference is unsound.
         """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
-        bench.refresh()
+        bench.refresh(whole=whole)
         bench.poison()
         runner.run(calls(bench, launches))
         return judge(bench, bench.verify(), deterministic=self.kernel.deterministic, problem=self.problem)
+
+    def keeps_inputs(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Tell whether the problem is a large one, of which inputs are kept from one candidate to the next."""
+        return self.bench(tensors, self.settings.input_sets, self.settings.runs).large
+
+    def prove_slices(self, tensors: Mapping[str, Tensor]) -> None:
+        """Check that the declared slices reach the outputs that they say, and that their references are right.
+
+        Raises:
+            KernelError: one does not.
+        """
+        if self.kernel.workload.slices:
+            self.bench(tensors, ("normal",), 1, fresh=True).prove_slices()
 
     def repeat(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:
         """Run a checked candidate again in the same buffers, on new inputs and then on inputs with a few new elements.
@@ -153,9 +179,17 @@ class Gate:
         return repeated(bench, lambda _: runner.run(calls(bench, launches)), problem=self.problem)
 
     def errors(self, tensors: Mapping[str, Tensor]) -> dict[tuple[InputSet, str], torch.Tensor]:
-        """Return error over tolerance of each input set and output of the last check, as `Bench.errors` has it."""
+        """Return error over tolerance of each input set and output of the last check, as `Bench.errors` has it.
+
+        Not of `edges` inputs: sums of zeros are exact, and what they err by says nothing about other inputs.
+        """
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
-        return {(kind, name): bench.errors(name, n) for n, kind in enumerate(bench.kinds) for name in bench.results}
+        return {
+            (kind, name): bench.errors(name, n)
+            for n, kind in enumerate(bench.kinds)
+            for name in bench.results
+            if kind != "edges"
+        }
 
     def retest(
         self, verdict: Verdict, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]
@@ -173,7 +207,8 @@ class Gate:
         Raises:
             RunFailed: it crashed or hung.
         """
-        if not verdict.passed or max(verdict.report["checks"]["of_tolerance"].values()) < MARGINAL:
+        reached = verdict.report["checks"]["of_tolerance"] if verdict.passed else {}
+        if max((most for kind, most in reached.items() if kind != "edges"), default=0.0) < MARGINAL:
             return verdict
         bench = self.bench(tensors, self.settings.input_sets, self.settings.runs)
         seen = self.errors(tensors)
@@ -186,7 +221,7 @@ class Gate:
                     return Verdict(False, evidence, verdict.report)
             if not left or all(one is None or one.decided for one in found.values()):
                 break
-            bench.refresh()
+            bench.refresh(whole=True)
             bench.poison()
             runner.run(calls(bench, launches))
             seen = {key: torch.cat([seen[key], errors]) for key, errors in self.errors(tensors).items()}
@@ -206,14 +241,10 @@ class Gate:
 
 
 def calls(bench: Bench, launches: Sequence[Launch]) -> list[Call]:
-    """Return one call per run and input set, run after run."""
+    """Return one call per run and input set that it is of, run after run."""
     zeroed = tuple(n for n, t in bench.tensors.items() if t.role == "workspace" and t.initial == "zero")
     roles = {name: tensor.role for name, tensor in bench.tensors.items()}
-    return [
-        Call(tuple(launches), bench.arguments(index, run), zeroed, roles)
-        for run in range(bench.runs)
-        for index in range(bench.sets)
-    ]
+    return [Call(tuple(launches), bench.arguments(index, run), zeroed, roles) for run, index in bench.calls]
 
 
 def repeated(bench: Bench, run: Callable[[Repetition], None], *, problem: Problem) -> Verdict:
@@ -231,7 +262,7 @@ def repeated(bench: Bench, run: Callable[[Repetition], None], *, problem: Proble
     in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
     verdict = Verdict(True)
     for repetition in (replace(one, poisoned=one.poisoned or in_place) for one in REPETITIONS):
-        bench.refresh(repetition.share)
+        bench.refresh(repetition.share, repetition=True)
         if repetition.poisoned:
             bench.poison()
         run(repetition)

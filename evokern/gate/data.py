@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 
 from evokern.declaration.kernel import Tensor
-from evokern.errors import KernelError
+from evokern.errors import RAISED, KernelError
 from evokern.study.settings import InputSet
 
 _DTYPES = {
@@ -50,22 +51,49 @@ def largest_finite(name: str) -> float:
     return float(torch.finfo(dtype).max) if is_float(name) else float(torch.iinfo(dtype).max)
 
 
-def poison_byte(tensor: Tensor, run: int) -> int:
-    """Return the byte that a buffer is filled with before a run."""
-    return POISON[0] if is_float(tensor.dtype) else POISON[run % 2]
+EDGE_SHARE = 8
+"""One row in so many is zero, as many are one-hot, and as many begin with a zero, on `edges` inputs; at least one."""
+_ZERO_ELEMENTS = 1 / 16
+_NONFINITE_ROWS = 4
+"""Rows with an infinity or NaN, at most: each may reach a whole column of a product."""
 
 
-def draw(tensor: Tensor, kind: InputSet, out: torch.Tensor, generator: torch.Generator) -> None:
+def poison_byte(tensor: Tensor, turn: int, nan: bool = True) -> int:
+    """Return the byte that a buffer is filled with before a run.
+
+    Args:
+        tensor: the buffer.
+        turn: number of the run plus that of the input set: integers have another poison in the next one.
+        nan: whether NaN is wrong wherever it is left; elsewhere an element that nobody wrote is a finite number.
+    """
+    if not is_float(tensor.dtype):
+        return POISON[turn % 2]
+    return POISON[0 if nan else 1]
+
+
+def draw(
+    tensor: Tensor, kind: InputSet, out: torch.Tensor, generator: torch.Generator, *, nonfinite: bool = False
+) -> None:
     """Fill a buffer with inputs of a kind.
 
     Args:
-        tensor: its declaration: dtype, scale, large, low, high.
+        tensor: its declaration: dtype, scale, large, low, high, draw.
         kind: `normal` (mean 0, deviation `scale`), `large` (deviation `large`), `equal_rows` (normal, one value along
-            the last axis), `denormal` (subnormal numbers of both signs). Integers are uniform from `low` to `high`,
-            and one value along a row for `equal_rows`.
+            the last axis), `denormal` (subnormal numbers of both signs), `edges` (normal with zeros and one-hot rows).
+            Integers are uniform from `low` to `high`, and one value along a row for `equal_rows`.
         out: the buffer, of the declared shape.
         generator: private source of randomness on the buffer's device.
+        nonfinite: whether `edges` inputs hold infinities and NaN.
+
+    Raises:
+        KernelError: the tensor's own `draw` raised, or returned what the tensor cannot hold.
     """
+    if tensor.draw is not None:
+        out.copy_(_declared(tensor, tensor.draw, out, generator))
+        return
+    if kind == "edges":
+        _draw_edges(tensor, out, generator, nonfinite=nonfinite)
+        return
     shape = (*tensor.shape[:-1], 1) if kind == "equal_rows" else tensor.shape
     if not is_float(tensor.dtype):
         whole = torch.randint(tensor.low, tensor.high + 1, shape, generator=generator, device=out.device)
@@ -88,3 +116,78 @@ def _draw_subnormal(tensor: Tensor, out: torch.Tensor, generator: torch.Generato
     # A subnormal is a mantissa alone; the sign is the top bit, which a negative number of this width already has.
     sign = 128 if size == 1 else -(1 << (8 * size - 1))
     out.view(_BITS_DTYPE[size]).copy_(torch.where(bits < 0, -bits + sign, bits))
+
+
+def may_be_zero(tensor: Tensor) -> bool:
+    """Whether all elements of an input may be 0 at once."""
+    return tensor.draw is None and (is_float(tensor.dtype) or tensor.low <= 0 <= tensor.high)
+
+
+def checked_values(tensor: Tensor, values: object, like: torch.Tensor, what: str) -> torch.Tensor:
+    """Return what a function of the declaration made, in the buffer's dtype.
+
+    Raises:
+        KernelError: it is no tensor of the declared shape on the right device, or does not fit the dtype.
+    """
+    where = f"{what} of a {tensor.dtype} tensor of shape {tensor.shape}"
+    if not isinstance(values, torch.Tensor) or tuple(values.shape) != tuple(like.shape):
+        found = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+        raise KernelError(f"the {where} returned {found}; it must return a torch tensor of that shape")
+    if values.device.type != like.device.type:
+        raise KernelError(f"the {where} returned a tensor on {values.device}; make it on its generator's device")
+    cast = values.to(like.dtype)
+    if not is_float(tensor.dtype) and bool((cast.to(torch.float64) != values.to(torch.float64)).any()):
+        raise KernelError(f"the {where} returned numbers that {tensor.dtype} does not hold")
+    return cast
+
+
+def _declared(
+    tensor: Tensor, draw: Callable[[torch.Generator], torch.Tensor], out: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    try:
+        values = draw(generator)
+    except RAISED as error:
+        raise KernelError(
+            f"the draw of a {tensor.dtype} tensor of shape {tensor.shape} raised {type(error).__name__}: {error}"
+        ) from error
+    return checked_values(tensor, values, out, "draw")
+
+
+def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *, nonfinite: bool) -> None:
+    """Draw normal inputs with zeros: some elements, the first of some rows, whole rows, all but one of a row."""
+    device = out.device
+    if is_float(tensor.dtype):
+        limit = largest_finite(tensor.dtype)
+        wide = torch.float64 if tensor.dtype == "f64" else torch.float32
+        values = torch.randn(tensor.shape, generator=generator, device=device, dtype=wide)
+        values.mul_(tensor.scale).clamp_(-limit, limit)
+    else:
+        values = torch.randint(tensor.low, tensor.high + 1, tensor.shape, generator=generator, device=device)
+        if not tensor.low <= 0 <= tensor.high:
+            out.copy_(values.to(out.dtype))
+            return
+    values[torch.rand(tensor.shape, generator=generator, device=device) < _ZERO_ELEMENTS] = 0
+    rows = values.view(-1, tensor.shape[-1])
+    count, length = rows.shape
+    each = max(1, count // EDGE_SHARE)
+    order = torch.randperm(count, generator=generator, device=device)
+    first, hot, empty, odd = (order[place * each : (place + 1) * each] for place in range(4))
+    rows[first, 0] = 0
+    place = torch.randint(min(1, length - 1), length, (len(hot),), generator=generator, device=device)
+    kept = rows[hot, place]
+    rows[hot] = 0
+    rows[hot, place] = torch.where(kept == 0, torch.full_like(kept, tensor.scale if kept.is_floating_point() else 1),
+                                   kept)  # fmt: skip
+    rows[empty] = 0
+    if nonfinite and is_float(tensor.dtype):
+        _put_nonfinite(rows, (odd if len(odd) else first)[:_NONFINITE_ROWS], generator)
+    out.copy_(values)
+
+
+def _put_nonfinite(rows: torch.Tensor, chosen: torch.Tensor, generator: torch.Generator) -> None:
+    """Put NaN or an infinity into each of some rows, not at its beginning; a dtype without infinities gets NaN."""
+    device, (count, length) = rows.device, (len(chosen), rows.shape[1])
+    place = torch.randint(min(1, length - 1), length, (count,), generator=generator, device=device)
+    words = torch.tensor((float("nan"), float("inf"), float("-inf")), dtype=rows.dtype, device=device)
+    begin = torch.randint(0, 3, (1,), generator=generator, device=device)
+    rows[chosen, place] = words[(begin + torch.arange(count, device=device)) % 3]

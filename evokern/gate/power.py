@@ -13,8 +13,8 @@ import torch
 
 from evokern.declaration.kernel import Launch, Tensor
 from evokern.errors import KernelError
-from evokern.gate.bench import tolerances
 from evokern.gate.check import Call, Gate
+from evokern.gate.comparison import tolerances
 
 
 @dataclass(frozen=True)

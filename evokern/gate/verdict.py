@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evokern.declaration.kernel import Problem
-from evokern.gate.bench import Bench, Findings, Worst
+from evokern.gate.bench import Bench
+from evokern.gate.comparison import Findings, Worst
 from evokern.wording import told_apart
 
 SPENT_LIMIT = 0.6
@@ -44,7 +45,7 @@ def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Pro
         "relative_error": _number(max((w.relative_error for w in normal), key=_nan_last)),
         "tolerance_spent": _number(max((w.spent for w in findings.worst), key=_nan_last)),
         "worst": _element(bench, worst),
-        "input_sets": list(bench.kinds),
+        "input_sets": list(dict.fromkeys(bench.kinds)),
         "runs": bench.runs,
         "checks": _measured(bench, findings),
     }
@@ -71,10 +72,10 @@ def _measured(bench: Bench, findings: Findings) -> dict[str, Any]:
 
 
 def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) -> dict[str, Any] | None:
-    for pair, count in enumerate(findings.guards_changed):
+    for call, count in enumerate(findings.guards_changed):
         if count:
-            kind = bench.kinds[pair % bench.sets]
-            return {"check": "guard", "input_set": kind, "bytes": count, "message": bench.guard_violation(pair)}
+            kind = bench.kinds[bench.calls[call][1]]
+            return {"check": "guard", "input_set": kind, "bytes": count, "message": bench.guard_violation(call)}
     for index, count in enumerate(findings.inputs_changed):
         if count:
             return {"check": "inputs_unchanged", "input_set": bench.kinds[index], "message": bench.changed_input(index)}
@@ -103,7 +104,7 @@ def _fault(bench: Bench, findings: Findings, worst: Worst, deterministic: bool) 
             for position, count in enumerate(counts):
                 if count:
                     message = f"two runs on the same inputs differ in {count} bytes of {name!r}"
-                    kind = bench.kinds[position % bench.sets]
+                    kind = bench.kinds[bench.calls[bench.sets + position][1]]
                     return {"check": "deterministic", "input_set": kind, "bytes": count, "message": message}
     return None
 
@@ -113,7 +114,7 @@ def _element(bench: Bench, worst: Worst) -> dict[str, Any]:
         "output": worst.output,
         "index": list(worst.index),
         "got": _number(worst.got),
-        "expected": worst.expected,
+        "expected": _number(worst.expected),
         "allowed": worst.allowed,
         "over": _number(worst.over),
         "bad": worst.bad,

@@ -12,6 +12,11 @@ from evokern.scaffold.infer import bytes_of
 from evokern.scaffold.plan import DraftArgument, DraftTensor
 from evokern.scaffold.problems import LIMIT, uses_indices
 
+OPEN = (
+    "        # slices=(Slice({...: 0, ...: 0}),): where new rows of an input change the same rows of an output alone,",
+    "        # each candidate of a large problem gets its own. nonfinite=(...): inputs that may be infinite or NaN.",
+)
+"""What a draft leaves open in a workload."""
 _TOLERANCES = {"f64": "1e-9, 1e-9", "f32": "1e-3, 1e-3", "f16": "1e-2, 1e-2", "bf16": "3e-2, 3e-2"}
 
 
@@ -155,6 +160,7 @@ def _declaration(name: str, made: Draft, outputs: list[DraftTensor]) -> Iterator
     yield f"        bytes=lambda p: {bytes_of(made.tensors)},  # guess: each buffer once"
     small = ", ".join(f'"{_values(made, problem)}"' for problem in made.small)
     yield f"        small_problems=({small},),  # guess: several blocks, tails"
+    yield from OPEN
     yield from ("    ),", ")")
 
 

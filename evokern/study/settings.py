@@ -26,16 +26,17 @@ CONTROLS = ("none", "random")
 SAMPLERS = ("evo", "tpe", "nsga2", "gp", "random", "grid")
 """Who may propose (`evokern.samplers` has them)."""
 
-InputSet = Literal["normal", "large", "equal_rows", "denormal"]
-"""Kinds of input the gate draws: normal; large magnitude; each row one value; subnormal numbers."""
+InputSet = Literal["normal", "large", "equal_rows", "denormal", "edges"]
+"""Kinds of input the gate draws: normal; large magnitude; each row one value; subnormal numbers; zeros, one-hot rows,
+and where the kernel says what becomes of them infinities and NaN."""
 
 
 @dataclass(frozen=True)
 class GateSettings:
     """How strictly candidates are checked."""
 
-    input_sets: tuple[InputSet, ...] = ("normal", "large", "equal_rows", "denormal")
-    """Input sets of every candidate, drawn anew from a private seed: each one, or where that is dear some in turn."""
+    input_sets: tuple[InputSet, ...] = ("normal", "large", "equal_rows", "denormal", "edges")
+    """Input sets of every candidate, drawn anew from a private seed: all of them, or of a large problem its slices."""
     atol: float | None = None
     """Absolute tolerance instead of the kernel's."""
     rtol: float | None = None
@@ -43,7 +44,11 @@ class GateSettings:
     guard_bytes: int = 4096
     """Guard zone before and after every buffer, bytes; a multiple of 256."""
     runs: int = 2
-    """Runs on the same inputs that must agree bit by bit (unless the kernel is declared not deterministic)."""
+    """Runs on the same inputs that must agree bit by bit (unless the kernel is declared not deterministic); those after
+    the first one are of the first two input sets."""
+    renew_every: int = 8
+    """Candidates after which an input set of a large problem is renewed whole where no slices of it can be: the float64
+    references of six sets then cost each candidate less than one whole reference."""
 
     def __post_init__(self) -> None:
         if not self.input_sets:
@@ -58,6 +63,8 @@ class GateSettings:
             raise StudyError(f"gate.guard_bytes = {self.guard_bytes} is no multiple of 256 up to {MOST_GUARD_BYTES}")
         if not 1 <= self.runs <= MOST_RUNS:
             raise StudyError(f"gate.runs = {self.runs}; give 1 to {MOST_RUNS}")
+        if not 1 <= self.renew_every <= MOST_RUNS:
+            raise StudyError(f"gate.renew_every = {self.renew_every}; give 1 to {MOST_RUNS}")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from evokern import (
     Need,
     Parameter,
     ProblemField,
+    Slice,
     Tensor,
     Tolerance,
     VectorAccess,
@@ -323,5 +324,6 @@ kernel = Kernel(
             Baseline("SDPA math", sdpa_by("MATH")),
         ),
         small_problems=("B=1,H=2,S=72", "B=1,H=1,S=192", "B=1,H=2,S=64", "B=1,H=1,S=328", "B=1,H=1,S=1032"),
+        slices=(Slice(dict.fromkeys("qkvo", (0, 1)), fields=("B", "H")),),  # a head by itself
     ),
 )

@@ -9,6 +9,7 @@ from evokern import (
     Need,
     Parameter,
     ProblemField,
+    Slice,
     Tensor,
     Tolerance,
     VectorAccess,
@@ -236,5 +237,7 @@ kernel = Kernel(
         bytes=lambda p: 2 * (p.M * p.K + p.K * p.N + p.M * p.N),
         baselines=(Baseline("cuBLAS", cublas),),
         small_problems=("144,160,96", "72,48,200"),
+        slices=(Slice({"a": 0, "c": 0}), Slice({"b": 1, "c": 1})),
+        nonfinite=("a", "b"),
     ),
 )

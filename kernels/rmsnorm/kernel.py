@@ -11,6 +11,7 @@ from evokern import (
     Need,
     Parameter,
     ProblemField,
+    Slice,
     Tensor,
     Tolerance,
     VectorAccess,
@@ -82,6 +83,13 @@ def reference(p, t):
     return {"y": t["x"] * torch.rsqrt(t["x"].square().mean(-1, keepdim=True) + EPS) * t["weight"]}
 
 
+def some_columns(p, t, columns):
+    """Return the columns of y that some weights reach."""
+    import torch
+
+    return {"y": t["x"][:, columns] * torch.rsqrt(t["x"].square().mean(-1, keepdim=True) + EPS) * t["weight"]}
+
+
 def eager(p, t):
     """The layer of torch."""
     import torch
@@ -130,5 +138,7 @@ kernel = Kernel(
         bytes=lambda p: 2 * (2 * p.ROWS * p.COLS + p.COLS),
         baselines=(Baseline("torch", eager), Baseline("torch.compile", lambda p, t: _compiled()(p, t))),
         small_problems=("5,264", "3,1024"),
+        slices=(Slice({"x": 0, "y": 0}), Slice({"weight": 0, "y": 1}, reference=some_columns)),
+        nonfinite=("x", "weight"),
     ),
 )

@@ -34,6 +34,7 @@ KERNEL = suite_kernel()
 STUDY = suite_study("gpu")
 L4 = chip("l4")
 SMALL = tuple(KERNEL.problem(text) for text in ("136,128,16", "9,20,18"))
+SMALLEST = SMALL[1:]
 HARDWARE = frozenset(
     {
         *("cheat_race", "cheat_uninitialised_shared", "cheat_unordered_blocks", "cheat_noise"),  # chance
@@ -117,6 +118,48 @@ def test_a_slow_candidate_says_what_it_lost_against(monkeypatch: pytest.MonkeyPa
     assert slow.outcome is Outcome.SLOW
     assert (slow.evidence["elite_us"], len(slow.evidence["least_us"])) == (2.0, len(SMALL))
     assert slow.reason == "slower than the elite's 2.000 µs"
+
+
+@pytest.mark.parametrize(
+    ("elite_us", "large", "expected"), [(None, True, 1), (20.0, True, 1), (5.0, True, 0), (20.0, False, 0)]
+)
+def test_a_new_best_of_a_large_problem_is_judged_on_inputs_of_its_own(
+    elite_us: float | None, large: bool, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Faster than the elite, or the first: all inputs and references are new before it counts, at every problem."""
+    if large:
+        monkeypatch.setattr("evokern.gate.renewal.LARGE_ELEMENTS", 0)
+    wholes: list[Problem] = []
+    check = Gate.check
+
+    def watched(self: Gate, *asked: Any, whole: bool = False) -> Any:
+        if whole:
+            wholes.append(self.problem)
+        return check(self, *asked, whole=whole)
+
+    monkeypatch.setattr(Gate, "check", watched)
+    here = worker(monkeypatch, KERNEL, SMALLEST, STUDY, L4, tmp_path / "turn")
+    config = Config({"CASE": "honest_plain"})
+    found = evaluated(here, config, built(config, SMALLEST, L4), elite_us=elite_us)
+    assert found.outcome is Outcome.MEASURED
+    assert wholes == list(SMALLEST)[:expected]
+
+
+def test_who_is_wrong_on_the_new_inputs_of_a_best_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is found there is the candidate's outcome, whatever was measured before."""
+    monkeypatch.setattr("evokern.gate.renewal.LARGE_ELEMENTS", 0)
+    check = Gate.check
+
+    def spoilt(self: Gate, *asked: Any, whole: bool = False) -> Any:
+        verdict = check(self, *asked, whole=whole)
+        return replace(verdict, passed=False, evidence={"check": "tolerance", "message": "off"}) if whole else verdict
+
+    monkeypatch.setattr(Gate, "check", spoilt)
+    here = worker(monkeypatch, KERNEL, SMALLEST, STUDY, L4, tmp_path / "turn")
+    config = Config({"CASE": "honest_plain"})
+    found = evaluated(here, config, built(config, SMALLEST, L4))
+    assert (found.outcome, found.evidence["message"]) == (Outcome.WRONG, "off")
+    assert found.timings
 
 
 # ------------------------------------------------------------------------------------- the problem that a GPU checks

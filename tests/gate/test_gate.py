@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
+from gate_tools import CONFIG, CPU, KERNEL, LAUNCHES, PROBLEM, SETTINGS, TENSORS, Fake, workload_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paths import DATA
 
 from evokern.declaration.kernel import DTYPE_BYTES, Kernel, Launch, Problem, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
-from evokern.gate import Call, Gate, Verdict, prove_power
+from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.data import draw, is_float, torch_dtype
 from evokern.gate.guarded_buffers import GuardedBuffers
-from evokern.study.discovery import load_kernel
-from evokern.study.settings import GateSettings
-
-CPU = torch.device("cpu")
-SETTINGS = GateSettings(guard_bytes=256)
-KERNEL = load_kernel(DATA / "kernels" / "scale_rows")
-PROBLEM = KERNEL.problem("5,96")
-CONFIG = KERNEL.space.default()
-LAUNCHES = tuple(KERNEL.launches(CONFIG, PROBLEM))
-TENSORS = dict(KERNEL.workload.tensors(PROBLEM, CONFIG))
-
-
-@dataclass
-class Fake:
-    """A runner whose kernel is a Python function of the call's buffers and its number."""
-
-    kernel: Callable[[dict[str, torch.Tensor], int], None]
-
-    def run(self, calls: Sequence[Call]) -> None:
-        for number, call in enumerate(calls):
-            for name in call.zeroed:
-                call.arguments[name].zero_()
-            self.kernel(dict(call.arguments), number)
 
 
 def right(buffers: dict[str, torch.Tensor], number: int = 0) -> None:
@@ -64,7 +41,7 @@ def test_a_right_kernel_passes_and_its_error_is_recorded() -> None:
     verdict = verdict_of(right)
     assert verdict.passed
     assert 0 < verdict.report["relative_error"] < 1e-7
-    assert verdict.report["input_sets"] == ["normal", "large", "equal_rows", "denormal"]
+    assert verdict.report["input_sets"] == ["normal", "large", "equal_rows", "denormal", "edges"]
     assert verdict.report["worst"]["over"] < 1
 
 
@@ -164,29 +141,6 @@ def test_a_faulty_candidate_does_not_spoil_the_next_one() -> None:
         assert gate.check(Fake(right), LAUNCHES, TENSORS).passed
 
 
-def test_an_expensive_reference_renews_some_inputs_and_mends_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where references cost much one set is new for each candidate, and what a candidate changed is mended in all."""
-    monkeypatch.setattr("evokern.gate.bench.REFRESH_BUDGET_S", 0.0)
-    gate, seen = Gate(KERNEL, PROBLEM, SETTINGS, CPU), []
-
-    def remember(buffers: dict[str, torch.Tensor], number: int) -> None:
-        right(buffers)
-        if number < 4:
-            seen.append(buffers["x"].clone())
-
-    def scratches_all(buffers: dict[str, torch.Tensor], number: int) -> None:
-        right(buffers)
-        buffers["x"] += 1
-
-    for _ in range(3):
-        gate.check(Fake(right), LAUNCHES, TENSORS)
-    for _ in range(2):
-        assert not gate.check(Fake(scratches_all), LAUNCHES, TENSORS).passed
-        assert gate.check(Fake(remember), LAUNCHES, TENSORS).passed
-    # Four checks later every set is new again; two lie between the two that were remembered.
-    assert sum(not torch.equal(a, b) for a, b in zip(seen[:4], seen[4:], strict=True)) == 2
-
-
 def test_inputs_are_new_for_every_candidate() -> None:
     """No candidate sees the inputs that another one saw."""
     gate, seen = Gate(KERNEL, PROBLEM, SETTINGS, CPU), []
@@ -200,14 +154,6 @@ def test_inputs_are_new_for_every_candidate() -> None:
         gate.check(Fake(remember), LAUNCHES, TENSORS)
     assert not torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[1], seen[2])
-
-
-def workload_of(kind: str, reference: Callable[..., object], tolerance: Tolerance, **tensor: object) -> Kernel:
-    def tensors(p: object, c: object) -> dict[str, Tensor]:
-        return {"x": Tensor(kind, (4, 8), **tensor), "y": Tensor(kind, (4, 8), role="output")}  # type: ignore[arg-type]
-
-    workload = Workload(tensors, reference, {"y": tolerance}, lambda p: 1, lambda p: 1)  # type: ignore[arg-type]
-    return replace(KERNEL, workload=workload)
 
 
 def check(kernel: Kernel, run: Callable[[dict[str, torch.Tensor], int], None]) -> Verdict:
@@ -316,7 +262,8 @@ def test_a_kernel_that_copies_may_be_searched() -> None:
 
 def test_large_outputs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing set by set finds what comparing all at once finds."""
-    monkeypatch.setattr("evokern.gate.bench._ELEMENTS_AT_ONCE", 1)
+    monkeypatch.setattr("evokern.gate.comparison.ELEMENTS_AT_ONCE", 40)
+    monkeypatch.setattr("evokern.gate.comparison.TOGETHER", 1)
     assert verdict_of(right).passed
     assert verdict_of(only_normal).evidence["input_set"] == "large"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from evokern.gate.bench import error_over_tolerance, independent_errors
+from evokern.gate.comparison import error_over_tolerance, independent_errors
 from evokern.gate.tail_risk import LIMIT, TailRisk, tail_risk, undecided
 
 Draw = Callable[[int, torch.Generator], torch.Tensor]

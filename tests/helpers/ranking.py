@@ -41,7 +41,7 @@ class RankWorker:
         import torch
 
         from evokern.device.sim.predict import Predictor
-        from evokern.gate.bench import tolerances
+        from evokern.gate.comparison import tolerances
 
         torch.set_num_threads(1)
         kernel, chip = settings.context.kernel(), settings.context.profile

@@ -200,3 +200,49 @@ def test_the_stub_takes_no_name_of_the_task_s() -> None:
         in text
     )
     assert "if (element >= (long long)i) return;" in text
+
+
+@pytest.mark.thorough
+def test_numbers_that_hang_together_are_drawn_by_the_task(here: Path) -> None:
+    """A permutation and sorted offsets come from `get_inputs`, by the gate's generator; labels are drawn by range."""
+    import torch
+
+    from evokern.scaffold.torch_task.probe import probe
+    from evokern.scaffold.torch_task.text import kernel_py
+
+    text = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x, order, offsets, labels):
+        return x[order] + offsets.sum() + labels[:, None]
+
+rows = 64
+
+def get_inputs():
+    offsets = torch.randint(0, 100, (16,)).sort().values
+    return [torch.rand(rows, 8), torch.randperm(rows), offsets, torch.randint(0, 3, (rows,))]
+
+def get_init_inputs():
+    return []
+"""
+    folder = here / "kernels" / "order"
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(text, encoding="utf-8")
+    (folder / "kernel.cu").write_text("", encoding="utf-8")
+    declared = kernel_py("order", "order.py", probe(text, "order.py"), {"out": (1e-4, 1e-4)})
+    (folder / "kernel.py").write_text(declared, encoding="utf-8")
+    kernel = load_kernel(folder)
+    tensors = kernel.workload.tensors(kernel.problem("20"), kernel.space.default())
+    drawn = {name: tensor.draw for name, tensor in tensors.items()}
+    assert {name for name, draw in drawn.items() if draw} == {"order", "offsets"}
+    assert (tensors["order"].change, tensors["labels"].change) == ("nothing", "elements")
+    generator = torch.Generator().manual_seed(1)
+    order, again = (drawn["order"](generator) for _ in range(2))  # type: ignore[misc]
+    assert sorted(order.tolist()) == list(range(20))
+    assert order.tolist() != again.tolist()
+    offsets = drawn["offsets"](generator).tolist()  # type: ignore[misc]
+    assert offsets == sorted(offsets)
+    same = drawn["order"](torch.Generator().manual_seed(1))  # type: ignore[misc]
+    assert torch.equal(order, same)

@@ -45,7 +45,9 @@ def draw_inputs(tensors: Mapping[str, Tensor], seed: int = 0) -> dict[str, torch
     for name, tensor in tensors.items():
         if not tensor.given:
             continue
-        if tensor.dtype in storage:
+        if tensor.draw is not None:
+            drawn[name] = tensor.draw(generator).to(torch.float64)
+        elif tensor.dtype in storage:
             values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * tensor.scale
             drawn[name] = values.to(storage[tensor.dtype]).to(torch.float64)
         else:

@@ -83,7 +83,7 @@ def _tried(
 
 def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:
     from evokern.device.sim.own_problem import OwnProblemCheck
-    from evokern.gate.bench import tolerances
+    from evokern.gate.comparison import tolerances
 
     checker = OwnProblemCheck(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
     found = checker.at(config, problem, most=OWN_INSTRUCTIONS)

@@ -246,6 +246,21 @@ def _cpp_reference(folder: Folder) -> Results:
     yield worst <= AGREEMENT, f"reference.h {agree} the Python reference: largest relative difference {worst:.1e}"
 
 
+def _slices(folder: Folder) -> Results:
+    """Declared slices reach the outputs that they say, and their references are right."""
+    if not folder.kernel.workload.slices:
+        return
+    import torch
+
+    from evokern.gate import Gate
+    from evokern.study.settings import GateSettings
+
+    for problem in folder.small:
+        gate = Gate(folder.kernel, problem, GateSettings(), torch.device("cpu"), seed=0)
+        gate.prove_slices(workload_tensors(folder.kernel, problem))
+    yield True, f"{len(folder.kernel.workload.slices)} agree with the whole reference at {len(folder.small)} problems"
+
+
 _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "workload": _workload,
     "constraints": _functions,
@@ -257,6 +272,7 @@ _CHECKS: dict[str, Callable[[Folder], Results]] = {
     "compiler": _compiles,
     "reference": _python_reference,
     "reference.h": _cpp_reference,
+    "slices": _slices,
     "tolerance": rounding,
     "small problems": small_problems_that_show,
     "simulated run": simulated_run,

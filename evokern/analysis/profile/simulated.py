@@ -98,7 +98,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     """
     # The predictor needs torch, which the records do not.
     from evokern.device.sim.predict import Predictor
-    from evokern.gate.bench import tolerances
+    from evokern.gate.comparison import tolerances
 
     kernel, config, problem, chip = subject.kernel, subject.config, subject.problem, subject.chip
     built, rendered = _built(subject)

@@ -16,7 +16,7 @@ from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import MOST, elements, of_whole_tiles, runnable, small_problem
 from evokern.device.sim.own_problem import OwnProblem, OwnProblemCheck
 from evokern.gate import RunFailed
-from evokern.gate.bench import tolerances
+from evokern.gate.comparison import tolerances
 from evokern.store import OWN_PROBLEM
 
 State = Literal["passed", "failed", "skipped"]

@@ -190,6 +190,12 @@ class GpuWorker:
             if impossible:
                 fault = {"check": "floor", "message": impossible, "problem": str(problem)}
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
+        best = not measurement.lost and (job.elite_us is None or measurement.time_us < job.elite_us)
+        for problem, gate in self._gates.items() if best else ():
+            verdict = self._check_renewed(job, candidate, problem, gate)
+            if not verdict.passed:
+                reports[str(problem)] = dict(verdict.report)
+                return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
         evidence = recorded(tasks, floors)
         if measurement.lost:
             evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
@@ -216,6 +222,15 @@ class GpuWorker:
 
     def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
         return BetweenCalls(self._kernel, job, candidate, problem, self._shared)
+
+    def _check_renewed(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
+        """Judge what may be a new best on inputs that no candidate has seen, where some were kept from those before."""
+        tensors, launches = self._runs.workload(job.config, problem)
+        if not gate.keeps_inputs(tensors):
+            return Verdict(True)
+        program = job.built.build(problem).program
+        runner = GpuRunner(candidate, program, self._settings.timing.hang_s)
+        return gate.check(runner, launches, tensors, whole=True)
 
     def _check_timed(
         self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
@@ -292,6 +307,7 @@ class GpuWorker:
         for problem, gate in self._gates.items():
             tensors, launches = self._runs.workload(self._settings.warm_config, problem)
             prove_power(gate, launches, tensors)
+            gate.prove_slices(tensors)
         return tuple(self._baseline(index) for index in range(len(self._kernel.workload.baselines)))
 
     def _baseline(self, index: int) -> BaselineResult:

@@ -24,7 +24,7 @@ from evokern.device.sim.study_prediction import StudyPrediction, predict_study
 from evokern.device.sim.worker import SimWorker, not_simulated
 from evokern.errors import DeviceError, KernelError, UsageError
 from evokern.gate import RunFailed
-from evokern.gate.bench import tolerances
+from evokern.gate.comparison import tolerances
 from evokern.study.trial import Evaluation, Outcome
 
 STOP = 1.5

@@ -40,7 +40,8 @@ class SpotCheck:
     ) -> None:
         self._kernel, self._simulation, self._tolerance = kernel, simulation, tolerance
         # What the time is predicted from are blocks on normal inputs, which are judged there.
-        self._kinds = tuple(kind for kind in kinds if kind != "normal")
+        # Errors on edges say nothing of rounding, and the gate follows.
+        self._kinds = tuple(kind for kind in kinds if kind not in ("normal", "edges"))
         self._stages: dict[tuple[Any, ...], dict[InputSet, ProblemBuffers]] = {}
 
     def judges(self, config: Config, built: Built, problem: Problem, predictor: Predictor) -> bool:

@@ -21,7 +21,7 @@ from evokern.declaration.space import Config
 from evokern.device.sim.failure import failure
 from evokern.device.sim.program import BuiltPrograms, SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, judges_blocks
-from evokern.gate.bench import error_over_tolerance, independent_errors
+from evokern.gate.comparison import error_over_tolerance, independent_errors
 from evokern.gate.tail_risk import TailRisk, fault, tail_risk, undecided
 from evokern.hardware.profiles import Profile
 from evokern.study.settings import InputSet, SimulationSettings
@@ -109,5 +109,5 @@ def tail_risks(
 
 
 def _units(tensor: Tensor, kind: InputSet) -> int:
-    """Return how many independent errors an output has (`evokern.gate.bench.independent_errors`)."""
+    """Return how many independent errors an output has (`evokern.gate.comparison.independent_errors`)."""
     return tensor.elements // (tensor.shape[-1] if kind == "equal_rows" and len(tensor.shape) > 1 else 1)

@@ -35,7 +35,7 @@ from evokern.device.sim.study_prediction import predict_study
 from evokern.device.sim.tail_risk import TailRiskProbe
 from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
-from evokern.gate.bench import tolerances
+from evokern.gate.comparison import tolerances
 from evokern.measurement.roofline import recorded
 from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.study.settings import InputSet

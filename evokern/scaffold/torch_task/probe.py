@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,9 @@ class TaskTensor:
     """Whole numbers: largest value that may come, as Python text over `p.NAME`."""
     parameter: str = ""
     """The module's own name of a parameter; empty for an argument of `forward`, and for an output."""
+    place: int | None = None
+    """Place among the arguments of whole numbers that hang together (a permutation, sorted ones, the same in each
+    draw), so that only `get_inputs` draws them right."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,8 @@ def _described(
             if not (value.is_floating_point() or made.truth):
                 low, high = _bounds(draws, len(arguments), list(found.steps))
                 made = replace(made, low=low, high=high)
+            if not value.is_floating_point() and _hang_together([given[len(arguments)] for _, given in draws]):
+                made = replace(made, place=len(arguments))
             arguments.append(made)
         elif value is None or isinstance(value, (int, float)):
             arguments.append(value)
@@ -253,6 +259,17 @@ def _bounds(draws: Sequence[_Draw], place: int, fields: Sequence[str]) -> tuple[
     if min(lows) == 0 and below and len({high for _, high in highs}) > 1:
         return 0, f"p.{min(below, key=lambda field: highs[0][0][field])} - 1"
     return min(lows), str(min(max(h for s, h in highs if s == sizes) for sizes, _ in highs))
+
+
+def _hang_together(draws: Sequence[Any]) -> bool:
+    """Whether whole numbers are no independent ones: always the same, sorted, or all different."""
+    rows = [draw.reshape(-1, draw.shape[-1]) if draw.dim() else draw.reshape(1, 1) for draw in draws]
+    if all(int(row.min()) == int(row.max()) or row.shape[-1] < 4 for row in rows):
+        return False  # one value, or too few to tell
+    same = all(torch.equal(one, two) for one, two in itertools.pairwise(rows) if one.shape == two.shape)
+    ordered = all(bool((row[:, 1:] >= row[:, :-1]).all()) for row in rows)
+    different = all(bool((row.sort().values.diff() > 0).all()) for row in rows)
+    return same or ordered or different
 
 
 def _run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from evokern.scaffold.declaration_text import OPEN
 from evokern.scaffold.torch_task.probe import Probe, TaskTensor
 
 ENTRY = "forward"
@@ -102,6 +103,8 @@ def _tensors(made: Probe, large: float) -> list[str]:
                     extra = f", large={large:g}"
             else:
                 extra = f", low={tensor.low}, high={tensor.high}"
+                if tensor.place is not None:
+                    extra += f', draw=lambda g: TASK.argument(p, {tensor.place}, g), change="nothing"'
         lines.append(f'"{tensor.name}": Tensor("{tensor.dtype}", {shape}{extra}),')
     return lines
 
@@ -160,6 +163,7 @@ def _kernel(name: str, made: Probe, tolerance: Tolerances) -> list[str]:
         '        baselines=(Baseline("torch", module),),',
         f"        small_problems=({small.rstrip()}),",
         "        cpp_reference=False,",
+        *OPEN,
         "    ),",
         ")",
     ]

@@ -13,7 +13,7 @@ from evokern import simt
 from evokern.compile.build import Target, build
 from evokern.compile.records import Built
 from evokern.device.sim.predict import Predictor
-from evokern.gate.bench import tolerances
+from evokern.gate.comparison import tolerances
 from evokern.hardware.profiles import chip
 from evokern.ptx.program import PtxProgram
 from evokern.simt.counters import Counters

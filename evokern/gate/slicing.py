@@ -1,0 +1,161 @@
+"""Slices of a problem's inputs in turn: what of a large problem is renewed for one candidate, and its reference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from evokern.declaration.kernel import Problem, Slice, Tensor
+from evokern.errors import KernelError
+from evokern.gate.data import draw, torch_dtype
+from evokern.study.settings import InputSet
+
+LEAST_SHARE = 0.01
+"""Share of the outputs that the slices renewed for a candidate reach, at least."""
+LEAST_ROWS = 64
+"""Rows of the outputs (columns, where the last axis is cut) that they reach, at least, where there are as many."""
+
+Indices = tuple[list[int], ...]
+"""Indices along each axis that a slice cuts."""
+
+
+class SlicedTensors:
+    """One declared slice at one problem: which indices come next, cutting, putting back, drawing."""
+
+    def __init__(self, declared: Slice, problem: Problem, tensors: Mapping[str, Tensor], rng: random.Random) -> None:
+        """Check a declaration against the tensors.
+
+        Args:
+            declared: the slice.
+            problem: the problem.
+            tensors: inputs and outputs.
+            rng: private source of the order.
+
+        Raises:
+            KernelError: the slice does not fit the tensors.
+        """
+        self.declared, self._problem, self._rng = declared, problem, rng
+        self._tensors = {name: tensors[name] for name in tensors if tensors[name].role != "workspace"}
+        self.extents = declared.extents({name: tensor.shape for name, tensor in self._tensors.items()})
+        self.counts = self._counts()
+        self._decks: dict[int, list[Indices]] = {}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Inputs that are renewed with the slice."""
+        return tuple(name for name in self.declared.axes if self._tensors[name].given)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Outputs that the slice reaches."""
+        return tuple(name for name in self.declared.axes if self._tensors[name].role in ("output", "inout"))
+
+    def renews(self, name: str, kind: InputSet) -> bool:
+        """Whether slices of an input can be drawn by themselves: rows of equal values are not cut in pieces."""
+        tensor, axes = self._tensors[name], self.declared.cut(name)
+        if name not in self.inputs or tensor.change != "elements":
+            return False
+        return kind != "equal_rows" or len(tensor.shape) - 1 not in axes
+
+    def _counts(self) -> tuple[int, ...]:
+        """Return how many indices along each axis make the smallest slice that reaches enough of each output."""
+        if not self.outputs:
+            raise KernelError(f"a Slice names no output: {dict(self.declared.axes)}")
+        single = len(self.extents) == 1
+        counts = [math.ceil(LEAST_SHARE * extent) if single else 1 for extent in self.extents]
+        while not all(self._enough(name, counts) for name in self.outputs):
+            share = [count / extent for count, extent in zip(counts, self.extents, strict=True)]
+            place = share.index(min(share))
+            counts[place] += 1
+        return tuple(counts)
+
+    def _enough(self, name: str, counts: Sequence[int]) -> bool:
+        share, rows = 1.0, self._tensors[name].elements // self._tensors[name].shape[-1]
+        last = len(self._tensors[name].shape) - 1
+        reached = float(rows)
+        for axis, count, extent in zip(self.declared.cut(name), counts, self.extents, strict=True):
+            share *= count / extent
+            if axis != last:
+                reached *= count / extent
+            elif count < min(LEAST_ROWS, extent):
+                return False
+        return share >= LEAST_SHARE and (reached >= min(LEAST_ROWS, rows) or last in self.declared.cut(name))
+
+    def next(self, index: int) -> Indices:
+        """Return the next indices for an input set; all have come up once before any comes up again."""
+        deck = self._decks.setdefault(index, [])
+        if not deck:
+            parts = []
+            for count, extent in zip(self.counts, self.extents, strict=True):
+                order = self._rng.sample(range(extent), extent)
+                groups = [order[start : start + count] for start in range(0, extent, count)]
+                missing = count - len(groups[-1])
+                groups[-1] += order[:missing]
+                parts.append([sorted(group) for group in groups])
+            deck += itertools.product(*parts)
+            self._rng.shuffle(deck)
+        return deck.pop()
+
+    def indices(self, at: Indices, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Return indices as tensors."""
+        return tuple(torch.tensor(one, device=device) for one in at)
+
+    def cut(self, name: str, values: torch.Tensor, at: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return a tensor's slice; a tensor that is not cut is returned whole."""
+        for axis, indices in zip(self.declared.cut(name), at, strict=False):
+            values = values.index_select(axis, indices)
+        return values
+
+    def put(self, name: str, whole: torch.Tensor, part: torch.Tensor, at: tuple[torch.Tensor, ...]) -> None:
+        """Write a slice into a tensor."""
+        axes = self.declared.cut(name)
+        rest = [axis for axis in range(whole.ndim) if axis not in axes]
+        order = (*axes, *rest)
+        mesh = torch.meshgrid(*at, indexing="ij") if len(at) > 1 else at
+        if whole.element_size() == 1:  # torch writes no 8-bit floats by index
+            whole, part = whole.view(torch.uint8), part.contiguous().view(torch.uint8)
+        whole.permute(order)[mesh] = part.permute(order)
+
+    def draw(
+        self,
+        name: str,
+        kind: InputSet,
+        view: torch.Tensor,
+        at: tuple[torch.Tensor, ...],
+        generator: torch.Generator,
+        *,
+        share: float,
+        nonfinite: bool,
+    ) -> None:
+        """Draw a slice of an input anew.
+
+        Args:
+            name: the input.
+            kind: kind of inputs.
+            view: the whole input.
+            at: where.
+            generator: private source of randomness.
+            share: share of the slice's elements that change.
+            nonfinite: whether `edges` inputs hold infinities and NaN.
+        """
+        tensor = self._tensors[name]
+        old = self.cut(name, view.view(torch.uint8) if view.element_size() == 1 else view, at)
+        fresh = torch.empty(old.shape, dtype=torch_dtype(tensor.dtype), device=view.device)
+        if tensor.draw is not None:
+            whole = torch.empty_like(view)
+            draw(tensor, kind, whole, generator)
+            fresh = self.cut(name, whole, at)
+        else:
+            draw(replace(tensor, shape=tuple(old.shape)), kind, fresh, generator, nonfinite=nonfinite)
+        if share < 1.0:
+            changed = torch.rand(old.shape, generator=generator, device=view.device) < share
+            if view.element_size() == 1:
+                fresh = torch.where(changed, fresh.view(torch.uint8), old)
+            else:
+                fresh = torch.where(changed, fresh, old)
+        self.put(name, view, fresh, at)
