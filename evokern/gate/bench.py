@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from evokern.gate.guarded_buffers import GuardedBuffers
 from evokern.gate.references import References
 from evokern.gate.renewal import Renewal
 from evokern.gate.sealed import Sealed, wipe_free_memory
+from evokern.gate.slicing import Indices, SlicedTensors
 from evokern.study.settings import InputSet
 
 REPEATED_SETS = 2
@@ -97,6 +99,12 @@ class Bench:
         self._trusted = False
         self._plain = False
         self._wholes = 0
+        self.generator = generator
+        """Private source of the inputs, on the device where the buffers live."""
+        self.reach: dict[str, int] = {}
+        """Input → how much `TimedCalls` changes of it, so that it shows in the outputs: more where less did not."""
+        self.changes: dict[int, Any] = {}
+        """Input set → what `TimedCalls` drew for it, until its inputs are renewed: kept where a reference is dear."""
         self.refreshes = 0
         """How often `refresh` was called; before the first time there are no inputs."""
 
@@ -141,15 +149,16 @@ class Bench:
         self.refreshes += 1
         self._inputs.mend_guards()
         for index in dict.fromkeys([*renewed, *(index for index, _, _ in sliced)]):
+            self.changes.pop(index, None)
             self._originals.put(index, self._inputs.memory[index].view(torch.int64))
         self._plain = self._plain and len(renewed) < self.sets
-        self._conceal()
+        self.conceal()
 
     def _restore(self, sets: Sequence[int]) -> None:
         for index in sets:
             self._inputs.memory[index].view(torch.int64).copy_(self._originals.get(index))
 
-    def _conceal(self) -> None:
+    def conceal(self) -> None:
         """Leave nothing readable behind before a candidate runs: no reference, no answer to inputs that it gets."""
         if self._plain:
             if self.large and self._references.computed > self._wholes and self._device.type == "cuda":
@@ -168,7 +177,7 @@ class Bench:
                     view[row].copy_(self._inputs.views[name][index])
                 continue
             self._scratch.bytes_of(name).copy_(self._poison[name])
-        self._conceal()
+        self.conceal()
 
     def _poison_bytes(self, tensor: Tensor, declared: bool) -> torch.Tensor:
         bytes_ = [
@@ -199,6 +208,31 @@ class Bench:
         if not changed:
             return self._references.of(index)
         return self._references.whole({**self._inputs.set(index), **changed})
+
+    def given(self, index: int) -> dict[str, torch.Tensor]:
+        """Return the inputs of a set by name, to write into; of what is computed in place, what calls begin with."""
+        return self._inputs.set(index)
+
+    @property
+    def slices(self) -> Sequence[SlicedTensors]:
+        """The parts of the inputs whose references can be computed by themselves, where a whole one is dear."""
+        return self._renewal.slices if self.large else ()
+
+    def answers(self, index: int, part: tuple[SlicedTensors, Indices] | None = None) -> dict[str, torch.Tensor]:
+        """Return what the outputs of a set must be for its inputs as they stand, plain: only while no candidate runs.
+
+        Args:
+            index: the set, whose `reference` was asked for when its inputs were what they are else.
+            part: the slice in which they are others now; None computes the whole reference.
+        """
+        self._plain = True
+        if part is None:
+            return self._references.whole(self._inputs.set(index))
+        found = {name: value.clone() for name, value in self._references.of(index).items()}
+        sliced, at = part
+        for name, values in self._references.sliced(sliced, at, self._inputs.set(index)).items():
+            sliced.put(name, found[name], values, sliced.indices(at, self._device))
+        return found
 
     def rule(self, name: str) -> Rule:
         """Return how the elements of an output are judged."""

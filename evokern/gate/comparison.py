@@ -174,7 +174,7 @@ def found_worst(
         for row, (run, index) in enumerate(calls):
             bad, flat, got, expected, allowed, *errors = block[row :: len(calls)]
             worst.append(
-                Worst(name, run, index, int(bad), _unravelled(int(flat), shape), got, expected, allowed, *errors)
+                Worst(name, run, index, int(bad), unravelled(int(flat), shape), got, expected, allowed, *errors)
             )
     return tuple(worst)
 
@@ -242,7 +242,7 @@ def independent_errors(errors: torch.Tensor, kind: InputSet) -> torch.Tensor:
     return (errors.amax(-1) if kind == "equal_rows" and errors.ndim > 1 else errors).flatten()
 
 
-def _unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the index of an element by its number in row-major order."""
     index: list[int] = []
     for extent in reversed(shape):

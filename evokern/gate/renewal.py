@@ -63,9 +63,10 @@ class Renewal:
             KernelError: a slice does not fit the tensors.
         """
         self._given = {name: tensor for name, tensor in tensors.items() if tensor.given}
-        self._kinds, self._generator, self._secret, self._every = tuple(kinds), generator, secret, every
+        self._kinds, self._generator, self._every = tuple(kinds), generator, every
         self._nonfinite = workload.nonfinite
-        self._slices = [SlicedTensors(one, problem, tensors, secret) for one in workload.slices]
+        self.slices = [SlicedTensors(one, problem, tensors, secret) for one in workload.slices]
+        """The declared slices."""
         elements = sum(tensor.elements for tensor in tensors.values() if tensor.role != "workspace")
         self.large = elements > LARGE_ELEMENTS or workload.flops(problem) > LARGE_FLOPS
         """Whether inputs are kept from one candidate to the next."""
@@ -94,7 +95,7 @@ class Renewal:
         for index in sets:
             if index in renewed:
                 continue
-            for one in self._slices:
+            for one in self.slices:
                 if any(one.renews(name, self._kinds[index]) for name in one.inputs):
                     at = one.next(index)
                     self._draw_slice(index, one, at, views[index], share)
@@ -105,7 +106,7 @@ class Renewal:
         """Whether slices renew every input of a set in time."""
         if self._is_zero_set(index):
             return False
-        return all(any(one.renews(name, self._kinds[index]) for one in self._slices) for name in self._given)
+        return all(any(one.renews(name, self._kinds[index]) for one in self.slices) for name in self._given)
 
     def _due(self, *, repetition: bool) -> list[int]:
         """Return the sets whose turn it is: each comes every so many candidates, not all of them at once."""
@@ -164,7 +165,7 @@ class Renewal:
         Raises:
             KernelError: a slice reaches other elements than it says, or its reference is another one.
         """
-        for one in self._slices:
+        for one in self.slices:
             before = {name: value.clone() for name, value in references.whole(views).items()}
             at = one.next(0)
             where = one.indices(at, self._generator.device)

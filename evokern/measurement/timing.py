@@ -22,6 +22,17 @@ from evokern.measurement.statistics import (
 )
 from evokern.study.settings import TimingSettings
 
+TIMING_RULE = 2
+"""How times come about, kept with each study: what changes a candidate's time on the same device by more than noise
+takes another number. 1: calls in a graph, nothing between them. 2: steps around drawn calls of each graph
+(`evokern.gate.timed_plan`), and samples long enough that these are at most `STEP_SHARE` of one."""
+FIRST_TIMING_RULE = 1
+"""The rule of studies that keep no number."""
+STEP_SHARE = 0.005
+"""Largest share of a sample that steps around drawn calls take."""
+STEP_US = 1.5
+"""Time of one such step, µs: an empty kernel takes 0.65 in a graph (H200), a step two loads and a store more.
+`tests/scripts/timed_calls_cost.py` measures it."""
 RACE_SAMPLES = 5
 """Fewest samples that give a lower bound of the median at 95 %."""
 _MORE_SAMPLES = 4
@@ -142,3 +153,22 @@ def calls_per_sample(call_us: float, sample_us: float, sets: int) -> int:
         sets: input sets that the calls walk through.
     """
     return sets * max(1, round(sample_us / (max(call_us, 0.1) * sets)))
+
+
+def steps_in(calls: int, sets: int) -> int:
+    """Return how many steps stand around the drawn calls of a graph (`evokern.gate.timed_plan`)."""
+    return 3 if calls >= 2 * sets else 2
+
+
+def with_steps(calls: int, call_us: float, sets: int, further: int = 0) -> int:
+    """Return the calls of a sample that is long enough for its steps, at least so many, a multiple of the input sets.
+
+    Args:
+        calls: as `calls_per_sample` has them.
+        call_us: rough time of a call, µs.
+        sets: input sets that the calls walk through.
+        further: steps beside those that every such graph has.
+    """
+    while (steps_in(calls, sets) + further) * STEP_US > STEP_SHARE * calls * max(call_us, 0.1):
+        calls += sets
+    return calls

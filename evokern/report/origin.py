@@ -63,6 +63,8 @@ def environment(facts: Facts) -> dict[str, Any]:
         "begun": record.created,
         "evokern": record.evokern_version,
     }
+    if record.timing_rule is not None:
+        about["timing rule"] = str(record.timing_rule)
     settings = {
         key: record.settings[key] for key in ("gate", "timing", "simulation", "limits") if key in record.settings
     }

@@ -22,7 +22,7 @@ from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
 from evokern.search.champion import UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
-from evokern.search.identity import SearchTarget, agree, check_candidates
+from evokern.search.identity import SearchTarget, agree, check_candidates, check_timing_rule
 from evokern.search.loop import Limits, Loop
 from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
@@ -193,6 +193,7 @@ def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: S
     """
     now = target.record(request)
     if old is not None and store.has_trials(old):
+        check_timing_rule(old, now, store.path)
         sources = store.source(old.kernel_digest)
         record = request.applied(agree(old, target, request, sources))
     else:

@@ -17,6 +17,7 @@ from evokern.device.contract import Device
 from evokern.device.recorded.table import Table
 from evokern.errors import DeviceError, SpaceError, StudyError
 from evokern.hardware.profiles import limits_for
+from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.search.request import SessionRequest
 from evokern.store import StudyRecord
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
@@ -92,6 +93,7 @@ class SearchTarget:
             cost_per_hour=study.cost_per_hour,
             cost_unit=study.cost_unit,
             secret=secret_of(request.seed),
+            timing_rule=TIMING_RULE if self.device.verifiable and not self.device.predicted else None,
             evokern_version=__version__,
         )
 
@@ -193,6 +195,26 @@ def agree(
         what = "; ".join(changes)
         raise StudyError(f"study {name} or its kernel changed since it began: {what}. " + GO_ON.format(name=name))
     return kept
+
+
+def check_timing_rule(record: StudyRecord, now: StudyRecord, db: Path) -> None:
+    """Refuse to go on with a study whose times came about by another rule: what was slow then may be fast now.
+
+    Args:
+        record: the study as the database keeps it.
+        now: the study as it would begin now.
+        db: the database, for the message.
+
+    Raises:
+        StudyError: the rules differ; the message says how to begin anew from what is known.
+    """
+    before = FIRST_TIMING_RULE if record.timing_rule is None else record.timing_rule
+    if now.timing_rule is not None and now.timing_rule != before:
+        name = record.name
+        raise StudyError(
+            f"study {name} was timed by rule {before}, and this evokern times by rule {now.timing_rule}: such times do "
+            f"not mix. `--fresh --warm-start {db}:{name}` begins anew from what it found, and keeps it as {name}.1"
+        )
 
 
 def check_candidates(record: StudyRecord, space: Space, proposals: Sequence[Proposal]) -> None:

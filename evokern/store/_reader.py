@@ -277,6 +277,7 @@ class Reader:
             "study": study.name,
             "device": study.device,
             "predicted": study.predicted,
+            "timing_rule": study.timing_rule,
             "trials": sum(outcomes.values()),
             "outcomes": outcomes,
             "rejections": self.rejections(study),

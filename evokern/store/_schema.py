@@ -189,6 +189,12 @@ def m007_every_row_sealed(db: Database) -> None:
     seal_the_rest(db)
 
 
+@migrations()
+def m008_timing_rule(db: Database) -> None:
+    """Which rule times came about by; null where no clock gave them, and in studies from before there was a number."""
+    db.table("evokern_studies").add_column("timing_rule", int)
+
+
 def known_migrations() -> set[str]:
     """Return the names of the migrations that this version knows."""
     return {migration.name for migration in migrations._migrations}

@@ -57,6 +57,9 @@ class StudyRecord:
     """Currency of that price."""
     secret: int = 0
     """Draws what candidates must not know beforehand: derived from the seed where one was given, else at random."""
+    timing_rule: int | None = None
+    """How its times came about (`evokern.measurement.timing.TIMING_RULE`); None where no clock gave them, and for 1 in
+    studies from before there was a number."""
     created: str = ""
     """When, in ISO 8601."""
     evokern_version: str = ""
@@ -83,6 +86,7 @@ class StudyRecord:
             "cost_per_hour": self.cost_per_hour,
             "cost_unit": self.cost_unit,
             "secret": self.secret,
+            "timing_rule": self.timing_rule,
             "created": self.created,
             "evokern_version": self.evokern_version,
         }
@@ -112,6 +116,7 @@ class StudyRecord:
             cost_per_hour=row.get("cost_per_hour"),
             cost_unit=row.get("cost_unit") or "",
             secret=row.get("secret") or 0,
+            timing_rule=row.get("timing_rule"),
         )
 
 

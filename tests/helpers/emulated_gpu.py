@@ -8,7 +8,7 @@ no sanitizer, keeps a module's variables over all calls, and checks the study's 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.gpu import cuda as _cuda
 from evokern.device.gpu import timed_runs as _gpu_timed_runs
 from evokern.device.gpu import worker as _gpu_worker
+from evokern.device.gpu.graph_clock import TimedCall
 from evokern.device.gpu.jobs import Evaluate, GpuSettings
 from evokern.device.gpu.nvml import Monitor, State
+from evokern.device.gpu.timed_calls import StepsAround
 from evokern.device.gpu.worker import GpuWorker
 from evokern.device.sim.program import SimulatedProgram
 from evokern.gate import Call, RunFailed
+from evokern.gate.kept_answers import SLOTS, Copy
+from evokern.gate.timed_plan import TimedCalls
 from evokern.hardware.profiles import Profile, chip
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import Study, TimingSettings
@@ -111,25 +115,66 @@ class Prepared:
         self._candidate.launch(self._program, self._call)
 
 
+class StepKernel:
+    """Does the steps around drawn calls at once, with torch."""
+
+    def __init__(self, profile: Profile) -> None:
+        """Nothing is compiled."""
+
+    def enqueue(self, timed: TimedCalls, number: int, copies: Sequence[Copy]) -> None:
+        """Do what the kernel of `timed_calls.cu` does."""
+        execution = int(timed.executions[number, 0])
+        timed.executions[number] += 1
+        for copy in copies:
+            if copy.turn in ("always", ("even", "odd")[execution % 2]):
+                to = copy.to
+                if copy.kept:
+                    ahead = execution % SLOTS * timed.slot_bytes
+                    to = to.as_strided(to.shape, to.stride(), to.storage_offset() + ahead)
+                to.fill_(copy.value) if copy.source is None else to.copy_(copy.source)
+
+
 class Clock:
-    """Runs the calls once for every batch of samples, and tells plausible times."""
+    """Runs every set's call twice for every batch of samples, and tells plausible times."""
 
     calls = 1
 
-    def __init__(self, sequence: Sequence[Callable[[], None]]) -> None:
+    def __init__(self, sequence: Sequence[TimedCall], around: StepsAround | None = None, rounds: int = 2) -> None:
         self._sequence = sequence
+        self._around = around
+        self._count = len(sequence) * (rounds if around else 1)
+        self.timed = around.timed if around else None
+        if self.timed:
+            self.timed.plan(self._count)
+            self._run()  # outputs hold answers when sampling begins
         self._time_us = itertools.cycle((10.0, 10.01, 10.02))
         self.states = [State()]
 
     def take(self, count: int) -> list[float]:
         """Return samples, µs."""
-        self.replay()
+        self._run()
         return [next(self._time_us) for _ in range(count)]
 
     def replay(self) -> None:
-        """Run every call once."""
-        for call in self._sequence:
-            call()
+        """Run every call."""
+        self._run()
+        self.settle()
+
+    def settle(self) -> None:
+        """Run every call once more where the last run left an answer to inputs that changed back since."""
+        if self.timed and not self.timed.settled:
+            self._run()
+
+    def _run(self) -> None:
+        for index in range(self._count):
+            if self._around:
+                self._around.before(index)
+            outputs = self._sequence[index % len(self._sequence)]()
+            if self._around:
+                self._around.behind(index, outputs)
+        if self._around:
+            self._around.before(self._count)
+            self._around.timed.replays += 1
 
 
 class Worker(GpuWorker):
@@ -147,7 +192,8 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
     """Return a worker whose candidates run on the PTX machine for as long as the patch holds; `race` as in a study."""
     patch.setattr(Candidate, "broken", None)
     patch.setattr(_gpu_worker, "Candidate", Candidate)
-    patch.setattr(_gpu_timed_runs, "GraphClock", lambda sequence, *_: Clock(sequence))
+    patch.setattr(_gpu_timed_runs, "GraphClock", lambda sequence, *settings: Clock(sequence, settings[-1]))
+    patch.setattr(_gpu_timed_runs, "StepKernel", StepKernel)
     patch.setattr(_gpu_worker, "context_error", lambda: Candidate.broken)
     for module in (_gpu_worker, _cuda):
         patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)

@@ -7,8 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evokern.measurement.timing import RACE_SAMPLES, Series, calls_per_sample, measure
+from evokern.measurement.timing import (
+    RACE_SAMPLES,
+    STEP_SHARE,
+    STEP_US,
+    Series,
+    calls_per_sample,
+    measure,
+    steps_in,
+    with_steps,
+)
 from evokern.study.settings import TimingSettings
 
 SETTINGS = TimingSettings(min_samples=7, max_samples=40, ci_width=0.01, race=1.10)
@@ -107,3 +118,15 @@ def test_fewer_samples_than_an_interval_needs_never_settle() -> None:
 def test_a_sample_holds_whole_rounds_of_the_input_sets(call_us: float, sets: int, expected: int) -> None:
     """Every input set is used equally often in a sample, at least once."""
     assert calls_per_sample(call_us, 500.0, sets) == expected
+
+
+@given(st.floats(0.2, 5000), st.integers(1, 8), st.floats(1, 1e5))
+def test_a_sample_is_long_enough_for_its_steps(call_us: float, sets: int, sample_us: float) -> None:
+    """Steps take their share at most, no call more than needed is added, and every set has as many calls."""
+    wanted = calls_per_sample(call_us, sample_us, sets)
+    calls = with_steps(wanted, call_us, sets)
+    assert calls >= wanted
+    assert calls % sets == 0
+    assert steps_in(calls, sets) * STEP_US <= STEP_SHARE * calls * call_us
+    shorter = calls - sets
+    assert shorter < wanted or steps_in(shorter, sets) * STEP_US > STEP_SHARE * shorter * call_us

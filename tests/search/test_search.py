@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_helpers import go, small_table, study, tiny_table, trials_of
 from instant_devices import InstantH200
+from stored_studies import reseal
 
 import evokern
 from evokern.api import resume, search
 from evokern.device import Request, Task
 from evokern.device.recorded.table import TableDevice, measured
 from evokern.errors import DeviceError, InternalError, KernelError, StudyError
+from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.search import Progress
 from evokern.search.identity import settings_of, study_of
 from evokern.store import open_readonly
@@ -359,6 +362,44 @@ def test_changed_genes_need_a_fresh_study(toy: Study, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"UNROLL was \[1, 2, 4\], is \[1, 2, 4, 8\].*--fresh"):
         search(toy, device=FakeDevice(), go_on=True)
     assert search(toy, device=FakeDevice(), fresh=True).end == "exhausted"
+
+
+class TimingDevice(FakeDevice):
+    """One whose times a clock gives."""
+
+    verifiable = True
+
+
+def test_times_of_two_rules_do_not_mix(toy: Study) -> None:
+    """A study keeps the rule by which it is timed; one of another rule is refused, with what to type instead."""
+    search(toy, device=TimingDevice(), trials=3, verify=False)
+    with open_readonly("evokern.db") as reader:
+        assert reader.summary(reader.study())["timing_rule"] == reader.study().timing_rule == TIMING_RULE
+    search(toy, device=TimingDevice(), trials=4, verify=False)
+    for stored, rule in ((None, FIRST_TIMING_RULE), (TIMING_RULE + 1, TIMING_RULE + 1)):
+        with sqlite3.connect("evokern.db") as db:
+            db.execute("UPDATE evokern_studies SET timing_rule = ?", [stored])
+        reseal(Path("evokern.db"))
+        pattern = rf"timed by rule {rule}, and this evokern times by rule {TIMING_RULE}.*--warm-start evokern.db:toy`"
+        for allowed in (False, True):
+            with pytest.raises(StudyError, match=pattern):
+                search(toy, device=TimingDevice(), trials=5, go_on=allowed, verify=False)
+    begun = search(toy, device=TimingDevice(), trials=5, fresh=True, warm_start="evokern.db:toy", verify=False)
+    assert begun.summary["trials"] == 5
+    with sqlite3.connect("evokern.db") as db:
+        assert db.execute("SELECT source FROM evokern_priors").fetchall() == [("evokern.db:toy",)]
+    with open_readonly("evokern.db") as reader:
+        assert (reader.study("toy").timing_rule, reader.study("toy.1").timing_rule) == (TIMING_RULE, TIMING_RULE + 1)
+
+
+def test_where_no_clock_gives_times_no_rule_is_kept(toy: Study) -> None:
+    """Recorded and simulated devices do not care which rule a study names."""
+    search(toy, device=FakeDevice(), trials=2)
+    with sqlite3.connect("evokern.db") as db:
+        assert db.execute("SELECT timing_rule FROM evokern_studies").fetchall() == [(None,)]
+        db.execute("UPDATE evokern_studies SET timing_rule = 9")
+    reseal(Path("evokern.db"))
+    assert search(toy, device=FakeDevice(), trials=3).summary["trials"] == 3
 
 
 def test_resuming_tells_the_device_what_is_known(toy: Study) -> None:

@@ -58,6 +58,8 @@ def _studied(reader: Reader, label: str, name: str | None) -> ComparedRun:
         name: str(environment[name]) for name in ("driver", "driver_cuda", "compiler", "torch") if name in environment
     }
     facts |= {"evokern": record.evokern_version, "kernel code": record.kernel_digest[:12], "trial": str(best.number)}
+    if record.timing_rule is not None:
+        facts["timing rule"] = str(record.timing_rule)
     return ComparedRun(label, record.kernel, record.device, record.predicted, _readings(best, record.problems),
                 dict(best.config), facts)  # fmt: skip
 

@@ -113,6 +113,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         f"{several(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
         f"outcomes: {counts(summary['outcomes'])}",
     ]
+    if record.timing_rule is not None:
+        lines.append(f"times: rule {record.timing_rule} (docs/evaluating.md says what is timed)")
     if summary["cost"]:
         lines.append(f"cost: {price(summary['cost'])}")
     if summary["rejections"]:

@@ -40,13 +40,18 @@ class BaselineRunner:
         finish(self.hang_s * len(calls), self.hang_s)
 
 
-def runs_as(baseline: Baseline, problem: Problem, arguments: Mapping[str, torch.Tensor]) -> Callable[[], None]:
-    """Return a call that a clock can capture; inputs that it prepares, and its outputs, live as long as the graph."""
+def runs_as(
+    baseline: Baseline, problem: Problem, arguments: Mapping[str, torch.Tensor]
+) -> Callable[[], Mapping[str, torch.Tensor]]:
+    """Return a call that a clock can capture, and that returns its outputs.
+
+    Inputs that it prepares live as long as the graph, and so does the memory of its outputs, which its next call takes.
+    """
     with torch.no_grad():
         inputs = baseline.given(problem, arguments)
 
-    def call() -> None:
+    def call() -> Mapping[str, torch.Tensor]:
         with torch.no_grad():
-            baseline.run(problem, inputs)
+            return baseline.run(problem, inputs)
 
     return call

@@ -4,6 +4,10 @@ A sample is one replay between two events. Replays of a batch are queued back to
 the GPU never waits for the CPU within a batch. `rotate`: the calls of a graph walk through several input sets.
 `flush`: every call follows a write over the whole L2; a second graph holds the writes alone, and a sample is the
 difference of two replays, taken one after the other. Candidates and baselines are timed by this same code.
+
+Around a few calls of a timed graph stand steps that change inputs, poison outputs and keep answers
+(`evokern.gate.timed_plan`), so that what is timed is what is checked. What changes here or there in how a time comes
+about takes another `TIMING_RULE` (`evokern.measurement.timing`): a study is timed under one.
 """
 
 from __future__ import annotations
@@ -11,17 +15,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from evokern.device.gpu.cuda import finish, new_event
 from evokern.device.gpu.nvml import Monitor, State
-from evokern.measurement.timing import calls_per_sample
+from evokern.device.gpu.timed_calls import StepsAround
+from evokern.measurement.timing import calls_per_sample, with_steps
 from evokern.study.settings import TimingSettings
 
 _PILOT_REPLAYS = 3
 _PATIENCE = 3
+
+TimedCall = Callable[[], Mapping[str, torch.Tensor] | None]
+"""Enqueues one call on the current stream; returns its outputs where they are not those of the buffers it was given."""
 
 
 class GraphClock:
@@ -29,11 +37,12 @@ class GraphClock:
 
     def __init__(
         self,
-        calls: Sequence[Callable[[], None]],
+        calls: Sequence[TimedCall],
         settings: TimingSettings,
         monitor: Monitor,
         flush: torch.Tensor | None,
         hang_s: float,
+        around: StepsAround | None = None,
     ) -> None:
         """Capture the graphs and warm up.
 
@@ -43,6 +52,7 @@ class GraphClock:
             monitor: where clocks are read while samples are taken.
             flush: buffer as large as L2 that is overwritten before each call; None for `rotate`.
             hang_s: seconds after which a replay counts as hung.
+            around: what changes around drawn calls, and what is kept of them; None for nothing.
 
         Raises:
             RunFailed: a call cannot be captured, crashed, or did not end.
@@ -52,6 +62,10 @@ class GraphClock:
         self._hang_s = hang_s
         self.states: list[State] = []
         """A reading of clock and temperature per batch."""
+        self.timed = around.timed if around else None
+        """The drawn calls of the timed graph."""
+        self.graph: torch.cuda.CUDAGraph | None = None
+        """The graph that is timed."""
         pilot = _capture(calls, len(calls), None)
         pilot.replay()
         finish(hang_s * len(calls), hang_s)
@@ -59,23 +73,41 @@ class GraphClock:
         call_us = max(min(per_graph) / len(calls), 0.05)
         self.calls = calls_per_sample(call_us, settings.sample_us, len(calls))
         """Calls in one sample."""
-        self.graph = pilot if self.calls == len(calls) and flush is None else _capture(calls, self.calls, flush)
-        """The graph that is timed."""
-        self._graphs = [self.graph]
+        if around is not None:
+            self.calls = with_steps(self.calls, call_us, len(calls), around.timed.further_steps)
+            around.timed.plan(self.calls)
+        whole = self.calls == len(calls) and flush is None and around is None
+        graph = self.graph = pilot if whole else _capture(calls, self.calls, flush, around)
+        self._graphs = [graph]
         if flush is not None:
             self._graphs.append(_capture([lambda: None], self.calls, flush))
         estimate_us = call_us * self.calls
         for _ in range(max(1, min(1000, round(settings.warmup_us / estimate_us)))):
-            self.graph.replay()
+            self._run(graph)
 
     def replay(self) -> None:
-        """Run the timed graph once more and wait.
+        """Run the timed graph until every set's last call was on its inputs as they are (once more, or twice); wait.
 
         Raises:
             RunFailed: a call crashed, or did not end.
         """
-        self.graph.replay()
+        self._run(self._graphs[0])
+        self.settle()
+
+    def settle(self) -> None:
+        """Run the timed graph once more if its last run left an answer to inputs that changed back since; wait.
+
+        Raises:
+            RunFailed: a call crashed, or did not end.
+        """
+        if self.timed is not None and not self.timed.settled:
+            self._run(self._graphs[0])
         finish(self._hang_s * self.calls, self._hang_s)
+
+    def _run(self, graph: torch.cuda.CUDAGraph) -> None:
+        if self.timed is not None and graph is self.graph:
+            self.timed.replays += 1
+        graph.replay()
 
     def take(self, count: int) -> list[float]:
         """Take samples, µs a call; none when the GPU was throttled (after a few tries they are kept and say so)."""
@@ -88,10 +120,10 @@ class GraphClock:
 
     def _replays(self, graphs: Sequence[torch.cuda.CUDAGraph], count: int) -> list[float]:
         marks = [new_event(timing=True) for _ in range(count * len(graphs) + 1)]
-        graphs[-1].replay()
+        self._run(graphs[-1])
         marks[0].record()
         for index in range(count * len(graphs)):
-            graphs[index % len(graphs)].replay()
+            self._run(graphs[index % len(graphs)])
             marks[index + 1].record()
         self.states.append(self._monitor.read())
         finish(self._hang_s * (count + 1) * len(graphs), self._hang_s)
@@ -101,14 +133,23 @@ class GraphClock:
         return [max(with_call - flush_only, 0.0) for with_call, flush_only in zip(spans[::2], spans[1::2], strict=True)]
 
 
-def _capture(calls: Sequence[Callable[[], None]], count: int, flush: torch.Tensor | None) -> torch.cuda.CUDAGraph:
+def _capture(
+    calls: Sequence[TimedCall], count: int, flush: torch.Tensor | None, around: StepsAround | None = None
+) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="thread_local")
     try:
         for index in range(count):
+            if around is not None:
+                around.before(index)
             if flush is not None:
                 flush.zero_()
-            calls[index % len(calls)]()
+            outputs = calls[index % len(calls)]()
+            if around is not None:
+                around.behind(index, outputs)
+            del outputs  # the next call may take its memory, unless it is one whose answer is kept
+        if around is not None:
+            around.before(count)
     except Exception:
         # An unfinished capture must be ended; that it failed is known already.
         with contextlib.suppress(RuntimeError):

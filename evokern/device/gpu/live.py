@@ -33,7 +33,7 @@ from evokern.study.discovery import WorkerContext
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 _LOGGER = logging.getLogger("evokern")
-_GPU_PRELOAD = ("torch", "cuda.bindings.driver", "evokern.device.gpu.worker")
+_GPU_PRELOAD = ("torch", "cuda.bindings.driver", "cupy.cuda.nvrtc", "evokern.device.gpu.worker")
 _START_DEADLINE_S = 600.0
 _RATES_DEADLINE_S = 5.0
 """Seconds for what takes a tenth of one."""

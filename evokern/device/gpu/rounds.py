@@ -56,7 +56,7 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
         for problem in runs.problems:
             bench = _bench(runs, contestant, problem, benches)
             calls = runs.sequence(bench, contestant.config, problem, contestant.built, candidate, contestant.baseline)
-            clock = runs.clock(calls)
+            clock = runs.clock(calls, bench, contestant.baseline)
             row.append(_TimedProblem(clock, bench, problem, contestant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]
@@ -64,6 +64,8 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
         order = range(len(rows)) if turn % 2 == 0 else range(len(rows) - 1, -1, -1)
         for index in order:
             taken[index].append(geometric_mean([_one_sample(timed.clock) for timed in rows[index]]))
+    for row in rows:
+        _require_right_in_samples(row)
     for contestant, row in zip(job.contestants, rows, strict=True):
         if not contestant.baseline:
             _require_right(row)
@@ -101,6 +103,14 @@ def _one_sample(clock: GraphClock) -> float:
         samples = clock.take(1)
         if samples:
             return samples[0]
+
+
+def _require_right_in_samples(row: Sequence[_TimedProblem]) -> None:
+    """Check what was kept of the calls around which inputs changed; all inputs are still those of the samples."""
+    for timed in row:
+        fault = timed.clock.timed.fault() if timed.clock.timed is not None else None
+        if fault is not None:
+            raise DeviceError(f"{timed.name} was wrong in the playoff: {fault['message']} at {timed.problem}")
 
 
 def _require_right(row: Sequence[_TimedProblem]) -> None:

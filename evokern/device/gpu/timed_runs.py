@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import launches_of
-from evokern.declaration.kernel import Kernel, Launch, Problem, Tensor
+from evokern.declaration.kernel import Baseline, Kernel, Launch, Problem, Tensor
 from evokern.declaration.space import Config
 from evokern.device.gpu.baselines import runs_as
 from evokern.device.gpu.cuda import Candidate
-from evokern.device.gpu.graph_clock import GraphClock
+from evokern.device.gpu.graph_clock import GraphClock, TimedCall
 from evokern.device.gpu.nvml import Monitor
+from evokern.device.gpu.timed_calls import StepKernel, StepsAround
 from evokern.gate import Gate
 from evokern.gate.bench import Bench
 from evokern.gate.check import calls
+from evokern.gate.timed_plan import TimedCalls
+from evokern.hardware.profiles import Profile
 from evokern.study.settings import InputSet, TimingSettings
 
 
@@ -31,6 +34,7 @@ class TimedRuns:
         timing: TimingSettings,
         monitor: Monitor,
         device: torch.device,
+        profile: Profile,
     ) -> None:
         """Take what every timed run shares.
 
@@ -40,7 +44,9 @@ class TimedRuns:
             timing: how calls are timed.
             monitor: reads clocks and throttle reasons beside the samples.
             device: the GPU.
+            profile: what the GPU is.
         """
+        self._steps = StepKernel(profile)
         self._kernel = kernel
         self._gates = gates
         self._timing = timing
@@ -74,18 +80,31 @@ class TimedRuns:
             bench.refresh()
         return bench
 
-    def clock(self, sequence: Sequence[Callable[[], None]]) -> GraphClock:
-        """Return a clock over a sequence of calls."""
-        return GraphClock(sequence, self._timing, self._monitor, self._flush, self._timing.hang_s)
+    def clock(self, sequence: Sequence[TimedCall], bench: Bench | None = None, baseline: str = "") -> GraphClock:
+        """Return a clock over a sequence of calls.
+
+        Args:
+            sequence: one call per input set.
+            bench: the buffers that they work on, whose contents change around drawn calls; None changes nothing.
+            baseline: whose calls they are, nothing for a candidate's. One that prepares its inputs would not see them
+                change: the same bytes are written, with the values that they have.
+        """
+        around = None
+        if bench is not None:
+            still = bool(baseline) and self._baseline(baseline).prepare is not None
+            around = StepsAround(TimedCalls(bench, still=still), self._steps)
+        return GraphClock(sequence, self._timing, self._monitor, self._flush, self._timing.hang_s, around)
+
+    def _baseline(self, name: str) -> Baseline:
+        return next(one for one in self._kernel.workload.baselines if one.name == name)
 
     def sequence(
         self, bench: Bench, config: Config, problem: Problem, built: Built | None, candidate: Candidate | None,
         baseline: str,
-    ) -> list[Callable[[], None]]:  # fmt: skip
+    ) -> list[TimedCall]:  # fmt: skip
         """Return a candidate's or baseline's calls on buffers, one per input set."""
         prepared = calls(bench, self.workload(config, problem)[1])
         if built is None or candidate is None:
-            chosen = next(b for b in self._kernel.workload.baselines if b.name == baseline)
-            return [runs_as(chosen, problem, call.arguments) for call in prepared]
+            return [runs_as(self._baseline(baseline), problem, call.arguments) for call in prepared]
         program = built.build(problem).program
         return [candidate.prepare(program, call).enqueue for call in prepared]

@@ -53,7 +53,8 @@ class GpuWorker:
             problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.context.problems
         }
         self._shared = self._shared_memory()
-        self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device)
+        profile = settings.context.profile
+        self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device, profile)
         with self._exclusive_gpu():
             self._warm()
         self.ready_report = {
@@ -173,7 +174,7 @@ class GpuWorker:
             bench.poison()
             program = job.built.build(problem).program
             prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
-            clocks.append(self._runs.clock([call.enqueue for call in prepared]))
+            clocks.append(self._runs.clock([call.enqueue for call in prepared], bench))
             benches.append(bench)
             resets.append(prepared)
         measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
@@ -183,6 +184,8 @@ class GpuWorker:
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
+            if clock.timed is not None:
+                reports[str(problem)]["timed_calls"] = clock.timed.report()
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
         for problem, timing, limit in zip(self._gates, timings, floors, strict=True):
@@ -255,7 +258,14 @@ class GpuWorker:
     def _judge_timed(
         self, between: BetweenCalls, bench: Bench, clock: GraphClock, prepared: Sequence[PreparedCall], problem: Problem
     ) -> Verdict:
-        """Check what the timed runs left, then repeat them: the graph that was timed first, then single calls."""
+        """Check what was kept of the timed runs and what they left, then repeat them.
+
+        The graph that was timed is repeated first, then single calls.
+        """
+        clock.settle()
+        fault = clock.timed.fault() if clock.timed is not None else None
+        if fault is not None:
+            return Verdict(False, {**fault, "message": f"{fault['message']} at {problem}", "problem": str(problem)})
         in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
         if in_place:
             # The timed calls worked on their own results; one call from the start is what can be compared.
@@ -277,6 +287,8 @@ class GpuWorker:
         if repetition.poisoned:
             self._once(prepared)
         else:
+            if clock.timed is not None:
+                clock.timed.quiet()
             clock.replay()
 
     def _once(self, prepared: Sequence[PreparedCall]) -> None:
@@ -327,8 +339,11 @@ class GpuWorker:
                     return BaselineResult(baseline.name, error=f"wrong: {verdict.evidence['message']}")
                 bench = self._runs.bench(tensors, problem)
                 sequence = [runs_as(baseline, problem, call.arguments) for call in calls(bench, launches)]
-                clock = self._runs.clock(sequence)
+                clock = self._runs.clock(sequence, bench, baseline.name)
                 measurement = measure([clock], self._settings.timing)
+                fault = clock.timed.fault() if clock.timed is not None else None
+                if fault is not None:
+                    return BaselineResult(baseline.name, error=f"wrong: {fault['message']} at {problem}")
                 timings += self._timings(measurement, [clock])
             return BaselineResult(baseline.name, tuple(timings))
         except RunFailed as failure:

@@ -1,0 +1,100 @@
+"""Steps around drawn calls (`evokern.gate.timed_plan`) as nodes of a CUDA graph: one small kernel of ours for all."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from cuda.bindings import driver
+
+from evokern.compile.build import Target, compile_rendered
+from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.records import CompileFailure
+from evokern.declaration.render import Rendered
+from evokern.device.gpu.cuda import check
+from evokern.errors import InternalError
+from evokern.gate.kept_answers import SLOTS, Copy
+from evokern.gate.timed_plan import MOST_COPIES, TimedCalls
+from evokern.hardware.profiles import Profile
+
+SOURCE = Path(__file__).with_suffix(".cu")
+"""The kernel; macros and layouts below are its."""
+_ENTRY = "timed_calls_step"
+_THREADS = 256
+_TURN = {"always": 0, "even": 1, "odd": 2}
+_KEPT = 4
+_FILL_SHIFT = 8
+
+
+class _CopyRecord(ctypes.Structure):
+    _fields_ = (("to", ctypes.c_void_p), ("source", ctypes.c_void_p), ("bytes", ctypes.c_uint32),
+                ("what", ctypes.c_uint32))  # fmt: skip
+
+
+class _StepRecord(ctypes.Structure):
+    _fields_ = (("copies", _CopyRecord * MOST_COPIES), ("executions", ctypes.c_void_p),
+                ("slot_bytes", ctypes.c_uint64), ("slots", ctypes.c_uint32))  # fmt: skip
+
+
+class StepKernel:
+    """The kernel, loaded into this process's context once."""
+
+    def __init__(self, profile: Profile) -> None:
+        """Compile it for a GPU, or take it from the cache of programs, and load it.
+
+        Raises:
+            DeviceError: the compiler cannot be loaded.
+        """
+        folder = default_directory()
+        rendered = Rendered(SOURCE.read_text("utf-8"), SOURCE.name, {}, (), (_ENTRY,))
+        program = compile_rendered(rendered, Target(profile, CompileCache(folder) if folder else None))
+        if isinstance(program, CompileFailure):
+            raise InternalError(f"{SOURCE.name} does not compile: {program.log}")
+        self._module = check(driver.cuModuleLoadData(program.cubin))
+        self._function = check(driver.cuModuleGetFunction(self._module, program.lowered[_ENTRY].encode()))
+
+    def enqueue(self, timed: TimedCalls, number: int, copies: Sequence[Copy]) -> None:
+        """Put a step on the current stream (or into the graph being captured)."""
+        if len(copies) > MOST_COPIES:
+            raise InternalError(f"a step of {len(copies)} copies; a kernel's parameters have room for {MOST_COPIES}")
+        record = _record(copies, timed.executions[number].data_ptr(), timed.slot_bytes)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = len(copies), 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = _THREADS, 1, 1
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        # The driver copies the parameters before it returns.
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(record))
+        check(driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(pointers), 0))
+
+
+@dataclass(frozen=True)
+class StepsAround:
+    """What stands around the drawn calls of one graph."""
+
+    timed: TimedCalls
+    """The drawn calls."""
+    kernel: StepKernel
+    """Makes nodes of their steps."""
+
+    def before(self, index: int) -> None:
+        """Enqueue what stands before a call, or behind the last one."""
+        for number, copies in self.timed.steps(index) if self.timed.active else ():
+            self.kernel.enqueue(self.timed, number, copies)
+
+    def behind(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
+        """Take the outputs of the call just enqueued; None where it wrote into the buffers that it was given."""
+        self.timed.captured(index, outputs)
+
+
+def _record(copies: Sequence[Copy], executions: int, slot_bytes: int) -> _StepRecord:
+    """Lay a step out as the kernel takes it."""
+    record = _StepRecord(executions=executions, slot_bytes=slot_bytes, slots=SLOTS)
+    for place, copy in zip(record.copies, copies, strict=False):
+        place.to = copy.to.data_ptr()
+        place.source = None if copy.source is None else copy.source.data_ptr()
+        place.bytes = copy.to.numel()
+        place.what = _TURN[copy.turn] | (_KEPT if copy.kept else 0) | copy.value << _FILL_SHIFT
+    return record

@@ -1,0 +1,244 @@
+"""Parts of a few calls' answers, kept replay after replay of a timed graph, and compared with references afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from evokern.gate.bench import Bench
+from evokern.gate.comparison import Rule, unravelled
+from evokern.wording import told_apart
+
+SLOTS = 96
+"""Replays whose answers are kept: the samples of a candidate (60 unless a study says otherwise), and the untimed replay
+before each batch of them."""
+
+Turn = Literal["always", "even", "odd"]
+Version = Literal["new", "old"]
+Answers = tuple[torch.Tensor, torch.Tensor]
+"""What an output must be, and the error allowed, in float64."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Bytes that one step writes."""
+
+    to: torch.Tensor
+    """Where, a flat view of bytes; of a kept answer its place in slot 0."""
+    source: torch.Tensor | None
+    """What, a view of as many bytes; None fills with `value`."""
+    value: int = 0
+    """Byte of a fill."""
+    turn: Turn = "always"
+    """In which executions of the step, counted from 0."""
+    kept: bool = False
+    """Whether it goes into the slot of this execution."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements side by side."""
+
+    name: str
+    """The tensor."""
+    start: int
+    """First element, in row-major order."""
+    count: int
+    """Elements."""
+
+
+@dataclass
+class DrawnCall:
+    """A call of the graph whose answers are kept."""
+
+    position: int
+    """Which, from 0."""
+    version: Version | Literal["turns"]
+    """Inputs that it has; `turns` for `new` in even and `old` in odd replays."""
+    offset: int = 0
+    """First byte of its answers in a slot."""
+    outputs: Mapping[str, torch.Tensor] | None = None
+    """Its outputs, from when it is captured until they are kept."""
+    kept_as: dict[str, tuple[torch.dtype, int]] = field(default_factory=dict)
+    """Output → its type, and elements kept of each piece."""
+
+
+class KeptAnswers:
+    """The memory in which answers are kept, and what they must be."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        index: int,
+        pieces: Mapping[str, Sequence[Piece]],
+        new: Mapping[str, Answers],
+        calls: Sequence[DrawnCall],
+    ) -> None:
+        """Make room.
+
+        Args:
+            bench: knows the answers to the old inputs.
+            index: the input set.
+            pieces: of each output what is kept, pieces of one length.
+            new: output → answers to the new inputs in these pieces and the errors allowed, shape (pieces, elements);
+                none where inputs keep their values.
+            calls: the drawn calls.
+        """
+        self._bench, self._index, self._pieces, self._new = bench, index, pieces, new
+        self.calls = tuple(calls)
+        """The drawn calls."""
+        room = sum(len(kept) * _room(kept[0].count) for kept in pieces.values())
+        for number, call in enumerate(self.calls):
+            call.offset = number * room
+        device = bench.generator.device
+        self.ring = torch.zeros((SLOTS, room * len(self.calls)), dtype=torch.uint8, device=device)
+        """What is kept: one slot per replay, in turn."""
+
+    @property
+    def elements(self) -> int:
+        """Elements kept of each call."""
+        return sum(piece.count for kept in self._pieces.values() for piece in kept)
+
+    def copies(self, call: DrawnCall) -> list[Copy]:
+        """Return what keeps a call's outputs, as they are captured; they are not held any longer."""
+        assert call.outputs is not None, "the call was captured before"
+        copies: list[Copy] = []
+        offset = call.offset
+        for name, pieces in self._pieces.items():
+            output = call.outputs[name]
+            addresses = [_addresses(output, piece) for piece in pieces]
+            # A baseline may lay its answer out as it likes: of what does not lie side by side, one element is kept.
+            whole = all(found[-1] - found[0] == len(found) - 1 for found in addresses)
+            length = pieces[0].count if whole else 1
+            call.kept_as[name] = output.dtype, length
+            for found in addresses:
+                source = output.as_strided((length,), (1,), found[0]).view(torch.uint8)
+                copies.append(Copy(self.ring[0, offset : offset + len(source)], source, kept=True))
+                offset += _room(pieces[0].count)
+        call.outputs = None  # a baseline's later calls may take the memory
+        return copies
+
+    def fault(self, replays: int, changed: Sequence[str], graph_calls: int) -> dict[str, Any] | None:
+        """Compare what was kept with the references; return evidence of an error, None where all is right.
+
+        To be called while the bench's inputs are those of the timed runs.
+
+        Args:
+            replays: how often the graph ran.
+            changed: inputs that changed, for the message.
+            graph_calls: calls of the graph, for the message.
+        """
+        executions = range(max(0, replays - SLOTS), replays)
+        reference = self._bench.reference(self._index)
+        for call in self.calls:
+            offset = call.offset
+            for name, pieces in self._pieces.items():
+                end = offset + len(pieces) * _room(pieces[0].count)
+                for version in _versions(call):
+                    slots = [at % SLOTS for at in executions if call.version != "turns" or at % 2 == (version == "old")]
+                    if not slots:
+                        continue
+                    raw = self.ring[slots, offset:end].view(len(slots), len(pieces), -1)
+                    found = self._wrong(call, name, raw, version, reference[name])
+                    if found is not None:
+                        return self._evidence(call, found, version, changed, graph_calls)
+                offset = end
+        return None
+
+    def _wrong(
+        self, call: DrawnCall, name: str, raw: torch.Tensor, version: Version, reference: torch.Tensor
+    ) -> dict[str, Any] | None:
+        """Compare one output's pieces over slots, bytes of shape (slots, pieces, room)."""
+        dtype, length = call.kept_as[name]
+        pieces, rule = self._pieces[name], self._bench.rule(name)
+        old, old_room = expectation(rule, pick(reference, pieces)[:, :length])
+        got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype)
+        got, _ = rule.prepared(got, old, None)
+        expected, allowed = old, old_room
+        other, other_room = old, old_room
+        if name in self._new:
+            new, new_room = (part.to(raw.device)[:, :length] for part in self._new[name])
+            expected, allowed, other, other_room = (
+                (new, new_room, old, old_room) if version == "new" else (old, old_room, new, new_room)
+            )
+        # Written so that NaN is wrong.
+        wrong = ~((got - expected).abs_() <= allowed)
+        if not bool(wrong.any()):
+            return None
+        slot, piece, element = wrong.nonzero()[0].tolist()
+        return {
+            "output": name,
+            "index": unravelled(pieces[piece].start + element, rule.tensor.shape),
+            "got": float(got[slot, piece, element]),
+            "expected": float(expected[piece, element]),
+            "allowed": float(allowed[piece, element]),
+            "bad": int(wrong[slot].sum()),
+            "elements": wrong[slot].numel(),
+            "stale": name in self._new and bool(((got - other).abs_() <= other_room)[wrong].all()),
+        }
+
+    def _evidence(
+        self, call: DrawnCall, found: dict[str, Any], version: Version, changed: Sequence[str], graph_calls: int
+    ) -> dict[str, Any]:
+        got, expected, allowed = found["got"], found["expected"], found["allowed"]
+        shown = told_apart(got, expected)
+        what = f"after {' and '.join(map(repr, changed))} changed" if changed else "on inputs as they were"
+        if version == "new":
+            what += ", parts of outputs and workspaces poisoned"
+        message = (
+            f"{found['output']}[{', '.join(map(str, found['index']))}] is {shown[0]}, expected {shown[1]} within "
+            f"{allowed:.3g}; {found['bad']} of {found['elements']} elements that were kept are wrong (call "
+            f"{call.position + 1} of {graph_calls} of a timed graph, {what})"
+        )
+        if found["stale"]:
+            message += ": the answer to the inputs before"
+        over = abs(got - expected) / allowed if allowed else float("inf")
+        finite = over - over == 0
+        return {
+            **found,
+            "check": "timed_runs",
+            "message": message,
+            "index": list(found["index"]),
+            "got": got if got == got else "nan",
+            "over": over if finite else "inf",
+            "input_set": self._bench.kinds[self._index],
+            "call": call.position,
+            "calls": graph_calls,
+            "changed": list(changed),
+            "poisoned": version == "new",
+        }
+
+
+def pick(values: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
+    """Return the pieces, all of one length, of a tensor: shape (pieces, elements)."""
+    starts = torch.tensor([piece.start for piece in pieces], device=values.device)
+    return values.flatten()[starts[:, None] + torch.arange(pieces[0].count, device=values.device)]
+
+
+def expectation(rule: Rule, reference: torch.Tensor) -> Answers:
+    """Return what elements must be, within their type's range, and the errors allowed."""
+    expected = rule.answer(reference.to(torch.float64))
+    return expected, rule.allowed(expected)
+
+
+def _versions(call: DrawnCall) -> tuple[Version, ...]:
+    return ("new", "old") if call.version == "turns" else (call.version,)
+
+
+def _room(count: int) -> int:
+    """Return the bytes of a slot that so many elements take, in whatever type a baseline returns them."""
+    return -(-count * 8 // 16) * 16
+
+
+def _addresses(tensor: torch.Tensor, piece: Piece) -> Sequence[int]:
+    """Return where the elements of a piece lie in a tensor's storage, in elements."""
+    shape, strides, first = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    if tensor.is_contiguous():
+        return range(first + piece.start, first + piece.start + piece.count)
+    return [
+        first + sum(at * stride for at, stride in zip(unravelled(flat, shape), strides, strict=True))
+        for flat in range(piece.start, piece.start + piece.count)
+    ]

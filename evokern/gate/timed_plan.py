@@ -1,0 +1,417 @@
+"""What changes around a few calls of a timed graph, so that a call cannot know its answer beforehand.
+
+A call that is timed again and again on the same inputs may do nothing: its output holds the answer already, or a
+workspace remembers it. So before calls at drawn positions some inputs change, and outputs and workspaces are poisoned
+in part; parts of those calls' answers are kept in memory of ours, replay after replay, and compared with float64
+references afterwards (`KeptAnswers`).
+
+All of it concerns one input set, whose calls are `sets` apart. Its inputs are `old` (as the bench drew them) but for
+drawn pieces of one drawn input (who watches another one must not see it) that are `new` in one call:
+
+    before call p            inputs become `new`; outputs and workspaces are poisoned
+    before call p + sets     the answer of p is kept; inputs become `old`, alone: what p left in the output is wrong now
+    before call p + 2 sets   (or where the graph ends) the answer of p + sets is kept
+
+A graph that calls each set once takes turns: in even replays inputs are `new` and outputs and workspaces poisoned in
+call p, in odd ones inputs are `old`, alone; behind it its answer is kept, and inputs become `old`. Either way a graph
+leaves its inputs as the bench drew them, and every drawn call sees inputs that differ from those of the set's call
+before.
+
+Copies of one step happen at once: none writes what another one reads or writes. Nothing here needs a GPU: each step is
+a list of `Copy`, which `evokern.device.gpu.timed_calls` makes a node of a graph.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from evokern.declaration.kernel import Tensor
+from evokern.gate.bench import Bench
+from evokern.gate.data import draw, is_float, poison_byte
+from evokern.gate.kept_answers import (
+    SLOTS,
+    Answers,
+    Copy,
+    DrawnCall,
+    KeptAnswers,
+    Piece,
+    Turn,
+    Version,
+    expectation,
+    pick,
+)
+from evokern.gate.slicing import Indices, SlicedTensors
+
+MOST_STEPS = 4
+"""Steps of a graph."""
+MOST_COPIES = 160
+"""Copies in one step: what a kernel's parameters have room for (4 KB), which take no load from memory."""
+PIECE_BYTES = 128
+"""Bytes of one kept piece of an output: four sectors."""
+_KEPT = 96
+"""Kept pieces of one call: 64 in rows drawn from all, 16 where poison was, 16 where the change shows."""
+_CHANGES = ((2, 128), (8, 1024), (24, 4096))
+"""Pieces of an input that change, and the bytes of each. Few and small ones deceive who recognises inputs by some of
+their elements; where no output differs by more than the tolerance, the next are taken."""
+_POISONED = 24
+"""Poisoned parts, at most."""
+_POISON_BYTES = 4096
+"""Bytes of one poisoned part; a step writes at most 96 KB of poison, which takes a GPU less than a launch."""
+_IN_PLACE_BYTES = 256 * 1024
+"""Bytes of what is computed in place that a step writes anew. Where it has more, calls work on their own results, which
+nothing can be compared with, and no step is taken."""
+_IN_PLACE_STEP = 32 * 1024
+"""Bytes of it in one copy."""
+_SHOWS = 2.0
+"""A change shows where the answers to new and old inputs differ by more than this multiple of both tolerances."""
+
+
+class TimedCalls:
+    """The drawn calls of one candidate's, or baseline's, timed graph on one bench."""
+
+    def __init__(self, bench: Bench, *, still: bool = False) -> None:
+        """Take the buffers that the graph works on; `plan` draws.
+
+        Args:
+            bench: the buffers, with inputs in them.
+            still: inputs keep their values, though the same bytes are written: for a baseline that prepared its own.
+        """
+        self._bench = bench
+        self._still = still
+        self._steps: dict[int, int] = {}
+        self._in_place = [name for name, tensor in bench.tensors.items() if tensor.role == "inout"]
+        self._shows = False
+        self._pieces: list[Piece] = []
+        generator = bench.generator
+        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+        self._random = random.Random(int(seed))
+        self.replays = 0
+        """How often the graph ran; whoever runs it counts."""
+        self.calls = 0
+        """Calls of the graph; 0 before `plan`."""
+
+    @property
+    def active(self) -> bool:
+        """Whether any step is taken."""
+        return bool(self._steps)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last replay left answers to the inputs as the bench drew them."""
+        return not self.active or self._chained or self.replays % 2 == 0
+
+    @property
+    def further_steps(self) -> int:
+        """Steps of a long graph beyond those that `with_steps` counts."""
+        return 1 if self._in_place else 0
+
+    @property
+    def changed(self) -> list[str]:
+        """Inputs that change, where the change shows in what is kept."""
+        return sorted({piece.name for piece in self._pieces}) if self._shows else []
+
+    # ---- drawing
+
+    def plan(self, calls: int) -> None:
+        """Draw positions, changes and what is kept, for a graph of so many calls.
+
+        Raises:
+            KernelError: the reference raised.
+        """
+        bench, sets = self._bench, self._bench.sets
+        self.calls = calls
+        if sum(bench.tensors[name].bytes for name in self._in_place) > _IN_PLACE_BYTES:
+            return
+        self._chained = calls >= 2 * sets
+        first = self._integer(calls - sets if self._chained else calls)
+        self._index = first % sets
+        self._poisoned = self._draw_poison()
+        kept, new = self._draw_change()
+        drawn = [DrawnCall(first, "turns")]
+        self._steps = {first: 0, first + 1: 1}
+        if self._chained:
+            drawn = [DrawnCall(first, "new"), DrawnCall(first + sets, "old")]
+            self._steps = {first: 0, first + sets: 1, min(first + 2 * sets, calls): 2}
+        # References were computed; none is to be found while the candidate runs.
+        bench.conceal()
+        self._answers = KeptAnswers(bench, self._index, kept, new, drawn)
+        device = bench.generator.device
+        self.executions = torch.zeros((MOST_STEPS, MOST_COPIES), dtype=torch.int32, device=device)
+        """Executions of each step so far, once for every copy: for whoever makes nodes of them."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes from one slot of kept answers to the next."""
+        return self._answers.ring.shape[1]
+
+    def _integer(self, below: int) -> int:
+        return self._random.randrange(max(below, 1))
+
+    def _distinct(self, below: int, count: int) -> list[int]:
+        """Draw different numbers from 0 up, as many as there are, in random order."""
+        return self._random.sample(range(below), min(below, count))
+
+    def _draw_poison(self) -> list[tuple[str, int, int]]:
+        """Draw (tensor, first byte, bytes): up to half of each output and workspace, the rest stays as it was left."""
+        targets = {
+            name: tensor
+            for name, tensor in self._bench.tensors.items()
+            if tensor.role == "output" or (tensor.role == "workspace" and tensor.initial == "poison")
+        }
+        parts: list[tuple[str, int, int]] = []
+        for name, tensor in list(targets.items())[:_POISONED]:
+            count = max(1, _POISONED // len(targets))
+            size = max(1, min(_POISON_BYTES, tensor.bytes // (2 * count)))
+            size = size // 16 * 16 or size
+            parts += [(name, at * size, size) for at in self._distinct(tensor.bytes // size, count)]
+        return parts
+
+    def _draw_change(self) -> tuple[dict[str, list[Piece]], dict[str, Answers]]:
+        """Draw what changes and what is kept, so that the change shows there.
+
+        Returns:
+            Output → pieces that are kept, and output → answers to the new inputs there with the errors allowed.
+        """
+        bench = self._bench
+        if self._index in bench.changes and not self._still:
+            self._pieces, old_values, new_values, self._poisoned, kept, new = bench.changes[self._index]
+            self._old, self._new, self._shows = _copied(old_values), _copied(new_values), True
+            return kept, new
+        # Now, for the inputs are others below.
+        old = bench.reference(self._index)
+        given = bench.given(self._index)
+        self._pieces = []
+        self._old = self._values(given)
+        able = [name for name in given if _changeable(bench.tensors[name])]
+        showing = [name for name in able if bench.reach.get(name, 0) < len(_CHANGES)]
+        if not showing or self._still:
+            self._new = self._values(given)
+            return self._draw_kept(old, {})
+        name = showing[self._integer(len(showing))]
+        for level in range(bench.reach.get(name, 0), len(_CHANGES)):
+            count, size = _CHANGES[level]
+            part = self._draw_part(name, size)
+            self._pieces = self._draw_pieces(name, bench.tensors[name], size, count, part)
+            self._old = self._values(given)
+            try:
+                for piece in self._pieces:
+                    tensor = replace(bench.tensors[piece.name], shape=(piece.count,))
+                    draw(tensor, bench.kinds[self._index], _elements(given, piece), bench.generator)
+                self._new = self._values(given)
+                answers = bench.answers(self._index, part)
+            finally:
+                for piece in self._pieces:
+                    _flat(_elements(given, piece)).copy_(self._old[piece])
+            kept, new = self._draw_kept(old, answers)
+            if self._shows:
+                if bench.large and part is None:
+                    values = _copied(self._old), _copied(self._new)
+                    bench.changes[self._index] = self._pieces, *values, self._poisoned, kept, new
+                return kept, new
+            bench.reach[name] = level + 1
+        self._new = self._values(given)
+        return self._draw_kept(old, {})
+
+    def _draw_part(self, name: str, size: int) -> tuple[SlicedTensors, Indices] | None:
+        """Draw where along the axes of a declared slice an input changes; None where its reference is not cut."""
+        able = [one for one in self._bench.slices if name in one.inputs]
+        if not able:
+            return None
+        one, tensor = able[self._integer(len(able))], self._bench.tensors[name]
+        at: list[list[int]] = []
+        for axis, extent in zip(one.declared.cut(name), one.extents, strict=True):
+            # Pieces lie side by side in memory: along the last axis as many indices as one has elements.
+            count = min(extent, _length(tensor, size)) if axis == len(tensor.shape) - 1 else 1
+            first = self._integer(extent - count + 1)
+            at.append(list(range(first, first + count)))
+        return one, tuple(at)
+
+    def _values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
+        """Return copies of the inputs' bytes: of each piece that changes, and all of what is computed in place."""
+        values: dict[Piece | str, torch.Tensor] = {p: _flat(_elements(given, p)).clone() for p in self._pieces}
+        return values | {name: _flat(given[name]).clone() for name in self._in_place}
+
+    def _draw_pieces(
+        self, name: str, tensor: Tensor, size: int, count: int, part: tuple[SlicedTensors, Indices] | None = None
+    ) -> list[Piece]:
+        """Draw pieces of so many bytes that do not overlap: each in another row, where there are as many rows."""
+        length = _length(tensor, size)
+        row = tensor.shape[-1] if tensor.shape else 1
+        rows = tensor.elements // row
+        if part is not None:
+            return self._draw_pieces_of(part, name, tensor, min(length, row), count)
+        if row >= length and rows >= count:
+            starts = [at * row + self._integer(row - length + 1) for at in self._distinct(rows, count)]
+        else:
+            phase = self._integer(tensor.elements % length + 1)
+            starts = [phase + at * length for at in self._distinct(tensor.elements // length, count)]
+        return [Piece(name, start, length) for start in starts]
+
+    def _draw_pieces_of(
+        self, part: tuple[SlicedTensors, Indices], name: str, tensor: Tensor, length: int, count: int
+    ) -> list[Piece]:
+        """Draw pieces inside a slice of an input."""
+        one, at = part
+        fixed = dict(zip(one.declared.cut(name), at, strict=True))
+        last = len(tensor.shape) - 1
+        starts = set()
+        for _ in range(count):
+            start = 0
+            for axis, extent in enumerate(tensor.shape):
+                place = fixed[axis][0] if axis in fixed else self._integer(extent)
+                if axis == last and axis not in fixed:
+                    place = self._integer(extent // length) * length
+                start = start * extent + place
+            starts.add(start)
+        return [Piece(name, start, length) for start in sorted(starts)]
+
+    def _draw_kept(
+        self, old: Mapping[str, torch.Tensor], answers: Mapping[str, torch.Tensor]
+    ) -> tuple[dict[str, list[Piece]], dict[str, Answers]]:
+        """Draw what is kept; note whether the change shows there, and what the answers must be.
+
+        Args:
+            old: output → answer to the inputs as the bench drew them.
+            answers: output → answer to the new inputs; none where nothing changes.
+        """
+        kept: dict[str, list[Piece]] = {}
+        self._shows = False
+        finite = all(bool(answer.isfinite().all()) for answer in answers.values())
+        for name, tensor in self._bench.results.items():
+            count = max(3, _KEPT // len(self._bench.results))
+            kept[name] = self._draw_pieces(name, tensor, PIECE_BYTES, 2 * count // 3)
+            length = kept[name][0].count
+            starts = self._poisoned_elements(name, tensor, length, count // 6)
+            if name in answers and finite:
+                starts += self._changed_elements(name, old[name], answers[name], count // 6)
+            kept[name] += [Piece(name, min(start, tensor.elements - length), length) for start in starts]
+        new: dict[str, Answers] = {}
+        for name, answer in answers.items():
+            expected, allowed = expectation(self._bench.rule(name), pick(answer, kept[name]))
+            new[name] = expected.to("cpu", copy=True), allowed.to("cpu", copy=True)
+        return kept, new
+
+    def _poisoned_elements(self, name: str, tensor: Tensor, length: int, count: int) -> list[int]:
+        """Draw elements of an output with which pieces begin that are poisoned."""
+        width = tensor.bytes // tensor.elements
+        own = [(at, size) for of, at, size in self._poisoned if of == name]
+        chosen = [own[number] for number in self._distinct(len(own), count)] if own else []
+        return [at // width + self._integer(size // width - length + 1) for at, size in chosen]
+
+    def _changed_elements(self, name: str, before: torch.Tensor, after: torch.Tensor, count: int) -> list[int]:
+        """Return elements of an output in which the change shows: half of them most, the others drawn."""
+        rule = self._bench.rule(name)
+        (old, old_room), (new, new_room) = expectation(rule, before), expectation(rule, after)
+        over = ((new - old).abs_() - _SHOWS * (new_room + old_room)).flatten()
+        most = over.topk(min(count // 2, over.numel())).indices
+        where = (over > 0).nonzero().flatten()
+        self._shows |= len(where) > 0
+        drawn = where[self._distinct(len(where), count - count // 2)]
+        chosen: list[int] = torch.cat([most, drawn]).tolist() if len(where) else []
+        return chosen
+
+    # ---- while the graph is captured
+
+    def steps(self, index: int) -> list[tuple[int, list[Copy]]]:
+        """Return number and copies of each step before a call, or behind the last one, in order."""
+        number = self._steps.get(index)
+        if number is None:
+            return []
+        if number == 0 and self._chained:
+            return [(0, self._pieces_of("new") + self._in_place_of("new", "always") + self._poison("always"))]
+        if number == 0:
+            change = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")
+            return [(0, change + self._in_place_of("old", "odd"))]
+        kept = self._answers.copies(self._answers.calls[number - 1])
+        if number == 2:
+            return [(2, kept)]
+        found = [(1, kept + self._pieces_of("old"))]
+        if self._chained and self._in_place:
+            # It is among what is kept, and must be written only then.
+            found.append((3, self._in_place_of("old", "always")))
+        return found
+
+    def captured(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
+        """Take the outputs of a call, just captured; None where it wrote into the bench's."""
+        for call in self._answers.calls if self.active else ():
+            if call.position == index:
+                call.outputs = self._bench.arguments(self._index) if outputs is None else outputs
+
+    def _pieces_of(self, version: Version, turn: Turn = "always") -> list[Copy]:
+        given = self._bench.given(self._index)
+        values = self._new if version == "new" else self._old
+        # What is computed in place is written where a call finds it: see `_in_place_of`.
+        pieces = [piece for piece in self._pieces if piece.name not in self._in_place]
+        return [Copy(_flat(_elements(given, piece)), values[piece], turn=turn) for piece in pieces]
+
+    def _in_place_of(self, version: Version, turn: Turn) -> list[Copy]:
+        arguments = self._bench.arguments(self._index)
+        values = self._new if version == "new" else self._old
+        return [
+            Copy(_flat(arguments[name])[at : at + _IN_PLACE_STEP], values[name][at : at + _IN_PLACE_STEP], turn=turn)
+            for name in self._in_place
+            for at in range(0, len(values[name]), _IN_PLACE_STEP)
+        ]
+
+    def _poison(self, turn: Turn) -> list[Copy]:
+        arguments, tensors = self._bench.arguments(self._index), self._bench.tensors
+        return [
+            Copy(_flat(arguments[name])[at : at + size], None, poison_byte(tensors[name], 0), turn)
+            for name, at, size in self._poisoned
+        ]
+
+    # ---- afterwards
+
+    def quiet(self) -> None:
+        """Make both versions of the inputs what the bench has now: it drew them anew, and the graph runs again."""
+        if self.active:
+            for key, value in self._values(self._bench.given(self._index)).items():
+                self._old[key].copy_(value)
+                self._new[key].copy_(value)
+
+    def fault(self) -> dict[str, Any] | None:
+        """Compare what was kept with the references; return evidence of an error, None where all is right.
+
+        To be called while the bench's inputs are those of the timed runs.
+        """
+        return self._answers.fault(self.replays, self.changed, self.calls) if self.active else None
+
+    def report(self) -> dict[str, Any]:
+        """Return what was done, as JSON values."""
+        if not self.active:
+            return {"calls": self.calls, "drawn": []}
+        return {
+            "calls": self.calls,
+            "drawn": [call.position for call in self._answers.calls],
+            "changed": self.changed,
+            "kept": self._answers.elements,
+            "replays": min(self.replays, SLOTS),
+        }
+
+
+def _copied(values: Mapping[Piece | str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
+    return {key: value.clone() for key, value in values.items()}
+
+
+def _changeable(tensor: Tensor) -> bool:
+    """Whether elements of an input may be others, each by itself."""
+    return is_float(tensor.dtype) and tensor.draw is None and tensor.change == "elements"
+
+
+def _length(tensor: Tensor, size: int) -> int:
+    """Return the elements of a piece of so many bytes."""
+    return max(1, min(tensor.elements, size * tensor.elements // tensor.bytes))
+
+
+def _elements(tensors: Mapping[str, torch.Tensor], piece: Piece) -> torch.Tensor:
+    return tensors[piece.name].view(-1)[piece.start : piece.start + piece.count]
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous tensor's bytes."""
+    return tensor.view(-1).view(torch.uint8)

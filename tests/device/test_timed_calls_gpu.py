@@ -1,0 +1,128 @@
+"""Timed calls through a worker: on a stand-in for a GPU everywhere, and on one with `-m gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import timed_calls_cost
+from emulated_gpu import evaluated, worker
+from live_bench import Bench
+from paths import DATA
+
+from evokern.compile.build import Target, build
+from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.records import Built
+from evokern.device.gpu.timed_calls import SOURCE, _StepRecord
+from evokern.gate.timed_plan import MOST_COPIES
+from evokern.hardware.profiles import chip
+from evokern.measurement.timing import STEP_SHARE
+from evokern.study.discovery import load_kernel
+from evokern.study.settings import Study, TimingSettings
+from evokern.study.trial import Outcome
+
+PACKAGED = {
+    "attention": ("2,8,128,64", "2,8,512,64"),
+    "matmul": ("256,256,256", "4096,4096,4096"),
+    "rmsnorm": ("64,8192", "8192,8192"),
+}
+"""Packaged kernels, each at a problem of a few µs and at a large one."""
+
+
+# ------------------------------------------------------------------------------------------------------- without a GPU
+
+
+def test_the_kernel_takes_what_is_laid_out_for_it() -> None:
+    """The step's kernel compiles, its parameters fit, and the record has the layout that its source names."""
+    text = SOURCE.read_text("utf-8")
+    assert f"kMostCopies = {MOST_COPIES};" in text
+    size = MOST_COPIES * 24 + 8 + 8 + 8
+    assert size <= 4096
+    checked = text + f"\nstatic_assert(sizeof(Step) == {size} && sizeof(Copy) == 24);\n"
+    checked += f"static_assert(offsetof_slots() == {_StepRecord.slots.offset});\n"
+    checked = checked.replace(
+        "extern \"C\"", "constexpr unsigned long long offsetof_slots() { return __builtin_offsetof(Step, slots); }\n"
+        "extern \"C\"",
+    )  # fmt: skip
+    from evokern.compile.isolated import compile_program
+    from evokern.compile.records import Program
+
+    program = compile_program(checked, "timed_calls.cu", {}, (), ("timed_calls_step",), "sm_90")
+    assert isinstance(program, Program), program.log
+
+
+@pytest.mark.parametrize(
+    ("habit", "check"), [("none", ""), ("resets", ""), ("already_there", "timed_runs"), ("sampled_memo", "timed_runs")]
+)
+def test_a_memory_in_the_workspace_is_found_by_timed_calls(
+    habit: str, check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On the worker's own code: who returns what the output or a workspace remembers is wrong, and who works is not."""
+    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,64,16",))
+    problems = (kernel.problem("9,64,16"),)
+    here = worker(monkeypatch, kernel, problems, study, chip("l4"), tmp_path / "turn")
+    config = kernel.space.with_changes(kernel.space.default(), {"HABIT": habit})
+    made = build(kernel, config, problems, Target(chip("l4"), CompileCache(default_directory() or tmp_path)))
+    assert isinstance(made, Built), made.reason
+    found = evaluated(here, config, made)
+    assert found.evidence.get("check", "") == check, found.reason
+    if not check:
+        assert found.outcome is Outcome.MEASURED
+        assert len(found.gate["9,64,16"]["timed_calls"]["drawn"]) == 2
+
+
+# ------------------------------------------------------------------------------------------------------------ on a GPU
+
+
+@pytest.fixture(scope="module")
+def memos() -> Iterator[Bench]:
+    with Bench("memos", "64,128,128") as bench:
+        yield bench
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+class TestOnAGpu:
+    """What the graphs of a real GPU show."""
+
+    def test_who_works_in_every_call_is_measured(self, memos: Bench) -> None:
+        """Honest habits pass, and the record tells what was drawn and how many replays were compared."""
+        for found in memos.run([memos.config(HABIT="none"), memos.config(HABIT="resets")]):
+            assert found.outcome is Outcome.MEASURED, found.reason
+            told = found.gate["64,128,128"]["timed_calls"]
+            assert (len(told["drawn"]), len(told["changed"])) == (2, 1)
+            assert told["replays"] >= 8
+
+    @pytest.mark.parametrize("habit", ["recent", "already_there", "sampled_memo", "first_replays"])
+    def test_who_answers_from_memory_is_wrong(self, memos: Bench, habit: str) -> None:
+        """A stamp, an output that looks finished, a memo, a count of calls: each is found, with its reason."""
+        (found,) = memos.run([memos.config(HABIT=habit)])
+        assert found.outcome is Outcome.WRONG, found.reason
+        assert found.evidence["check"] in ("timed_runs", "repeat"), found.evidence
+
+    def test_a_stamp_and_a_memo_are_found_by_timed_calls_alone(self, memos: Bench) -> None:
+        """What is right when a call is repeated on new inputs is found where inputs change under a running graph."""
+        memos.forget()
+        for found in memos.run([memos.config(HABIT=habit) for habit in ("recent", "sampled_memo")]):
+            assert found.evidence["check"] == "timed_runs", found.evidence
+            assert "of a timed graph" in found.reason
+
+    @pytest.mark.parametrize("cache", ["rotate", "flush"])
+    @pytest.mark.parametrize("kernel", PACKAGED)
+    def test_packaged_kernels_and_their_baselines_pass(self, kernel: str, cache: str) -> None:
+        """Defaults and baselines are measured at a small and a large problem, with steps around drawn calls of each."""
+        for problem in PACKAGED[kernel]:
+            found, baselines = timed_calls_cost.evaluated(kernel, problem, TimingSettings(cache=cache))  # type: ignore[arg-type]
+            assert found.outcome is Outcome.MEASURED, (problem, found.reason)
+            assert [one.error for one in baselines if "timed" in one.error or "wrong" in one.error] == []
+            (report,) = found.gate.values()
+            assert report["timed_calls"]["changed"], problem
+
+    @pytest.mark.parametrize("kernel", PACKAGED)
+    def test_steps_take_a_two_hundredth_of_a_sample_at_most(self, kernel: str) -> None:
+        """The same candidate with and without them, in turn: the medians differ by at most 0.5 %, and noise."""
+        for problem in PACKAGED[kernel]:
+            cost = timed_calls_cost.cost(kernel, problem)
+            print(cost)
+            assert cost["share"] <= STEP_SHARE + cost["noise"], cost
