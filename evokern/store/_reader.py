@@ -122,6 +122,11 @@ class Reader:
             "evokern_trials", lambda row: trial_of(row, taken.get(row["uuid"])), where, [study.uuid], "number"
         )
 
+    def proposed_s(self, study: StudyRecord) -> dict[int, float]:
+        """Return trial → study time in seconds at which it was proposed, of recorded trials."""
+        where = "study = ? AND outcome IS NOT NULL"
+        return dict(self._rows.read("evokern_trials", _proposed_of, where, [study.uuid], "number"))
+
     def _standing(self, study: StudyRecord) -> list[Standing]:
         """Return how the sound trials of a study stand, in number order; tells of those that are damaged or missing."""
         with explained(self.path):
@@ -311,6 +316,10 @@ def _standing_of(row: Row) -> tuple[str, Standing]:
 
 def _samples_of(row: Row) -> tuple[str, int, list[float]]:
     return row["trial"], row["problem"], json.loads(row["samples_us"])
+
+
+def _proposed_of(row: Row) -> tuple[int, float]:
+    return row["number"], float(row["proposed_s"])
 
 
 def _rejection_of(row: Row) -> tuple[str, int]:

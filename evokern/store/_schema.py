@@ -236,7 +236,7 @@ def m009_readable_trials(db: Database) -> None:
             fastest = fastest_baseline(SessionRecord.of(row).baselines)
             if fastest is not None and sound(row):
                 change_rows(db, Path(), "evokern_sessions", "uuid = ?", "baseline_us = ?", [fastest[1], row["uuid"]])
-    db.create_view(READABLE, _READABLE_SQL)
+    db.create_view(READABLE, _READABLE_SQL, ignore=True)  # whoever made one of that name keeps it
 
 
 def known_migrations() -> set[str]:

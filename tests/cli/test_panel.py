@@ -118,8 +118,8 @@ def test_the_best_over_time_is_a_line_of_blocks() -> None:
 
 def test_the_panel_says_what_happens_before_the_first_result() -> None:
     """Steps of the start with a bar and their time, then what the first candidates do; with a result neither."""
-    opening = "\n".join(shown(told(event="opening", trials=0, step=StartStep("baseline 2 of 4: SDPA flash", 4, 8)), 79, 23,
-                              since_s=12.4))  # fmt: skip
+    step = StartStep("baseline 2 of 4: SDPA flash", 4, 8)
+    opening = "\n".join(shown(told(event="opening", trials=0, step=step), 79, 23, since_s=12.4))
     assert "baseline 2 of 4: SDPA flash (12 s)" in opening
     line = next(line for line in opening.splitlines() if "now" in line)
     bar = opening.splitlines()[opening.splitlines().index(line) + 1]
