@@ -440,6 +440,16 @@ def test_the_picture_of_the_panel_is_up_to_date() -> None:
     assert (DOCS / "panel.svg").read_text(encoding="utf-8") == script("draw_panel").draw(facts)
 
 
+@pytest.mark.slow
+def test_the_same_search_draws_the_same_picture() -> None:
+    """`docs/panel.json` is what `python docs/draw_panel.py` finds: a real search, begun again, goes the same way."""
+    import json
+
+    drawing = script("draw_panel")
+    found = drawing.record(f"replay:{drawing.RECORDING}", trials=drawing.TRIALS)
+    assert found == json.loads((DOCS / "panel.json").read_text(encoding="utf-8"))
+
+
 def test_rooms_that_import_each_other_are_no_picture() -> None:
     """A circle is told by name; an arrow that others imply is left out."""
     rooms = script("draw_rooms")
