@@ -104,14 +104,15 @@ def step_text(progress: Progress) -> str:
 
 
 def _flight(progress: Progress) -> str:
-    if progress.stages is None or not progress.in_flight:
-        return f"{progress.in_flight} in flight"
-    return f"{progress.in_flight} in flight ({progress.stages[0]} compiling)"
+    if not progress.in_flight:
+        return ""
+    compiling = f" ({progress.stages[0]} compiling)" if progress.stages else ""
+    return f", {progress.in_flight} in flight{compiling}"
 
 
 def progress_rows(progress: Progress) -> list[ProgressRow]:
     """Return everything that a panel shows of a search."""
-    rows = [ProgressRow("elapsed", f"{spent_text(progress)}, {_flight(progress)}", most=2)]
+    rows = [ProgressRow("elapsed", spent_text(progress) + _flight(progress), most=2)]
     if progress.budget_s:
         share = min(max(progress.elapsed_s / progress.budget_s, 0.0), 1.0)
         rows.append(ProgressRow("", share=share, priority=5))
@@ -161,7 +162,7 @@ def _improved(progress: Progress) -> str:
     if len(progress.improvements) == 1:
         return f"{microseconds(last)} {unit}"
     since = duration(max(0.0, progress.elapsed_s - when))
-    return f"{microseconds(first)} to {microseconds(last)} {unit}, {since} ago"
+    return f"{microseconds(first)} to {microseconds(last)} {unit}, last {since} ago"
 
 
 def sparkline(points: Sequence[tuple[float, float]], width: int, levels: str = LEVELS) -> str:

@@ -315,6 +315,32 @@ def test_an_interrupted_search_ends_with_130(here: Path) -> None:
     assert _invoke("show", "--json")[0] == 0
 
 
+def test_show_lists_what_turned_proposals_away(tmp_path: Path) -> None:
+    """A table with counts, most first, with and without a champion; `--json` has the counts as before."""
+    from evokern.store import Store
+
+    path = tmp_path / "r.db"
+    record = write_study(path, 20)
+    with Store(path) as store, store.transaction():
+        values = [record.uuid, "registers", 60]
+        store.db.execute("INSERT INTO evokern_rejections (study, constraint_name, count) VALUES (?, ?, ?)", values)
+    told = _invoke("show", "--db", str(path))[1]
+    table = told.partition("100 proposals turned away before a compile")[2].splitlines()[1:4]
+    assert [line.split() for line in table] == [
+        ["proposals", "share", "constraint"],
+        ["60", "60", "%", "registers"],
+        ["40", "40", "%", "ring_needs_lookahead"],
+    ]
+    summary = json.loads(_invoke("show", "--json", "--db", str(path))[1])
+    assert summary["rejections"] == {"registers": 60, "ring_needs_lookahead": 40}
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM evokern_trials WHERE outcome = 'measured'")
+    assert "60 %  registers" in _invoke("show", "--db", str(path))[1]
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM evokern_rejections")
+    assert "turned away" not in _invoke("show", "--db", str(path))[1]
+
+
 def test_the_line_tells_what_matters() -> None:
     """One line: time, trials, best and speedup, rate, busy share, outcomes if there are any."""
     from dataclasses import replace

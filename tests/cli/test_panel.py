@@ -104,7 +104,7 @@ def test_predicted_times_in_the_panel_are_labelled() -> None:
     text = "\n".join(shown(told(predicted=True), 120, 30))
     assert "SDPA 9.00 µs predicted" in text
     assert "5.00 µs predicted (trial 4)" in text
-    assert "50.0 to 5.00 µs predicted, 15 s ago" in text
+    assert "50.0 to 5.00 µs predicted, last 15 s ago" in text
     assert text.count("µs") == text.count("µs predicted")
 
 

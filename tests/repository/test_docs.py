@@ -103,7 +103,10 @@ COMMANDS: dict[str, Way] = {
     "evokern sanitize my.cu --entry my_kernel --grid 4,2 --block 128 --arg in:f16[2,128,64] --arg out:f16[2,128,64]"
     " --arg i32=128": SIMULATED,
     "evokern profile --trial 42 --keep best.ncu-rep": Way("gpu", "profile --trial 0 --keep best.ncu-rep"),
-    "evokern profile attention-s512 --device sim:l4": Way("simulated", "profile attention-s512 --device sim:l4"),
+    "evokern profile attention-s512 --device sim:l4 --html profile.html": Way(
+        "simulated", "profile attention-s512 --device sim:l4 --html profile.html"
+    ),
+    "evokern export attention-s512 --format trace -o trace.json": RECORDED,
     "evokern ablate": SIMULATED,
     "evokern compare main.db pr.db --markdown comment.md": SIMULATED,
     "evokern selftest gate --device sim:l4": SLOW,
