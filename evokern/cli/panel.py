@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -90,8 +91,11 @@ class Watcher:
         """Return the lines of the panel, one column and one line smaller than the terminal: the cursor stands below."""
         assert self._told is not None and self._console is not None
         progress, since = self._told
+        passed = time.monotonic() - since if progress.step else 0.0
+        if passed:  # the start of a device tells a step and is then busy with it
+            progress = replace(progress, elapsed_s=progress.elapsed_s + passed)
         glyphs = ASCII if self._console.options.ascii_only else UNICODE
-        shown = panel(progress, columns - 1, height - 1, glyphs, time.monotonic() - since if progress.step else 0.0)
+        shown = panel(progress, columns - 1, height - 1, glyphs, passed)
         with self._console.capture() as capture:
             self._console.print(shown, width=columns - 1, no_wrap=True, overflow="crop", crop=True)
         return capture.get().splitlines()[: height - 1]

@@ -205,7 +205,7 @@ def _counters(found: CountedCandidate) -> list[tuple[str, str, str]]:
     """Return label, value and unit of each counter of the call."""
     from evokern.device.gpu.nsight import METRICS
 
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for metric in METRICS:
         value = found.counters.get(metric.key)
         text = "n/a" if value is None else f"{value:,.0f}" if metric.unit in ("ns", "") else f"{value:.1f}"
