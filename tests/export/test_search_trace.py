@@ -12,7 +12,7 @@ import pytest
 from engine_helpers import tiny_table
 from hostile_texts import HOSTILE
 from paths import DATA
-from stored_studies import MEASURED, record, write_study
+from stored_studies import MEASURED, record, reseal, write_study
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -177,8 +177,8 @@ def test_what_cannot_be_traced(timed: Path, tmp_path: Path) -> None:
 def test_only_wrong_trials_are_traced(timed: Path, tmp_path: Path) -> None:
     """Without a champion there is no mark of one, and everything else."""
     with sqlite3.connect(timed) as db:
-        db.execute("UPDATE evokern_trials SET row_digest = NULL, outcome = 'wrong', time_us = NULL, "
-                   "evidence = '{\"check\":\"c\"}'")  # fmt: skip
+        db.execute("UPDATE evokern_trials SET outcome = 'wrong', time_us = NULL, evidence = '{\"check\":\"c\"}'")
+    reseal(timed)
     code, told, _ = invoke("export", "--format", "trace", "-o", "-", "--db", str(timed))
     events = valid(json.loads(told))
     assert (code, [e for e in events if e["ph"] in "iC"]) == (0, [])
