@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from paths import DATA
-from stored_studies import progress_told, write_study
+from stored_studies import progress_told, reseal, write_study
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
@@ -324,6 +324,7 @@ def test_show_lists_what_turned_proposals_away(tmp_path: Path) -> None:
     with Store(path) as store, store.transaction():
         values = [record.uuid, "registers", 60]
         store.db.execute("INSERT INTO evokern_rejections (study, constraint_name, count) VALUES (?, ?, ?)", values)
+    reseal(path)
     told = _invoke("show", "--db", str(path))[1]
     table = told.partition("100 proposals turned away before a compile")[2].splitlines()[1:4]
     assert [line.split() for line in table] == [
