@@ -1,9 +1,12 @@
-"""Draw the panel of a recorded search as `docs/panel.svg`.
+"""Search, and draw the panel of that search as `docs/panel.svg`.
 
-    python docs/draw_panel.py                                        draws docs/panel.json again
-    python docs/draw_panel.py --record DEVICE [--budget 45s]         searches first, and keeps how it stood at the end
+    python docs/draw_panel.py                                      searches the recording of an H200: half a minute
+    python docs/draw_panel.py --device cuda:0 --budget 45s         searches there
+    python docs/draw_panel.py --draw-only                          draws the last search again
 
-The picture is what `evokern search` shows on a terminal: the same function draws it. `docs/panel.json` holds the facts.
+The picture is what `evokern search` shows on a terminal after its last trial: the same function draws it. What it shows
+stands in `docs/panel.json`. Seed and window are fixed and a recording tells what each trial took, so the same search of
+it always draws the same picture.
 """
 
 from __future__ import annotations
@@ -25,53 +28,58 @@ from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 FOLDER = Path(__file__).resolve().parent
 FACTS = FOLDER / "panel.json"
 PICTURE = FOLDER / "panel.svg"
-WIDTH = 112
-"""Characters of a line."""
+RECORDING = FOLDER.parent / "tests" / "data" / "attention_s512_h200.json.gz"
+SEED, TRIALS = 7, 150
+"""Of the search of the recording."""
+WIDTH, HEIGHT = 100, 30
+"""Characters of a line, and lines."""
 PLAIN = (
     *("event", "study", "device", "predicted", "elapsed_s", "budget_s", "trials", "evaluated", "trials_limit"),
-    *("in_flight", "outcomes", "rejections", "trials_per_minute", "busy_share"),
+    *("in_flight", "outcomes", "rejections", "trials_per_minute", "busy_share", "baseline", "improvements"),
+    *("last_failures", "failure_counts"),
 )
 """Fields of `Progress` that are kept as they are."""
-FAILURES = 4
-"""Failures that the panel shows."""
 
 
-def record(device: str, budget: str | None, trials: int | None) -> dict[str, Any]:
-    """Search `attention-s512` and return what the panel showed after its last trial.
+def record(device: str, budget: str | None = None, trials: int | None = None) -> dict[str, Any]:
+    """Search `attention-s512` and return what the panel showed after its last trial, as JSON values.
 
     Args:
-        device: as `--device`; a recording of the kernel will do.
+        device: as `--device`.
         budget: as `--budget`.
         trials: as `--trials`.
     """
-    study = Study(name="attention-s512", kernel="attention", problems=("2,8,512,64",))
+    # One trial at a time: how many answers of a recording come together depends on the machine.
+    window = 1 if device.startswith("replay:") else None
+    study = Study(name="attention-s512", kernel="attention", problems=("2,8,512,64",), window=window)
     seen: list[evokern.Progress] = []
     with tempfile.TemporaryDirectory() as folder:
         evokern.search(
-            study, db=Path(folder) / "panel.db", device=device, budget=budget, trials=trials, on_progress=seen.append
-        )
+            study, db=Path(folder) / "panel.db", device=device, budget=budget, trials=trials, seed=SEED,
+            on_progress=seen.append,
+        )  # fmt: skip
     last = [progress for progress in seen if progress.event == "trial"][-1]
-    facts = {name: value for name, value in dataclasses.asdict(last).items() if name in PLAIN}
-    facts |= {"baseline": last.baseline, "last_failures": last.last_failures[:FAILURES], "best": None}
+    facts = {field.name: getattr(last, field.name) for field in dataclasses.fields(last) if field.name in PLAIN}
+    facts["best"] = None
     if last.best is not None:
-        best = last.best
-        facts["best"] = {"number": best.number, "config": dict(best.config), "time_us": best.evaluation.time_us}
-    return facts
+        defaults = {gene.name: gene.default for gene in last.genes}
+        changed = {name: value for name, value in last.best.config.items() if value != defaults[name]}
+        facts["best"] = {"number": last.best.number, "changed": changed, "time_us": last.best.evaluation.time_us}
+    found: dict[str, Any] = json.loads(json.dumps(facts, default=dict))
+    return found
 
 
 def progress_of(facts: dict[str, Any]) -> evokern.Progress:
-    """Return the progress that recorded facts describe."""
+    """Return the progress that recorded facts describe; of the champion they hold the changed genes."""
     best = facts["best"]
     found = best and Trial(
-        best["number"], Proposal(Config(best["config"])), Evaluation(Outcome.MEASURED, best["time_us"])
+        best["number"], Proposal(Config(best["changed"])), Evaluation(Outcome.MEASURED, best["time_us"])
     )
-    baseline = facts["baseline"]
-    return evokern.Progress(
-        **{name: facts[name] for name in PLAIN},
-        baseline=(baseline[0], baseline[1]) if baseline else None,
-        best=found,
-        last_failures=tuple(facts["last_failures"]),
-    )
+    pairs = {name: tuple(map(tuple, facts[name])) for name in ("improvements",)}
+    texts = {name: tuple(facts[name] or ()) for name in ("last_failures", "failure_counts")}
+    baseline = tuple(facts["baseline"]) if facts["baseline"] else None
+    plain = {name: facts[name] for name in PLAIN}
+    return evokern.Progress(**{**plain, **pairs, **texts, "baseline": baseline}, best=found)
 
 
 def draw(facts: dict[str, Any]) -> str:
@@ -79,19 +87,22 @@ def draw(facts: dict[str, Any]) -> str:
     from rich.console import Console
 
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(panel(progress_of(facts)))
+    console.print(panel(progress_of(facts), WIDTH, HEIGHT))
     return console.export_svg(title="evokern search", unique_id="panel")
 
 
 def main() -> None:
-    """Draw, after a search where one was asked for."""
+    """Search and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", metavar="DEVICE", help="search on this device first")
+    parser.add_argument("--device", help="search there instead of on the recording")
     parser.add_argument("--budget", help="of that search")
     parser.add_argument("--trials", type=int, help="of that search")
+    parser.add_argument("--draw-only", action="store_true", help="search nothing")
     given = parser.parse_args()
-    if given.record:
-        facts = record(given.record, given.budget, given.trials)
+    if not given.draw_only:
+        recorded = given.device is None
+        trials = TRIALS if recorded and given.trials is None else given.trials
+        facts = record(f"replay:{RECORDING}" if recorded else given.device, given.budget, trials)
         FACTS.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PICTURE.write_text(draw(json.loads(FACTS.read_text(encoding="utf-8"))), encoding="utf-8")
 

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from evokern.cli._layout import ASCII, UNICODE, panel
 from evokern.cli._output import LOGGER, Output
-from evokern.escaping import visible
-from evokern.progress import arm_texts, baseline_text, best_text, progress_rows, spent_text, time_unit
+from evokern.cli._screen import LiveScreen
+from evokern.cli._terminal import bare
+from evokern.progress import arm_texts, baseline_text, best_text, spent_text, time_unit
 from evokern.wording import counts, duration, microseconds, several
 
 if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.panel import Panel
+    from rich.console import Console
 
     from evokern.search import Progress
 
-REFRESH_S = 0.25
-"""Least time between two drawings of the panel, seconds."""
+__all__ = ["Watcher", "line", "panel"]
+
 LINE_EVERY_S = 5.0
 """Time between two lines where there is no terminal, seconds."""
 FAILURE_EVERY_S = 15.0
 """Least time between two failures told there, seconds."""
 _FAILURE_WIDTH = 160
-_STYLES = {"plain": "", "best": "bold", "faster": "bold green", "failure": "yellow"}
-"""Kind of a row → its style."""
+_NO_CURSOR = ("dumb", "unknown")
+"""Values of TERM whose terminals cannot draw in place: they get lines."""
 
 
 class Watcher:
@@ -34,7 +37,10 @@ class Watcher:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._live: Live | None = None
+        self._screen: LiveScreen | None = None
+        self._console: Console | None = None
+        self._told: tuple[Progress, float] | None = None
+        self._step = ("", 0.0)
         self._drawn = float("-inf")
         self._best: int | None = None
         self._opened = False
@@ -65,23 +71,34 @@ class Watcher:
         elif progress.event == "end":
             self._close()
             return
-        if not self._output.remarks or progress.event == "opening":
+        if not self._output.remarks:
             return
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_CURSOR:
             self._draw(progress)
-        else:
+        elif progress.event != "opening":
             self._line(progress)
 
     def _draw(self, progress: Progress) -> None:
-        if time.monotonic() - self._drawn < REFRESH_S:
-            return
-        if self._live is None:
-            from rich.live import Live
+        step = progress.step.text if progress.step else ""
+        if step != self._step[0]:
+            self._step = step, time.monotonic()
+        self._told = progress, self._step[1]
+        if self._screen is None:
+            self._console = self._output.console(stderr=True)
+            self._screen = LiveScreen(bare(sys.stderr), self._frame)
 
-            self._live = Live(console=self._output.console(stderr=True), auto_refresh=False, transient=True)
-            self._live.start()
-        self._live.update(panel(progress), refresh=True)
-        self._drawn = time.monotonic()
+    def _frame(self, columns: int, height: int) -> list[str]:
+        """Return the lines of the panel, one column and one line smaller than the terminal: the cursor stands below."""
+        assert self._told is not None and self._console is not None
+        progress, since = self._told
+        passed = time.monotonic() - since if progress.step else 0.0
+        if passed:  # the start of a device tells a step and is then busy with it
+            progress = replace(progress, elapsed_s=progress.elapsed_s + passed)
+        glyphs = ASCII if self._console.options.ascii_only else UNICODE
+        shown = panel(progress, columns - 1, height - 1, glyphs, passed)
+        with self._console.capture() as capture:
+            self._console.print(shown, width=columns - 1, no_wrap=True, overflow="crop", crop=True)
+        return capture.get().splitlines()[: height - 1]
 
     def _line(self, progress: Progress) -> None:
         number = progress.best.number if progress.best else None
@@ -100,9 +117,9 @@ class Watcher:
             self._failure = failure, self._drawn
 
     def _close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        if self._screen is not None:
+            self._screen.close()
+            self._screen = None
 
 
 def _opening(progress: Progress) -> str:
@@ -134,28 +151,3 @@ def line(progress: Progress) -> str:
         *([counts(progress.outcomes)] if any(progress.outcomes.values()) else []),
     ]
     return " | ".join(parts)
-
-
-def panel(progress: Progress) -> Panel:
-    """Return the progress as a panel."""
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
-    for row in progress_rows(progress):
-        if row.share is not None:
-            grid.add_row(row.label, _bar(row.share))
-        elif row.kind == "failure":
-            text = Text(visible(row.text), style=_STYLES[row.kind], no_wrap=True, overflow="ellipsis")
-            grid.add_row(Text(visible(row.label)), text)
-        else:
-            grid.add_row(Text(visible(row.label)), Text(visible(row.text), style=_STYLES[row.kind]))
-    return Panel(grid, title=Text(visible(f"{progress.study} on {progress.device}")), title_align="left")
-
-
-def _bar(share: float, width: int = 40) -> str:
-    full = round(width * share)
-    return "━" * full + "─" * (width - full)

@@ -24,7 +24,7 @@ from typing import Any
 from evokern.compile.records import Built, prints
 from evokern.device.contract import Answer, Request
 from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
-from evokern.study.trial import Evaluation, Outcome
+from evokern.study.trial import Evaluation, Outcome, Span
 from evokern.workers.host_memory import in_words
 from evokern.workers.pool import JobResult, WorkerPool, wait
 
@@ -103,6 +103,7 @@ class Pipeline:
         self._answers: queue.SimpleQueue[Answer | EvokernError] = queue.SimpleQueue()
         self._asked: dict[int, Request] = {}
         self._compiling: set[int] = set()
+        self._compiles: dict[int, Span] = {}
         self._running: dict[int, tuple[str, Built]] = {}
         self._busy_s = 0.0
         self._faults = 0
@@ -143,6 +144,10 @@ class Pipeline:
                 item = self._answers.get_nowait()
         except queue.Empty:
             return ready
+
+    def stages(self) -> tuple[int, int]:
+        """Return how many candidates are being compiled, and how many wait for an executor or are with one."""
+        return len(self._compiling) + self._requests.qsize(), len(self._running)
 
     def busy_s(self) -> float:
         """Return the seconds in which candidates held an executor."""
@@ -195,6 +200,7 @@ class Pipeline:
 
     def _compiled(self, result: JobResult) -> None:
         self._compiling.discard(result.key)
+        self._compiles[result.key] = _span("compile", result, "compiler")
         if result.status == "lost":
             self._answer(result.key, self._lost_evaluation(result, "compiler"))
         elif result.status == "raised":
@@ -241,8 +247,10 @@ class Pipeline:
         if evaluation.outcome is Outcome.HUNG and evaluation.evidence["limit_s"] and prints(built):
             evaluation = replace(evaluation, evidence={**evaluation.evidence, "prints": True})
         self._busy_s += evaluation.device_s
+        whole = _span("evaluate", result, "executor")
+        spans = (whole, *(replace(span, worker=whole.worker) for span in evaluation.spans))
         self._claims[fingerprint].evaluation = replace(
-            evaluation, fingerprint=fingerprint, resources=evaluation.resources or built.resources
+            evaluation, fingerprint=fingerprint, resources=evaluation.resources or built.resources, spans=spans
         )
 
     def _raised(self, error: EvokernError) -> Evaluation:
@@ -309,7 +317,12 @@ class Pipeline:
 
     def _answer(self, number: int, evaluation: Evaluation) -> None:
         self._asked.pop(number)
-        self._answers.put(Answer(number, evaluation))
+        spans = (self._compiles.pop(number), *evaluation.spans)
+        self._answers.put(Answer(number, replace(evaluation, spans=spans)))
+
+
+def _span(phase: str, result: JobResult, worker: str) -> Span:
+    return Span(phase, result.began_s, result.seconds, f"{worker} {result.worker}")
 
 
 def duplicate_of(owner: int, evaluation: Evaluation) -> Evaluation:
@@ -319,7 +332,8 @@ def duplicate_of(owner: int, evaluation: Evaluation) -> Evaluation:
     names the trial that was executed.
     """
     outcome = Outcome.DUPLICATE if evaluation.outcome is Outcome.MEASURED else evaluation.outcome
-    return replace(evaluation, outcome=outcome, evidence={**evaluation.evidence, "duplicate_of": owner}, device_s=0.0)
+    evidence = {**evaluation.evidence, "duplicate_of": owner}
+    return replace(evaluation, outcome=outcome, evidence=evidence, device_s=0.0, spans=())
 
 
 def run_single_job(pool: WorkerPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:

@@ -7,7 +7,7 @@ never raises here; it becomes an `Evaluation`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,22 @@ from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Rates
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Timing
+
+
+@dataclass(frozen=True)
+class StartStep:
+    """What a device does while it starts."""
+
+    text: str
+    """What it is about to do."""
+    done: int
+    """Steps behind it."""
+    of: int
+    """Steps of the whole start."""
+
+
+def unheard(step: StartStep) -> None:
+    """Take a step that nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,8 @@ class Task:
     """Of the study: draws what candidates must not know beforehand, the same in every session."""
     foreign: bool = False
     """Whether the candidates bring sources of their own, which nobody has read: their compiles are bounded."""
+    on_step: Callable[[StartStep], None] = field(default=unheard, compare=False)
+    """Called before each step of the start, from the thread that starts the device."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +146,14 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Stop every worker; safe to call twice."""
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A device that knows how far the candidates are that it holds."""
+
+    def stages(self) -> tuple[int, int]:
+        """Return how many of them are being compiled, and how many wait to be executed or are being executed."""
 
 
 @runtime_checkable

@@ -1,7 +1,16 @@
 """A running search in words and rows, which a terminal's panel and a notebook's both show; the notebook's panel."""
 
 from evokern.progress.notebook import NotebookPanel, notebook_panel
-from evokern.progress.rows import ProgressRow, arm_texts, baseline_text, best_text, progress_rows, spent_text, time_unit
+from evokern.progress.rows import (
+    ProgressRow,
+    arm_texts,
+    baseline_text,
+    best_text,
+    progress_rows,
+    sparkline,
+    spent_text,
+    time_unit,
+)
 
 __all__ = [
     "NotebookPanel",
@@ -11,6 +20,7 @@ __all__ = [
     "best_text",
     "notebook_panel",
     "progress_rows",
+    "sparkline",
     "spent_text",
     "time_unit",
 ]

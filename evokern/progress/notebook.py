@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evokern.progress.rows import ProgressRow, progress_rows
+from evokern.progress.rows import ProgressRow, progress_rows, sparkline
 
 if TYPE_CHECKING:
     from evokern.search import Progress
@@ -61,11 +62,13 @@ def panel_html(progress: Progress) -> str:
 
     rows = progress_rows(progress)
     if progress.event == "opening":
-        rows = [ProgressRow("", "opening the device")]
+        rows = [row for row in rows if row.kind == "step" or row.share is not None]
     if progress.set_aside:
         rows.append(ProgressRow("set aside", f"the earlier study is now {progress.set_aside}"))
     rows += [ProgressRow("note", note) for note in progress.notes]
     if progress.end:
         rows.append(ProgressRow("ended", _ENDED[progress.end]))
     template = environment(__package__).get_template("panel.html.j2")
-    return template.render(title=f"{progress.study} on {progress.device}", rows=rows)
+    return template.render(
+        title=f"{progress.study} on {progress.device}", rows=rows, sparkline=partial(sparkline, width=32)
+    )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from evokern.wording import counts, duration, microseconds, several, uncounted
+from evokern.wording import changed, counts, duration, microseconds, several, uncounted
 
 if TYPE_CHECKING:
     from evokern.search import Progress
 
 SHOWN_CONSTRAINTS = 4
 """Constraints that are named, those that turned away most."""
-SHOWN_FAILURES = 4
-"""Failures that are shown, the last ones."""
+SHOWN_FAILURES = 6
+"""Kinds of failures that are shown, those that happened last."""
+LEVELS = "▁▂▃▄▅▆▇█"
+"""Heights of a sparkline."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,18 @@ class ProgressRow:
     """What it is about; empty where it goes on about the row above."""
     text: str = ""
     """What it shows."""
-    kind: Literal["plain", "best", "faster", "failure"] = "plain"
-    """How it stands out: the champion, one that beats the baseline, a failure."""
+    kind: Literal["plain", "best", "faster", "failure", "step"] = "plain"
+    """How it stands out: the champion, one that beats the baseline, a failure, what happens now."""
     share: float | None = None
     """Length of a bar that is drawn instead of text, 0 to 1."""
+    points: tuple[tuple[float, float], ...] = ()
+    """Of the best over time, as `sparkline` draws it before the text."""
+    tail: str = ""
+    """What follows the text and stays where the text is cut."""
+    priority: int = 0
+    """Which rows are left out first where there is little room: those of the highest."""
+    most: int = 1
+    """Lines that it may take."""
 
 
 def time_unit(progress: Progress) -> str:
@@ -79,25 +91,96 @@ def arm_texts(progress: Progress) -> list[str]:
     return texts
 
 
+def step_text(progress: Progress) -> str:
+    """Return what happens before the first result of a session, empty once there is one."""
+    if progress.event == "opening":
+        return progress.step.text if progress.step else "opening the device"
+    if progress.trials > progress.resumed or progress.end:
+        return ""
+    if progress.stages is None:
+        return f"first candidates: {progress.in_flight} on the device"
+    compiling, compiled = progress.stages
+    return f"first candidates: {compiling} compiling, {compiled} compiled and on the device"
+
+
+def _flight(progress: Progress) -> str:
+    if not progress.in_flight:
+        return ""
+    compiling = f" ({progress.stages[0]} compiling)" if progress.stages else ""
+    return f", {progress.in_flight} in flight{compiling}"
+
+
 def progress_rows(progress: Progress) -> list[ProgressRow]:
     """Return everything that a panel shows of a search."""
-    rows = [ProgressRow("elapsed", f"{spent_text(progress)}, {progress.in_flight} in flight")]
+    rows = [ProgressRow("elapsed", spent_text(progress) + _flight(progress), most=2)]
     if progress.budget_s:
-        rows.append(ProgressRow("", share=min(max(progress.elapsed_s / progress.budget_s, 0.0), 1.0)))
-    rows.append(ProgressRow("baseline", baseline_text(progress)))
-    rows.append(ProgressRow("best", best_text(progress), "faster" if (progress.speedup or 0) > 1 else "best"))
+        share = min(max(progress.elapsed_s / progress.budget_s, 0.0), 1.0)
+        rows.append(ProgressRow("", share=share, priority=5))
+    step = step_text(progress)
+    if step:
+        rows.append(ProgressRow("now", step, "step", most=2))
+        if progress.step is not None:
+            rows.append(ProgressRow("", share=progress.step.done / max(progress.step.of, 1), priority=2))
+    rows.append(ProgressRow("baseline", baseline_text(progress), priority=1))
+    kind: Literal["best", "faster"] = "faster" if (progress.speedup or 0) > 1 else "best"
+    rows.append(ProgressRow("best", best_text(progress), kind, most=2))
+    if progress.improvements:
+        points = (*sorted(progress.improvements), (progress.elapsed_s, progress.improvements[-1][1]))
+        rows.append(ProgressRow("best so far", _improved(progress), priority=2, points=points))
     if progress.arms:
-        rows.append(ProgressRow("control", ", ".join(arm_texts(progress)) + " trials"))
-    busy = f"device busy {100 * progress.busy_share:.0f} %"
-    rows.append(ProgressRow("speed", f"{progress.trials_per_minute:.0f} trials a minute, {busy}"))
-    rows.append(ProgressRow("outcomes", counts(progress.outcomes)))
+        rows.append(ProgressRow("control", ", ".join(arm_texts(progress)) + " trials", priority=2, most=2))
+    if progress.best is not None:
+        choices = changed(progress.best.config, progress.genes) if progress.genes else _listed(progress.best.config)
+        rows.append(ProgressRow("champion", choices, priority=2, most=6))
+    busy = f", device busy {100 * progress.busy_share:.0f} %" if progress.busy_share else ""
+    if progress.trials > progress.resumed:
+        speed = f"{progress.trials_per_minute:.0f} trials a minute{busy}"
+        rows.append(ProgressRow("speed", speed, priority=4))
+    if progress.trials:
+        rows.append(ProgressRow("outcomes", counts(progress.outcomes), priority=3, most=2))
     if progress.rejections:
         most = sorted(progress.rejections.items(), key=lambda pair: -pair[1])[:SHOWN_CONSTRAINTS]
         others = " …" if len(progress.rejections) > SHOWN_CONSTRAINTS else ""
-        rows.append(ProgressRow("turned away", counts(dict(most)) + others))
-    if progress.best is not None:
-        choices = " ".join(f"{name}={value}" for name, value in progress.best.config.items())
-        rows.append(ProgressRow("champion", choices))
-    for index, failure in enumerate(progress.last_failures[:SHOWN_FAILURES]):
-        rows.append(ProgressRow("last failures" if index == 0 else "", failure, "failure"))
+        rows.append(ProgressRow("turned away", counts(dict(most)) + others, priority=7, most=3))
+    numbers = progress.failure_counts or (1,) * len(progress.last_failures)
+    found = zip(progress.last_failures[:SHOWN_FAILURES], numbers, strict=False)
+    for index, (failure, number) in enumerate(found):
+        like = f" ({number} such)" if number > 1 else ""
+        label = "failures" if index == 0 else ""
+        rows.append(ProgressRow(label, failure, "failure", priority=4 if index == 0 else 6, tail=like))
     return rows
+
+
+def _listed(config: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _improved(progress: Progress) -> str:
+    """Return from where to where the best came, and how long ago it last did."""
+    first, (when, last) = progress.improvements[0][1], progress.improvements[-1]
+    unit = time_unit(progress)
+    if len(progress.improvements) == 1:
+        return f"{microseconds(last)} {unit}"
+    since = duration(max(0.0, progress.elapsed_s - when))
+    return f"{microseconds(first)} to {microseconds(last)} {unit}, last {since} ago"
+
+
+def sparkline(points: Sequence[tuple[float, float]], width: int, levels: str = LEVELS) -> str:
+    """Return the best over time as a line of blocks, the lower the faster, on a logarithmic scale.
+
+    Args:
+        points: seconds and µs of each improvement in order; the last one is now.
+        width: characters.
+        levels: characters from the lowest to the highest.
+    """
+    begin, end = points[0][0], points[-1][0]
+    logs = [math.log(max(time_us, 1e-9)) for _, time_us in points]
+    low, high = min(logs), max(logs)
+    drawn, at = [], 0
+    for cell in range(width):
+        until = begin + (end - begin) * cell / max(width - 1, 1)
+        while at + 1 < len(points) and points[at + 1][0] <= until:
+            at += 1
+        share = (logs[at] - low) / (high - low) if high > low else 0.0
+        drawn.append(levels[round(share * (len(levels) - 1))])
+    return "".join(drawn)

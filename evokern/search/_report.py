@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from evokern.device import StartReport
+from evokern.device.contract import StartStep
 from evokern.search.identity import SearchTarget
 from evokern.search.loop import Loop
 from evokern.search.results import ArmProgress, EndReason, OnProgress, Progress
@@ -30,6 +31,7 @@ class ProgressReporter:
             budget_s=record.budget_s,
             trials=resumed,
             trials_limit=record.trials_limit,
+            genes=record.genes,
         )
         self._samplers = (record.sampler, record.control)
         self._loop: Loop | None = None
@@ -44,10 +46,15 @@ class ProgressReporter:
         self._loop = loop
         self._call(self._now(event="opening"))
 
+    def step(self, step: StartStep) -> None:
+        """The device is about to take a step of its start."""
+        self._base = replace(self._base, step=step)
+        self._call(self._now(event="opening"))
+
     def start(self, report: StartReport) -> None:
         """The loop is about to run."""
         self._base = replace(
-            self._base, baseline=fastest_baseline(report.baselines), notes=(*self._base.notes, *report.notes)
+            self._base, step=None, baseline=fastest_baseline(report.baselines), notes=(*self._base.notes, *report.notes)
         )
         self.event("start")
 
@@ -84,7 +91,10 @@ class ProgressReporter:
             arms=self._arms(loop),
             trials_per_minute=loop.trials_per_minute,
             busy_share=loop.busy_share,
-            last_failures=tuple(_failure_line(trial) for trial in loop.failures),
+            last_failures=tuple(_failure_line(failure.trial) for failure in loop.failures.newest),
+            failure_counts=tuple(failure.count for failure in loop.failures.newest),
+            improvements=tuple(loop.improvements),
+            stages=loop.stages,
             last_trial=loop.last,
             **changes,
         )

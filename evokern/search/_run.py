@@ -12,7 +12,7 @@ from typing import Literal
 
 from evokern.declaration.space import Config
 from evokern.device import Device, Task
-from evokern.device.contract import Rated
+from evokern.device.contract import Rated, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, make_sampler
@@ -76,14 +76,14 @@ def run(
         proposals, trials = session.recorded_trials()
         check_candidates(record, target.space, proposals)
         reporter = ProgressReporter(on_progress, target, record, len(trials), aside)
-        if killed:
-            again = len(proposals) - len(trials)
-            reporter.note(
-                f"the session of {killed} did not end: it was killed, or the machine went down. Nothing that it "
-                f"recorded is lost; {several(again, 'trial')} that it had in flight "
-                f"{'is' if again == 1 else 'are'} evaluated again"
-            )
         with stoppable() as stop:
+            if killed:
+                again = len(proposals) - len(trials)
+                reporter.note(
+                    f"the session of {killed} did not end: it was killed, or the machine went down. Nothing that it "
+                    f"recorded is lost; {several(again, 'trial')} that it had in flight "
+                    f"{'is' if again == 1 else 'are'} evaluated again"
+                )
             try:
                 prior = warm_start(store, record, target, request.warm_start, offer, reporter.note)
                 end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, request, factories)
@@ -133,7 +133,7 @@ def _one_session(
     end = loop.spent()
     if end is None:
         reporter.opening(loop)
-        report = target.device.start(_task(target, record, trials))
+        report = target.device.start(_task(target, record, trials, reporter.step))
         session.began(report)
         reporter.start(report)
         stop.loop = loop
@@ -247,10 +247,12 @@ def _explain(target: SearchTarget) -> Callable[[Config], str]:
     return explain
 
 
-def _task(target: SearchTarget, record: StudyRecord, recorded: Sequence[Trial]) -> Task:
+def _task(
+    target: SearchTarget, record: StudyRecord, recorded: Sequence[Trial], on_step: Callable[[StartStep], None]
+) -> Task:
     known = {
         trial.evaluation.fingerprint: (trial.number, trial.evaluation)
         for trial in reversed(recorded)
         if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
-    return Task(target.kernel, target.problems, target.study, known, record.secret)
+    return Task(target.kernel, target.problems, target.study, known, record.secret, on_step=on_step)

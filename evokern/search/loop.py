@@ -13,15 +13,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config
-from evokern.device.contract import Answer, Device, Request
+from evokern.device.contract import Answer, Device, Request, Staged
 from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult
 from evokern.search._arms import Arms
+from evokern.search._failures import LastFailures
 from evokern.search.results import EndReason
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 
@@ -147,8 +148,10 @@ class Loop:
         """The champion."""
         self.last: Trial | None = None
         """The trial recorded last."""
-        self.failures: deque[Trial] = deque(maxlen=8)
-        """The last trials that did not measure, newest first."""
+        self.improvements: list[tuple[float, float]] = []
+        """Study time in seconds and time in µs of each champion so far."""
+        self.failures = LastFailures()
+        """The last trials that failed, one of each kind."""
 
     @property
     def session_s(self) -> float:
@@ -169,6 +172,11 @@ class Loop:
     def in_flight(self) -> int:
         """Candidates on the device."""
         return len(self._in_flight)
+
+    @property
+    def stages(self) -> tuple[int, int] | None:
+        """Candidates that are being compiled, and those that are compiled, where the device knows."""
+        return self._device.stages() if isinstance(self._device, Staged) else None
 
     @property
     def trials_per_minute(self) -> float:
@@ -222,7 +230,7 @@ class Loop:
     def annotate(self, trials: Sequence[Trial]) -> None:
         """Take in evidence that came after trials were recorded, for whoever watches; samplers see none of it."""
         changed = {trial.number: trial for trial in trials}
-        self.failures = deque((changed.get(trial.number, trial) for trial in self.failures), self.failures.maxlen)
+        self.failures.annotate(changed)
         if self.last is not None:
             self.last = changed.get(self.last.number, self.last)
 
@@ -320,7 +328,11 @@ class Loop:
         if answer.number not in self._in_flight:
             raise InternalError(f"the device answered trial {answer.number}, which is not in flight")
         self._in_flight.remove(answer.number)
-        trial = Trial(answer.number, self._proposals[answer.number], answer.evaluation, self.elapsed_s)
+        # Whoever takes the time of phases takes it by the clock of a search that is not played from a recording.
+        shift_s = self._before_s - self._began
+        spans = tuple(replace(span, began_s=span.began_s + shift_s) for span in answer.evaluation.spans)
+        evaluation = replace(answer.evaluation, spans=spans) if spans else answer.evaluation
+        trial = Trial(answer.number, self._proposals[answer.number], evaluation, self.elapsed_s)
         self._recorder.record(trial, self.session_s)
         self._written = self._clock()
         self._count(trial)
@@ -340,8 +352,9 @@ class Loop:
         if trial.outcome is Outcome.MEASURED:
             if self.best is None or _rank(trial) < _rank(self.best):
                 self.best = trial
-        elif trial.outcome is not Outcome.DUPLICATE:
-            self.failures.appendleft(trial)
+                self.improvements.append((trial.seconds, trial.evaluation.time_us or 0.0))
+        elif trial.outcome not in (Outcome.DUPLICATE, Outcome.SLOW):
+            self.failures.add(trial)
 
     def _beat(self) -> None:
         if self._clock() - self._written > HEARTBEAT_S:

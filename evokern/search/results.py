@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from evokern.declaration.space import Gene
+from evokern.device.contract import StartStep
 from evokern.study.trial import Trial
 
 EndReason = Literal["budget", "trials", "exhausted", "interrupted"]
@@ -70,7 +72,18 @@ class Progress:
     busy_share: float = 0.0
     """Share of this session's time in which a candidate, its gate or its timing held the device."""
     last_failures: tuple[str, ...] = ()
-    """The last trials that did not measure, newest first: number, outcome, reason."""
+    """The last trials that failed, one of each kind, newest first: number, outcome, reason. Of one kind are those whose
+    outcomes and reasons differ in numbers only; a slow trial did not fail."""
+    failure_counts: tuple[int, ...] = ()
+    """How many trials failed as each of them did."""
+    genes: tuple[Gene, ...] = ()
+    """The genes, as searched."""
+    improvements: tuple[tuple[float, float], ...] = ()
+    """Study time in seconds and time in µs of each trial that was faster than all before it, over all sessions."""
+    step: StartStep | None = None
+    """What the device does while it starts."""
+    stages: tuple[int, int] | None = None
+    """Candidates in flight that are being compiled, and those that are compiled, where the device knows."""
     last_trial: Trial | None = None
     """The trial that this event is about."""
     proofs: Mapping[int, bool] = field(default_factory=dict)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from evokern.store._arms import arms, bests, control_table
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
-from evokern.store._reader import Reader, fastest_baseline, open_readonly
+from evokern.store._reader import Reader, open_readonly
 from evokern.store._table import database_of, open_recording, study_table
 from evokern.store._verification import OWN_PROBLEM, Verification
-from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, dumps, interval_us
+from evokern.store.records import SessionRecord, StudyRecord, TrialRecord, dumps, fastest_baseline, interval_us
 from evokern.store.studies import Store
 from evokern.store.writer import Session
 

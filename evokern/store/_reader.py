@@ -8,12 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 from sqlite_utils import Database
 
-from evokern.device.contract import BaselineResult
 from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
@@ -23,7 +21,7 @@ from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
 from evokern.store._schema import refuse_newer
 from evokern.store._verification import Verification, verification
-from evokern.store.records import Row, SessionRecord, StudyRecord, TrialRecord, interval_us, trial_of
+from evokern.store.records import Row, SessionRecord, StudyRecord, TrialRecord, fastest_baseline, interval_us, trial_of
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import command, several
 
@@ -123,6 +121,11 @@ class Reader:
         yield from self._rows.read(
             "evokern_trials", lambda row: trial_of(row, taken.get(row["uuid"])), where, [study.uuid], "number"
         )
+
+    def proposed_s(self, study: StudyRecord) -> dict[int, float]:
+        """Return trial → study time in seconds at which it was proposed, of recorded trials."""
+        where = "study = ? AND outcome IS NOT NULL"
+        return dict(self._rows.read("evokern_trials", _proposed_of, where, [study.uuid], "number"))
 
     def _standing(self, study: StudyRecord) -> list[Standing]:
         """Return how the sound trials of a study stand, in number order; tells of those that are damaged or missing."""
@@ -316,6 +319,10 @@ def _samples_of(row: Row) -> tuple[str, int, list[float]]:
     return row["trial"], row["problem"], json.loads(row["samples_us"])
 
 
+def _proposed_of(row: Row) -> tuple[int, float]:
+    return row["number"], float(row["proposed_s"])
+
+
 def _rejection_of(row: Row) -> tuple[str, int]:
     return row["constraint_name"], row["count"]
 
@@ -338,19 +345,6 @@ def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:
     return replace(
         trial, evaluation=replace(evaluation, time_us=finalist["time_us"], timings=timings, evidence=evidence)
     )
-
-
-def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
-    """Return name and time in µs (over several problems the geometric mean) of the fastest baseline that was right."""
-    times = []
-    for baseline in baselines:
-        medians = [timing.median_us for timing in baseline.timings]
-        if medians and not baseline.error:
-            times.append((medians[0] if len(medians) == 1 else geometric_mean(medians), baseline.name))
-    if not times:
-        return None
-    time_us, name = min(times)
-    return name, time_us
 
 
 def _best_table(best: Trial, baseline_us: float | None) -> dict[str, Any]:

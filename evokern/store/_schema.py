@@ -7,13 +7,45 @@ Optuna's tables.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 from sqlite_utils import Database, Migrations
 
 from evokern.errors import StoreError
-from evokern.store._integrity import COLUMN, TABLES, seal_the_rest
+from evokern.store._integrity import COLUMN, TABLES, UNREADABLE, change_rows, seal_the_rest, select, sound
+from evokern.store.records import SessionRecord, fastest_baseline
 
 migrations = Migrations("evokern")
 """Every change of our tables, in order."""
+READABLE = "trials_readable"
+"""View of the trials for people."""
+# Genes whose value is not the default's, in the order of their declaration; a text that is no JSON, as damage may leave
+# one, is shown as no change instead of ending the whole query.
+_READABLE_SQL = """
+SELECT
+    s.name AS study,
+    t.number AS trial,
+    CASE WHEN t.time_us >= 0.1 THEN round(t.time_us, 3) ELSE t.time_us END AS time_us,
+    CASE s.predicted WHEN 1 THEN 'predicted' ELSE 'measured' END AS time_is,
+    round((
+        SELECT e.baseline_us FROM evokern_sessions e
+        WHERE e.study = s.uuid AND e.baseline_us IS NOT NULL ORDER BY e.rowid DESC LIMIT 1
+    ) / t.time_us, 2) AS speedup,
+    CASE WHEN json_valid(t.config) AND json_valid(s.genes) THEN coalesce((
+        SELECT group_concat(part, ' ') FROM (
+            SELECT
+                c.key || '=' || CASE c.type WHEN 'true' THEN 'True' WHEN 'false' THEN 'False' ELSE c.value END AS part
+            FROM json_each(s.genes) g JOIN json_each(t.config) c ON c.key = json_extract(g.value, '$.name')
+            WHERE c.value IS NOT json_extract(g.value, '$.default')
+            ORDER BY g.key
+        )
+    ), 'the default candidate') END AS changed_genes,
+    t.outcome AS outcome,
+    CASE WHEN t.outcome <> 'measured' THEN substr(t.reason, 1, 160) END AS reason
+FROM evokern_trials t JOIN evokern_studies s ON s.uuid = t.study
+WHERE t.outcome IS NOT NULL
+"""
 
 
 @migrations()
@@ -193,6 +225,24 @@ def m007_every_row_sealed(db: Database) -> None:
 def m008_timing_rule(db: Database) -> None:
     """Which rule times came about by; null where no clock gave them, and in studies from before there was a number."""
     db.table("evokern_studies").add_column("timing_rule", int)
+
+
+@migrations()
+def m009_spans(db: Database) -> None:
+    """When a trial was compiled, checked and timed, and by which worker; null where nobody took the time."""
+    db.table("evokern_trials").add_column("spans", str)  # JSON: list of phase, study time, seconds, worker
+
+
+@migrations()
+def m010_readable_trials(db: Database) -> None:
+    """The view `trials_readable`, and with each session the time that its speedups are against."""
+    db.table("evokern_sessions").add_column("baseline_us", float)
+    for row in list(select(db, "evokern_sessions")):
+        with suppress(*UNREADABLE):  # a damaged one is told of by whoever reads it
+            fastest = fastest_baseline(SessionRecord.of(row).baselines)
+            if fastest is not None and sound(row):
+                change_rows(db, Path(), "evokern_sessions", "uuid = ?", "baseline_us = ?", [fastest[1], row["uuid"]])
+    db.create_view(READABLE, _READABLE_SQL, ignore=True)  # whoever made one of that name keeps it
 
 
 def known_migrations() -> set[str]:

@@ -6,11 +6,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import geometric_mean
 from typing import Any
 
 from evokern.declaration.space import Config, Gene
 from evokern.device.contract import BaselineResult
-from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Timing, Trial
+from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
 
 Row = Mapping[str, Any]
 
@@ -188,6 +189,19 @@ def _baseline_of(table: Mapping[str, Any]) -> BaselineResult:
     )
 
 
+def fastest_baseline(baselines: tuple[BaselineResult, ...]) -> tuple[str, float] | None:
+    """Return name and time in µs (over several problems the geometric mean) of the fastest baseline that was right."""
+    times = []
+    for baseline in baselines:
+        medians = [timing.median_us for timing in baseline.timings]
+        if medians and not baseline.error:
+            times.append((medians[0] if len(medians) == 1 else geometric_mean(medians), baseline.name))
+    if not times:
+        return None
+    time_us, name = min(times)
+    return name, time_us
+
+
 @dataclass(frozen=True)
 class TrialRecord:
     """A trial with what only the database knows of it."""
@@ -252,6 +266,7 @@ def evaluation_row(evaluation: Evaluation) -> dict[str, Any]:
         "compile_s": evaluation.compile_s,
         "device_s": evaluation.device_s,
         "clock_mhz": first.clock_mhz if first else None,
+        "spans": dumps([_span_row(span) for span in evaluation.spans]) if evaluation.spans else None,
     }
 
 
@@ -287,7 +302,13 @@ def evaluation_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None
         gate=json.loads(row["gate"] or "{}"),
         compile_s=row["compile_s"] or 0.0,
         device_s=row["device_s"] or 0.0,
+        # Files from before that column, opened for reading, do not have it.
+        spans=tuple(Span(*values) for values in json.loads(row.get("spans") or "[]")),
     )
+
+
+def _span_row(span: Span) -> tuple[str, float, float, str]:
+    return span.phase, round(span.began_s, 6), round(span.seconds, 6), span.worker
 
 
 def _timing_of(table: Mapping[str, Any], samples: Sequence[float]) -> Timing:

@@ -26,7 +26,15 @@ from evokern.store._files import explained
 from evokern.store._integrity import change_rows, damage, require_sound, required, select, sound, write_row
 from evokern.store._proofs import ProofRecord, insert_proof
 from evokern.store._written_file import WrittenFile, update_row
-from evokern.store.records import StudyRecord, dumps, evaluation_row, proposal_of, sample_rows, trial_of
+from evokern.store.records import (
+    StudyRecord,
+    dumps,
+    evaluation_row,
+    fastest_baseline,
+    proposal_of,
+    sample_rows,
+    trial_of,
+)
 from evokern.study.trial import Proposal, Trial
 from evokern.version import __version__
 
@@ -102,10 +110,12 @@ class Session:
 
     def began(self, report: StartReport) -> None:
         """Write what the device found when it opened."""
+        fastest = fastest_baseline(report.baselines)
         values = {
             "environment": dumps(report.environment),
             "baselines": dumps([asdict(baseline) for baseline in report.baselines]),
             "notes": dumps(report.notes),
+            "baseline_us": fastest[1] if fastest else None,
         }
         with self.transaction():
             self._update("evokern_sessions", self.uuid, values)

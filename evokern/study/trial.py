@@ -106,6 +106,20 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A phase of a trial, as a clock saw it."""
+
+    phase: str
+    """`compile`, `evaluate` (all that a device's worker did with it), within that `prediction`, `gate`, `timing`."""
+    began_s: float
+    """When it began: of a stored trial study time over all sessions, before that `time.monotonic`; seconds."""
+    seconds: float
+    """How long it took."""
+    worker: str = ""
+    """The process that did it, `compiler 3`, `executor 1`; empty within that process."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """What a device says of one candidate."""
 
@@ -127,6 +141,8 @@ class Evaluation:
     """Seconds of compilation (0 when cached)."""
     device_s: float = 0.0
     """Seconds in which the candidate, its gate or its timing held the device."""
+    spans: tuple[Span, ...] = field(default=(), compare=False)
+    """When all that was; empty where nobody took the time, as in a recording. Two evaluations are the same without."""
 
     def __post_init__(self) -> None:
         for key in REQUIRED_EVIDENCE[self.outcome]:

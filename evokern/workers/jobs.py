@@ -48,6 +48,10 @@ class JobResult:
     memory: Mapping[str, int] = field(default_factory=dict)
     """Of a `lost` job, in bytes: `used_bytes` of `total_bytes` of this machine when the last death was noticed, and
     `worker_bytes`, the most that a worker of the job had."""
+    began_s: float = 0.0
+    """When the worker took it up, by `time.monotonic`."""
+    worker: int = 0
+    """The worker's ticket, which no other worker of its server has."""
 
     def lost_error(self, what: str) -> DeviceError:
         """Return what to raise where a `lost` job leaves nothing to go on with.

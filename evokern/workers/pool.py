@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 from evokern.errors import DeviceError, EvokernError, InternalError
 from evokern.workers.fork_server import Death, ForkServer, tail, trim
@@ -204,7 +204,8 @@ class WorkerPool:
         if kind == "starved":
             return self._died(worker, Death(f"out of resources ({value})", False))
         job = worker.jobs.popleft()
-        results = [JobResult(job.key, "raised" if kind == "raised" else "done", value, now - worker.head_since)]
+        status: Literal["raised", "done"] = "raised" if kind == "raised" else "done"
+        results = [_result(worker, JobResult(job.key, status, value, now - worker.head_since))]
         worker.head_since = now
         if kind in ("retired", "busy", "retry"):
             self._deaths.append(now)
@@ -234,7 +235,7 @@ class WorkerPool:
             return []
         job = worker.jobs.popleft()
         self._backlog.extendleft(reversed(worker.jobs))
-        return [JobResult(job.key, "overran", job.deadline_s, now - worker.head_since, log)]
+        return [_result(worker, JobResult(job.key, "overran", job.deadline_s, now - worker.head_since, log))]
 
     def _died(self, worker: Worker, death: Death) -> list[JobResult]:
         """Take in that a worker died: what it worked on is asked once more, and answered where another died of it."""
@@ -253,12 +254,13 @@ class WorkerPool:
             self._backlog.appendleft(replace(job, deaths=deaths, after=self._server.latest_ticket))
             return []
         if death.own and self._spec.may_fault:
-            return [JobResult(job.key, "died", death.how, seconds, log)]
+            return [_result(worker, JobResult(job.key, "died", death.how, seconds, log))]
         memory = memory_in_use()
         peaks = [one.peak_bytes for one in deaths if one.peak_bytes]
         if peaks:
             memory["worker_bytes"] = max(peaks)
-        return [JobResult(job.key, "lost", ", then ".join(one.how for one in deaths), seconds, log, memory)]
+        how = ", then ".join(one.how for one in deaths)
+        return [_result(worker, JobResult(job.key, "lost", how, seconds, log, memory))]
 
     def _died_at_start(self, death: Death, log: str) -> None:
         printed = log or self._server.log_tail()
@@ -332,6 +334,11 @@ class WorkerPool:
                 # A worker that just died is noticed, with its jobs, at the end of its connection.
                 with contextlib.suppress(OSError):
                     worker.connection.send_bytes(worker.jobs[-1].payload)
+
+
+def _result(worker: Worker, result: JobResult) -> JobResult:
+    """Return a result with the worker that gave it and when that one took the job up."""
+    return replace(result, began_s=worker.head_since, worker=worker.ticket)
 
 
 def _memory_clause() -> str:

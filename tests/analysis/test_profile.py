@@ -42,6 +42,9 @@ def test_counters_are_those_of_the_line(here: Path, stride: int, wavefronts: int
     assert sum(line["warp_instructions"] for line in launch["lines"]) == sum(
         count for line in launch["lines"] for count in line["pipes"].values()
     )
+    waits = launch["waits_clocks"]
+    stalls = sum(line["stall_clocks"] for line in launch["lines"])
+    assert pytest.approx(waits["barrier"] + waits["async_copy"] + waits["memory"]) == stalls > 0
 
 
 def test_divergence_is_counted_at_its_line(here: Path) -> None:

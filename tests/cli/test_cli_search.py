@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
-import select
 import sqlite3
 import subprocess
 import sys
@@ -15,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from paths import DATA
-from stored_studies import progress_told, write_study
+from stored_studies import progress_told, reseal, write_study
 from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cli.commands._trial import finding_lines, gate_lines, proposal_words
-from evokern.cli.panel import Watcher, line, panel
+from evokern.cli.panel import Watcher, line
 from evokern.study.trial import Evaluation, Outcome
 
 TABLE = DATA / "table_small.json.gz"
@@ -318,28 +315,31 @@ def test_an_interrupted_search_ends_with_130(here: Path) -> None:
     assert _invoke("show", "--json")[0] == 0
 
 
-@pytest.mark.thorough
-def test_a_terminal_gets_a_live_panel(here: Path) -> None:
-    """On a terminal the search draws a panel with what the issue of a search depends on, and leaves its result."""
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "evokern", "search", "small", "--trials", "400", "--sampler", "random"]
-    environment = {**os.environ, "COLUMNS": "110", "LINES": "40", "TERM": "xterm"}
-    process = subprocess.Popen(command, stdout=follower, stderr=follower, cwd=here, env=environment)
-    os.close(follower)
-    text = b""
-    while select.select([leader], [], [], 30)[0]:
-        try:
-            chunk = os.read(leader, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not chunk:
-            break
-        text += chunk
-    os.close(leader)
-    assert process.wait(timeout=30) == 0
-    drawn = text.decode(errors="replace")
-    assert all(word in drawn for word in ("elapsed", "baseline", "outcomes", "champion", "trials a minute"))
-    assert "the trials are done" in drawn
+def test_show_lists_what_turned_proposals_away(tmp_path: Path) -> None:
+    """A table with counts, most first, with and without a champion; `--json` has the counts as before."""
+    from evokern.store import Store
+
+    path = tmp_path / "r.db"
+    record = write_study(path, 20)
+    with Store(path) as store, store.transaction():
+        values = [record.uuid, "registers", 60]
+        store.db.execute("INSERT INTO evokern_rejections (study, constraint_name, count) VALUES (?, ?, ?)", values)
+    reseal(path)
+    told = _invoke("show", "--db", str(path))[1]
+    table = told.partition("100 proposals turned away before a compile")[2].splitlines()[1:4]
+    assert [line.split() for line in table] == [
+        ["proposals", "share", "constraint"],
+        ["60", "60", "%", "registers"],
+        ["40", "40", "%", "ring_needs_lookahead"],
+    ]
+    summary = json.loads(_invoke("show", "--json", "--db", str(path))[1])
+    assert summary["rejections"] == {"registers": 60, "ring_needs_lookahead": 40}
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM evokern_trials WHERE outcome = 'measured'")
+    assert "60 %  registers" in _invoke("show", "--db", str(path))[1]
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM evokern_rejections")
+    assert "turned away" not in _invoke("show", "--db", str(path))[1]
 
 
 def test_the_line_tells_what_matters() -> None:
@@ -382,14 +382,3 @@ def test_a_predicted_trial_is_labelled(tmp_path: Path) -> None:
     write_study(tmp_path / "p.db", 3, predicted=True)
     told = _invoke("show", "--trial", "0", "--db", str(tmp_path / "p.db"))[1].splitlines()[0]
     assert re.search(r": measured, \d+\.\d+ µs predicted$", told)
-
-
-def test_the_panel_tells_more() -> None:
-    """The panel adds what was turned away, the champion's genes and the last failures."""
-    from rich.console import Console
-
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(panel(progress_told()))
-    text = console.export_text()
-    for told in ("44 shared_memory_per_block", "TILE=64", "trial 11 wrong: output", "62 %", "SDPA 9.00 µs"):
-        assert told in text

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from paths import DATA
 
+from evokern.declaration.kernel import Baseline
+from evokern.device.contract import BaselineResult, StartStep, Task
+from evokern.device.gpu.jobs import MeasureBaseline
+from evokern.device.gpu.live import LiveDevice
 from evokern.device.gpu.nvml import Monitor, State
-from evokern.device.gpu.profile import profile_of
+from evokern.device.gpu.profile import LiveGpu, profile_of
 from evokern.device.opening import open_device
+from evokern.device.sim.simulated import SimulatedDevice
 from evokern.errors import DeviceError
 from evokern.hardware.driver import probe
 from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import load_kernel
+from evokern.study.settings import Study
 
 VALUES = {
     "threads_per_block": 1024, "shared_bytes_static": 49152, "clock_khz": 2_610_000, "sms": 84,
@@ -20,6 +31,76 @@ VALUES = {
     "shared_bytes_per_sm": 102_400, "registers_per_sm": 65_536, "shared_bytes_per_block": 101_376,
     "blocks_per_sm": 24, "shared_bytes_reserved": 1024,
 }  # fmt: skip
+
+
+def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile, worker, proof of the gate, then one job for each baseline, by its name and in order."""
+    kernel = load_kernel(DATA / "kernels" / "scale_rows")
+    baselines = tuple(Baseline(name, lambda tensors, problem: None) for name in ("one", "two"))
+    kernel = replace(kernel, workload=replace(kernel.workload, baselines=baselines))
+    happened: list[object] = []
+
+    def run_single_job(pool: object, job: object, *_: object) -> object:
+        happened.append(job)
+        return BaselineResult(f"timed {job.index}") if isinstance(job, MeasureBaseline) else None
+
+    pool = SimpleNamespace(
+        wait_ready=lambda: happened.append("ready"), keep_spares=lambda n: None, ready_report=None, processes=()
+    )
+    replaced = {
+        "run_single_job": run_single_job,
+        "require_built": lambda task, built: built,
+        "GpuLock": lambda *_: SimpleNamespace(turn_lock=tmp_path, release=lambda: None),
+        "Pipeline": lambda *_, **__: SimpleNamespace(begin=lambda: None),
+        "kept_rates": lambda *_: None,
+        "driver_version": lambda: "580",
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(f"evokern.device.gpu.live.{name}", value)
+    device = object.__new__(LiveDevice)
+    device._gpu = LiveGpu(0, "NVIDIA H200", "GPU-1", "0:0", "13.0", CHIPS["h200"])
+    device._monitor = SimpleNamespace(problem="", foreign=lambda _: [], utilisation=lambda: None)  # type: ignore[assignment]
+    monkeypatch.setattr(device, "_open_pools", lambda *_: (pool, pool), raising=False)
+    problems = (kernel.problem("64,256"),)
+    study = Study("s", "scale_rows", ("64,256",))
+    report = device.start(Task(kernel, problems, study, on_step=happened.append))
+    told = [(one.text, one.done, one.of) for one in happened if isinstance(one, StartStep)]
+    assert told == [
+        ("compiling the default candidate", 0, 5), ("starting the GPU's worker", 1, 5),
+        ("proving that the gate tells right from wrong", 2, 5), ("baseline 1 of 2: one", 3, 5),
+        ("baseline 2 of 2: two", 4, 5),
+    ]  # fmt: skip
+    assert ["Config", "str", "Prove", "MeasureBaseline", "MeasureBaseline"] == [
+        type(one).__name__ for one in happened if not isinstance(one, StartStep)
+    ]
+    assert all(isinstance(one, StartStep) for one in happened[::2]), "each step is told before its job"
+    assert [baseline.name for baseline in report.baselines] == ["timed 0", "timed 1"]
+
+
+def test_a_simulated_device_tells_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers and gate, the default candidate's compile, its prediction; each before its job."""
+    happened: list[object] = []
+    pool = SimpleNamespace(ready_report=None)
+    replaced = {
+        "run_single_job": lambda pool, job, *_: happened.append(job),
+        "require_built": lambda task, built: built,
+        "WorkerPool": lambda *_, **__: pool,
+        "workers_that_fit": lambda *_: 2,
+        "Pipeline": lambda *_, **__: SimpleNamespace(begin=lambda: None, stages=lambda: (3, 1)),
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(f"evokern.device.sim.simulated.{name}", value)
+    monkeypatch.setattr("evokern.device.sim.simulated.ForkServer", lambda modules: None)
+    device = SimulatedDevice("l4", cores=2)
+    assert device.stages() == (0, 0)
+    kernel = load_kernel(DATA / "kernels" / "scale_rows")
+    study = Study("s", "scale_rows", ("64,256",))
+    device.start(Task(kernel, (kernel.problem("64,256"),), study, on_step=happened.append))
+    assert [type(one).__name__ for one in happened] == [
+        "StartStep", "ProvePower", "StartStep", "Config", "StartStep", "Simulate",
+    ]  # fmt: skip
+    assert [(one.done, one.of) for one in happened if isinstance(one, StartStep)] == [(0, 3), (1, 3), (2, 3)]
+    assert device.stages() == (3, 1)
 
 
 def test_a_known_chip_keeps_its_rates_and_takes_the_drivers_limits() -> None:

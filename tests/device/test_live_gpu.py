@@ -51,6 +51,28 @@ class TestOneDevice:
         floor_us = 8 * 4096 * 1024 / rows.device.profile.dram_bytes_per_s * 1e6
         assert all(floor_us / 4 < (one.time_us or 0) < 100 * floor_us for one in found)
 
+    def test_the_start_is_told_step_by_step(self, rows: Bench) -> None:
+        """Each baseline by its name."""
+        assert rows.steps == [
+            "compiling the default candidate",
+            "starting the GPU's worker",
+            "proving that the gate tells right from wrong",
+            "baseline 1 of 1: torch",
+        ]
+
+    def test_phases_lie_within_their_evaluation(self, rows: Bench) -> None:
+        """Gate, timing and the gate after it follow one another, within what the worker held the GPU for."""
+        rows.forget()
+        (found,) = rows.run([rows.config()])
+        compiled, whole, *inner = found.spans
+        assert [span.phase for span in (compiled, whole, *inner)] == ["compile", "evaluate", "gate", "timing", "gate"]
+        assert compiled.worker.startswith("compiler ")
+        assert {span.worker for span in inner} == {whole.worker}
+        ends = [whole.began_s, *(end for span in inner for end in (span.began_s, span.began_s + span.seconds))]
+        assert ends == sorted(ends)
+        assert ends[-1] <= whole.began_s + whole.seconds
+        assert sum(span.seconds for span in inner) <= found.device_s + 1e-3
+
     def test_the_baseline_is_checked_and_timed_alike(self, rows: Bench) -> None:
         """The torch expression is right and takes longer than the best candidate."""
         (baseline,) = rows.report.baselines

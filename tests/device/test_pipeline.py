@@ -82,6 +82,24 @@ def test_every_outcome_comes_back_and_the_rest_goes_on(rig: Rig) -> None:
     assert rig.pipeline.busy_s() == pytest.approx(sum(found[n].device_s for n in range(9)))
 
 
+def test_each_trial_says_when_it_was_compiled_and_executed_and_by_whom(rig: Rig) -> None:
+    """Spans by the one clock of the machine; of trials with one program those whose own they are have them."""
+    before = time.monotonic()
+    found = rig.answers({}, {"KIND": "refused"}, {"CODE": 0}, {"KIND": "poisons"})
+    assert [[span.phase for span in found[n].spans] for n in range(4)] == [
+        ["compile", "evaluate"], ["compile"], ["compile"], ["compile", "evaluate"],
+    ]  # fmt: skip
+    for evaluation in found.values():
+        assert all(span.worker.rpartition(" ")[0] in ("compiler", "executor") for span in evaluation.spans)
+        for span in evaluation.spans:
+            assert before <= span.began_s <= span.began_s + span.seconds <= time.monotonic()
+    # One program is executed as soon as one of its trials is compiled; trial 3 has its own.
+    compiled_at, executed_at = found[3].spans
+    assert compiled_at.began_s + compiled_at.seconds <= executed_at.began_s + 1e-6
+    compiled, executed = rig.pipeline.stages()
+    assert (compiled, executed) == (0, 0)
+
+
 def test_killed_twice_is_lost_and_the_rest_goes_on(rig: Rig) -> None:
     """Where an executor or a compiler is killed from outside twice, the trial is lost: why, and the memory in use."""
     found = rig.answers(*({"KIND": kind} for kind in ("good", "dies", "compiler_killed", "good")))

@@ -27,15 +27,20 @@ class Bench:
         self.study = replace(Study("test", str(self.kernel.folder), problems), **settings)  # type: ignore[arg-type]
         self.device: LiveDevice = open_live("auto")
         self.report = StartReport()
+        self.steps: list[str] = []
+        """What the device told of its start."""
         self.next_number = 0
 
     def __enter__(self) -> Bench:
         try:
-            self.report = self.device.start(Task(self.kernel, self.problems, self.study))
+            self.report = self.device.start(self._task())
         except BaseException:
             self.device.close()
             raise
         return self
+
+    def _task(self) -> Task:
+        return Task(self.kernel, self.problems, self.study, on_step=lambda step: self.steps.append(step.text))
 
     def __exit__(self, *_: object) -> None:
         self.device.close()

@@ -103,7 +103,10 @@ COMMANDS: dict[str, Way] = {
     "evokern sanitize my.cu --entry my_kernel --grid 4,2 --block 128 --arg in:f16[2,128,64] --arg out:f16[2,128,64]"
     " --arg i32=128": SIMULATED,
     "evokern profile --trial 42 --keep best.ncu-rep": Way("gpu", "profile --trial 0 --keep best.ncu-rep"),
-    "evokern profile attention-s512 --device sim:l4": Way("simulated", "profile attention-s512 --device sim:l4"),
+    "evokern profile attention-s512 --device sim:l4 --html profile.html": Way(
+        "simulated", "profile attention-s512 --device sim:l4 --html profile.html"
+    ),
+    "evokern export attention-s512 --format trace -o trace.json": RECORDED,
     "evokern ablate": SIMULATED,
     "evokern compare main.db pr.db --markdown comment.md": SIMULATED,
     "evokern selftest gate --device sim:l4": SLOW,
@@ -438,6 +441,16 @@ def test_the_picture_of_the_panel_is_up_to_date() -> None:
 
     facts = json.loads((DOCS / "panel.json").read_text(encoding="utf-8"))
     assert (DOCS / "panel.svg").read_text(encoding="utf-8") == script("draw_panel").draw(facts)
+
+
+@pytest.mark.slow
+def test_the_same_search_draws_the_same_picture() -> None:
+    """`docs/panel.json` is what `python docs/draw_panel.py` finds: a real search, begun again, goes the same way."""
+    import json
+
+    drawing = script("draw_panel")
+    found = drawing.record(f"replay:{drawing.RECORDING}", trials=drawing.TRIALS)
+    assert found == json.loads((DOCS / "panel.json").read_text(encoding="utf-8"))
 
 
 def test_rooms_that_import_each_other_are_no_picture() -> None:

@@ -67,6 +67,8 @@ class LineProfile:
     """32-byte sectors of global memory, loads and stores."""
     ideal_sectors: int
     """The least for that many bytes."""
+    stall_clocks: float
+    """SM clocks that a mean warp of a block waits at it: for operands, copies, products, a barrier."""
     pipes: Mapping[str, int]
     """Pipe → warp instructions."""
     calls: tuple[CallShare, ...] = ()
@@ -74,7 +76,12 @@ class LineProfile:
 
 
 def line_profiles(
-    counters: Counters, launch: Launch, chip: Profile, texts: Mapping[str, str], terms_us: Mapping[str, float]
+    counters: Counters,
+    launch: Launch,
+    chip: Profile,
+    texts: Mapping[str, str],
+    terms_us: Mapping[str, float],
+    stalls: Mapping[int, float] | None = None,
 ) -> tuple[LineProfile, ...]:
     """Return every line that issued something, scaled from the sampled blocks to the grid, the most expensive first.
 
@@ -84,8 +91,10 @@ def line_profiles(
         chip: where.
         texts: the user's files by header name as included, the source itself under the empty name.
         terms_us: the launch's predicted terms.
+        stalls: instruction number → clocks that a mean warp waits at it.
     """
-    found = _Lines(counters, launch, chip, {name: text.splitlines() for name, text in texts.items()}, terms_us)
+    found = _Lines(counters, launch, chip, {name: text.splitlines() for name, text in texts.items()}, terms_us,
+                   stalls or {})  # fmt: skip
     return tuple(sorted(found.profiles(), key=lambda line: -line.time_us))
 
 
@@ -98,6 +107,7 @@ class _Lines:
     chip: Profile
     texts: Mapping[str, Sequence[str]]
     terms_us: Mapping[str, float]
+    stalls: Mapping[int, float]
 
     @property
     def scale(self) -> float:
@@ -132,6 +142,7 @@ class _Lines:
                 ideal_wavefronts=round(int(selected.ideal_wavefronts.sum()) * scale),
                 global_sectors=round(_sectors(selected) * scale),
                 ideal_sectors=round(int(ideal) * scale),
+                stall_clocks=sum(self.stalls.get(number, 0.0) for number in numbers),
                 pipes={name: round(count * scale) for name, count in selected.by_pipe().items() if count},
                 calls=tuple(sorted(self._calls(numbers, resource, moved), key=lambda share: -share.time_us)),
             )

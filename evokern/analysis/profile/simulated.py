@@ -104,7 +104,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     built, rendered = _built(subject)
     study = subject.study
     allowed = tolerances(kernel, study.gate.atol, study.gate.rtol)
-    predictor = Predictor(kernel, chip, study.timing, study.simulation, allowed)
+    predictor = Predictor(kernel, chip, study.timing, study.simulation, allowed, stalls=True)
     try:
         predicted = predictor.predict(config, built, problem)
     except RunFailed as failed:
@@ -130,7 +130,7 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
                 terms_us=prediction.terms_us,
                 bound=prediction.bound,
                 waits_clocks=predicted.waits[number],
-                lines=line_profiles(counters, launch, chip, texts, prediction.terms_us),
+                lines=line_profiles(counters, launch, chip, texts, prediction.terms_us, predicted.stalls[number]),
             )
         )
     total = predicted.total

@@ -14,7 +14,7 @@ from evokern.cli._output import Output
 from evokern.errors import UsageError
 from evokern.files import write_bytes
 from evokern.wording import command as command_line
-from evokern.wording import microseconds, proved
+from evokern.wording import microseconds, proved, several
 
 
 class Format(StrEnum):
@@ -23,6 +23,7 @@ class Format(StrEnum):
     CU = "cu"
     T4 = "t4"
     T1 = "t1"
+    TRACE = "trace"
 
 
 @command(
@@ -32,6 +33,7 @@ class Format(StrEnum):
     evokern export attention-s512 --trial 42 -o trial42.cu --db runs.db
     evokern export attention-s512 --format t4 -o study.json
     evokern export attention-s512 --format t1 -o space.json
+    evokern export attention-s512 --format trace -o trace.json
     """,
 )
 def export(
@@ -45,7 +47,8 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="cu: one trial as a program. t4: every trial, for other auto-tuners. t1: the space, for them.",
+            help="cu: one trial as a program. t4: every trial, for other auto-tuners. t1: the space, for them. "
+            "trace: when each trial was compiled, checked and timed, for Perfetto.",
         ),
     ] = Format.CU,
     trial: TrialOption = None,
@@ -56,12 +59,13 @@ def export(
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as a T4 or T1 file.
+    """Write the champion, or another trial, as one .cu that builds with nvcc alone; or the study as T4, T1 or a trace.
 
     The .cu holds the specialised kernel, a launcher with shape and alignment checks, and a main that checks its answers
     against the reference and times itself. The T4 file holds every trial; `evokern replay` reads it, and so do other
     auto-tuners (a name that ends in .gz is compressed). The T1 file holds the space: genes, constraints, launch and
-    arguments, for other auto-tuners to search; what it has no words for is said.
+    arguments, for other auto-tuners to search; what it has no words for is said. The trace is Chrome's trace-event
+    JSON, which ui.perfetto.dev opens: a track for each worker with what each trial took, its outcome and its genes.
     """
     from evokern.export import export_trial
     from evokern.export.banner import build_commands
@@ -71,6 +75,11 @@ def export(
         if trial is not None or problem:
             raise UsageError("--format t4 writes every trial and problem; leave --trial and --problem away")
         _study(output, study, file or Path("study.json"), db)
+        return
+    if format_ is Format.TRACE:
+        if trial is not None or problem:
+            raise UsageError("--format trace writes every trial; leave --trial and --problem away")
+        _trace(output, study, file or Path("trace.json"), db)
         return
     if format_ is Format.T1:
         if trial is not None:
@@ -113,6 +122,29 @@ def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
         return
     output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
     output.say(f"{command_line('replay', file)}   compares samplers on it")
+
+
+def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
+    from evokern.export.search_trace import search_trace
+    from evokern.export.t4 import t4_bytes
+    from evokern.store import open_readonly
+
+    with open_readonly(db) as reader:
+        record = reader.study(study)
+        made = search_trace(reader, record)
+    content = t4_bytes(made, file)
+    if str(file) == "-":
+        output.write(content.decode() + "\n")
+        return
+    _write(file, content)
+    facts = made["otherData"]
+    if output.json:
+        output.emit({"file": str(file), **facts})
+        return
+    told = f"{facts['spans']} spans of {several(facts['trials'], 'trial')} of {record.name}"
+    output.say(f"wrote {file}: {told}; ui.perfetto.dev opens it")
+    if facts["missing"]:
+        output.say(facts["missing"])
 
 
 def _space(output: Output, study: str | None, file: Path, db: Path, problem: int, trust: bool) -> None:

@@ -21,6 +21,7 @@ from evokern.cli._options import (
 from evokern.cli._output import LOGGER, Output
 from evokern.cli._text import table
 from evokern.errors import StoreError, UsageError
+from evokern.files import write_bytes
 from evokern.wording import microseconds, several
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def _complete(incomplete: str) -> list[str]:
     evokern profile --trial 42
     evokern profile attention-s512 --device cuda:0 --keep best.ncu-rep
     evokern profile attention-s512 --device sim:l4 --set BLOCK_M=64
+    evokern profile attention-s512 --device sim:l4 --html profile.html
     evokern profile attention --device sim:h200 --problem 2,8,512,64 --top 40 --json
     """,
 )
@@ -81,6 +83,10 @@ def profile(
     all_: Annotated[bool, typer.Option("--all", help="Show every line of a simulated profile.")] = False,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FILE", help="Keep Nsight Compute's report, FILE.ncu-rep.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page: the source, and beside each line what it costs."),
     ] = None,
     trust: Annotated[
         bool,
@@ -119,6 +125,9 @@ def profile(
             found = profile_counted(subject, keep, LOGGER.info)
             output_lines = counted_lines(found)
         notes += _kept(subject, db, found.as_dict())
+        if html is not None:
+            _page(subject, found, html)
+            notes.append(f"wrote {html}")
         for note in notes[len(subject.remarks) + bool(lacking) :]:
             output.remark(note)
     if output.json:
@@ -126,6 +135,23 @@ def profile(
         return
     for line in output_lines:
         output.say(line)
+
+
+def _page(subject: ProfileSubject, found: CountedCandidate | CandidateProfile, html: Path) -> None:
+    """Write the profile as a page.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from evokern.declaration.render import render
+    from evokern.report.profile_page import profile_page
+
+    rendered = render(subject.kernel, subject.config, subject.problem)
+    sources = {"": rendered.source, **rendered.headers}
+    try:
+        write_bytes(html, profile_page(found, sources, subject.kernel.source).encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {html}: {error.strerror}; name another file with --html") from error
 
 
 def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:

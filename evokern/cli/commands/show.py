@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,8 +117,6 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         lines.append(f"times: rule {record.timing_rule} (docs/evaluating.md says what is timed)")
     if summary["cost"]:
         lines.append(f"cost: {price(summary['cost'])}")
-    if summary["rejections"]:
-        lines.append(f"proposals turned away before a compile: {counts(summary['rejections'])}")
     baseline, best = summary["baseline"], summary["best"]
     if baseline:
         lines.append(f"baseline: {baseline['name']}, {microseconds(baseline['time_us'])} {unit}")
@@ -129,7 +127,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         if summary["outcomes"]["measured"]:
             none = "every measured trial that was verified is refuted (`show --trial N` tells more of one)"
         lines.append(f"best: {none}")
-        return lines + _refuted(reader, record) + _failures(reader, record, most=8)
+        return lines + _refuted(reader, record) + _rejected(summary) + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
     times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
@@ -147,6 +145,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
             *_arms(summary["control"], unit),
         ]
     lines += ["", *_fastest(reader, record, top, baseline["time_us"] if baseline else None)]
+    lines += _rejected(summary)
     lines += _failures(reader, record, each=3)
     lines += [
         "",
@@ -160,6 +159,18 @@ def _refuted(reader: Reader, record: StudyRecord) -> list[str]:
     numbers = sorted(reader.refuted(record))
     told = [(number, reader.verification(record, reader.trial(record, number).trial).reason) for number in numbers]
     return [f"refuted: trial {number}, {reason}" for number, reason in told]
+
+
+def _rejected(summary: Mapping[str, Any]) -> list[str]:
+    """Return a table of the constraints that turned proposals away before a compile, most first."""
+    rejections = summary["rejections"]
+    if not rejections:
+        return []
+    total = sum(rejections.values())
+    ordered = sorted(rejections.items(), key=lambda pair: (-pair[1], pair[0]))
+    rows = [(f"{count:,}", f"{100 * count / total:.0f} %", name) for name, count in ordered]
+    told = f"{several(total, 'proposal')} turned away before a compile"
+    return ["", told, *table(("proposals", "share", "constraint"), rows)]
 
 
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:

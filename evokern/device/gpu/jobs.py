@@ -32,7 +32,15 @@ class GpuSettings:
 
 @dataclass(frozen=True)
 class Prove:
-    """Prove the gate's power and measure the baselines."""
+    """Prove the gate's power."""
+
+
+@dataclass(frozen=True)
+class MeasureBaseline:
+    """Check and time one of the workload's baselines."""
+
+    index: int
+    """Which one."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline, run_single_job
-from evokern.device.contract import Answer, BaselineResult, Request, StartReport, Task
-from evokern.device.gpu.jobs import Contestant, Evaluate, GpuSettings, MeasureRates, Prove, Round
+from evokern.device.contract import Answer, BaselineResult, Request, StartReport, StartStep, Task
+from evokern.device.gpu.jobs import Contestant, Evaluate, GpuSettings, MeasureBaseline, MeasureRates, Prove, Round
 from evokern.device.gpu.kept_rates import keep_rates, kept_rates
 from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nvml import Monitor
@@ -109,15 +109,24 @@ class LiveDevice:
         first, remarks = first_candidate(task, profile)
         notes = [*self._foreign_load(), *remarks]
         compilers, executors = self._open_pools(task, profile, first, lock.turn_lock)
+        named = [baseline.name for baseline in task.kernel.workload.baselines]
+        steps = 3 + len(named)
+        task.on_step(StartStep("compiling the default candidate", 0, steps))
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         require_built(task, built)
         _LOGGER.info("the default candidate is compiled")
+        task.on_step(StartStep("starting the GPU's worker", 1, steps))
         executors.wait_ready()
         _LOGGER.info("the GPU's worker is ready")
-        baselines: tuple[BaselineResult, ...] = run_single_job(
-            executors, Prove(), _START_DEADLINE_S, "start of the study"
-        )
-        _LOGGER.info("the gate's power is proved, the baselines are measured")
+        task.on_step(StartStep("proving that the gate tells right from wrong", 2, steps))
+        run_single_job(executors, Prove(), _START_DEADLINE_S, "start of the study")
+        _LOGGER.info("the gate's power is proved")
+        baselines: list[BaselineResult] = []
+        for index, name in enumerate(named):
+            task.on_step(StartStep(f"baseline {index + 1} of {len(named)}: {name}", 3 + index, steps))
+            what = f"measurement of the baseline {name}"
+            baselines.append(run_single_job(executors, MeasureBaseline(index), _START_DEADLINE_S, what))
+        _LOGGER.info("the baselines are measured")
         executors.keep_spares(_SPARES)
         hang_s = task.study.timing.hang_s
         self._pipeline = Pipeline(
@@ -143,7 +152,7 @@ class LiveDevice:
             environment["rates"] = asdict(rates)
         if self._monitor.problem:
             notes.append(self._monitor.problem)
-        return StartReport(baselines, environment, tuple(notes))
+        return StartReport(tuple(baselines), environment, tuple(notes))
 
     def _open_pools(
         self, task: Task, profile: Profile, first: Config, turn_lock: Path
@@ -239,6 +248,10 @@ class LiveDevice:
             known = run_single_job(self._pools[0], MeasureRates(), _RATES_DEADLINE_S, what, _RATES_PATIENCE_S)
             keep_rates(self._gpu.uuid, driver, known)
         return known
+
+    def stages(self) -> tuple[int, int]:
+        """Return how many candidates are being compiled, and how many are compiled and not answered."""
+        return self._pipeline.stages() if self._pipeline else (0, 0)
 
     def close(self) -> None:
         """Stop every worker; safe to call twice."""

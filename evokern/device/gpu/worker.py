@@ -19,7 +19,7 @@ from evokern.device.gpu.baselines import BaselineRunner, runs_as
 from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory
 from evokern.device.gpu.cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
 from evokern.device.gpu.graph_clock import GraphClock
-from evokern.device.gpu.jobs import Evaluate, GpuSettings, MeasureRates, Prove, Round
+from evokern.device.gpu.jobs import Evaluate, GpuSettings, MeasureBaseline, MeasureRates, Prove, Round
 from evokern.device.gpu.nvml import Monitor
 from evokern.device.gpu.rates import measure_rates
 from evokern.device.gpu.rounds import play_round
@@ -29,6 +29,7 @@ from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
 from evokern.gate.check import Repetition, RunFailed, calls, repeated
 from evokern.gate.verdict import judge
+from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import Rates, Work, below, boosted, floor, peak_rates, recorded, work
 from evokern.measurement.timing import Measurement, measure
 from evokern.study.trial import Evaluation, Outcome, Timing
@@ -36,7 +37,7 @@ from evokern.workers.process import Retire
 
 
 class GpuWorker:
-    """Answers `Prove`, `Evaluate`, `Round` and `MeasureRates` jobs."""
+    """Answers `Prove`, `MeasureBaseline`, `Evaluate`, `Round` and `MeasureRates` jobs."""
 
     def __init__(self, settings: GpuSettings) -> None:
         """Make the context, the gates and their buffers; load what the first candidate will need.
@@ -47,6 +48,7 @@ class GpuWorker:
         self._settings = settings
         self._turn_lock = settings.turn_lock.open("rb")
         self._next_waits: Callable[[], bool] = lambda: True
+        self._phases = PhaseClock()
         device, self._monitor = self._context()
         self._kernel = settings.context.kernel()
         self._gates = {
@@ -83,19 +85,23 @@ class GpuWorker:
         self._next_waits = next_waits
 
     def handle(
-        self, job: Prove | Evaluate | Round | MeasureRates
-    ) -> Evaluation | tuple[BaselineResult, ...] | tuple[tuple[float, ...], ...] | Rates:
+        self, job: Prove | MeasureBaseline | Evaluate | Round | MeasureRates
+    ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | Rates | None:
         """Do one job while holding the GPU."""
         with self._exclusive_gpu():
             if isinstance(job, Prove):
-                return self._prove()
+                self._prove()
+                return None
+            if isinstance(job, MeasureBaseline):
+                return self._baseline(job.index)
             if isinstance(job, Round):
                 return play_round(self._runs, job)
             if isinstance(job, MeasureRates):
                 return _rates()
             began = time.perf_counter()
+            self._phases.taken()
             evaluation, healthy = self._evaluate(job)
-            evaluation = replace(evaluation, device_s=time.perf_counter() - began)
+            evaluation = replace(evaluation, device_s=time.perf_counter() - began, spans=self._phases.taken())
             gate_broken = healthy and evaluation.outcome is Outcome.WRONG and not self._sane(job)
         if gate_broken or not healthy:
             raise Retire(evaluation, busy=evaluation.outcome is Outcome.HUNG, retry=gate_broken)
@@ -163,27 +169,30 @@ class GpuWorker:
     def _checked_and_timed(self, job: Evaluate, candidate: Candidate) -> Evaluation:
         reports: dict[str, Any] = {}
         for problem, gate in self._gates.items():
-            verdict = self._check(job, candidate, problem, gate)
+            with self._phases.phase("gate"):
+                verdict = self._check(job, candidate, problem, gate)
             reports[str(problem)] = dict(verdict.report)
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=reports)
         benches, clocks, resets = [], [], []
-        for problem in self._gates:
-            tensors, launches = self._runs.workload(job.config, problem)
-            bench = self._runs.bench(tensors, problem)
-            bench.poison()
-            program = job.built.build(problem).program
-            prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
-            clocks.append(self._runs.clock([call.enqueue for call in prepared], bench))
-            benches.append(bench)
-            resets.append(prepared)
-        measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
+        with self._phases.phase("timing"):
+            for problem in self._gates:
+                tensors, launches = self._runs.workload(job.config, problem)
+                bench = self._runs.bench(tensors, problem)
+                bench.poison()
+                program = job.built.build(problem).program
+                prepared = [candidate.prepare(program, call) for call in calls(bench, launches)]
+                clocks.append(self._runs.clock([call.enqueue for call in prepared], bench))
+                benches.append(bench)
+                resets.append(prepared)
+            measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
         timings = self._timings(measurement, clocks)
         tasks = [self._work(job.config, problem) for problem in self._gates]
         chip = boosted(self._settings.context.profile, [timing.clock_mhz for timing in timings])
         floors = [floor(task, peak_rates(chip), chip) for task in tasks]
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
-            verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
+            with self._phases.phase("gate"):
+                verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
             if clock.timed is not None:
                 reports[str(problem)]["timed_calls"] = clock.timed.report()
             if not verdict.passed:
@@ -315,12 +324,11 @@ class GpuWorker:
 
     # ---- start of a study
 
-    def _prove(self) -> tuple[BaselineResult, ...]:
+    def _prove(self) -> None:
         for problem, gate in self._gates.items():
             tensors, launches = self._runs.workload(self._settings.warm_config, problem)
             prove_power(gate, launches, tensors)
             gate.prove_slices(tensors)
-        return tuple(self._baseline(index) for index in range(len(self._kernel.workload.baselines)))
 
     def _baseline(self, index: int) -> BaselineResult:
         baseline = self._kernel.workload.baselines[index]

@@ -148,7 +148,7 @@ def as_first_occurrence(evaluation: Evaluation) -> Evaluation:
     """Return an evaluation as if its machine code had not been met before: a replay meets it in another order."""
     evidence = {key: value for key, value in evaluation.evidence.items() if key != "duplicate_of"}
     known = evaluation.outcome is Outcome.DUPLICATE
-    return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence)
+    return replace(evaluation, outcome=Outcome.MEASURED if known else evaluation.outcome, evidence=evidence, spans=())
 
 
 def _from_kernel_tuner(name: str, content: Mapping[str, Any]) -> Table:

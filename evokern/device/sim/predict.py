@@ -51,6 +51,8 @@ class Predicted:
     """Warp instructions of each block of each launch's grid, as the prediction takes them to be."""
     fills: tuple[timemodel.Prediction, ...] = ()
     """Prediction of each memset and copy before the launches."""
+    stalls: tuple[Mapping[int, float], ...] = ()
+    """Of each launch instruction number → mean clocks that a warp waits at it, where the predictor was asked."""
 
     def expected(self, launch: int, blocks: Sequence[int] | None) -> float:
         """Return the warp instructions that blocks of a launch take by the prediction; None stands for all blocks."""
@@ -68,7 +70,20 @@ class Predictor:
         timing: TimingSettings,
         simulation: SimulationSettings,
         tolerance: Mapping[str, Tolerance],
+        *,
+        stalls: bool = False,
     ) -> None:
+        """Make a predictor.
+
+        Args:
+            kernel: the kernel.
+            chip: the chip.
+            timing: how times are measured there, caches above all.
+            simulation: how much is run.
+            tolerance: tensor → what its answers may be off.
+            stalls: note which instructions warps wait at.
+        """
+        self._stalls = stalls
         self._kernel, self._chip, self._tolerance = kernel, chip, tolerance
         self._timing, self._simulation = timing, simulation
         self._programs = BuiltPrograms(kernel, chip)
@@ -124,6 +139,7 @@ class Predictor:
             fault,
             tuple(p[3] for p in parts),
             fills,
+            tuple(p[4] for p in parts),
         )
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
@@ -135,7 +151,7 @@ class Predictor:
     def _launch(
         self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, blocks: tuple[int, ...],
         limit_us: float | None,
-    ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float], Array]:  # fmt: skip
+    ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float], Array, Mapping[int, float]]:  # fmt: skip
         chip = self._chip
         limit = self._instruction_limit(launch, len(blocks), limit_us)
         if len(blocks) > self._simulation.blocks:  # the study's limit is meant for its own number of blocks
@@ -185,7 +201,11 @@ class Predictor:
             holds(entry, counters, chip),
             demands(entry, counters, chip, timemodel.contention_factor(launch.blocks, resident, chip)),
         )  # fmt: skip
-        walks = [timeline.walk(record, counters.warps_per_block) for record in counters.record]
+        walks = [timeline.walk(record, counters.warps_per_block, stalls=self._stalls) for record in counters.record]
+        stalls = {
+            number: sum(walk.stalls.get(number, 0.0) for walk in walks) / len(walks)
+            for number in sorted({number for walk in walks for number in walk.stalls})
+        }
         waits = {cause: sum(walk.waits[cause] for walk in walks) / len(walks) for cause in walks[0].waits}
         found = facts(counters, [end for walk in walks for end in walk.blocks], waits["pipes"])
         runs = spread.block_runs(entry, counters)
@@ -200,7 +220,7 @@ class Predictor:
                 ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
                 instructions = spread.extrapolated(launch.grid, along.sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))
-        return timemodel.predict(found, chip), counters, waits, instructions
+        return timemodel.predict(found, chip), counters, waits, instructions, stalls
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
         """Return how many warp instructions may run: issuing alone must not take longer than the limit."""

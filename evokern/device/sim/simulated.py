@@ -11,7 +11,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline, run_single_job
-from evokern.device.contract import Answer, Request, StartReport, Task
+from evokern.device.contract import Answer, Request, StartReport, StartStep, Task
 from evokern.device.sim.host_memory import workers_that_fit
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.errors import InternalError
@@ -25,6 +25,7 @@ WINDOW = 8
 """Trials in flight of a new study: enough for a few cores, and the sampler sees results soon."""
 DEADLINE_S = 120.0
 """Seconds after which a simulation that does not answer is given up (the instruction limit ends it long before)."""
+_STEPS = 3
 MODULES = ("numpy", "torch", "evokern.simt", "evokern.device.sim.screening")
 """Modules that the fork server imports once for all workers."""
 
@@ -77,6 +78,7 @@ class SimulatedDevice:
         Raises:
             UsageError: the workload, the kernel folder or the compiler cannot work as asked.
         """
+        task.on_step(StartStep("starting the workers and proving that the gate tells right from wrong", 0, _STEPS))
         profile = limits_for(self._profile, task.study.limits)
         context, study = WorkerContext(task.kernel.folder, task.problems, profile), task.study
         compiling = CompileSettings(context, default_directory(), niceness=0, foreign=task.foreign)
@@ -121,6 +123,10 @@ class SimulatedDevice:
         """Return the seconds in which candidates were simulated, per worker."""
         return self._pipeline.busy_s() / self._cores if self._pipeline else 0.0
 
+    def stages(self) -> tuple[int, int]:
+        """Return how many candidates are being compiled, and how many are compiled and not answered."""
+        return self._pipeline.stages() if self._pipeline else (0, 0)
+
     def close(self) -> None:
         """Stop every worker; safe to call twice."""
         if self._pipeline is not None:
@@ -149,10 +155,12 @@ def _default_time(task: Task, compilers: WorkerPool, executors: WorkerPool, defa
     Raises:
         KernelError: it does not compile.
     """
+    task.on_step(StartStep("compiling the default candidate", 1, _STEPS))
     answer = run_single_job(compilers, default, COMPILE_DEADLINE_S, "compiling the default candidate")
     built = require_built(task, answer)
     if not task.study.timing.race:
         return None
+    task.on_step(StartStep("predicting the default candidate's time", 2, _STEPS))
     job = Simulate(default, built, None, best_us=0.0)  # only its time is wanted
     evaluation = run_single_job(executors, job, DEADLINE_S, "simulating the default candidate")
     return evaluation.time_us if isinstance(evaluation, Evaluation) else None

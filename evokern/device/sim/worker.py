@@ -36,6 +36,7 @@ from evokern.device.sim.tail_risk import TailRiskProbe
 from evokern.errors import DeviceError, EvokernError, KernelError, UsageError
 from evokern.gate import Gate, RunFailed, Verdict, prove_power
 from evokern.gate.comparison import tolerances
+from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import recorded
 from evokern.simt.memory.buffers import MEMORY_LIMIT
 from evokern.study.settings import InputSet
@@ -59,6 +60,7 @@ class SimWorker:
         self._lines = FailureLines(self._kernel, chip)
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance)
         self._own = OwnProblemCheck(self._kernel, chip, settings.simulation, tolerance, settings.secret)
+        self._phases = PhaseClock()
         self.ready_report: dict[str, Any] = {}
 
     def handle(self, job: ProvePower | Simulate) -> Evaluation | None:
@@ -80,7 +82,7 @@ class SimWorker:
             if not isinstance(job.config, ForeignCandidate):
                 raise
             evaluation = not_simulated(UsageError(f"{type(error).__name__}: {error}"))
-        return replace(evaluation, device_s=time.perf_counter() - began)
+        return replace(evaluation, device_s=time.perf_counter() - began, spans=self._phases.taken())
 
     def _prove(self) -> None:
         kernel, config = self._kernel, self._settings.default
@@ -116,7 +118,8 @@ class SimWorker:
             return self._predict(job, problem, most_us)
 
         try:
-            predicted = predict_study(self._kernel, self._settings, job.config, limit_us, predict)
+            with self._phases.phase("prediction"):
+                predicted = predict_study(self._kernel, self._settings, job.config, limit_us, predict)
         except RunFailed as failed:
             if failed.outcome is not Outcome.SLOW:
                 raise
@@ -126,7 +129,8 @@ class SimWorker:
         if limit_us is not None and time_us >= limit_us:
             evidence = {"elite_us": job.elite_us, "predicted_us": time_us, "limit_us": limit_us}
             return Evaluation(Outcome.SLOW, time_us, evidence=evidence)
-        against, reports = self.gate(job.config, job.built, problems)
+        with self._phases.phase("gate"):
+            against, reports = self.gate(job.config, job.built, problems)
         if against is not None:
             return Evaluation(Outcome.WRONG, evidence=against, gate=reports)
         impossible = predicted.impossible()
@@ -135,12 +139,14 @@ class SimWorker:
         best = job.best_us is None or time_us < job.best_us
         own: dict[str, Any] = {}
         for at, (problem, prediction) in enumerate(zip(predicted.problems, predicted.predictions, strict=True)):
-            found = self._own_problem(job, problem, prediction, WHOLE_INSTRUCTIONS if best else 0)
+            with self._phases.phase("gate"):
+                found = self._own_problem(job, problem, prediction, WHOLE_INSTRUCTIONS if best else 0)
             if found.against is not None:
                 return Evaluation(Outcome.WRONG, evidence=found.against, gate=reports)
             own[str(problem)] = found.as_dict()
             if is_short(prediction, found.ran):
-                predicted = predicted.replaced(at, self._recounted(job, problem, prediction, found))
+                with self._phases.phase("prediction"):
+                    predicted = predicted.replaced(at, self._recounted(job, problem, prediction, found))
         time_us = predicted.time_us
         first = predicted.predictions[0].total
         evidence = {

@@ -19,6 +19,7 @@ from evokern.simt.arrays import Array
 from evokern.simt.time_model.contention import Pipes
 from evokern.simt.time_model.latencies import Latencies
 from evokern.simt.time_model.pipes import L2, NAMES, TENSOR, Hold
+from evokern.simt.time_model.stalls import MeanStalls, Stalls
 
 CAUSES = ("barrier", "async_copy", "memory", "pipes")
 """What a warp waits for; `memory` are operands, products of a warpgroup among them."""
@@ -52,6 +53,8 @@ class Step:
     """The pipe that its warp cannot use again for a while."""
     copies: float
     """`async`: clocks of the port to L2 that the copy takes; 0 where nothing contends."""
+    number: int = -1
+    """Of the instruction within its program."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class MeanTimes:
     """Clocks of it spent waiting, by cause; summed over walks."""
     late: Array = field(default_factory=lambda: np.zeros((0, 1)))
     """Clocks from the segment's end until each of its results is ready, one row each, mean warp, last walk."""
+    stalls: MeanStalls = field(default_factory=MeanStalls)
+    """Where it waited, if that is asked for."""
 
 
 class Clocks:
@@ -89,7 +94,7 @@ class Clocks:
 
     def __init__(
         self, rows: int, warps: int, warps_per_block: int, latencies: Latencies, copy_latency: float, *,
-        multiplies: bool, contention_factor: float | None,
+        multiplies: bool, contention_factor: float | None, stalls: Stalls | None = None,
     ) -> None:  # fmt: skip
         """Start all warps at once.
 
@@ -102,7 +107,9 @@ class Clocks:
             multiplies: whether there are products of warpgroups.
             contention_factor: how many blocks' demands a block meets on its SM; None where warps do not come in
                 each other's way.
+            stalls: notes which instructions warps wait at; None where nobody asks.
         """
+        self.stalls = stalls
         self.ready = np.zeros((rows, warps))
         # Products of a warpgroup take over sums of one another that are not there yet: when the others would be.
         self.early = np.zeros((rows, warps)) if multiplies else None
@@ -139,6 +146,8 @@ class Clocks:
         self._contend(plan, at, start)
         known.whole += float(self.clock[at].mean()) - came
         known.waits += self._waits[:, at].mean(1) - waited
+        if self.stalls is not None:
+            self.stalls.walked(known.stalls, start.size)
 
     def skip(self, plan: SegmentPlan, mask: Array | None, known: MeanTimes, *, whole: bool) -> None:
         """Let them run a segment that took its mean; ``whole`` where waits for barriers and pipes are part of it."""
@@ -149,6 +158,8 @@ class Clocks:
         self.clock[at] += (known.whole if whole else known.inner) / known.walks
         of_causes = slice(None) if whole else slice(_MEMORY, _MEMORY + 1)
         self._waits[of_causes, at] += (known.waits[of_causes] / known.walks)[:, None]
+        if self.stalls is not None:
+            self.stalls.skipped(known.stalls, start.size, known.walks, whole=whole)
         ready = self.clock[at] + known.late
         for rows in (self.ready, self.early):
             if rows is not None:
@@ -205,6 +216,8 @@ class Clocks:
             if step.kind in _PRODUCTS:
                 when = self._product(step, at, when)
                 ordered = np.maximum(ordered, when) if step.kind == "product_wait" else ordered
+                if self.stalls is not None:
+                    self.stalls.late(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
                 last = np.maximum(last, when)
                 continue
             for source in step.sources:
@@ -230,13 +243,20 @@ class Clocks:
                 ordered = when + step.latency
             elif step.kind == "barrier":
                 self._arrive(at, step.keep, np.maximum(when, last))
+                if self.stalls is not None:
+                    self.stalls.arrived(step.number, at)
             for result in step.results:
                 ready[result, at] = when + step.latency
                 if self.early is not None:
                     self.early[result, at] = when + step.latency
+            if self.stalls is not None:
+                self.stalls.late(step.number, np.maximum(when - np.maximum(last, start + issued - 1.0), 0.0))
             last = np.maximum(last, when)
         self.waits["async_copy"][at] += waited
-        self.waits["memory"][at] += np.maximum(last - start - issued - waited, 0.0)
+        memory = np.maximum(last - start - issued - waited, 0.0)
+        self.waits["memory"][at] += memory
+        if self.stalls is not None:
+            self.stalls.segment(float((waited + memory).sum()))
         self.clock[at] = last + 1.0
         self.ordered[at] = ordered
 
@@ -263,7 +283,10 @@ class Clocks:
             return
         block = self.block[at]
         opened = np.where(number >= 0, self.arrival[np.maximum(number, 0), block] + self.latencies.barrier, 0.0)
-        self.waits["barrier"][at] += np.maximum(opened - self.clock[at], 0.0)
+        waited = np.maximum(opened - self.clock[at], 0.0)
+        self.waits["barrier"][at] += waited
+        if self.stalls is not None:
+            self.stalls.met(at, waited)
         self.clock[at] = np.maximum(self.clock[at], opened)
         self.passing[at] = -1
 

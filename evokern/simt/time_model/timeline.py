@@ -12,7 +12,7 @@ loops settle after a few turns, and the first instructions of a kernel, which lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from evokern.simt.counters import BatchRecord
 from evokern.simt.time_model.clocks import UNGROUPED, Clocks, MeanTimes, SegmentPlan, Step
 from evokern.simt.time_model.latencies import Latencies, cost_of
 from evokern.simt.time_model.pipes import Demands, Hold
+from evokern.simt.time_model.stalls import Stalls
 
 MOST_STEPS = 40_000
 """Instructions walked before every segment that was seen takes its mean, those with barriers and copies too."""
@@ -42,6 +43,8 @@ class BlockTimes:
     """Time of each block, from start to its last warp's end."""
     waits: Mapping[str, float]
     """Mean clocks a warp spent waiting, by cause (`clocks.CAUSES`)."""
+    stalls: Mapping[int, float] = field(default_factory=dict)
+    """Instruction number → those clocks at it, but for the waits for pipes, where they were asked for."""
 
 
 class Timeline:
@@ -71,19 +74,22 @@ class Timeline:
         self._rows: dict[tuple[int, str], int] = {}
         self._plans: dict[int, SegmentPlan] = {}
 
-    def walk(self, record: BatchRecord, warps_per_block: int) -> BlockTimes:
+    def walk(self, record: BatchRecord, warps_per_block: int, *, stalls: bool = False) -> BlockTimes:
         """Walk the record of one batch.
 
         Args:
             record: what ran when.
             warps_per_block: warps of a block.
+            stalls: note which instructions warps wait at.
         """
+        noted = Stalls(record.warps) if stalls else None
         for index in {segment for segment, _ in record.steps}:
             self._plan(self.program.segments[index])
         multiplies = any(is_product(item) for item in self.program.instructions)
         state = Clocks(
             len(self._rows) + 1, record.warps, warps_per_block, self.latencies, self.l2_latency,
             multiplies=multiplies, contention_factor=None if self.demands is None else self.demands.contention_factor,
+            stalls=noted,
         )  # fmt: skip
         mean_times: dict[tuple[int, int], MeanTimes] = {}
         done, before = 0, -1
@@ -100,7 +106,7 @@ class Timeline:
                 done += len(plan.steps)
         ends = state.clock.reshape(-1, warps_per_block).max(1)
         waits = {cause: float(clocks.mean()) for cause, clocks in state.waits.items()}
-        return BlockTimes(tuple(float(end) for end in ends), waits)
+        return BlockTimes(tuple(float(end) for end in ends), waits, {} if noted is None else noted.of_mean_warp)
 
     def _plan(self, segment: Segment) -> None:
         if segment.index in self._plans:
@@ -141,7 +147,7 @@ class Timeline:
         latency += self.extra.get(number, 0.0)
         copies = float(self.demands.copies[number]) if self.demands is not None else 0.0
         reads, writes = tuple(dict.fromkeys(rows[0])), tuple(rows[1])
-        return Step(cost.kind, latency, reads, writes, keep, self.holds.get(number), copies)
+        return Step(cost.kind, latency, reads, writes, keep, self.holds.get(number), copies, number)
 
     def _row(self, segment: Segment, name: str) -> int:
         return self._rows.setdefault((segment.routine.number, name), len(self._rows))

@@ -1,0 +1,156 @@
+"""A search's rows as a panel that fits a terminal: what matters least is left out, what is long is wrapped or cut."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from evokern.escaping import visible
+from evokern.progress import ProgressRow, progress_rows, sparkline
+from evokern.progress.rows import LEVELS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from evokern.search import Progress
+
+WIDTH, HEIGHT = 80, 24
+"""Columns and lines of a terminal that does not tell its size."""
+_STYLES = {"plain": "", "best": "bold", "faster": "bold green", "failure": "yellow", "step": "bold"}
+"""Kind of a row → its style."""
+_NAMED = ("best", "faster", "step")
+"""Kinds of rows whose text begins with the label where there is no room for a column of labels."""
+_LABEL = 13
+"""Columns of the labels."""
+_BORDER = 4
+"""Columns of the border and of the blanks inside it."""
+_LEAST = 24
+"""Columns below which the texts stand without a border and without labels."""
+_MOST_BAR, _MOST_SPARKLINE = 60, 72
+_ASCII = {"µ": "u", "×": "x", "…": "~", "→": ">", "–": "-", "█": "="}
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """Characters that a terminal's encoding has."""
+
+    levels: str = LEVELS
+    """Of a sparkline."""
+    bar: str = "━─"
+    """Of a bar, its full part and the rest."""
+    more: str = "…"
+    """Where text is cut."""
+    ascii: bool = False
+    """Whether nothing but ASCII may be sent."""
+
+    def shown(self, text: str) -> str:
+        """Return text that a terminal shows and does not obey, in characters that it has."""
+        text = visible(text)
+        if not self.ascii:
+            return text
+        return "".join(_ASCII.get(c, c) for c in text).encode("ascii", "backslashreplace").decode()
+
+
+UNICODE = Glyphs()
+ASCII = Glyphs(".:-=+*#%", "=-", "~", ascii=True)
+
+
+def panel(
+    progress: Progress, width: int = WIDTH, height: int = HEIGHT, glyphs: Glyphs = UNICODE, since_s: float = 0.0
+) -> Panel | Text:
+    """Return the progress as a panel of at most so many columns and lines.
+
+    Args:
+        progress: how the search stands.
+        width: columns.
+        height: lines.
+        glyphs: characters that may be used.
+        since_s: seconds since the progress was told, which what happens now has taken since.
+    """
+    from rich import box
+    from rich.panel import Panel
+    from rich.text import Text
+
+    title = glyphs.shown(f"{progress.study} on {progress.device}")
+    rows = progress_rows(progress)
+    if width - _BORDER < _LEAST or height < 4:
+        found = _fitted(rows, max(width, 1), max(height, 1), 0, glyphs, since_s)
+        return Text("\n").join(found)
+    label = _LABEL if width - _BORDER >= 2 * _LEAST else 0
+    found = _fitted(rows, width - _BORDER, height - 2, label, glyphs, since_s)
+    head = _cut(Text(title), width - _BORDER - 2, glyphs)
+    edge = box.ASCII if glyphs.ascii else box.ROUNDED
+    return Panel(Text("\n").join(found), title=head, title_align="left", width=width, box=edge)
+
+
+def _fitted(
+    rows: Sequence[ProgressRow], width: int, height: int, label: int, glyphs: Glyphs, since_s: float
+) -> list[Text]:
+    """Return as many lines as there is room for: every row's first, then what follows it, in order of priority."""
+    wrapped = [_lines(row, width, label, glyphs, since_s) for row in rows]
+    order = sorted((depth > 0, row.priority, index, depth) for index, row in enumerate(rows)
+                   for depth in range(len(wrapped[index])))  # fmt: skip
+    kept = {(index, depth) for _, _, index, depth in order[:height]}
+    shown = []
+    for index, lines in enumerate(wrapped):
+        here = [line for depth, line in enumerate(lines) if (index, depth) in kept]
+        if here and len(here) < len(lines):
+            here[-1] = _cut(here[-1], width, glyphs, force=True)
+        shown += here
+    return shown
+
+
+def _lines(row: ProgressRow, width: int, label: int, glyphs: Glyphs, since_s: float) -> list[Text]:
+    """Return a row's lines, its label before the first."""
+    from rich.text import Text
+
+    room = max(width - label, 1)
+    style = _STYLES[row.kind]
+    text = glyphs.shown(row.text if label or row.kind not in _NAMED else f"{row.label} {row.text}")
+    if row.kind == "step" and since_s >= 1:
+        text += f" ({since_s:.0f} s)"
+    tail = glyphs.shown(row.tail)
+    if row.share is not None:
+        length = min(room, _MOST_BAR)
+        full = round(length * row.share)
+        lines = [Text(glyphs.bar[0] * full + glyphs.bar[1] * (length - full))]
+    elif row.points:
+        length = min(max(room - len(text) - 1, 0), _MOST_SPARKLINE)
+        drawn = sparkline(row.points, length, glyphs.levels) + " " if length >= 8 else ""
+        lines = [_cut(Text.assemble((drawn, "cyan"), text), room, glyphs)]
+    elif row.most > 1:
+        lines = list(Text(text, style).wrap(_console(), room))
+        if len(lines) > row.most:
+            lines = lines[: row.most]
+            lines[-1] = _cut(lines[-1], room, glyphs, force=True)
+    else:
+        lines = [_cut(Text(text, style), room - len(tail), glyphs) + Text(tail, style)]
+    for line in lines:
+        line.rstrip()
+    if not label:
+        return lines
+    heads = [glyphs.shown(row.label), *[""] * (len(lines) - 1)]
+    return [Text.assemble((head.ljust(label)[:label], "dim"), line) for head, line in zip(heads, lines, strict=True)]
+
+
+def _cut(text: Text, width: int, glyphs: Glyphs, *, force: bool = False) -> Text:
+    """Return a line that fits, with a sign where something was cut, or with `force` where more follows."""
+    if not force and text.cell_len <= width:
+        return text
+    text = text.copy()
+    text.truncate(max(width - 1, 0), overflow="crop")
+    text.append(glyphs.more)
+    return text
+
+
+@cache
+def _console() -> Console:
+    """Return what `Text.wrap` wants, and looks at for justified text only."""
+    from rich.console import Console
+
+    return Console(file=io.StringIO())
