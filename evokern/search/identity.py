@@ -187,7 +187,7 @@ def agree(
             f"study {name} began {began}, and its trials depend on it; this asks for a search {requested}: "
             + FRESH.format(name=name)
         )
-    changes = _differences(_compared(record.settings), _compared(now.settings))
+    changes = _differences(_compared(_completed(record.settings)), _compared(now.settings))
     changes += _overridden(record, request)
     if now.kernel_digest != record.kernel_digest:
         changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
@@ -250,6 +250,12 @@ def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest)
     if now.cost_per_hour is None:
         kept |= {"cost_per_hour": record.cost_per_hour, "cost_unit": record.cost_unit}
     return kept
+
+
+def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a study has them today: what an older evokern did not know of it takes its default."""
+    sections = {"gate": GateSettings(), "timing": TimingSettings(), "simulation": SimulationSettings()}
+    return {**settings, **{name: {**asdict(default), **settings[name]} for name, default in sections.items()}}
 
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:

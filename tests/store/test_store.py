@@ -81,6 +81,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "study",
         "device",
         "predicted",
+        "timing_rule",
         "trials",
         "outcomes",
         "rejections",
