@@ -72,6 +72,8 @@ class FollowedStudy:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._looked = time.monotonic()
+        self._page = b""
+        self._source: tuple[str, SourceDifference] | None = None
         self._threads = [
             threading.Thread(target=self._follow, args=[act], name=name, daemon=True)
             for act, name in ((self._look, "evokern-report-rows"), (self._renew, "evokern-report-parts"))
@@ -100,7 +102,6 @@ class FollowedStudy:
         self._stale = True
         self._proofs = 0
         self._facts: Facts | None = None
-        self._page = b""
 
     def start(self) -> None:
         """Begin to follow."""
@@ -145,6 +146,7 @@ class FollowedStudy:
                     "champion": best.number if best else None,
                     "champion_us": best.evaluation.time_us if best else None,
                     "baseline": self._facts.baseline if self._facts else None,
+                    "refuted": self._facts.refuted if self._facts else {},
                 }
             )
 
@@ -163,7 +165,10 @@ class FollowedStudy:
         if samples:
             found["samples"] = thinned(samples)
         if facts.best is not None and facts.sources:
-            found["difference"] = difference(SourceDifference(facts.sources, self.record.genes), facts.best, trial)
+            kept = self._source
+            if kept is None or kept[0] != facts.best_digest:
+                self._source = kept = facts.best_digest, SourceDifference(facts.sources, self.record.genes)
+            found["difference"] = difference(kept[1], facts.best, trial)
         return _json(found)
 
     def _follow(self, act: Callable[[Reader], None]) -> None:
@@ -195,7 +200,10 @@ class FollowedStudy:
 
     def _stand(self, reader: Reader) -> None:
         """Take in how the study stands."""
-        current = next((one for one in reader.studies() if one.name == self.record.name), None)
+        studies = reader.studies()
+        named = [one for one in studies if one.name == self.record.name]
+        # A study that is begun anew is renamed first: for a moment nothing has the name.
+        current = next(iter([*named, *(one for one in studies if one.uuid == self.record.uuid)]), None)
         if current is None:
             raise StudyError(f"study {self.record.name} is no longer in {self._path}")
         if current.uuid != self.record.uuid:
@@ -203,7 +211,6 @@ class FollowedStudy:
                 self.record = current
                 self._begin()
             self._take_in(reader)
-        self.record = current
         proofs = sum(len(reader.proofs(current, kind)) for kind in ("verify", "ablate", "undone"))
         if proofs != self._proofs:
             # What is proved is rare news, and may take a champion's place away.
@@ -234,7 +241,7 @@ class FollowedStudy:
             status = f"No news for {duration(silent)}, it may have been killed: {count}"
         else:
             status = f"Searching: {count}"
-        if ended != self._ended and self._page:
+        if ended != self._ended and self._facts is not None:
             # The end changes what is proved and why the search stopped: it is shown at once.
             self._stale, self._next_parts = True, float("-inf")
             self._said(f"the search has ended ({ended})" if ended else "the search goes on")

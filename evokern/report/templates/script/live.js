@@ -23,12 +23,14 @@ async function follow() {
     if (news.study !== data.live.study) { location.reload(); return; }  // begun anew under the same name
     since = news.since;
     data.texts.push(...news.texts);
-    if (news.rows.length) {
+    const other = news.champion !== data.champion || Object.keys(news.refuted).length !== Object.keys(data.refuted).length;
+    if (news.rows.length || other) {
+      if (other) details.clear();  // differences are those to the champion
+      data.refuted = news.refuted;
       data.champion = news.champion;
       data.champion_us = news.champion_us;
       data.baseline = news.baseline;
       addRows(news.rows);
-      details.clear();
       for (const view of views) view.draw();
       if (state.trial !== null && card.contains(document.activeElement) === false) showCard(null);
     }
