@@ -29,7 +29,7 @@ MARKS = (
     Mark("duplicate", "same program as another", "", "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0", (Outcome.DUPLICATE,)),
     Mark("slow", "stopped as slow", "slow", "m0-3.6l3.6 6.2h-7.2z", (Outcome.SLOW,)),
     Mark("wrong", "wrong", "wrong", "m-3-3l6 6m0-6l-6 6", (Outcome.WRONG,)),
-    Mark("crashed", "crashed or hung", "crash, hang", "m-3.6 0h7.2m-3.6-3.6v7.2", (Outcome.CRASHED, Outcome.HUNG)),
+    Mark("crashed", "crashed or hung", "crash/hang", "m-3.6 0h7.2m-3.6-3.6v7.2", (Outcome.CRASHED, Outcome.HUNG)),
     Mark("unbuilt", "over resources or not compiled", "not built", "m-3-3h6v6h-6z",
          (Outcome.OVER_RESOURCES, Outcome.COMPILE_ERROR)),
     Mark("unrun", "infeasible or lost", "not run", "m-3 0h6", (Outcome.INFEASIBLE, Outcome.LOST)),

@@ -37,7 +37,7 @@ function facts(trial) {
     add("time", `${micro(us)}${between && ` [95 % interval ${between}]`}${us === trial.us ? "" : " (playoff)"}`);
     const parts = [];
     if (data.baseline) parts.push(`${(data.baseline[1] / us).toFixed(2)}× as fast as ${data.baseline[0]}`);
-    if (fastest && fastest !== trial) parts.push(`${(us / timeOf(fastest)).toFixed(2)}× the champion's time`);
+    if (fastest && fastest !== trial) parts.push(`${digits(us / timeOf(fastest), us < 1.1 * timeOf(fastest) ? 4 : 3)}× the champion's time`);
     if (fastest === trial) parts.push("the champion");
     add("speed", parts.join("; "));
   }

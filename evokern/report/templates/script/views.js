@@ -129,7 +129,7 @@ class Parallel {
       svg.append(shape("line", { class: "axis", x1: x(place), x2: x(place), y1: chart.top, y2: chart.bottom }));
       const name = data.genes[gene].name, cut = Math.max(5, Math.floor((x(1) - x(0)) / 7.6));
       svg.append(shape("text", { x: x(place), y: chart.bottom + 16, "text-anchor": "middle" }, name.length > cut ? `${name.slice(0, cut - 1)}…` : name));
-      for (const [value, at] of spots[place]) svg.append(shape("text", { class: "note onplot", x: x(place) + 4, y: at + 4 }, String(data.genes[gene].values[value] ?? "?").slice(0, Math.max(4, cut - 2))));
+      for (const [value, at] of spots[place]) svg.append(shape("text", { class: "note onplot", x: x(place) + 4, y: at - 6 }, String(data.genes[gene].values[value] ?? "?").slice(0, Math.max(4, cut - 2))));
     });
     const last = x(genes.length);
     svg.append(shape("line", { class: "axis", x1: last, x2: last, y1: chart.top, y2: chart.bottom }));
