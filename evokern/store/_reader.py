@@ -165,13 +165,10 @@ class Reader:
         for begin in range(0, len(wanted), _MOST_VALUES):
             some = wanted[begin : begin + _MOST_VALUES]
             marks = ", ".join("?" * len(some))
+            mine = f"study = ? AND number IN ({marks})"
             with explained(self.path):
-                named = dict(
-                    self._db.conn.execute(
-                        f"SELECT uuid, number FROM evokern_trials WHERE study = ? AND number IN ({marks})",
-                        [study.uuid, *some],
-                    ).fetchall()
-                )
+                rows = select(self._db, "evokern_trials", mine, [study.uuid, *some])
+                named = {str(row["uuid"]): int(row["number"]) for row in rows}
             where = f"problem = 0 AND trial IN ({', '.join('?' * len(named))})"
             for trial, _, values in self._rows.read("evokern_samples", _samples_of, where, list(named)):
                 found[named[trial]] = tuple(values)

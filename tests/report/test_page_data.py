@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from paths import ROOT
-from stored_studies import NASTY, write_study
+from stored_studies import NASTY, reseal, write_study
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -63,6 +63,7 @@ def multiplied(path: Path, copies: int) -> None:
             first = "number < 50" if table == "evokern_trials" else "length(trial) = 36"
             for n in range(1, copies):
                 db.execute(f"INSERT INTO {table} SELECT {chosen} FROM {table} WHERE {first}", {"n": n})
+    reseal(path)
 
 
 def test_rows_are_the_trials(tmp_path: Path) -> None:
@@ -173,7 +174,8 @@ def test_names_that_hold_markup_stay_names(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     write_study(path, 5)
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE evokern_studies SET name = ?, row_digest = NULL", [name])
+        db.execute("UPDATE evokern_studies SET name = ?", [name])
+    reseal(path)
     with open_readonly(path) as reader:
         text = page(reader)
     assert data_of(text)["study"] == name
