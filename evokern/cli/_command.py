@@ -12,12 +12,13 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+import typer.core
 
 from evokern.cli._environment import (
     NO_WRITE,
@@ -64,7 +65,9 @@ _COMMON = {
 }
 
 
-def command(name: str, *, examples: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
+def command(
+    name: str, *, examples: str, optional_values: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """Register a function as a command.
 
     The function's first parameter is an `Output`; the others are typer's. It returns the exit code, None for 0. The
@@ -73,7 +76,19 @@ def command(name: str, *, examples: str) -> Callable[[Callable[..., int | None]]
     Args:
         name: the command's name.
         examples: command lines, one per line.
+        optional_values: option that may stand without its value, which is a whole number → the value it then has.
     """
+
+    class Command(typer.core.TyperCommand):
+        """A command some of whose options may stand without a value, which typer has no word for."""
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            filled = list(args)
+            for place in reversed(range(len(args))):
+                following = args[place + 1 : place + 2]
+                if args[place] in (optional_values or {}) and not (following and following[0].lstrip("-").isdigit()):
+                    filled.insert(place + 1, (optional_values or {})[args[place]])
+            return super().parse_args(ctx, filled)
 
     def register(function: Callable[..., int | None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
@@ -98,7 +113,7 @@ def command(name: str, *, examples: str) -> Callable[[Callable[..., int | None]]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         shown = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
         text = inspect.cleandoc(function.__doc__ or "")
-        app.command(name, short_help=text.splitlines()[0], help=f"{text}\n\n\b\nExamples:\n{shown}")(run)
+        app.command(name, cls=Command, short_help=text.splitlines()[0], help=f"{text}\n\n\b\nExamples:\n{shown}")(run)
         return run
 
     return register

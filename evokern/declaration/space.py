@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, islice
@@ -55,6 +55,10 @@ class NamedValues(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def items(self) -> ItemsView[str, Value]:
+        """Return names with their values, faster than `Mapping` does: reports ask it of thousands of trials."""
+        return self._values.items()
 
     def __getstate__(self) -> dict[str, Value]:
         return self._values

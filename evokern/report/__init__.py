@@ -6,26 +6,37 @@ plain text and numbers; markup stands in the templates only, which escape every 
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
 from evokern.report import champion, genes, origin, space, times
-from evokern.report.facts import Facts, gather
+from evokern.report.facts import Facts, KnownFacts, gather
+from evokern.report.first_screen import first_screen
+from evokern.report.page_data import page_data
 from evokern.store import Reader
 from evokern.templating import environment
 from evokern.version import __version__
 
 SECTIONS = (
-    ("champion", "Champion and proof", champion.proof),
-    ("convergence", "Convergence", space.convergence),
-    ("fastest", "Fastest trials", space.elites),
+    ("trials", "Every trial", space.fastest_trials),
+    ("genes", "Trials by their genes", genes.linked),
+    ("convergence", "Convergence over time", space.convergence),
     ("outcomes", "Outcomes by reason", space.outcomes),
-    ("tunability", "Tunability", genes.matrix),
-    ("effects", "Gene effects and interactions", genes.effects),
+    ("champion", "Champion and proof in full", champion.proof),
     ("ablation", "Ablation", champion.ablation),
+    ("effects", "Gene effects and interactions", genes.effects),
+    ("tunability", "Tunability", genes.matrix),
     ("roofline", "Roofline", times.roofline),
     ("timing", "Timing", times.timing),
     ("source", "Source", origin.source),
     ("environment", "Environment", origin.environment),
 )
-"""Anchor (and template), title, and what gathers each section's contents, in the page's order."""
+"""Anchor (and template), title, and what gathers each section's contents, in the page's order.
+
+Contents have a key `about`, which the heading of the folded section shows.
+"""
 
 
 def page(reader: Reader, study: str | None = None) -> str:
@@ -36,26 +47,37 @@ def page(reader: Reader, study: str | None = None) -> str:
         study: its name; None takes the one searched last.
 
     Raises:
-        StudyError: there is no such study, or none of its trials was measured.
+        StudyError: there is no such study.
     """
     return render_page(gather(reader, study))
 
 
-def render_page(facts: Facts) -> str:
-    """Return the page of what was gathered."""
+def render_page(
+    facts: Facts,
+    live: Mapping[str, Any] | None = None,
+    known: tuple[list[list[Any]], list[str]] | None = None,
+) -> str:
+    """Return the page of what was gathered.
+
+    Args:
+        facts: the study.
+        live: what a page that is served knows beside it (`evokern.report.live`); None for a file, a frozen copy of it.
+        known: rows of its trials and the texts that they name, where they are made already.
+    """
     record = facts.record
-    predicted = "Times are predicted by a model, not measured. " if record.predicted else ""
-    return (
-        environment(__name__)
-        .get_template("page.html.j2")
-        .render(
-            study=record.name,
-            about=f"{predicted}Kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}.",
-            tiles=champion.headline(facts),
-            sections=[{"anchor": anchor, "title": title, "view": show(facts)} for anchor, title, show in SECTIONS],
-            version=__version__,
-        )
+    templates = environment(__name__)
+    script = templates.get_template("script.js").render()
+    return templates.get_template("page.html.j2").render(
+        study=record.name,
+        predicted=record.predicted,
+        first=first_screen(facts),
+        sections=[{"anchor": anchor, "title": title, "view": show(facts)} for anchor, title, show in SECTIONS],
+        data=page_data(facts, known) | {"live": live},
+        # Nothing but this very script may run, whatever stands in the page.
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        live=live is not None,
+        version=__version__,
     )
 
 
-__all__ = ["SECTIONS", "Facts", "gather", "page", "render_page"]
+__all__ = ["SECTIONS", "Facts", "KnownFacts", "gather", "page", "render_page"]

@@ -5,59 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evokern.analysis.control_verdict import price
 from evokern.report.facts import Facts
 from evokern.report.plots import bars, microseconds, number
 from evokern.report.tables import TextTable, flattened
-from evokern.store import interval_us
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """State of a stage of a verification → class of its colour."""
-
-
-def headline(facts: Facts) -> list[tuple[str, str, str]]:
-    """Return the champion in a few large numbers: each with what it is and a remark."""
-    best = facts.best.evaluation
-    time_us = best.time_us or 0.0
-    interval = interval_us(best)
-    between = f"95 % interval {microseconds(interval[0])} to {microseconds(interval[1])}" if interval else ""
-    kind = "predicted by a model, not measured" if facts.record.predicted else between
-    tiles = [(f"{microseconds(time_us)} µs", "champion", kind)]
-    if facts.baseline:
-        name, took = facts.baseline
-        tiles.append((f"{took / time_us:.2f}×", f"as fast as {name}", f"which takes {microseconds(took)} {facts.unit}"))
-    else:
-        tiles.append(("–", "no baseline", "none was measured, so no speedup is known"))
-    word = {True: "verified", False: "refuted", None: "not verified"}[facts.verification.verified]
-    tiles.append((word, "proof", facts.verification.reason))
-    if facts.limit:
-        tiles.append((f"{100 * facts.limit.share:.0f} %", "of the speed of light", f"bound by {facts.limit.setter}"))
-    if facts.control and facts.control["advantage"]:
-        ratio = facts.control["advantage"]
-        tiles.append((f"{ratio:.2f}×", "as fast as random search's best", "from an equal share of the trials"))
-    spent = sum(session.elapsed_s for session in facts.sessions)
-    tiles.append((str(len(facts.trials)), "trials", f"in {spent / 60:.1f} min, {_sessions(len(facts.sessions))}"))
-    cost = facts.record.cost(spent)
-    if cost:
-        tiles.append((f"{cost['total']:.2f} {cost['unit']}".strip(), "spent", price(cost)))
-    return tiles
-
-
-def _sessions(count: int) -> str:
-    return "one session" if count == 1 else f"{count} sessions"
 
 
 def proof(facts: Facts) -> dict[str, Any]:
     """Return the champion's configuration, and what verification found."""
     result = facts.proof.result if facts.proof else {}
     played = result.get("playoff")
+    best = facts.best
     return {
-        "trial": facts.best.number,
-        "drawn_by": ", drawn by the control" if facts.best.control else "",
+        "about": "every choice of the champion, the gate's figures, each stage of the verification, the playoff",
+        "trial": best.number if best else None,
+        "drawn_by": ", drawn by the control" if best and best.control else "",
         "choices": [
-            (gene.name, str(facts.best.config[gene.name]), str(gene.default), gene.doc) for gene in facts.record.genes
-        ],
-        "gate": flattened(facts.best.evaluation.gate) if facts.best.evaluation.gate else None,
+            (gene.name, str(best.config[gene.name]), str(gene.default), gene.doc) for gene in facts.record.genes
+        ]
+        if best
+        else [],
+        "gate": flattened(best.evaluation.gate) if best and best.evaluation.gate else None,
+        "refuted": [(str(number), why) for number, why in facts.refuted.items()],
         "proof": facts.proof,
         "stages": [
             (_MARKS[stage["state"]], stage["state"], name, stage["detail"])
@@ -76,23 +47,19 @@ def _playoff(played: Mapping[str, Any], unit: str) -> TextTable:
     rows = []
     for one in played["finalists"]:
         low, high = one["ratio_ci95"]
-        rows.append(
-            (
-                one["name"],
-                one["standing"],
-                microseconds(one["time_us"]),
-                f"{one['ratio']:.3f}",
-                "–" if played["predicted"] else f"{low:.3f} to {high:.3f}",
-                f"{one['cliffs_delta']:+.2f}",
-            )
-        )
-    return TextTable(("", "standing", unit, "of champion", "95 % interval", "Cliff's δ"), rows, range(2, 6))
+        told = (one["name"], one["standing"], microseconds(one["time_us"]), f"{one['ratio']:.3f}")
+        # A prediction has no samples, so neither an interval nor an effect size.
+        paired = () if played["predicted"] else (f"{low:.3f} to {high:.3f}", f"{one['cliffs_delta']:+.2f}")
+        rows.append((*told, *paired))
+    head = ("", "standing", unit, "of champion", "95 % interval", "Cliff's δ")
+    return TextTable(head[: 4 if played["predicted"] else 6], rows, range(2, 6))
 
 
 def ablation(facts: Facts) -> dict[str, Any]:
     """Return what became of each choice of the champion taken back."""
+    about = "each of the champion's choices taken back at the default, alone and together"
     if facts.ablation is None:
-        return {"proof": None}
+        return {"about": f"{about}: not asked for yet", "proof": None}
     found = facts.ablation.result
     costs = [
         (_change(row), max(row["ratio"] - 1, 0.0), f"{100 * (row['ratio'] - 1):+.1f} %")
@@ -102,6 +69,7 @@ def ablation(facts: Facts) -> dict[str, Any]:
     alone = _ablated([found["champion"], *found["alone"]], "the champion", facts.unit)
     path = _ablated(found["path"], "the default", facts.unit)
     return {
+        "about": about,
         "proof": facts.ablation,
         "costs": bars("Cost of taking each choice back", costs),
         "tables": [

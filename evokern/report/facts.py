@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from evokern.analysis.genes.gene_report import GenesReport, report
 from evokern.analysis.genes.importance import Effort
 from evokern.analysis.stored import chip_of
-from evokern.declaration.space import Space, Value
-from evokern.errors import EvokernError, StudyError
+from evokern.declaration.space import Gene, Space, Value
+from evokern.errors import EvokernError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
-from evokern.wording import command
 
-EFFORT = Effort(repeats=8, most=400)
+EFFORT = Effort(repeats=6, most=300)
 """What the model of the genes may cost: the page is made in seconds."""
 _NO_FAILURE = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 _REASON_WIDTH = 160
+SAMPLED = 1000
+"""Trials, the fastest ones, whose samples the page holds."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,10 @@ class Facts:
     """The study."""
     trials: tuple[Trial, ...]
     """Every recorded trial, without samples."""
-    best: Trial
-    """The champion with its samples, at the playoff's time where there was one."""
+    best: Trial | None
+    """The champion with its samples, at the playoff's time where there was one; None while nothing is measured."""
     best_digest: str
-    """Identity of the kernel's code that the champion ran."""
+    """Identity of the kernel's code that the champion ran; without one, of the code that was searched last."""
     sources: Mapping[str, str]
     """That code, file → text."""
     sessions: tuple[SessionRecord, ...]
@@ -48,9 +51,17 @@ class Facts:
     rejections: Mapping[str, int]
     """Constraint → proposals turned away before they became trials."""
     proof: ProofRecord | None
-    """The latest verification."""
+    """The latest verification, of whichever trial."""
+    own_proof: ProofRecord | None
+    """The champion's latest verification."""
     verification: Verification
     """What is proved of the champion."""
+    refuted: Mapping[int, str]
+    """Trial → what refuted it in its last verification."""
+    turned_down: tuple[Trial, ...]
+    """Refuted trials that would be the champion otherwise: faster than it, the fastest first."""
+    samples: Mapping[int, tuple[float, ...]]
+    """Trial → its samples at the first problem, µs a call, of the fastest trials."""
     ablation: ProofRecord | None
     """The latest ablation."""
     control: Mapping[str, Any] | None
@@ -69,32 +80,48 @@ class Facts:
         """µs, or predicted µs."""
         return "predicted µs" if self.record.predicted else "µs"
 
+    @cached_property
+    def values(self) -> Mapping[str, Sequence[ValueFacts]]:
+        """What became of the trials with each value of each gene."""
+        return tunability(self)
+
     @property
     def measured(self) -> list[Trial]:
         """Trials with a time of their own."""
         return [t for t in self.trials if t.outcome is Outcome.MEASURED and t.evaluation.time_us is not None]
 
 
-def gather(reader: Reader, name: str | None) -> Facts:
+@dataclass(frozen=True)
+class KnownFacts:
+    """What a caller that follows a study has of it already: the costly parts of `gather`."""
+
+    trials: tuple[Trial, ...]
+    """Its recorded trials in number order."""
+    learned: GenesReport
+    """What they tell of the genes, or some of them did a while ago."""
+
+
+def gather(reader: Reader, name: str | None, known: KnownFacts | None = None) -> Facts:
     """Read a study.
 
+    A study without a measured trial has no champion; everything else is told of it.
+
+    Args:
+        reader: the open database.
+        name: the study's name; None takes the one searched last.
+        known: its trials and what was learned of its genes, where the caller has them; None reads and learns them.
+
     Raises:
-        StudyError: there is no such study, or none of its trials was measured.
+        StudyError: there is no such study.
     """
     record = reader.study(name)
-    trials = tuple(reader.trials(record))
+    trials = tuple(reader.trials(record)) if known is None else known.trials
     best = reader.best(record)
-    if best is None:
-        counts = Counter(t.outcome.value for t in trials)
-        ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()) or "none yet"
-        raise StudyError(
-            f"study {record.name} has no measured trial, so there is no champion to report on (trials: {ended}); "
-            f"`{command('show', record.name, '--db', reader.path)}` tells what there is"
-        )
-    digest = reader.trial(record, best.number).kernel_digest
     sessions = tuple(reader.sessions(record))
     baseline = reader.baseline(record)
     verified, ablated = reader.proofs(record, "verify"), reader.proofs(record, "ablate")
+    refuted = {number: _why_refuted(verified, number) for number in sorted(reader.refuted(record))}
+    digest = reader.trial(record, best.number).kernel_digest if best else record.kernel_digest
     return Facts(
         record,
         trials,
@@ -106,14 +133,57 @@ def gather(reader: Reader, name: str | None) -> Facts:
         _baseline_timing(sessions, baseline[0] if baseline else None),
         reader.rejections(record),
         verified[-1] if verified else None,
-        reader.verification(record, best),
+        next((proof for proof in reversed(verified) if best and proof.trial == best.number), None),
+        reader.verification(record, best) if best else Verification(None, "no trial has been measured yet", None),
+        refuted,
+        _turned_down(trials, refuted, best),
+        reader.samples(record, fastest(trials, SAMPLED)),
         ablated[-1] if ablated else None,
         control_table(record, trials),
         _curves(reader, record, trials),
-        report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT),
+        known.learned
+        if known is not None
+        else report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT),
         _chip(record, sessions),
-        reader.limit(record, best),
+        reader.limit(record, best) if best else None,
     )
+
+
+def fastest(trials: Iterable[Trial], most: int) -> list[int]:
+    """Return the numbers of the fastest trials with a time of their own, the fastest first."""
+    timed = [(t.evaluation.time_us, t.number) for t in trials if t.outcome is Outcome.MEASURED and t.evaluation.time_us]
+    return [number for _, number in sorted(timed)[:most]]
+
+
+def elites(trials: Iterable[Trial], genes: Sequence[Gene]) -> dict[int, str]:
+    """Return the fastest trial with each value of each code choice: number → the values that it is the fastest with."""
+    best: dict[tuple[str, Value], tuple[float, int]] = {}
+    for trial in trials:
+        time_us = trial.evaluation.time_us
+        if trial.outcome is not Outcome.MEASURED or not time_us:
+            continue
+        for gene in genes:
+            if gene.layer == "mutation" and gene.name in trial.config:
+                key = gene.name, trial.config[gene.name]
+                best[key] = min(best.get(key, (time_us, trial.number)), (time_us, trial.number))
+    found: dict[int, list[str]] = defaultdict(list)
+    for (name, value), (_, number) in best.items():
+        found[number].append(f"{name}={value}")
+    return {number: ", ".join(values) for number, values in found.items()}
+
+
+def _why_refuted(proofs: Sequence[ProofRecord], number: int) -> str:
+    """Return the stage that failed in a trial's last verification, and what it found."""
+    last = next(proof for proof in reversed(proofs) if proof.trial == number)
+    stages = last.result.get("stages", {}).items()
+    return next((f"{name}: {stage['detail']}" for name, stage in stages if stage.get("state") == "failed"), "")
+
+
+def _turned_down(trials: Iterable[Trial], refuted: Mapping[int, str], best: Trial | None) -> tuple[Trial, ...]:
+    limit = best.evaluation.time_us if best else None
+    found = [t for t in trials if t.number in refuted and t.evaluation.time_us]
+    faster = [t for t in found if limit is None or (t.evaluation.time_us or 0.0) <= limit]
+    return tuple(sorted(faster, key=lambda t: (t.evaluation.time_us or 0.0, t.number)))
 
 
 def _baseline_timing(sessions: Sequence[SessionRecord], name: str | None) -> Timing | None:
@@ -163,20 +233,32 @@ class ValueFacts:
 
 def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
     """Return, for every gene, what became of the trials with each of its values."""
-    found: dict[str, list[ValueFacts]] = {}
-    for gene in facts.record.genes:
-        by_value: dict[Any, list[Trial]] = defaultdict(list)
-        for trial in (t for t in facts.trials if t.outcome is not Outcome.LOST):
-            by_value[trial.config.get(gene.name)].append(trial)
-        row = []
-        for value in gene.values:
-            mine = by_value.get(value, [])
-            times = [t.evaluation.time_us for t in mine if t.outcome is Outcome.MEASURED and t.evaluation.time_us]
-            worked = sum(t.evaluation.passed_gate for t in mine)
-            unchecked = sum(t.outcome is Outcome.SLOW and not t.evaluation.passed_gate for t in mine)
-            row.append(ValueFacts(value, len(mine) - unchecked, worked, unchecked, min(times, default=None)))
-        found[gene.name] = row
-    return found
+    counts: dict[tuple[str, Value], list[int]] = defaultdict(lambda: [0, 0, 0])
+    best: dict[tuple[str, Value], float] = {}
+    for trial in facts.trials:
+        if trial.outcome is Outcome.LOST:
+            continue
+        worked = trial.evaluation.passed_gate
+        unchecked = trial.outcome is Outcome.SLOW and not worked
+        time_us = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED else None
+        for item in trial.config.items():
+            found = counts[item]
+            found[0] += not unchecked
+            found[1] += worked
+            found[2] += unchecked
+            if time_us and time_us < best.get(item, math.inf):
+                best[item] = time_us
+    return {
+        gene.name: [
+            _value_facts(value, counts[gene.name, value], best.get((gene.name, value))) for value in gene.values
+        ]
+        for gene in facts.record.genes
+    }
+
+
+def _value_facts(value: Value, counts: Sequence[int], best_us: float | None) -> ValueFacts:
+    tried, worked, unchecked = counts
+    return ValueFacts(value, tried, worked, unchecked, best_us)
 
 
 def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from evokern.report.facts import Facts, ValueFacts, pairs, tunability
+from evokern.report.facts import Facts, ValueFacts, pairs
 from evokern.report.plots import bars
 from evokern.report.tables import Cell, TextTable
 
@@ -15,15 +15,23 @@ PAIRED = 3
 """Genes that are shown in pairs."""
 
 
+def linked(facts: Facts) -> dict[str, Any]:
+    """Return what stands above the linked plots of genes, which the page's script draws."""
+    return {
+        "about": "parallel coordinates over the genes that matter, and time against any gene; a click opens a trial"
+    }
+
+
 def matrix(facts: Facts) -> dict[str, Any]:
     """Return which values of which genes work, and how fast the best candidate with each is."""
     best = min((t.evaluation.time_us or 0.0 for t in facts.measured), default=0.0)
-    chosen = facts.best.config
+    chosen = facts.best.config if facts.best else {}
     return {
+        "about": "each value of each gene: how many trials with it worked, and how fast the best of them was",
         "genes": [
             (name, [_cell(one, best, one.value == chosen.get(name)) for one in values])
-            for name, values in tunability(facts).items()
-        ]
+            for name, values in facts.values.items()
+        ],
     }
 
 
@@ -68,6 +76,7 @@ def effects(facts: Facts) -> dict[str, Any]:
                 f"{_percent(effect.ratio_ci95[0] - 1)} to {_percent(effect.ratio_ci95[1] - 1)}",
             )
         )
+    decided = ", ".join(order[:PAIRED])
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
     costs = [
         (f"{name}={value}", ratio - 1, f"+{_percent(ratio - 1)}")
@@ -75,12 +84,15 @@ def effects(facts: Facts) -> dict[str, Any]:
         for value, ratio in learned.effects[name].relative.items()
     ]
     return {
+        "about": f"{decided} decide most; findings, what each value costs, two genes together"
+        if decided
+        else "what pairs of trials and failures tell of the genes",
         "findings": _findings(facts),
         "timed": learned.timed,
         "explained": f"{100 * max(learned.explained or 0.0, 0.0):.0f} %",
         "effects": TextTable(head, rows, (1, 2, 5, 6)),
         "costs": bars("Predicted cost of each value", costs),
-        "pairs": _pair_matrices(facts, order[:PAIRED]),
+        "pairs": _pair_matrices(facts, order[:PAIRED]) if facts.measured else [],
     }
 
 

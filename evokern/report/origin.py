@@ -26,6 +26,7 @@ def source(facts: Facts) -> dict[str, Any]:
     """Return the champion's source, with the values of the genes that decide its lines."""
     names = [gene.name for gene in facts.record.genes]
     pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")(?=\b|_)") if names else None
+    config = facts.best.config if facts.best else {}
     files = []
     for file, text in facts.sources.items():
         if not file.endswith((".cu", ".cuh", ".h")) or file == "reference.h":
@@ -34,10 +35,13 @@ def source(facts: Facts) -> dict[str, Any]:
         for line in text.splitlines():
             # A gene that a comment names decides nothing there.
             used = dict.fromkeys(pattern.findall(line.partition("//")[0])) if pattern else {}
-            choices = ", ".join(f"{name}={facts.best.config[name]}" for name in used if name in facts.best.config)
+            choices = ", ".join(f"{name}={config[name]}" for name in used if name in config)
             lines.append((line or " ", choices))
         files.append(MarkedFile(file, file.endswith(".cu"), tuple(lines)))
-    return {"files": files}
+    return {
+        "about": "the kernel as it was searched, with the champion's choices at the lines they decide",
+        "files": files,
+    }
 
 
 def environment(facts: Facts) -> dict[str, Any]:
@@ -69,7 +73,8 @@ def environment(facts: Facts) -> dict[str, Any]:
         key: record.settings[key] for key in ("gate", "timing", "simulation", "limits") if key in record.settings
     }
     return {
-        "about": TextTable(("", ""), [(name, str(value)) for name, value in about.items()]),
+        "about": "versions, clocks, settings, sessions and their notes",
+        "study": TextTable(("", ""), [(name, str(value)) for name, value in about.items()]),
         "settings": flattened(settings),
         "sessions": TextTable(("session", "", ""), sessions),
     }

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 560, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 22, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 76, 22, 12, 46
+LANE = 15
+"""Height of a lane, px."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +97,35 @@ class Plot:
     """What was drawn, the lowest first."""
     legend: list[tuple[str, str]] = field(default_factory=list)
     """Class and words of each series."""
+    marks: list[tuple[str, str, str]] = field(default_factory=list)
+    """Class, path and words of each kind of mark, for the legend."""
+    lanes: tuple[str, ...] = ()
+    """Names of the lanes above the vertical axis, the lowest first: for points that have no value on it."""
+
+    @property
+    def top(self) -> float:
+        """Where the vertical axis ends, px."""
+        return TOP + LANE * len(self.lanes)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return a point's place, px."""
         return (
             LEFT + self.x.share(x) * (self.width - LEFT - RIGHT),
-            self.height - BOTTOM - self.y.share(y) * (self.height - TOP - BOTTOM),
+            self.height - BOTTOM - self.y.share(y) * (self.height - self.top - BOTTOM),
         )
+
+    def in_lane(self, x: float, lane: str) -> tuple[float, float]:
+        """Return the place of a point in a lane, px."""
+        left, _ = self.at(x, self.y.high)
+        return left, self.top - LANE * (self.lanes.index(lane) + 0.5)
+
+    def draw_marks(self, places: Sequence[tuple[float, float]], mark: tuple[str, str, str]) -> None:
+        """Draw a kind of mark, its class, path and words, at places in px: all of them are one shape."""
+        kind, path, words = mark
+        drawn = "".join(f"M{left:.1f} {top:.1f}{path}" for left, top in places)
+        if drawn:
+            self.shapes.append(Shape("path", {"class": f"mark {kind}", "d": drawn}))
+            self.marks.append((kind, f"M9 8{path}", words))
 
     def points(self, values: Sequence[tuple[float, float, str]], kind: str, radius: float = 3.0) -> None:
         """Draw points, each with words that show on hovering."""
@@ -131,7 +155,7 @@ class Plot:
     def level(self, y: float, words: str, kind: str) -> None:
         """Draw a horizontal line with words at its right end."""
         _, top = self.at(self.x.low, y)
-        above = top - 5 if top > TOP + 16 else top + 14
+        above = top - 5 if top > self.top + 16 else top + 14
         self.shapes += [
             _line(f"line {kind}", LEFT, self.width - RIGHT, top, top),
             Shape(
@@ -150,15 +174,20 @@ class Plot:
         right, bottom = self.width - RIGHT, self.height - BOTTOM
         frame = {"class": "frame", "x": LEFT, "y": TOP, "width": right - LEFT, "height": bottom - TOP}
         shapes = [Shape("rect", frame)]
+        for place, name in enumerate(self.lanes):
+            middle = self.top - LANE * (place + 0.5)
+            shapes.append(_line("grid", LEFT, right, middle + LANE / 2, middle + LANE / 2))
+            note = {"class": "note lane", "x": LEFT - 6, "y": f"{middle + 4:.1f}", "text-anchor": "end"}
+            shapes.append(Shape("text", note, name))
         for value in self.x.ticks():
             left, _ = self.at(value, self.y.low)
-            shapes.append(_line("grid", left, left, TOP, bottom))
+            shapes.append(_line("grid", left, left, self.top, bottom))
             shapes.append(Shape("text", {"x": f"{left:.1f}", "y": bottom + 16, "text-anchor": "middle"}, number(value)))
         for value in self.y.ticks():
             _, top = self.at(self.x.low, value)
             shapes.append(_line("grid", LEFT, right, top, top))
             shapes.append(Shape("text", {"x": LEFT - 6, "y": f"{top + 4:.1f}", "text-anchor": "end"}, number(value)))
-        turned = f"translate(14 {(TOP + bottom) / 2}) rotate(-90)"
+        turned = f"translate(14 {(self.top + bottom) / 2}) rotate(-90)"
         shapes += [
             Shape("text", {"x": (LEFT + right) / 2, "y": self.height - 8, "text-anchor": "middle"}, self.x.label),
             Shape("text", {"transform": turned, "text-anchor": "middle"}, self.y.label),
@@ -223,3 +252,19 @@ def span(values: Sequence[float], *, log: bool = False, pad: float = 0.06) -> tu
         return low / ratio, high * ratio
     room = (high - low) * pad or abs(high) * pad or 1.0
     return low - room, high + room
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent with the digits that matter: 0.4 %, 19 %."""
+    value = 100 * share
+    return f"{value:.0f} %" if abs(value) >= 1 or value == 0 else f"{value:.1g} %"
+
+
+def apart(low: float, high: float) -> str:
+    """Return both ends of an interval with as many digits as tell them apart; empty where they do not differ."""
+    for more in range(4):
+        digits = max(0, 2 + more - math.floor(math.log10(abs(high) or 1.0)))
+        one, two = (f"{value:,.{min(digits, 6)}f}" for value in (low, high))
+        if one != two:
+            return f"{one} to {two}"
+    return ""

@@ -3,81 +3,144 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from evokern.analysis.control_verdict import control_verdict
 from evokern.report.facts import Facts, reasons
-from evokern.report.plots import Axis, Plot, bars, microseconds, span
+from evokern.report.marks import CONTROL, MARKS, mark_of
+from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, microseconds, span
 from evokern.report.tables import TextTable
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial
+from evokern.wording import changed, counts, several
 
-SHOWN_ABOVE = 6.0
-"""Times above this multiple of the least one are left out of the plots, whose other points would lie on one line."""
+SHOWN = (1.5, 6.0)
+"""Multiples of the least time up to which the axis of times reaches: far slower ones would press the others flat."""
 
 UNCHECKED = "slow, not checked"
 """What a candidate is called that was predicted to be slow: whether it is right was not asked."""
 
 
 def convergence(facts: Facts) -> dict[str, Any]:
-    """Return the best so far, over trials and time, beside the control, the baseline and other samplers' studies."""
+    """Return the best so far over time, beside the control, the baseline and other samplers' studies."""
     return {
+        "about": "the same over time instead of trials, and whether the sampler earned its keep",
         "verdict": control_verdict(facts.control, facts.unit, microseconds) if facts.control else "",
-        "plots": [_curve(facts, over_time=False), _curve(facts, over_time=True)],
+        "plot": convergence_plot(facts, over_time=True),
         "control": facts.control is not None,
     }
 
 
-def _curve(facts: Facts, *, over_time: bool) -> Plot:
+def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, height: int = HEIGHT) -> Plot | None:
+    """Return the best so far and every trial as the mark of how it ended; None without a trial.
+
+    Trials without a time, and those far slower than the best, lie in lanes above the times.
+
+    Args:
+        facts: the study.
+        over_time: over minutes instead of evaluated trials.
+        width: px.
+        height: px.
+    """
     curves = {label: bests(trials) for label, trials in facts.curves.items()}
     times = [t.evaluation.time_us for t in facts.measured if t.evaluation.time_us]
     times += [time_us for curve in curves.values() for _, time_us in curve]
-    times += [facts.baseline[1]] if facts.baseline else []
-    low, high = span([min(times), min(max(times), SHOWN_ABOVE * min(times))], log=True)
+    if not any(facts.curves.values()):
+        return None
+    # A baseline sets the scale where nothing is measured; without either there are only the lanes.
+    scale = [*times, *([facts.baseline[1]] if facts.baseline else [])] or [1.0]
+    low, high = span([min(scale), shown_up_to(facts, min(scale))], log=True)
     if over_time:
         longest = max([trials[-1].seconds for trials in facts.curves.values() if trials] + [1.0])
         axis = Axis("minutes of study", 0, longest / 60)
     else:
         most = max([sum(t.outcome.evaluated for t in trials) for trials in facts.curves.values()] + [2])
         axis = Axis("evaluated trials", 0, most)
-    plot = Plot(f"Best time so far over {axis.label}", axis, Axis(facts.unit, low, high, log=True))
-    for place, (label, trials) in enumerate(facts.curves.items()):
-        kind = f"control{place}" if place else "own"
+    placed: dict[int, list[tuple[float, float | None]]] = {}
+    for place, trials in enumerate(facts.curves.values()):
         if place == 0 or (place == 1 and facts.control):
-            plot.points(_dots(trials, high, over_time=over_time), f"dot {kind}-dot", 2.2)
+            _place(trials, placed, over_time=over_time)
+    beyond = any(time_us is not None and time_us > high for found in placed.values() for _, time_us in found)
+    lanes = [f"> {microseconds(high)}"] * beyond
+    lanes += dict.fromkeys(MARKS[kind].lane for kind in sorted(placed) if MARKS[kind].lane)
+    title = f"Best time so far over {axis.label}, with every trial"
+    plot = Plot(title, axis, Axis(f"{facts.unit} a call", low, high, log=True), width, height, lanes=tuple(lanes))
+    for kind, found in sorted(placed.items(), reverse=True):
+        mark = MARKS[kind]
+        places = [
+            plot.in_lane(x, mark.lane or lanes[0]) if time_us is None or time_us > high else plot.at(x, time_us)
+            for x, time_us in found
+        ]
+        plot.draw_marks(places, (mark.kind, mark.path, f"{mark.label}: {len(places):,}"))
+    for place, (label, curve) in enumerate(curves.items()):
+        line = f"control{place}" if place else "own"
         reached = [
             (when.elapsed_s / 60 if over_time else when.evaluated, time_us)
-            for when, time_us in curves[label]
+            for when, time_us in curve
             if time_us <= high
         ]
-        plot.steps(reached, kind)
-        plot.name(kind, f"best so far, {label}")
+        plot.steps(reached, line)
+        if reached:
+            plot.name(line, f"best so far, {label}")
     if facts.baseline and low <= facts.baseline[1] <= high:
-        plot.level(facts.baseline[1], f"baseline {facts.baseline[0]}", "base")
+        plot.level(
+            facts.baseline[1], f"{baseline_name(facts.baseline[0])}, {microseconds(facts.baseline[1])} µs", "base"
+        )
+    _mark_best(plot, facts, over_time=over_time)
     return plot
 
 
-def _dots(trials: tuple[Trial, ...], high: float, *, over_time: bool) -> list[tuple[float, float, str]]:
-    found, evaluated = [], 0
+def shown_up_to(facts: Facts, least: float) -> float:
+    """Return the time that the axis reaches to: the baseline's, or that of the first trial where it is slower."""
+    first = next((t.evaluation.time_us for t in facts.measured if t.evaluation.time_us), least)
+    wanted = max(first, facts.baseline[1] if facts.baseline else least) * 1.1
+    return min(max(wanted, SHOWN[0] * least), SHOWN[1] * least)
+
+
+def baseline_name(name: str) -> str:
+    """Return what to call a baseline in a plot."""
+    return name if "baseline" in name.lower() else f"baseline {name}"
+
+
+def _place(trials: Sequence[Trial], placed: dict[int, list[tuple[float, float | None]]], *, over_time: bool) -> None:
+    """Note of each trial of an arm which mark it has and where it lies: evaluated trials or minutes, and its time."""
+    evaluated = 0
     for trial in trials:
         evaluated += trial.outcome.evaluated
-        time_us = trial.evaluation.time_us
-        if trial.outcome is Outcome.MEASURED and time_us and time_us <= high:
-            at = trial.seconds / 60 if over_time else evaluated
-            found.append((at, time_us, f"trial {trial.number}: {microseconds(time_us)} µs"))
-    return found
+        drawn = trial.control and trial.outcome is Outcome.MEASURED
+        kind = CONTROL if drawn else mark_of(trial.outcome)
+        time_us = None if MARKS[kind].lane else trial.evaluation.time_us
+        placed.setdefault(kind, []).append((trial.seconds / 60 if over_time else evaluated, time_us))
+
+
+def _mark_best(plot: Plot, facts: Facts, *, over_time: bool) -> None:
+    """Ring the champion."""
+    best = facts.best
+    if best is None or not best.evaluation.time_us:
+        return
+    evaluated = sum(t.outcome.evaluated for t in facts.trials if t.number <= best.number and t.control == best.control)
+    if facts.control:
+        mine = next(arm for arm in list(facts.curves.values())[best.control :])
+        evaluated = sum(t.outcome.evaluated for t in mine if t.number <= best.number)
+    place = plot.at(best.seconds / 60 if over_time else evaluated, best.evaluation.time_us)
+    words = f"the champion, trial {best.number}"
+    plot.draw_marks([place], ("best", "m-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0", words))
 
 
 def outcomes(facts: Facts) -> dict[str, Any]:
     """Return how trials ended, why they failed, and what was turned away before."""
-    counts = Counter(_ended(trial) for trial in facts.trials)
+    counted = Counter(_ended(trial) for trial in facts.trials)
     good = {"measured", "duplicate", "slow"}
     failed = [(one.outcome, one.example, str(one.trial), str(one.count)) for one in reasons(facts.trials)]
     turned_away = [(name, float(count), f"{count:,}") for name, count in list(facts.rejections.items())[:15]]
+    failed_or_not = sum(count for name, count in counted.items() if name not in good)
     return {
+        "about": f"{several(failed_or_not, 'trial')} failed or were not checked; the commonest reasons, each with an "
+        "example, and what was turned away before",
         "outcomes": bars(
             "Trials by outcome",
-            [(name.replace("_", " "), float(n), str(n)) for name, n in counts.most_common()],
+            [(name.replace("_", " "), float(n), str(n)) for name, n in counted.most_common()],
             lambda name: "own" if name in good else "dimmed" if name == UNCHECKED else "fault",
         ),
         "reasons": TextTable(("outcome", "reason, as one trial has it", "trial", "trials"), failed, (2, 3)),
@@ -90,22 +153,51 @@ def _ended(trial: Trial) -> str:
     return UNCHECKED if unchecked else trial.outcome.value
 
 
-def elites(facts: Facts, most: int = 15) -> dict[str, Any]:
-    """Return the fastest trials, with what distinguishes them from the default."""
-    ordered: list[Trial] = sorted(facts.measured, key=lambda t: (t.evaluation.time_us or 0.0, t.number))
+def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:
+    """Return the fastest trials, those that no clock tells apart in one row, with what distinguishes them."""
+    groups = tied(facts.measured)
     rows = []
-    for trial in ordered[:most]:
-        changed = [f"{g.name}={trial.config[g.name]}" for g in facts.record.genes if trial.config[g.name] != g.default]
-        used = trial.evaluation.resources
+    for group in groups[:most]:
+        first = group[0]
+        time_us = first.evaluation.time_us or 1.0
+        used = first.evaluation.resources
         rows.append(
             (
-                f"{trial.number}{' control' if trial.control else ''}",
-                microseconds(trial.evaluation.time_us or 0.0),
-                f"{facts.baseline[1] / (trial.evaluation.time_us or 1.0):.2f}×" if facts.baseline else "–",
+                _numbered(group),
+                microseconds(time_us),
+                f"{facts.baseline[1] / time_us:.2f}×" if facts.baseline else "–",
                 str(max(r.registers for r in used)) if used else "–",
                 f"{100 * min(r.occupancy for r in used):.0f} %" if used else "–",
-                " ".join(changed) or "the default candidate",
+                changed(first.config, facts.record.genes),
             )
         )
-    head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes")
-    return {"trials": TextTable(head, rows, range(1, 5))}
+    head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes of the first")
+    ended = counts({name.replace("_", " "): n for name, n in Counter(t.outcome.value for t in facts.trials).items()})
+    return {
+        "about": f"{several(len(facts.trials), 'trial')}: {ended}; sorted, filtered and opened one by one",
+        "trials": TextTable(head, rows, range(1, 5)),
+        "tied": any(len(group) > 1 for group in groups[:most]),
+    }
+
+
+TIED = 1e-3
+"""Share of a time below which a difference is no difference: a tenth of a per cent."""
+_NAMED = 4
+
+
+def tied(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Return measured trials by time, those within `TIED` of the first of a group in one group."""
+    groups: list[list[Trial]] = []
+    for trial in sorted(trials, key=lambda t: (t.evaluation.time_us or 0.0, t.number)):
+        first = (groups[-1][0].evaluation.time_us or 0.0) if groups else 0.0
+        if groups and (trial.evaluation.time_us or 0.0) <= first * (1 + TIED):
+            groups[-1].append(trial)
+        else:
+            groups.append([trial])
+    return groups
+
+
+def _numbered(group: Sequence[Trial]) -> str:
+    names = [f"{t.number}{' control' if t.control else ''}" for t in group[:_NAMED]]
+    more = f" and {len(group) - _NAMED} more" if len(group) > _NAMED else ""
+    return ", ".join(names) + more

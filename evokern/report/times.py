@@ -15,9 +15,11 @@ from evokern.study.trial import Timing
 
 def roofline(facts: Facts) -> dict[str, Any]:
     """Return operations a second against operations a byte, under the chip's theoretical peaks."""
-    evidence, chip = facts.best.evaluation.evidence, facts.chip
-    if chip is None or not sum(evidence.get("flops", ())) or not sum(evidence.get("bytes", ())):
-        return {"plot": None}
+    about = "how near the trials come to what the chip can do"
+    best, chip = facts.best, facts.chip
+    evidence = best.evaluation.evidence if best else {}
+    if best is None or chip is None or not sum(evidence.get("flops", ())) or not sum(evidence.get("bytes", ())):
+        return {"about": f"{about}: not known here", "plot": None}
     flops, moved = sum(evidence["flops"]), sum(evidence["bytes"])
     intensity = flops / moved
     peak = chip.tensor_peak_flops_per_clock * chip.sms * chip.clock_mhz * 1e6
@@ -33,8 +35,8 @@ def roofline(facts: Facts) -> dict[str, Any]:
     low_y = min([rate for rate, _ in reached] + [chip.dram_bytes_per_s * low_x]) / 2 / 1e12
     plot = Plot(
         "Roofline",
-        Axis("operations a byte of the workload", low_x, high_x, log=True),
-        Axis("TFLOP/s", low_y, peak * 2 / 1e12, log=True),
+        Axis("operations a byte of the workload (FLOP/B)", low_x, high_x, log=True),
+        Axis(f"{'predicted ' * facts.record.predicted}TFLOP/s", low_y, peak * 2 / 1e12, log=True),
     )
     plot.line([(low_x, chip.dram_bytes_per_s * low_x / 1e12), (ridge, peak / 1e12), (high_x, peak / 1e12)], "roof")
     plot.line([(low_x, cache * low_x / 1e12), (peak / cache, peak / 1e12)], "cache")
@@ -43,32 +45,40 @@ def roofline(facts: Facts) -> dict[str, Any]:
         top, bandwidth = rates.matrix_flops_per_s, rates.dram_bytes_per_s
         corner = top / bandwidth
         plot.line([(low_x, bandwidth * low_x / 1e12), (corner, top / 1e12), (high_x, top / 1e12)], "peak")
-        plot.name("peak", "measured copy bandwidth and matrix rate")
+        plot.name("peak", f"measured: copy {number(bandwidth / 1e12)} TB/s, matrix {number(top / 1e12)} TFLOP/s")
     plot.level(plain / 1e12, "fp32 without tensor cores", "base")
     plot.points(
         [(intensity, rate / 1e12, f"trial {t.number}: {number(rate / 1e12)} TFLOP/s") for rate, t in reached], "dot"
     )
-    champion = flops / ((facts.best.evaluation.time_us or 1.0) * 1e-6 * len(evidence["flops"]))
+    champion = flops / ((best.evaluation.time_us or 1.0) * 1e-6 * len(evidence["flops"]))
     plot.points([(intensity, champion / 1e12, f"champion: {number(champion / 1e12)} TFLOP/s")], "star", 6)
-    plot.name("roof", "DRAM bandwidth and tensor-core peak")
-    plot.name("cache", "L2 bandwidth")
+    plot.name("roof", f"DRAM bandwidth and tensor-core peak, {number(peak / 1e12)} TFLOP/s")
+    plot.name("cache", f"L2 bandwidth, {number(cache / 1e12)} TB/s")
     plot.name("star point", "champion")
     plot.name("dot point", "other trials")
-    return {"plot": plot, "chip": chip.model, "bound": str(evidence["bound"]) if "bound" in evidence else ""}
+    return {
+        "about": about,
+        "plot": plot,
+        "chip": chip.model,
+        "bound": str(evidence["bound"]) if "bound" in evidence else "",
+    }
 
 
 def timing(facts: Facts) -> dict[str, Any]:
     """Return the distribution of the champion's samples and the baseline's."""
-    ours = facts.best.evaluation.timings[0] if facts.best.evaluation.timings else None
+    about = "how the champion's samples lie, and whether they drifted"
+    ours = facts.best.evaluation.timings[0] if facts.best and facts.best.evaluation.timings else None
     if facts.record.predicted or ours is None or len(ours.samples_us) < 2:
-        return _by_rank(facts)
+        why = "A predicted time has no distribution" if facts.record.predicted else "The champion has no samples"
+        return {"about": f"{about}: no samples here", "why": why}
     series = [("champion", "own", "star", ours)]
     theirs = facts.baseline_timing
     if facts.baseline and theirs is not None and len(theirs.samples_us) > 1:
         series.append((f"baseline {facts.baseline[0]}", "base-line", "base-dot", theirs))
     head = ("", "samples", "median", "95 % interval", "5 to 95 %", "least", "most", "SM clock", "throttled")
     return {
-        "by_rank": None,
+        "about": about,
+        "why": "",
         "problem": facts.record.problems[0] if len(facts.record.problems) > 1 else "",
         "plots": [_shares(series), _drift(series)],
         "samples": TextTable(head, [_row(name, timing) for name, _, _, timing in series], range(1, 8)),
@@ -127,12 +137,3 @@ def _row(name: str, timing: Timing) -> tuple[str, ...]:
         f"{timing.clock_mhz:.0f} MHz" if timing.clock_mhz else "–",
         timing.throttle or "no",
     )
-
-
-def _by_rank(facts: Facts) -> dict[str, Any]:
-    times = sorted(t.evaluation.time_us or 0.0 for t in facts.measured)
-    shown = [t for t in times if t <= 6 * times[0]]
-    plot = Plot("Trials by rank", Axis("rank", 0, len(shown) + 1), Axis(facts.unit, *span(shown)))
-    plot.points([(n + 1, t, f"rank {n + 1}: {microseconds(t)} µs") for n, t in enumerate(shown)], "dot")
-    why = "A predicted time has no distribution" if facts.record.predicted else "The champion has no samples"
-    return {"by_rank": plot, "why": why}

@@ -107,7 +107,6 @@ class StudyResults:
             path: the file.
 
         Raises:
-            StudyError: no trial of the study was measured.
             UsageError: the file cannot be written.
         """
         from evokern.report import page

@@ -6,7 +6,7 @@ the kernel's folder nor the study's file.
 
 from __future__ import annotations
 
-from evokern.store._arms import arms, bests, control_table
+from evokern.store._arms import Reached, arms, bests, control_table
 from evokern.store._profiles import ProfileRecord, add_profile
 from evokern.store._proofs import ProofRecord, add_proof
 from evokern.store._reader import Reader, open_readonly
@@ -20,6 +20,7 @@ __all__ = [
     "OWN_PROBLEM",
     "ProfileRecord",
     "ProofRecord",
+    "Reached",
     "Reader",
     "Session",
     "SessionRecord",

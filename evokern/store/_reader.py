@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,10 +127,59 @@ class Reader:
         where = "study = ? AND outcome IS NOT NULL"
         return dict(self._rows.read("evokern_trials", _proposed_of, where, [study.uuid], "number"))
 
+    def version(self) -> int:
+        """Return a number that changes when another connection has written (`PRAGMA data_version` of SQLite)."""
+        with explained(self.path):
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def trials_since(self, study: StudyRecord, row: int) -> tuple[list[tuple[int, Trial]], int]:
+        """Return the recorded trials of a study from a row of its table on, each with its row, and where to go on.
+
+        A search writes a trial's row when it proposes it and fills it in when it ends, so the next call has to begin
+        with the first row that was still open. Rows before it are not read again. It is one short read: a reader that
+        stays in one would let the write-ahead log grow.
+
+        Args:
+            study: the study.
+            row: the first row to read, from an earlier call; 0 for all.
+        """
+        with explained(self.path):
+            # Rows only, whatever an index says; `rowid` is no index of ours.
+            found = self._db.conn.execute(
+                "SELECT rowid, * FROM evokern_trials NOT INDEXED WHERE rowid >= ? AND study = ? ORDER BY rowid",
+                [row, study.uuid],
+            )
+            names = [column[0] for column in found.description[1:]]
+            rows = [(number, dict(zip(names, values, strict=True))) for number, *values in found]
+        trials = []
+        first_open = None
+        for number, values in rows:
+            if values["outcome"] is None:
+                first_open = number if first_open is None else first_open
+            elif (trial := self._rows.record("evokern_trials", values, trial_of)) is not None:
+                trials.append((number, trial))
+        after = rows[-1][0] + 1 if rows else row
+        return trials, after if first_open is None else first_open
+
+    def samples(self, study: StudyRecord, numbers: Iterable[int]) -> dict[int, tuple[float, ...]]:
+        """Return the samples of trials at the study's first problem, trial → µs a call; trials without are left out."""
+        wanted = sorted(set(numbers))
+        found: dict[int, tuple[float, ...]] = {}
+        for begin in range(0, len(wanted), _MOST_VALUES):
+            some = wanted[begin : begin + _MOST_VALUES]
+            marks = ", ".join("?" * len(some))
+            mine = f"study = ? AND number IN ({marks})"
+            with explained(self.path):
+                rows = select(self._db, "evokern_trials", mine, [study.uuid, *some])
+                named = {str(row["uuid"]): int(row["number"]) for row in rows}
+            where = f"problem = 0 AND trial IN ({', '.join('?' * len(named))})"
+            for trial, _, values in self._rows.read("evokern_samples", _samples_of, where, list(named)):
+                found[named[trial]] = tuple(values)
+        return found
+
     def _standing(self, study: StudyRecord) -> list[Standing]:
         """Return how the sound trials of a study stand, in number order; tells of those that are damaged or missing."""
-        with explained(self.path):
-            version = self._db.execute("PRAGMA data_version").fetchone()[0]
+        version = self.version()
         if self._known is None or self._known[0] != version:
             found: dict[str, list[Standing]] = defaultdict(list)
             # Every study's: a damaged row may not say any more whose it is.
@@ -331,6 +380,8 @@ def _file_of(row: Row) -> tuple[str, str]:
     return row["file"], row["text"]
 
 
+_MOST_VALUES = 500
+"""Values bound to one statement: SQLite before 3.32 took 999 (sqlite.org/limits.html)."""
 _NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}
 
 

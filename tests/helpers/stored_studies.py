@@ -63,15 +63,24 @@ def record(name: str = "small", **changes: object) -> StudyRecord:
     return StudyRecord(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def _wrong(number: int) -> Evaluation:
+    evidence = {"check": "tolerance", "message": f"o[0, {number}] is 3.5, expected 1.2; {NASTY}"}
+    return Evaluation(Outcome.WRONG, evidence=evidence)
+
+
 def _evaluation(rng: random.Random, number: int, time_us: float) -> Evaluation:
     kind = rng.random()
     if kind < 0.15:
-        evidence = {"check": "tolerance", "message": f"o[0, {number}] is 3.5, expected 1.2; {NASTY}"}
-        return Evaluation(Outcome.WRONG, evidence=evidence)
+        return _wrong(number)
     if kind < 0.2:
         return Evaluation(Outcome.COMPILE_ERROR, evidence={"log": f"kernel.cu({number}): error: {NASTY}"})
     if kind < 0.24:
         return Evaluation(Outcome.HUNG, evidence={"limit_s": 3.0})
+    return measured_at(number, time_us)
+
+
+def measured_at(number: int, time_us: float) -> Evaluation:
+    """Return the evaluation of a trial whose samples lie around a time."""
     samples = tuple(float(x) for x in time_us * np.exp(np.random.default_rng(number).normal(0, 0.004, 20)))
     timing = Timing(float(np.median(samples)), (min(samples), max(samples)), samples, clock_mhz=1980.0)
     used = Resources(128, 0, 0, 0, 65536, 0.25)
@@ -89,8 +98,15 @@ def _evaluation(rng: random.Random, number: int, time_us: float) -> Evaluation:
     )
 
 
-def write_study(path: Path, trials: int, **changes: object) -> StudyRecord:
-    """Write a study of so many trials, with baselines, notes and text that would break a page."""
+def write_study(path: Path, trials: int, *, only_wrong: bool = False, **changes: object) -> StudyRecord:
+    """Write a study of so many trials, with baselines, notes and text that would break a page.
+
+    Args:
+        path: the database.
+        trials: how many.
+        only_wrong: every one of them gave wrong answers.
+        changes: to what the study's record says.
+    """
     table, rng = small_table(), random.Random(1)
     space = table.space()
     names = {"genes": table.genes, "problems": ("2,8,512,64",), **changes}
@@ -104,7 +120,7 @@ def write_study(path: Path, trials: int, **changes: object) -> StudyRecord:
         cells = [config for config in space.grid() if space.feasible(config)]
         rng.shuffle(cells)
         for index, config in enumerate((cells * 2)[:trials]):
-            evaluation = _evaluation(rng, index, 5.0 + 6 * rng.random())
+            evaluation = _wrong(index) if only_wrong else _evaluation(rng, index, 5.0 + 6 * rng.random())
             drawn = study.control != "none" and index % 2 == 1
             proposal = Proposal(config, {}, {"ring_needs_lookahead": 2}, control=drawn)
             session.propose(index, proposal, float(index))

@@ -93,13 +93,28 @@ class Browser:
         text, _, self._rest = self._rest.partition(b"\0")
         return dict(json.loads(text))
 
-    def open(self, path: Path, width: int, *, dark: bool) -> None:
-        """Show a file in a window of so many CSS pixels, in light or dark, and wait until it is there."""
+    def open(self, page: Path | str, width: int, *, dark: bool = False, scripts: bool = True) -> None:
+        """Show a page in a window of so many CSS pixels by 900, and wait until it is there.
+
+        Args:
+            page: a file, or an address.
+            width: CSS pixels.
+            dark: whether the system wishes for dark pages.
+            scripts: whether the page's own scripts run.
+        """
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         theme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=theme)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        # A page that differs from the last one in its fragment alone would not be loaded again.
+        self.call("Page.navigate", url="about:blank")
+        self._wait_for_load()
+        self.events.clear()
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
+        self._wait_for_load()
+
+    def _wait_for_load(self) -> None:
         end = time.monotonic() + ANSWER_S
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._receive(end))
@@ -114,13 +129,25 @@ class Browser:
         """Press and release a key.
 
         Args:
-            key: its name, `Tab` or `Enter`.
+            key: its name, `Tab`, `Enter` or `Escape`.
             code: its Windows virtual key code.
         """
         text = {"text": "\r"} if key == "Enter" else {}
         common: Mapping[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+
+    def click(self, x: float, y: float) -> None:
+        """Press and release the mouse at a place of the window, px."""
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def wait_until(self, script: str, seconds: float = 10.0) -> None:
+        """Wait until a JavaScript expression is true."""
+        end = time.monotonic() + seconds
+        while not self.run(script):
+            assert time.monotonic() < end, f"not within {seconds:g} s: {script}"
+            time.sleep(0.05)
 
     def picture(self, path: Path) -> None:
         """Write a picture of the whole page."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Iterable
@@ -57,8 +58,11 @@ def test_no_text_of_a_database_becomes_markup(device: str, tmp_path: Path) -> No
         text = render_page(facts)
     found = Markup(text)
     assert found.tags == plain.tags
-    assert sum(tag[0] == "script" for tag in found.tags) == 1
-    shown = "".join(found.texts)
+    assert sum(tag[0] == "script" for tag in found.tags) == 2
+    data = json.loads(next(text for text in found.texts if text.startswith('{"study"')))
+    assert (data["study"], any(HOSTILE in one for one in data["texts"])) == ("small" + HOSTILE, True)
+    assert "<!--" not in text, "which would turn a script's end into text"
+    shown = "".join(text for text in found.texts if not text.startswith('{"study"'))
     assert [word for word in SHOWN if word + HOSTILE not in shown] == []
     assert HOSTILE + "kernel.cu" in shown
     assert ("it waits" if device == "NVIDIA H200" else device) + HOSTILE in shown

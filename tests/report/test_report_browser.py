@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, find
-from stored_studies import add_proofs, write_study
+from stored_studies import NASTY, add_proofs, write_study
 
 from evokern.report import SECTIONS, page
-from evokern.store import open_readonly
+from evokern.store import add_proof, open_readonly
 
 COMMAND = find()
 LEAST_CONTRAST = 4.5
@@ -47,18 +50,53 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _report(folder)
 
 
+@pytest.fixture(scope="module")
+def refuted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report whose fastest trial was refuted."""
+    folder = tmp_path_factory.mktemp("refuted")
+    study = write_study(folder / "r.db", 120, control="random")
+    with open_readonly(folder / "r.db") as reader:
+        best = reader.best(study)
+    assert best is not None
+    failed = {"state": "failed", "detail": "o[0, 3] is -1.05, expected -1.06"}
+    add_proof(folder / "r.db", study, "verify", best.number, {"stages": {"fuzz": failed}, "playoff": None})
+    return _report(folder)
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a study in which every trial was wrong."""
+    folder = tmp_path_factory.mktemp("failed")
+    write_study(folder / "r.db", 30, only_wrong=True)
+    return _report(folder)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a study without a trial."""
+    folder = tmp_path_factory.mktemp("empty")
+    write_study(folder / "r.db", 0)
+    return _report(folder)
+
+
 def _report(folder: Path) -> Path:
     with open_readonly(folder / "r.db") as reader:
         (folder / "r.html").write_text(page(reader), encoding="utf-8")
     return folder / "r.html"
 
 
+def stored(page: Path) -> dict[str, Any]:
+    """Return the data that a page holds."""
+    text = page.read_text(encoding="utf-8")
+    return dict(json.loads(text.partition('id="data">')[2].partition("</script>")[0]))
+
+
 def of_method(browser: Browser, *methods: str) -> list[dict[str, Any]]:
     return [event["params"] for event in browser.events if event.get("method") in methods]
 
 
-@pytest.mark.parametrize("report", ["measured", "bare"])
-@pytest.mark.parametrize("width", [1280, 480])
+@pytest.mark.parametrize("report", ["measured", "bare", "failed", "empty"])
+@pytest.mark.parametrize("width", [1400, 800, 400])
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_is_whole(
     report: str, width: int, dark: bool, browser: Browser, request: pytest.FixtureRequest
@@ -67,19 +105,194 @@ def test_the_page_is_whole(
     file: Path = request.getfixturevalue(report)
     browser.open(file, width, dark=dark)
     assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(CUT) == [], "folded"
+    browser.run(UNFOLD)
+    assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(CUT) == []
     plots = browser.run(PLOTS)
-    assert len(plots) >= (9 if report == "measured" else 5)
-    assert [plot for plot in plots if plot["marks"] < 1 or plot["outside"]] == []
-    lines = browser.run("Math.max(...[...document.querySelectorAll('.bars tr')].map(row => row.clientHeight)) / 24")
-    assert lines < 1.5 or width < 1280, "names are broken where there is room"
+    assert len(plots) >= {"measured": 11, "bare": 6, "failed": 5, "empty": 0}[report]
+    assert [(plot["name"], plot["outside"]) for plot in plots if plot["marks"] < 1 or plot["outside"]] == []
+    if width >= 1400 and plots:
+        lines = browser.run("Math.max(...[...document.querySelectorAll('.bars tr')].map(row => row.clientHeight)) / 24")
+        assert lines < 1.5, "names are broken where there is room"
     faint = browser.run(FAINT.replace("LEAST", str(LEAST_CONTRAST)))
     assert faint == []
     asked = [event["request"]["url"] for event in of_method(browser, "Network.requestWillBeSent")]
     assert asked == [file.resolve().as_uri()]
-    assert of_method(browser, "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded") == []
+    assert silent(browser)
 
 
+def silent(browser: Browser) -> bool:
+    """Tell whether nothing was written to the console."""
+    return of_method(browser, "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded") == []
+
+
+ANSWERS = ("variant", "speed", "proof", "came", "decides")
+"""What the first screen answers, in this order."""
+
+
+@pytest.mark.parametrize("report", ["measured", "bare", "refuted"])
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_first_screen_answers_before_anything_is_unfolded(
+    report: str, scripts: bool, browser: Browser, request: pytest.FixtureRequest
+) -> None:
+    """At 1400 × 900 every answer lies above the fold, in reading order, with its words and the curve."""
+    browser.open(request.getfixturevalue(report), 1400, scripts=scripts)
+    boxes = browser.run(BOXES)
+    assert list(boxes) == list(ANSWERS)
+    for name, box in boxes.items():
+        assert box["bottom"] <= 900, f"{name} ends below the first screen: {box}"
+        assert box["hidden"] == [], name
+    order = [(boxes[name]["top"], boxes[name]["left"]) for name in ANSWERS]
+    assert order == sorted(order), "they stand in another order than they are read in"
+    assert re.search(r"trial \d+", boxes["variant"]["text"])
+    unit = "predicted µs" if report == "bare" else "µs"
+    assert re.search(rf"\d {unit}", boxes["speed"]["text"])
+    word = {"measured": "not verified", "bare": "not verified", "refuted": "refuted"}[report]
+    assert word in boxes["proof"]["text"]
+    told = ["measured", "best so far", *(["wrong"] if report != "bare" else [])]
+    assert [word for word in told if word not in boxes["came"]["text"]] == []
+    assert browser.run("document.querySelectorAll('details.section[open]').length") == 0
+    card = browser.run("getComputedStyle(document.getElementById('proof')).borderTopColor")
+    red = report == "refuted"
+    assert (max(map(int, re.findall(r"\d+", card)[1:])) < 100 < int(re.findall(r"\d+", card)[0])) is red, card
+
+
+def test_raw_keys_stand_nowhere_before_the_fold(measured: Path, browser: Browser) -> None:
+    """What the first screen shows is words: no key of a record, no JSON."""
+    browser.open(measured, 1400)
+    shown = browser.run("document.querySelector('.first').innerText")
+    assert re.findall(r"\w+_us\b|own_problem|equal_rows|of_tolerance|[{}]", shown) == []
+
+
+def test_a_click_opens_a_trial_everywhere(measured: Path, browser: Browser) -> None:
+    """A click on a mark opens that trial's card, every plot rings it, the address keeps it, and a new page shows it."""
+    browser.open(measured, 1400)
+    browser.run(UNFOLD)
+    for view in ("convergence", "time", "parallel", "against", "roofline"):
+        plot = f"document.querySelector('[data-view={view}] .plot')"
+        browser.run(f"{plot}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        browser.run(FRAME)
+        place = browser.run(MARK_OF.replace("VIEW", view))
+        browser.click(place["x"], place["y"])
+        browser.run(FRAME)
+        number = browser.run("new URLSearchParams(location.hash.slice(1)).get('trial')")
+        assert number, view
+        assert browser.run("document.getElementById('card-title').textContent").startswith(f"Trial {number}: ")
+        ringed = browser.run("[...document.querySelectorAll('.plot .picked')].length")
+        assert ringed >= 3, f"after a click in {view} only {ringed} plots show trial {number}"
+    assert browser.run("document.querySelector('tr.picked [aria-label]')") is not None
+    address = browser.run("location.href")
+    browser.open(address, 1400)
+    assert browser.run("document.getElementById('card-title').textContent").startswith(f"Trial {number}: ")
+    browser.press("Escape", 27)
+    assert browser.run("document.getElementById('card').hidden")
+    assert "trial" not in browser.run("location.hash")
+    assert silent(browser)
+
+
+def test_a_card_tells_why_and_what_differs(measured: Path, browser: Browser) -> None:
+    """A card has reason, resources, samples, the genes that differ, and the difference of the source."""
+    data = stored(measured)
+    wrong = next(row[0] for row in data["rows"] if data["outcomes"][row[1]] == "wrong")
+    fast = next(number for number, lines in data["differences"].items() if lines)
+    browser.open(f"{measured.resolve().as_uri()}#trial={wrong}", 1400)
+    told = browser.run("document.getElementById('card').innerText")
+    assert "wrong" in told
+    assert "is 3.5, expected 1.2" in told
+    assert NASTY in told, "names that hold markup are text"
+    browser.open(f"{measured.resolve().as_uri()}#trial={fast}", 1400)
+    told = browser.run("document.getElementById('card').innerText")
+    for words in ("128 registers a thread", "20 samples", "differ from the champion", "resources", "Source:"):
+        assert words in told, words
+    assert browser.run("document.querySelectorAll('#card .given').length") > 0
+    assert browser.run("document.querySelectorAll('#card .taken').length") > 0
+
+
+def test_the_table_sorts_and_filters(measured: Path, browser: Browser) -> None:
+    """A click on a heading sorts, fields filter by outcome, gene and constraint, and plots grow faint for the rest."""
+    browser.open(measured, 1400)
+    browser.run("document.getElementById('trials').open = true; " + FRAME)
+    numbers = "[...document.querySelectorAll('.trials tbody [data-trial]')].map(row => Number(row.dataset.trial))"
+    browser.run("document.querySelector('[data-sort=number]').click()")
+    found = browser.run(numbers)
+    assert found == sorted(found)
+    browser.run("document.querySelector('[data-sort=number]').click()")
+    assert browser.run(numbers) == sorted(browser.run(numbers), reverse=True)
+    assert (
+        browser.run("document.querySelector('[data-sort=number]').closest('th').getAttribute('aria-sort')")
+        == "descending"
+    )
+    choose = (
+        "(() => { const field = document.getElementById('filter-NAME'); field.value = 'VALUE'; "
+        "field.dispatchEvent(new Event('change')); })()"
+    )
+    browser.run(choose.replace("NAME", "outcome").replace("VALUE", "wrong"))
+    cells = "[...document.querySelectorAll('.trials tbody td:nth-child(2)')]"
+    assert set(browser.run(f"{cells}.map(cell => cell.textContent.split(' ')[0])")) == {"wrong"}
+    assert browser.run("document.querySelectorAll('.mark.faint').length") > 0
+    browser.run(choose.replace("NAME", "constraint").replace("VALUE", "tolerance"))
+    assert "constraint=tolerance" in browser.run("location.hash")
+    gene, value = stored(measured)["genes"][0]["name"], stored(measured)["genes"][0]["values"][0]
+    browser.run("document.querySelector('.filters button').click()")
+    every = browser.run("document.querySelector('[role=status]').textContent")
+    browser.run(choose.replace("NAME", "gene").replace("VALUE", gene))
+    browser.run(choose.replace("NAME", "value").replace("VALUE", value))
+    some = browser.run("document.querySelector('[role=status]').textContent")
+    assert int(some.split()[0]) < int(every.split()[0])
+    browser.open(browser.run("location.href"), 1400)
+    browser.run("document.getElementById('trials').open = true; " + FRAME)
+    assert browser.run("document.querySelector('[role=status]').textContent") == some, "the address keeps the filters"
+    assert silent(browser)
+
+
+def test_a_plot_is_read_by_keyboard(measured: Path, browser: Browser) -> None:
+    """Arrow keys go from trial to trial and tell them, Enter opens one, Escape gives the focus back."""
+    browser.open(measured, 1400)
+    browser.run("document.querySelector('.plot').focus()")
+    browser.press("ArrowRight", 39)
+    first = browser.run("document.querySelector('.tip').textContent")
+    assert re.match(r"trial \d+, measured", first)
+    browser.press("ArrowRight", 39)
+    assert browser.run("document.querySelector('.tip').textContent") != first
+    browser.press("Enter", 13)
+    assert browser.run("document.activeElement.id") == "card-title"
+    browser.press("Escape", 27)
+    assert browser.run("document.activeElement.className") == "plot"
+
+
+def test_without_scripts_facts_and_plots_remain(measured: Path, browser: Browser) -> None:
+    """A browser that runs no scripts shows the plots as they were drawn, and every section unfolds."""
+    browser.open(measured, 1400, scripts=False)
+    assert browser.run("document.querySelectorAll('.plot').length") == 0
+    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    plots = browser.run(PLOTS)
+    assert len(plots) >= 9
+    assert [plot for plot in plots if plot["marks"] < 1 or plot["outside"]] == []
+    assert browser.run("document.documentElement.scrollWidth") <= 1400
+
+
+AXE = os.environ.get("EVOKERN_AXE")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not AXE, reason="EVOKERN_AXE names no axe.min.js (npm install axe-core)")
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious(width: int, dark: bool, measured: Path, browser: Browser) -> None:
+    """axe-core finds no serious or critical violation, folded, unfolded and with a card open."""
+    browser.open(measured, width, dark=dark)
+    browser.run(Path(str(AXE)).read_text(encoding="utf-8") + "\n0")
+    for step in ("0", UNFOLD, "location.hash = 'trial=3'"):
+        browser.run(step)
+        browser.run(FRAME)
+        found = browser.run(
+            "axe.run().then(found => found.violations.map(one => [one.impact, one.id, one.nodes[0].html]))"
+        )
+        assert [one for one in found if one[0] in ("serious", "critical")] == []
+
+
+@pytest.mark.thorough
 def test_dark_is_dark(measured: Path, browser: Browser) -> None:
     """The page follows the system's wish, and the button overrules it and says which it is."""
     for dark in (False, True):
@@ -94,8 +307,10 @@ def test_dark_is_dark(measured: Path, browser: Browser) -> None:
 
 @pytest.mark.parametrize("width", [1280, 480])
 def test_the_keyboard_reaches_everything(width: int, measured: Path, browser: Browser) -> None:
-    """Tab stops at the button, every link, every fold and whatever must be scrolled, in the page's order, visibly."""
+    """Tab stops at the button, every link, every fold, plot and what must be scrolled, in the page's order, visibly."""
     browser.open(measured, width, dark=False)
+    browser.run(UNFOLD)
+    browser.run(FRAME)
     wanted = browser.run(STOPS)
     assert {"theme", *(f"#{anchor}" for anchor, _, _ in SECTIONS)} <= set(wanted)
     assert any(name.startswith(("div ", "pre ")) for name in wanted) or width > 480
@@ -105,10 +320,9 @@ def test_the_keyboard_reaches_everything(width: int, measured: Path, browser: Br
         assert browser.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
         reached.append(browser.run(f"({NAME})(document.activeElement)"))
     assert reached == wanted
-    assert browser.run("document.querySelectorAll('details:not([open])').length") == 0
-    browser.run("document.querySelector('summary').focus()")
+    browser.run("document.querySelector('#environment > summary').focus()")
     browser.press("Enter", 13)
-    assert browser.run("document.querySelectorAll('details:not([open])').length") == 1
+    assert browser.run("document.getElementById('environment').open") is False
 
 
 # What is asked of the page, as JavaScript expressions.
@@ -128,19 +342,20 @@ CUT = """
 """Elements with text that is cut: wider than their box, or out of the window, and not within a box that scrolls."""
 
 PLOTS = """
-[...document.querySelectorAll('figure svg, table.bars')].map(plot => {
+[...document.querySelectorAll('figure svg:not(.mark-key), table.bars')].filter(p => p.checkVisibility()).map(plot => {
   const frame = plot.getBoundingClientRect();
   const marks = plot.matches('svg')
-    ? [...plot.querySelectorAll('circle, path, polyline, line:not(.grid)')] : [...plot.querySelectorAll('.bar')];
+    ? [...plot.querySelectorAll('circle, path, polyline, line:not(.grid, .axis)')] : [...plot.querySelectorAll('.bar')];
   const boxes = marks.map(m => m.getBoundingClientRect()).filter(b => b.width + b.height > 0);
-  const texts = [...plot.querySelectorAll('text, th, span')].map(t => t.getBoundingClientRect());
   const inside = b => b.left >= frame.left - 1 && b.right <= frame.right + 1 &&
     b.top >= frame.top - 1 && b.bottom <= frame.bottom + 1;
   return { name: plot.textContent.trim().slice(0, 40), marks: frame.width * frame.height > 0 ? boxes.length : 0,
-    outside: [...boxes, ...texts].filter(b => !inside(b)).length };
+    outside: boxes.filter(b => !inside(b)).map(b => b.left + ' ' + b.top)
+      .concat([...plot.querySelectorAll('text, th, span')]
+      .filter(t => !inside(t.getBoundingClientRect())).map(t => t.textContent)) };
 })
 """
-"""Every plot: how many marks it has whose box is not empty, and how many marks or texts lie outside it."""
+"""Every plot: how many marks it has whose box is not empty, and which marks or texts lie outside it."""
 
 FAINT = """
 (() => {
@@ -164,11 +379,36 @@ FAINT = """
 """
 """Texts whose contrast with what lies behind them is below LEAST: the formula of WCAG 2.2, 'contrast ratio'."""
 
+UNFOLD = "document.querySelectorAll('details').forEach(one => { one.open = true; }); " + (
+    "new Promise(done => setTimeout(done, 250))"
+)
+FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
+BOXES = """
+Object.fromEntries([...document.querySelectorAll('.first > .card')].map(card => {
+  const box = card.getBoundingClientRect();
+  const cut = [...card.querySelectorAll('h2, h3, p, li, td, svg')].filter(one => one.checkVisibility() &&
+    !one.closest('.scrolled')).filter(one => one.getBoundingClientRect().bottom > box.bottom + 1);
+  return [card.id, { top: Math.round(box.top), left: Math.round(box.left), bottom: box.bottom, text: card.innerText,
+    hidden: cut.map(one => one.textContent.slice(0, 40)) }];
+}))
+"""
+"""Each card of the first screen: where it lies, what it says, and what of it lies below its own end."""
+MARK_OF = """
+(() => {
+  const path = document.querySelector('[data-view=VIEW] .plot .mark.measured, [data-view=VIEW] .plot .parallel.quick');
+  const [, x, y] = path.getAttribute('d').match(/^M([\\d.]+) ([\\d.]+)/).map(Number);
+  const frame = path.ownerSVGElement.getBoundingClientRect();
+  return { x: frame.left + x + 1, y: frame.top + y };
+})()
+"""
+"""A place of the window where a plot has a mark."""
+
 NAME = """
 e => e.id || e.getAttribute('href') || e.tagName.toLowerCase() + ' ' + e.textContent.slice(0, 40)
 """
 STOPS = f"""
-[...document.querySelectorAll('a[href], button, summary, .wide')]
+[...document.querySelectorAll('a[href], button, summary, select, .plot, .wide')]
+  .filter(e => e.checkVisibility() && !e.disabled)
   .filter(e => !e.matches('.wide') || e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight).map({NAME})
 """
 """What can be clicked, opened or scrolled, in the page's order."""

@@ -79,6 +79,7 @@ COMMANDS: dict[str, Way] = {
     "evokern profile": Way("simulated", "profile attention-s512 --device sim:l4"),
     "evokern verify --fuzz 5m": Way("simulated", "verify --fuzz 1s"),
     "evokern report -o report.html": RECORDED,
+    "evokern report --serve": HAND,
     # docs/searching.md
     "evokern search attention-s512 --budget 10m --device sim:h100 --db simulated.db": Way(
         "simulated", "search attention-s512 --budget 10m --device sim:h100 --db simulated.db --trials 1 --no-verify"

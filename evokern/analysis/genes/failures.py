@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+
+import numpy as np
 
 from evokern.declaration.space import Space, Value
 from evokern.study.trial import Evaluation, Outcome, Trial
@@ -71,23 +72,43 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
     rate = (sum(not t.evaluation.passed_gate for t in tried) + 1) / (len(tried) + 2)
     failed = Counter(item for t in tried if not t.evaluation.passed_gate for item in t.config.items())
     genes = [gene for gene in space.genes if len(gene.values) > 1]
+    places: dict[tuple[str, Value], int] = {}
+    for gene in genes:
+        for value in gene.values:
+            item = gene.name, value
+            if item in works and failed[item] >= LEAST_FAILURES:
+                places[item] = len(places)
+    has = np.zeros((len(tried), len(places)), dtype=np.float32)
+    conditional = {gene.name: gene for gene in genes if gene.when}
+    for row, trial in enumerate(tried):
+        config = trial.config
+        met = [
+            place
+            for item in config.items()
+            if (place := places.get(item)) is not None
+            and (item[0] not in conditional or space.active(conditional[item[0]], config))
+        ]
+        has[row, met] = 1
+    right = np.array([trial.evaluation.passed_gate for trial in tried], dtype=bool)
+    together, passed = np.triu(has.T @ has, 1), np.triu(has[right].T @ has[right], 1)
+    limit = CHANCE / max(int(np.count_nonzero(together)), 1)
+    names = list(places)
     groups: dict[tuple[tuple[str, Value], ...], list[Trial]] = {}
-    for trial in tried:
-        active = [gene.name for gene in genes if space.active(gene, trial.config)]
-        items = [(name, trial.config[name]) for name in active]
-        frequent = [item for item in items if item in works and failed[item] >= LEAST_FAILURES]
-        for pair in combinations(frequent, 2):
-            groups.setdefault(pair, []).append(trial)
-    limit = CHANCE / max(len(groups), 1)
-    found = [_failing(pair, group) for pair, group in groups.items() if _all_fail(group, rate, limit)]
+    # In the order in which trials meet them, as ties below are in it too.
+    pairs = np.argwhere((together >= LEAST_FAILURES) & (passed == 0)).tolist()
+    members = {(one, two): np.flatnonzero(has[:, one] * has[:, two]).tolist() for one, two in pairs}
+    for one, two in sorted(members, key=lambda pair: (members[pair][0], pair)):
+        if rate ** len(members[one, two]) < limit:
+            groups[names[one], names[two]] = [tried[row] for row in members[one, two]]
+    found = [_failing(pair, group) for pair, group in groups.items()]
     distinct: list[Failing] = []
     distinct_members: list[set[int]] = []
     for failing in sorted(found, key=lambda failing: -failing.count):
-        members = {trial.number for trial in groups[failing.values]}
+        numbers = {trial.number for trial in groups[failing.values]}
         # A pair that only repeats a larger one, on the same trials, tells nothing new.
-        if all(len(members - other) > len(members) / 2 for other in distinct_members):
+        if all(len(numbers - other) > len(numbers) / 2 for other in distinct_members):
             distinct.append(failing)
-            distinct_members.append(members)
+            distinct_members.append(numbers)
     return distinct[:most]
 
 
@@ -113,12 +134,6 @@ def pattern(evaluation: Evaluation) -> str:
             return "never ended"
         case _:
             return re.sub(r"^\S*?\((\d+)\)", r"line \1", evaluation.reason)
-
-
-def _all_fail(members: Sequence[Trial], rate: float, limit: float) -> bool:
-    if len(members) < LEAST_FAILURES or any(trial.evaluation.passed_gate for trial in members):
-        return False
-    return rate ** len(members) < limit
 
 
 def _failing(values: tuple[tuple[str, Value], ...], members: Sequence[Trial]) -> Failing:

@@ -139,15 +139,19 @@ def _largest_effect(
 
 
 def _locked_and_barred(genes: Sequence[Gene], judged: Sequence[Trial]) -> Iterator[GeneFinding]:
-    for gene in genes:
-        works: Counter[Value] = Counter()
-        fails: dict[Value, list[Trial]] = defaultdict(list)
-        for trial in judged:
-            value = trial.config[gene.name]
-            if trial.outcome in FAILED:
-                fails[value].append(trial)
+    right: dict[str, Counter[Value]] = {gene.name: Counter() for gene in genes}
+    failed: dict[str, dict[Value, list[Trial]]] = {gene.name: defaultdict(list) for gene in genes}
+    for trial in judged:
+        wrong = trial.outcome in FAILED
+        for name, value in trial.config.items():
+            if name not in right:
+                continue
+            if wrong:
+                failed[name][value].append(trial)
             else:
-                works[value] += 1
+                right[name][value] += 1
+    for gene in genes:
+        works, fails = right[gene.name], failed[gene.name]
         barred = [value for value in gene.values if len(fails[value]) >= LEAST_FAILURES and not works[value]]
         if not barred:
             continue

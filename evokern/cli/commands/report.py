@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +15,19 @@ from evokern.cli._output import Output
 from evokern.errors import UsageError
 from evokern.files import write_text
 
+NICENESS = 10
+"""How far behind a search the page that shows it stands for the processor (nice(2))."""
+
 
 @command(
     "report",
     examples="""
     evokern report -o report.html
     evokern report attention-s512 --db runs.db -o attention.html
+    evokern report --serve
+    evokern report attention-s512 --serve 8123
     """,
+    optional_values={"--serve": "0"},
 )
 def report(
     output: Output,
@@ -27,12 +35,26 @@ def report(
     file: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout.")] = Path(
         "report.html"
     ),
+    serve: Annotated[
+        int | None,
+        typer.Option(
+            "--serve",
+            metavar="[PORT]",
+            help="Show the page on this machine's own address while a search runs; a free port without PORT.",
+        ),
+    ] = None,
     db: DbOption = DEFAULT_DB,
 ) -> None:
-    """Write one HTML page about a study: champion and proof, convergence, outcomes, ablation, roofline, source.
+    """Write one HTML page about a study: which variant, how fast, proved or not, how it came about, what decides.
 
-    The page needs no network, and making it needs neither the kernel folder nor a GPU.
+    Every trial can be opened, filtered and held against the champion. The page needs no network, and making it needs
+    neither the kernel folder nor a GPU. With --serve the same page shows a search while it runs, until Ctrl-C: new
+    trials appear within two seconds. Only this machine reaches it, with the token that its address has, and nothing
+    is written.
     """
+    if serve is not None:
+        _serve(output, db, study, serve)
+        return
     from evokern.report import gather, render_page
     from evokern.store import open_readonly
 
@@ -51,3 +73,24 @@ def report(
         output.emit({"file": str(file), "study": facts.record.name, "bytes": size, "trials": len(facts.trials)})
         return
     output.say(f"wrote {file}: {facts.record.name}, {len(facts.trials)} trials, {size / 1e6:.2f} MB")
+
+
+def _serve(output: Output, db: Path, study: str | None, port: int) -> None:
+    from evokern.report.live import FollowedStudy
+    from evokern.report.server import ReportServer
+
+    # What watches a search waits for it, not the other way round.
+    with suppress(OSError):
+        os.nice(NICENESS)
+    followed = FollowedStudy(db, study, said=output.say)
+    server = ReportServer(followed, port)
+    try:
+        if output.json:
+            output.emit({"address": server.address, "study": followed.record.name})
+        else:
+            output.say(f"{followed.record.name} is shown at {server.address} until Ctrl-C")
+        server.serve()
+    except KeyboardInterrupt:
+        output.say("no longer shown")
+    finally:
+        server.close()

@@ -1,0 +1,245 @@
+"""What the page answers before anything is unfolded: which variant, how fast, proved, how it came, what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evokern.analysis.control_verdict import control_verdict, price
+from evokern.declaration.space import Gene, Value
+from evokern.report.facts import Facts, ValueFacts
+from evokern.report.plots import apart, microseconds, percent
+from evokern.report.space import convergence_plot
+from evokern.store import interval_us
+from evokern.study.trial import Timing
+from evokern.wording import counts, duration, several
+
+CHOICES = 7
+"""Choices that are shown before the rest is unfolded."""
+GENES = 3
+"""Genes of which the page says first how they decide."""
+VALUES = 4
+"""Values of each that are shown: the fastest, and always the champion's."""
+TURNED_DOWN = 2
+"""Refuted trials that are named."""
+
+
+def first_screen(facts: Facts) -> dict[str, Any]:
+    """Return what the first screen shows."""
+    return {
+        "about": _about(facts),
+        "variant": _variant(facts),
+        "speed": _speed(facts),
+        "proof": _proof(facts),
+        "curve": convergence_plot(facts, over_time=False, width=760, height=330),
+        "verdict": control_verdict(facts.control, facts.unit, microseconds) if facts.control else "",
+        "ended": counts({outcome.replace("_", " "): count for outcome, count in _ended(facts).items()}),
+        "decides": _decides(facts),
+    }
+
+
+def _ended(facts: Facts) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for trial in facts.trials:
+        found[trial.outcome.value] = found.get(trial.outcome.value, 0) + 1
+    return found
+
+
+def _about(facts: Facts) -> str:
+    record = facts.record
+    spent = sum(session.elapsed_s for session in facts.sessions)
+    parts = [
+        f"kernel {record.kernel}",
+        f"at {' and '.join(record.problems)}",
+        f"on {record.device}",
+        f"{several(len(facts.trials), 'trial')} in {duration(spent)}"
+        + (f", {len(facts.sessions)} sessions" if len(facts.sessions) > 1 else ""),
+    ]
+    cost = record.cost(spent)
+    return " · ".join(parts) + (f" · {price(cost)}" if cost else "")
+
+
+def _variant(facts: Facts) -> dict[str, Any]:
+    """Return the champion's choices that are not the default's, what is worth most first."""
+    best = facts.best
+    if best is None:
+        return {"trial": None}
+    worth = _worth(facts)
+    effects = facts.learned.effects
+    changed = [gene for gene in facts.record.genes if best.config[gene.name] != gene.default]
+    changed.sort(
+        key=lambda gene: (
+            -worth[gene.name][0] if gene.name in worth else 0.0,
+            -(effects[gene.name].share if gene.name in effects else 0.0),
+        )
+    )
+    rows = [
+        {
+            "gene": gene.name,
+            "value": str(best.config[gene.name]),
+            "default": str(gene.default),
+            "worth": worth.get(gene.name, (0.0, ""))[1],
+            "doc": gene.doc,
+        }
+        for gene in changed
+    ]
+    return {
+        "trial": best.number,
+        "drawn_by": ", drawn by the control" if best.control else "",
+        "shown": rows[:CHOICES],
+        "more": rows[CHOICES:],
+        "same": len(facts.record.genes) - len(changed),
+        "ablated": bool(worth),
+    }
+
+
+def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
+    """Return what each choice is worth: how much slower the champion is without it, by the last ablation of it."""
+    if facts.ablation is None or facts.best is None or facts.ablation.trial != facts.best.number:
+        return {}
+    found: dict[str, tuple[float, str]] = {}
+    for row in facts.ablation.result["alone"]:
+        if not row["gene"]:
+            continue
+        if not row["time_us"]:
+            found[row["gene"]] = float("inf"), f"without it {row['note'] or 'no time'}"
+            continue
+        text = f"{100 * (row['ratio'] - 1):+.1f} %"
+        if row["ratio_ci95"] and not facts.record.predicted:
+            low, high = (100 * (end - 1) for end in row["ratio_ci95"])
+            text += f" [{low:+.1f}, {high:+.1f}]"
+        found[row["gene"]] = row["ratio"], text
+    return found
+
+
+def _speed(facts: Facts) -> dict[str, Any]:
+    """Return the champion's time with what it is held against, as bars with intervals."""
+    best, baseline = facts.best, facts.baseline
+    if best is None or not best.evaluation.time_us:
+        return {"time": ""}
+    time_us = best.evaluation.time_us
+    interval = None if facts.record.predicted else interval_us(best.evaluation)
+    bars = [("champion", "own", time_us, interval)]
+    timing = facts.baseline_timing
+    if baseline:
+        # Over several problems the baseline's time is a geometric mean, which one problem's interval says nothing of.
+        single = timing if timing and len(facts.record.problems) == 1 else None
+        bars.append((baseline[0], "base", baseline[1], single.ci95_us if single else None))
+    if facts.control and (drawn := facts.control["arms"][1]["best_us"]):
+        bars.append((f"best of the control ({facts.control['arms'][1]['sampler']})", "control", drawn, None))
+    if facts.limit:
+        bars.append(("limit of the chip", "limit", facts.limit.time_us, None))
+    longest = max(max(time, between[1] if between else 0.0) for _, _, time, between in bars)
+    return {
+        "time": microseconds(time_us),
+        "unit": facts.unit,
+        "interval": _between(interval),
+        "predicted": facts.record.predicted,
+        "speedup": f"{baseline[1] / time_us:.2f}×" if baseline else "",
+        "speedup_interval": _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
+        "baseline": baseline[0] if baseline else "",
+        "playoff": best.evaluation.evidence.get("time_from") == "playoff",
+        "limit": f"{percent(facts.limit.share)} of the limit of the chip, bound by {facts.limit.setter}"
+        if facts.limit
+        else "",
+        "bars": [
+            {
+                "name": name,
+                "kind": kind,
+                "words": f"{microseconds(time)} {facts.unit}" + (f" [{told}]" if (told := _between(between)) else ""),
+                "share": f"{time / longest:.4f}",
+                "low": f"{between[0] / longest:.4f}" if between else "",
+                "high": f"{between[1] / longest:.4f}" if between else "",
+            }
+            for name, kind, time, between in bars
+        ],
+    }
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return apart(*interval) if interval else ""
+
+
+def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None, problems: int) -> str:
+    """Return the ends of the speedup by those of both medians: wider than its own 95 % interval, never narrower."""
+    if interval is None or timing is None or problems > 1:
+        return ""
+    low, high = timing.ci95_us
+    return apart(low / interval[1], high / interval[0])
+
+
+def _proof(facts: Facts) -> dict[str, Any]:
+    """Return whether the champion is proved, where and how, and which faster trials are refuted."""
+    found = facts.verification
+    turned_down = [
+        {
+            "trial": trial.number,
+            "time": f"{microseconds(trial.evaluation.time_us or 0.0)} {facts.unit}",
+            "why": facts.refuted[trial.number],
+        }
+        for trial in facts.turned_down[:TURNED_DOWN]
+    ]
+    # A faster trial that was refuted is no champion any more: the page says so until the next one is proved.
+    refuted = found.verified is False or (found.verified is None and bool(turned_down))
+    stages = facts.own_proof.result.get("stages", {}) if facts.own_proof else {}
+    share = found.share
+    return {
+        "kind": "bad" if refuted else {True: "good", None: "unasked", False: "bad"}[found.verified],
+        "word": "refuted" if refuted else {True: "verified", None: "not verified", False: "refuted"}[found.verified],
+        "where": " and ".join(facts.record.problems),
+        "share": "" if share is None or share >= 1 or not stages else f"{percent(share)} of its blocks ran there",
+        "reason": "" if found.verified or facts.best is None else found.reason,
+        "next": facts.best.number if facts.best and turned_down else None,
+        "stages": [(stage["state"], name, str(stage["detail"])) for name, stage in stages.items()],
+        "turned_down": turned_down,
+        "more_turned_down": max(0, len(facts.turned_down) - TURNED_DOWN),
+    }
+
+
+def _decides(facts: Facts) -> dict[str, Any]:
+    """Return the genes that decide the time most, each with how fast its values came."""
+    effects = facts.learned.effects
+    order = sorted(effects, key=lambda name: -effects[name].share)[:GENES]
+    genes = {gene.name: gene for gene in facts.record.genes}
+    found = facts.values
+    return {
+        "genes": [_deciding(genes[name], facts, found[name]) for name in order],
+        "explained": percent(max(facts.learned.explained or 0.0, 0.0)),
+        "timed": facts.learned.timed,
+        "unit": facts.unit,
+    }
+
+
+def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[str, Any]:
+    effect = facts.learned.effects[gene.name]
+    low, high = effect.share_ci95
+    chosen = facts.best.config[gene.name] if facts.best else None
+    timed = sorted((one for one in values if one.best_us is not None), key=lambda one: one.best_us or 0.0)
+    shown = [one for place, one in enumerate(timed) if place < VALUES or one.value == chosen]
+    without = [one for one in values if one.best_us is None and one.tried]
+    longest = max((one.best_us or 0.0 for one in shown), default=1.0)
+    return {
+        "name": gene.name,
+        "doc": gene.doc,
+        "share": percent(effect.share),
+        "interval": f"{percent(low)} to {percent(high)}",
+        "values": [_value(one, chosen, longest, facts) for one in shown],
+        "rest": _rest(len(timed) - len(shown), without),
+    }
+
+
+def _value(one: ValueFacts, chosen: Value | None, longest: float, facts: Facts) -> Mapping[str, Any]:
+    return {
+        "value": str(one.value),
+        "chosen": chosen is not None and one.value == chosen,
+        "share": f"{(one.best_us or 0.0) / longest:.4f}",
+        "words": f"{microseconds(one.best_us or 0.0)} {facts.unit}",
+        "worked": f"{one.worked} of {one.tried} worked",
+    }
+
+
+def _rest(slower: int, without: Sequence[ValueFacts]) -> str:
+    parts = [f"{several(slower, 'slower value')} below"] if slower > 0 else []
+    if without:
+        parts.append(f"without a time: {', '.join(str(one.value) for one in without)}")
+    return "; ".join(parts)

@@ -1,0 +1,293 @@
+"""A study that is followed while it is searched: its page, kept up to date at a small, bounded cost.
+
+New trials are read row by row and handed on at once. What has to be worked out of all of them (cards, tables, the model
+of the genes) is made anew when enough time has passed that it takes no more than `SHARE` of a core. Nothing is read
+while nobody looks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from evokern.analysis.genes.gene_report import GenesReport
+from evokern.analysis.genes.gene_report import report as learn
+from evokern.declaration.space import Space
+from evokern.errors import EvokernError, StudyError
+from evokern.report import render_page
+from evokern.report.facts import EFFORT, Facts, KnownFacts, gather
+from evokern.report.page_data import TrialRows, difference, thinned
+from evokern.report.plots import microseconds
+from evokern.report.source_difference import SourceDifference
+from evokern.store import Reader, SessionRecord, open_readonly
+from evokern.study.trial import Outcome, Trial
+from evokern.wording import duration, several
+
+POLL_S = 0.6
+"""How often the database is asked for new trials, seconds."""
+STANDING_S = 1.2
+"""How often it is asked how the study stands besides: sessions, proofs, whether its name was taken over; seconds."""
+ASK_S = 0.8
+"""How often a page asks what is new, seconds: with the above, a trial shows within two."""
+SHARE = 0.01
+"""Share of a core that the parts made of all trials may take."""
+LEAST_S = 5.0
+"""Least time between two of them, seconds."""
+WATCHED_S = 10.0
+"""How long after its last question a page counts as watched, seconds."""
+SILENT_S = 60.0
+"""How long a search that has not ended may write nothing before the page says so, seconds."""
+DATA = '<script type="application/json"'
+"""Where the page's own data begin: what stands before is what a page in a browser takes over."""
+
+
+class FollowedStudy:
+    """A study's page, and what is new in it.
+
+    `start` begins two threads, one for rows and one for the parts made of all trials, so that rows never wait. Each has
+    the database open, in short reads. The other methods may be called from any thread, answer from memory (`trial`
+    excepted) and raise nothing.
+    """
+
+    def __init__(self, path: Path, name: str | None, *, said: Callable[[str], None] = lambda text: None) -> None:
+        """Read the study once.
+
+        Args:
+            path: the database.
+            name: the study; None takes the one searched last.
+            said: told once when a search begins or ends.
+
+        Raises:
+            StoreError: the database cannot be read.
+            StudyError: there is no such study.
+        """
+        self._path = path
+        self._said = said
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._looked = time.monotonic()
+        self._page = b""
+        self._source: tuple[str, SourceDifference] | None = None
+        self._threads = [
+            threading.Thread(target=self._follow, args=[act], name=name, daemon=True)
+            for act, name in ((self._look, "evokern-report-rows"), (self._renew, "evokern-report-parts"))
+        ]
+        importlib.import_module("sklearn.ensemble")  # now, so that it does not count as the cost of the first parts
+        with open_readonly(path) as reader:
+            self.record = reader.study(name)
+            self._begin()
+            self._take_in(reader)
+            self._stand(reader)
+            self._make(reader)
+
+    def _begin(self) -> None:
+        """Forget everything: of a study that was begun anew, or the first time."""
+        self._rows = TrialRows(self.record.genes)
+        self._table: list[list[Any]] = []
+        self._trials: dict[int, Trial] = {}
+        self._learned: GenesReport | None = None
+        self._learned_at = self._next_parts = float("-inf")
+        self._next_row = 0
+        self._ended = ""
+        self._status = ""
+        self._version = 0
+        self._database_version = -1
+        self._stood = float("-inf")
+        self._stale = True
+        self._proofs = 0
+        self._facts: Facts | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End it; returns when the database is closed."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=10)
+
+    def page(self) -> bytes:
+        """Return the page."""
+        self._looked = time.monotonic()
+        return self._page
+
+    def parts(self) -> bytes:
+        """Return the page without its data."""
+        return self._page.partition(DATA.encode())[0]
+
+    def news(self, since: int, texts: int) -> bytes:
+        """Return what a page does not have yet, as JSON.
+
+        Args:
+            since: how many rows it has been given.
+            texts: how many texts it knows.
+        """
+        self._looked = time.monotonic()
+        with self._lock:
+            best = self._champion()
+            return _json(
+                {
+                    "rows": self._table[since:],
+                    "texts": self._rows.texts[texts:],
+                    "since": len(self._table),
+                    "version": self._version,
+                    "study": self.record.uuid,
+                    "status": self._status,
+                    "ended": bool(self._ended),
+                    "champion": best.number if best else None,
+                    "champion_us": best.evaluation.time_us if best else None,
+                    "baseline": self._facts.baseline if self._facts else None,
+                    "refuted": self._facts.refuted if self._facts else {},
+                }
+            )
+
+    def trial(self, number: int) -> bytes | None:
+        """Return what a page asks of a trial: samples, its source's difference, the whole reason; None for no trial."""
+        with self._lock:
+            trial, facts = self._trials.get(number), self._facts
+        if trial is None or facts is None:
+            return None
+        try:
+            with open_readonly(self._path) as reader:
+                samples = reader.samples(self.record, [number]).get(number)
+        except EvokernError:
+            samples = None
+        found: dict[str, Any] = {"reason": trial.evaluation.reason}
+        if samples:
+            found["samples"] = thinned(samples)
+        if facts.best is not None and facts.sources:
+            kept = self._source
+            if kept is None or kept[0] != facts.best_digest:
+                self._source = kept = facts.best_digest, SourceDifference(facts.sources, self.record.genes)
+            found["difference"] = difference(kept[1], facts.best, trial)
+        return _json(found)
+
+    def _follow(self, act: Callable[[Reader], None]) -> None:
+        """Act again and again while somebody watches."""
+        try:
+            with open_readonly(self._path) as reader:
+                while not self._stop.wait(POLL_S):
+                    if time.monotonic() - self._looked < WATCHED_S:
+                        act(reader)
+        except EvokernError as error:
+            with self._lock:
+                self._status = f"the database cannot be read any more: {error}"
+                self._ended = "unreadable"
+            self._said(self._status)
+
+    def _look(self, reader: Reader) -> None:
+        """Take in what is new."""
+        if (version := reader.version()) != self._database_version:
+            self._database_version = version
+            self._take_in(reader)
+        if time.monotonic() - self._stood >= STANDING_S:
+            self._stood = time.monotonic()
+            self._stand(reader)
+
+    def _renew(self, reader: Reader) -> None:
+        """Make the parts anew where they are due."""
+        if self._stale and time.monotonic() >= self._next_parts:
+            self._make(reader)
+
+    def _stand(self, reader: Reader) -> None:
+        """Take in how the study stands."""
+        studies = reader.studies()
+        named = [one for one in studies if one.name == self.record.name]
+        # A study that is begun anew is renamed first: for a moment nothing has the name.
+        current = next(iter([*named, *(one for one in studies if one.uuid == self.record.uuid)]), None)
+        if current is None:
+            raise StudyError(f"study {self.record.name} is no longer in {self._path}")
+        if current.uuid != self.record.uuid:
+            with self._lock:
+                self.record = current
+                self._begin()
+            self._take_in(reader)
+        proofs = sum(len(reader.proofs(current, kind)) for kind in ("verify", "ablate", "undone"))
+        if proofs != self._proofs:
+            # What is proved is rare news, and may take a champion's place away.
+            self._proofs, self._stale, self._next_parts = proofs, True, float("-inf")
+        self._tell(reader.sessions(current))
+
+    def _take_in(self, reader: Reader) -> None:
+        found, self._next_row = reader.trials_since(self.record, self._next_row)
+        fresh = [trial for _, trial in found if trial.number not in self._trials]
+        with self._lock:
+            for trial in fresh:
+                self._trials[trial.number] = trial
+                self._table.append(self._rows.row(trial))
+        self._stale = self._stale or bool(fresh)
+
+    def _tell(self, sessions: list[SessionRecord]) -> None:
+        """Say how the search stands."""
+        last = sessions[-1] if sessions else None
+        best = self._champion()
+        spent = duration(sum(session.elapsed_s for session in sessions))
+        unit = "µs predicted" if self.record.predicted else "µs"
+        found = f", best {microseconds(best.evaluation.time_us or 0.0)} {unit} (trial {best.number})" if best else ""
+        count = f"{several(len(self._trials), 'trial')} in {spent}{found}"
+        ended = (last.end_reason or "ended") if last and last.ended else ""
+        if ended:
+            status = f"Ended ({ended}): {count}"
+        elif last and (silent := _silent_s(last)) > SILENT_S:
+            status = f"No news for {duration(silent)}, it may have been killed: {count}"
+        else:
+            status = f"Searching: {count}"
+        if ended != self._ended and self._facts is not None:
+            # The end changes what is proved and why the search stopped: it is shown at once.
+            self._stale, self._next_parts = True, float("-inf")
+            self._said(f"the search has ended ({ended})" if ended else "the search goes on")
+        with self._lock:
+            self._status, self._ended = status, ended
+
+    def _champion(self) -> Trial | None:
+        """Return the fastest trial that is not refuted, or a playoff's champion, as the last parts have it."""
+        kept = self._facts
+        refuted = kept.refuted if kept else {}
+        measured = [t for t in self._trials.values() if t.outcome is Outcome.MEASURED and t.number not in refuted]
+        best = min(measured, key=lambda t: (t.evaluation.time_us or 0.0, t.number), default=None)
+        if kept and kept.best and best and kept.best.evaluation.evidence.get("time_from") == "playoff":
+            return kept.best
+        return best
+
+    def _make(self, reader: Reader) -> None:
+        """Make cards and tables anew, and note when that may be done again."""
+        begun = time.thread_time()
+        with self._lock:
+            record, known, self._stale = self.record, dict(self._trials), False
+            table, texts, version = list(self._table), list(self._rows.texts), self._version + 1
+        trials = tuple(known[number] for number in sorted(known))
+        if self._learned is None or self._ended or time.monotonic() >= self._learned_at:
+            before = time.thread_time()
+            self._learned = learn(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT)
+            self._learned_at = time.monotonic() + max(LEAST_S, (time.thread_time() - before) / SHARE)
+        facts = gather(reader, record.name, KnownFacts(trials, self._learned))
+        live = {"every": round(1000 * ASK_S), "version": version, "since": len(table), "study": record.uuid}
+        page = render_page(facts, live, (table, texts)).encode()
+        with self._lock:
+            if self.record.uuid != record.uuid:
+                return  # begun anew meanwhile
+            self._facts, self._page, self._version = facts, page, version
+        self._next_parts = time.monotonic() + max(LEAST_S, (time.thread_time() - begun) / SHARE)
+
+
+def _silent_s(session: SessionRecord) -> float:
+    """Return how long ago a session wrote last, seconds."""
+    try:
+        started = datetime.datetime.fromisoformat(session.started)
+    except ValueError:
+        return 0.0
+    now = datetime.datetime.now(started.tzinfo)
+    return (now - started).total_seconds() - session.elapsed_s
+
+
+def _json(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode()

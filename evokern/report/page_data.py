@@ -1,0 +1,214 @@
+"""What the page's script draws and shows of each trial: one JSON object, the same in a file and from `--serve`.
+
+Genes, outcomes and reasons stand once, trials name them by their places: 5,000 trials take about a megabyte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from evokern.declaration.space import Gene, Value
+from evokern.report.facts import Facts, elites, fastest
+from evokern.report.marks import MARKS, mark_of
+from evokern.report.source_difference import SourceDifference
+from evokern.store import Reached, bests, interval_us
+from evokern.study.trial import Outcome, Trial
+
+DIFFERENCES = 50
+"""Trials, the fastest ones, whose source's difference to the champion's the page holds; elites have theirs too."""
+MOST_SAMPLES = 24
+"""Samples of a trial that the page holds; of more, some at even distances."""
+MOST_REASON = 300
+"""Characters of a reason that the page holds."""
+LEADING = 8
+"""Genes that parallel coordinates begin with: those that decide most."""
+
+
+class TrialRows:
+    """Trials as rows of numbers, and the texts that they name; rows can be added while a search runs."""
+
+    def __init__(self, genes: Sequence[Gene]) -> None:
+        """Begin without a trial.
+
+        Args:
+            genes: the study's genes.
+        """
+        self._genes = genes
+        self._places: list[dict[Value, int]] = [{v: n for n, v in enumerate(gene.values)} for gene in genes]
+        self._outcomes = {outcome: place for place, outcome in enumerate(Outcome)}
+        self._known: dict[str, int] = {}
+        self._programs: tuple[set[str | None], set[str | None]] = set(), set()
+        self.texts: list[str] = []
+        """Reasons and names of constraints and checks, in the order in which they were met."""
+
+    def row(self, trial: Trial) -> list[Any]:
+        """Return a trial's row (`COLUMNS`)."""
+        seen = trial.evaluation
+        low, high = interval_us(seen) or (None, None)
+        used = seen.resources
+        within = seen.outcome.within_arm(seen.fingerprint, self._programs[trial.control])
+        return [
+            trial.number,
+            self._outcomes[seen.outcome],
+            int(trial.control),
+            _short(seen.time_us),
+            _short(low),
+            _short(high),
+            round(trial.seconds, 1),
+            [
+                places.get(trial.config.get(g.name, g.default), -1)
+                for g, places in zip(self._genes, self._places, strict=True)
+            ],
+            -1 if seen.outcome is Outcome.MEASURED else self._text(_cut(seen.reason)),
+            self._text(_constraint(trial)),
+            max((r.registers for r in used), default=None),
+            sum(r.spill_bytes for r in used) if used else None,
+            max((r.static_shared_bytes + r.dynamic_shared_bytes for r in used), default=None),
+            round(100 * min(r.occupancy for r in used)) if used else None,
+            round(seen.compile_s, 2),
+            round(seen.device_s, 3),
+            int(seen.outcome is Outcome.SLOW and not seen.passed_gate),
+            int(within.evaluated),
+            int(within is Outcome.MEASURED),
+        ]
+
+    def _text(self, text: str) -> int:
+        if not text:
+            return -1
+        if text not in self._known:
+            self._known[text] = len(self.texts)
+            self.texts.append(text)
+        return self._known[text]
+
+
+COLUMNS = (
+    *("number", "outcome", "control", "us", "low", "high", "seconds", "genes", "reason", "constraint"),
+    *("registers", "spill", "shared", "occupancy", "compile_s", "device_s", "unchecked", "counts", "times"),
+)
+"""What the numbers of a row are, by the names that the script uses.
+
+`counts` and `times` say whether a trial counts, and has a time of its own, in its arm seen as a search of its own.
+"""
+
+
+def _short(value: float | None) -> float | None:
+    """Return a number with the digits that a page can show; six tell apart what a clock can."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_REASON else f"{text[:MOST_REASON]} …"
+
+
+def _constraint(trial: Trial) -> str:
+    """Return the constraint or the check that a trial failed; empty for none."""
+    evidence = trial.evaluation.evidence
+    return str(evidence.get("constraint") or evidence.get("check") or "")
+
+
+def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]] | None = None) -> dict[str, Any]:
+    """Return everything that the script knows.
+
+    Args:
+        facts: the study.
+        known: rows of its trials and the texts that they name, where they are made already.
+    """
+    record, best = facts.record, facts.best
+    if known is None:
+        made = TrialRows(record.genes)
+        known = [made.row(trial) for trial in facts.trials], made.texts
+    table, texts = known
+    chosen = elites(facts.trials, record.genes)
+    return {
+        "study": record.name,
+        "predicted": record.predicted,
+        "unit": facts.unit,
+        "columns": COLUMNS,
+        "marks": [[mark.kind, mark.label, mark.lane, mark.path] for mark in MARKS],
+        "mark_of": [mark_of(outcome) for outcome in Outcome],
+        "outcomes": [outcome.value.replace("_", " ") for outcome in Outcome],
+        "genes": [
+            {"name": g.name, "values": [str(v) for v in g.values], "default": g.values.index(g.default), "doc": g.doc}
+            for g in record.genes
+        ],
+        "leading": leading(facts),
+        "champion": best.number if best else None,
+        "champion_us": _short(best.evaluation.time_us) if best else None,
+        "baseline": [facts.baseline[0], _short(facts.baseline[1])] if facts.baseline else None,
+        "refuted": {str(number): _cut(why) for number, why in facts.refuted.items()},
+        "sampler": record.sampler,
+        "control": record.control if record.control != "none" else "",
+        "others": [
+            {"label": label, "points": [_reached(when, time_us) for when, time_us in bests(trials)]}
+            for label, trials in list(facts.curves.items())[2 if facts.control else 1 :]
+        ],
+        "roofline": _roofline(facts),
+        "rows": table,
+        "texts": texts,
+        "elites": {str(number): values for number, values in chosen.items()},
+        "samples": {str(n): thinned(samples) for n, samples in facts.samples.items()},
+        "differences": _differences(facts, chosen),
+        "source": bool(facts.sources),
+    }
+
+
+def leading(facts: Facts) -> list[int]:
+    """Return the places of the genes that decide most, the first one most; then those with the most values tried."""
+    effects = facts.learned.effects
+    tried = {name: sum(bool(one.tried + one.unchecked) for one in values) for name, values in facts.values.items()}
+    order = sorted(
+        (gene for gene in facts.record.genes if tried[gene.name] > 1),
+        key=lambda gene: (-(effects[gene.name].share if gene.name in effects else -1.0), -tried[gene.name], gene.name),
+    )
+    places = {gene.name: place for place, gene in enumerate(facts.record.genes)}
+    return [places[gene.name] for gene in order[:LEADING]]
+
+
+def thinned(samples: Sequence[float]) -> list[Any]:
+    """Return how many samples there are, their median, and some of them as ten thousandths over the median."""
+    step = max(1.0, len(samples) / MOST_SAMPLES)
+    middle = sorted(samples)[len(samples) // 2]
+    kept = [samples[int(place * step)] for place in range(min(len(samples), MOST_SAMPLES))]
+    return [len(samples), _short(middle), [round(1e4 * (value / middle - 1)) for value in kept]]
+
+
+def _differences(facts: Facts, chosen: Iterable[int]) -> dict[str, list[list[str]]]:
+    if facts.best is None:
+        return {}
+    source = SourceDifference(facts.sources, facts.record.genes)
+    if not source.known:
+        return {}
+    wanted = dict.fromkeys([*fastest(facts.trials, DIFFERENCES), *chosen])
+    by_number = {trial.number: trial for trial in facts.trials}
+    best = facts.best
+    return {str(number): difference(source, best, by_number[number]) for number in wanted if number != best.number}
+
+
+def difference(source: SourceDifference, best: Trial, trial: Trial) -> list[list[str]]:
+    """Return the lines that a trial's source and the champion's do not have in common, each with its mark."""
+    return [[line.mark, line.text] for line in source.between(best.config, trial.config)]
+
+
+def _reached(when: Reached, time_us: float) -> list[float | None]:
+    return [when.evaluated, round(when.elapsed_s / 60, 3), _short(time_us)]
+
+
+def _roofline(facts: Facts) -> Mapping[str, float] | None:
+    """Return the workload's operations and bytes of a call, and the chip's rates; None where they are not known."""
+    evidence = facts.best.evaluation.evidence if facts.best else {}
+    chip = facts.chip
+    if chip is None or not sum(evidence.get("flops", ())) or not sum(evidence.get("bytes", ())):
+        return None
+    rates = facts.limit.rates if facts.limit else None
+    cycles = chip.sms * chip.clock_mhz * 1e6
+    return {
+        "flops": sum(evidence["flops"]) / len(evidence["flops"]),
+        "intensity": sum(evidence["flops"]) / sum(evidence["bytes"]),
+        "peak": chip.tensor_peak_flops_per_clock * cycles,
+        "plain": chip.fp32_flops_per_clock * cycles,
+        "dram": chip.dram_bytes_per_s,
+        "l2": chip.l2_bytes_per_clock_per_sm * cycles,
+        **({"measured_peak": rates.matrix_flops_per_s, "measured_dram": rates.dram_bytes_per_s} if rates else {}),
+    }

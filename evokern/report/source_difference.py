@@ -1,0 +1,283 @@
+"""How one candidate's source differs from another's, told from the text that the database keeps: nothing is compiled.
+
+Conditions of `#if` and `if constexpr` that compare genes, numbers and constants made of them are worked out, lines of
+branches not taken go, and genes that stand in the other lines are written as their values. What only the compiler knows
+(a constant that a function computes, the problem's macros) stays as it stands, in both candidates alike. `evokern
+export` asks the compiler, which report and notebooks must do without: they read results where no kernel folder is.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evokern.cuda_source.lexer import TokenStream, directive_body
+from evokern.cuda_source.specialize.conditionals import inline_headers
+from evokern.cuda_source.specialize.statements import skip_statement
+from evokern.declaration.render import choice_macro
+from evokern.declaration.space import Config, Gene
+
+MOST_LINES = 120
+"""Lines of a difference that are shown."""
+_MOST_CONDITION = 400
+_CONSTANT = re.compile(r"\bconstexpr\s+(?:bool|int|unsigned|u32|size_t)\s+([^\W\d]\w*)\s*=\s*([^;{}]{1,300});")
+_DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|(\w+))")
+_COMPARE: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+@dataclass(frozen=True)
+class DifferenceLine:
+    """One line of a difference."""
+
+    mark: str
+    """`-` only in the champion's, `+` only in the other's, `@` where a new place begins."""
+    text: str
+    """The line; for `@` the file and the line's number there."""
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Lines that stand only where conditions came out so."""
+
+    first: int
+    last: int
+    condition: str
+    wanted: bool
+
+
+class SourceDifference:
+    """A kernel's source, ready to be told apart for two candidates."""
+
+    def __init__(self, sources: Mapping[str, str], genes: Sequence[Gene]) -> None:
+        """Read the source.
+
+        Args:
+            sources: the kernel's files, name → text.
+            genes: the study's genes.
+        """
+        self._genes = genes
+        main = next((name for name in sorted(sources) if name.endswith(".cu") and "/" not in name), None)
+        text = inline_headers(sources[main], sources) if main else ""
+        stream = TokenStream(text)
+        self._lines = text.splitlines()
+        self._branches: list[_Branch] = []
+        self._asked: dict[int, list[str]] = {}
+        self._read_branches(stream)
+        self._covering: list[list[_Branch]] = [[] for _ in self._lines]
+        for branch in self._branches:
+            for line in range(branch.first, min(branch.last + 1, len(self._lines))):
+                self._covering[line].append(branch)
+        self._constants = _constants(text)
+        self._places = _places(self._lines, sources)
+        names = "|".join(re.escape(gene.name) for gene in genes)
+        self._gene = re.compile(rf"\b(?:{names})\b") if names else None
+        # Only these lines can differ: conditions, what stands in branches, and what names a gene.
+        self._alive = [
+            index
+            for index, line in enumerate(self._lines)
+            if index in self._asked or self._covering[index] or (self._gene and self._gene.search(line))
+        ]
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a source."""
+        return bool(self._lines)
+
+    def between(self, champion: Config, other: Config) -> list[DifferenceLine]:
+        """Return the lines that two candidates do not have in common, at most `MOST_LINES`, in the source's order."""
+        mine, others = self._view(champion), self._view(other)
+        found: list[DifferenceLine] = []
+        before, file = -2, ""
+        for index in self._alive:
+            one, two = mine(index), others(index)
+            if one == two:
+                continue
+            place = self._places[index]
+            if index != before + 1 or place.partition(",")[0] != file:
+                found.append(DifferenceLine("@", place))
+            before, file = index, place.partition(",")[0]
+            found += [DifferenceLine(mark, text) for mark, text in (("-", one), ("+", two)) if text is not None]
+        if len(found) > MOST_LINES:
+            left = sum(line.mark != "@" for line in found[MOST_LINES:])
+            found = [*found[:MOST_LINES], DifferenceLine("@", f"and {left} more lines")]
+        return found
+
+    def _view(self, config: Config) -> Callable[[int], str | None]:
+        """Return what tells how a line stands in a candidate's source; None where it does not."""
+        values: dict[str, int] = {}
+        written: dict[str, str] = {}
+        for gene in self._genes:
+            value = config.get(gene.name, gene.default)
+            if any(isinstance(one, str) for one in gene.values):
+                values |= {choice_macro(gene, one): index for index, one in enumerate(gene.values)}
+                written[gene.name] = choice_macro(gene, value)
+                values[gene.name] = values.get(written[gene.name], -1)
+            else:
+                values[gene.name] = int(value)
+                written[gene.name] = str(value)
+        answers: dict[str, bool | None] = {}
+
+        def holds(condition: str) -> bool | None:
+            if condition not in answers:
+                found = _value(condition, values, self._constants, frozenset())
+                answers[condition] = None if found is None else bool(found)
+            return answers[condition]
+
+        def line(index: int) -> str | None:
+            for branch in self._covering[index]:
+                answer = holds(branch.condition)
+                if answer is not None and answer is not branch.wanted:
+                    return None
+            text = self._lines[index]
+            asked = self._asked.get(index)
+            if asked:
+                told = [holds(condition) for condition in asked]
+                words = ", ".join("undecided" if one is None else "true" if one else "false" for one in told)
+                return f"{text.rstrip()}  // {words}" if any(one is not None for one in told) else text
+            if self._gene is None:
+                return text
+            code, slashes, comment = text.partition("//")
+            return self._gene.sub(lambda found: written[found[0]], code) + slashes + comment
+
+        return line
+
+    def _read_branches(self, stream: TokenStream) -> None:
+        opened: list[tuple[int, str, list[str]]] = []
+        for index, token in enumerate(stream.tokens):
+            at = stream.line(token.start) - 1
+            if token.kind != "directive":
+                if (
+                    token.text == "if"
+                    and index + 2 < len(stream.tokens)
+                    and stream.tokens[index + 1].text == "constexpr"
+                ):
+                    self._read_constexpr(stream, index)
+                continue
+            name, body = token.directive, directive_body(token.text)
+            if name in ("if", "ifdef", "ifndef"):
+                condition = {"ifdef": f"defined({body})", "ifndef": f"!defined({body})"}.get(name, body)
+                self._asked.setdefault(at, []).append(condition)
+                opened.append((at, condition, []))
+            elif name in ("elif", "else") and opened:
+                begun, condition, before = opened.pop()
+                self._branches.append(_Branch(begun + 1, at - 1, condition, True))
+                if name == "elif":
+                    self._asked.setdefault(at, []).append(body)
+                # What follows stands where none of the conditions before held.
+                before = [*before, condition]
+                condition = " && ".join([*(f"!({one})" for one in before), *([f"({body})"] if name == "elif" else [])])
+                opened.append((at, condition, before))
+            elif name == "endif" and opened:
+                begun, condition, _ = opened.pop()
+                self._branches.append(_Branch(begun + 1, at - 1, condition, True))
+
+    def _read_constexpr(self, stream: TokenStream, index: int) -> None:
+        """Note the lines of both branches of an `if constexpr` that stand alone in them."""
+        tokens, partner = stream.tokens, stream.partner
+        close = partner.get(index + 2, index + 2)
+        condition = stream.text[tokens[index + 2].end : tokens[close].start]
+        self._asked.setdefault(stream.line(tokens[index].start) - 1, []).append(condition)
+        begin, end = close + 1, len(tokens)
+        for wanted in (True, False):
+            behind = skip_statement(tokens, partner, begin, end)
+            if behind > begin:
+                first = stream.line(tokens[begin].start) - 1
+                last = stream.line(tokens[behind - 1].start) - 1
+                braced = tokens[begin].text == "{"
+                # A line that the condition or a brace shares with other code belongs to no branch alone.
+                own = first + 1 if braced or first == stream.line(tokens[close].start) - 1 else first
+                self._branches.append(_Branch(own, last - 1 if braced else last, condition, wanted))
+            if behind >= end or tokens[behind].text != "else":
+                return
+            begin = behind + 1
+
+
+def _constants(text: str) -> dict[str, str]:
+    """Return constants that are defined once, name → expression."""
+    found: dict[str, str] = {}
+    for match in _CONSTANT.finditer(text):
+        found[match[1]] = "" if match[1] in found else match[2]
+    return found
+
+
+def _places(lines: Sequence[str], sources: Mapping[str, str]) -> list[str]:
+    """Return, for each line of the joined text, the file and line that it comes from, or those of one before it."""
+    origin: dict[str, str] = {}
+    for name, text in sources.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            origin[line] = "" if line in origin else f"{name}, line {number}"
+    found, place = [], ""
+    for line in lines:
+        place = origin.get(line) or place
+        found.append(place)
+    return found
+
+
+def _value(text: str, values: Mapping[str, int], constants: Mapping[str, str], within: frozenset[str]) -> int | None:
+    """Return the value of an expression of C++ where it is made of known numbers alone; None for every other."""
+    if len(text) > _MOST_CONDITION:
+        return None
+    known = _DEFINED.sub(lambda found: "1" if (found[1] or found[2]) in values else "unknown", text)
+    plain = known.replace("&&", " and ").replace("||", " or ").replace("\n", " ").replace("\\", " ")
+    plain = re.sub(r"!(?!=)", " not ", plain)
+    try:
+        tree = ast.parse(plain.strip(), mode="eval").body
+        return _worked_out(tree, values, constants, within)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _worked_out(
+    node: ast.expr, values: Mapping[str, int], constants: Mapping[str, str], within: frozenset[str]
+) -> int | None:
+    def of(part: ast.expr) -> int | None:
+        return _worked_out(part, values, constants, within)
+
+    match node:
+        case ast.Constant(value=int() as number):
+            return number
+        case ast.Name(id="true" | "false" as word):
+            return int(word == "true")
+        case ast.Name(id=name):
+            if name in values:
+                return values[name]
+            text = constants.get(name)
+            return _value(text, values, constants, within | {name}) if text and name not in within else None
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            inner = of(part)
+            return None if inner is None else int(not inner)
+        case ast.UnaryOp(op=ast.USub(), operand=part):
+            inner = of(part)
+            return None if inner is None else -inner
+        case ast.BoolOp(op=kind, values=parts):
+            found = [of(part) for part in parts]
+            # As in C++, one side may decide alone.
+            decisive = isinstance(kind, ast.Or)
+            if any(one is not None and bool(one) is decisive for one in found):
+                return int(decisive)
+            return None if None in found else int(not decisive)
+        case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in _COMPARE:
+            one, two = of(left), of(right)
+            return None if one is None or two is None else int(_COMPARE[type(kind)](one, two))
+        case ast.BinOp(left=left, op=arithmetic, right=right) if type(arithmetic) in _ARITHMETIC:
+            one, two = of(left), of(right)
+            return None if one is None or two is None else _ARITHMETIC[type(arithmetic)](one, two)
+    return None
+
+
+__all__ = ["MOST_LINES", "DifferenceLine", "SourceDifference"]

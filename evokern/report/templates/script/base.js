@@ -1,0 +1,89 @@
+// What every part uses: elements, numbers as the page writes them, the page's data.
+const data = JSON.parse(document.getElementById("data").textContent);
+const SVG = "http://www.w3.org/2000/svg";
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.filter(child => child !== null && child !== undefined));
+  return made;
+}
+function shape(tag, attributes = {}, text) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+// Three digits that matter, zeros at the end kept, so that a column of them lines up.
+function digits(value, count = 3) {
+  if (!value) return "0";
+  const behind = Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(value))));
+  return value.toLocaleString("en", { minimumFractionDigits: Math.min(behind, 6), maximumFractionDigits: Math.min(behind, 6) });
+}
+const round = value => Number(value.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 });
+// Both ends of an interval with as many digits as tell them apart; nothing where they do not differ.
+function apart(low, high) {
+  for (const count of [3, 4, 5, 6]) if (digits(low, count) !== digits(high, count)) return `${digits(low, count)} to ${digits(high, count)}`;
+  return "";
+}
+const several = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+const micro = value => `${digits(value)} ${data.unit}`;
+
+// A row of numbers as a trial with names.
+function trialOf(row) {
+  const trial = {};
+  data.columns.forEach((name, place) => { trial[name] = row[place]; });
+  const measured = data.outcomes[trial.outcome] === "measured";
+  trial.kind = measured && trial.control ? 1 : data.mark_of[trial.outcome];
+  trial.lane = data.marks[trial.kind][2];
+  trial.time = trial.lane ? null : trial.us;
+  trial.measured = measured;
+  return trial;
+}
+let trials = [], byNumber = new Map(), fastest = null, scale = null;
+
+// Everything that depends on all trials: places among those of the same arm, and the axis of times.
+function digest() {
+  trials.sort((a, b) => a.number - b.number);
+  byNumber = new Map(trials.map(trial => [trial.number, trial]));
+  const counted = [0, 0];
+  for (const trial of trials) trial.evaluated = (counted[trial.control] += trial.counts);
+  const timed = trials.filter(trial => trial.measured && !(trial.number in data.refuted)).sort((a, b) => a.us - b.us || a.number - b.number);
+  timed.forEach((trial, place) => { trial.rank = place; });
+  fastest = byNumber.get(data.champion) || timed[0] || null;
+  const least = timed.length ? timed[0].us : data.baseline ? data.baseline[1] : 1;
+  // As far as the baseline and the first trial: far slower ones would press the others flat.
+  const first = trials.find(trial => trial.measured), wanted = 1.1 * Math.max(first ? first.us : least, data.baseline ? data.baseline[1] : least);
+  const low = Math.min(least, data.baseline ? data.baseline[1] : least), most = Math.min(Math.max(wanted, 1.5 * low), 6 * low), room = Math.pow(most / low, 0.06);
+  scale = { low: low / room, high: most * room };
+}
+function addRows(rows) {
+  for (const row of rows) {
+    const trial = trialOf(row), known = byNumber.get(trial.number);
+    if (known) Object.assign(known, trial); else { trials.push(trial); byNumber.set(trial.number, trial); }
+  }
+  digest();
+}
+const baselineName = () => /baseline/i.test(data.baseline[0]) ? data.baseline[0] : `baseline ${data.baseline[0]}`;
+const timeOf = trial => trial.number === data.champion ? data.champion_us : trial.us;
+const text = place => place < 0 ? "" : data.texts[place];
+const valueOf = (trial, gene) => trial.genes[gene] < 0 ? "?" : data.genes[gene].values[trial.genes[gene]];
+const outcomeOf = trial => data.outcomes[trial.outcome] + (trial.unchecked ? ", not checked" : "");
+function spoken(trial) {
+  const time = trial.measured ? `, ${micro(timeOf(trial))}` : trial.reason >= 0 ? `: ${text(trial.reason).slice(0, 90)}` : "";
+  return `trial ${trial.number}, ${outcomeOf(trial)}${trial.control ? ", drawn by the control" : ""}${trial.number in data.refuted ? ", refuted by its verification" : ""}${time}`;
+}
+
+// What must be scrolled to be read is reached by the keyboard; what fits is no stop on the way.
+const stops = new ResizeObserver(seen => {
+  for (const { target } of seen) {
+    const hidden = target.scrollWidth > target.clientWidth + 1 || target.scrollHeight > target.clientHeight + 1;
+    for (const [name, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", "scrolls"]])
+      hidden ? target.setAttribute(name, value) : target.removeAttribute(name);
+  }
+});
+document.querySelectorAll(".wide").forEach(box => stops.observe(box));

@@ -1,0 +1,51 @@
+// What is selected, filtered and sorted: one state, which every view shows and the page's address keeps.
+const state = { trial: null, sort: "us", down: false, outcome: "", gene: "", value: "", constraint: "", against: "", axis: "" };
+const views = [];  // each has draw(), for new data or another state, and pick(), for another trial
+
+function readAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const plain = location.hash && !location.hash.includes("=");
+  state.trial = given.has("trial") && byNumber.has(Number(given.get("trial"))) ? Number(given.get("trial")) : null;
+  const sort = given.get("sort") || "us";
+  state.down = sort.startsWith("-");
+  state.sort = sort.replace(/^-/, "");
+  for (const name of ["outcome", "constraint", "against", "gene", "value"]) state[name] = given.get(name) || "";
+  if (plain) unfold(decodeURIComponent(location.hash.slice(1)));
+  if (given.has("at")) unfold(given.get("at"));
+}
+function writeAddress() {
+  const kept = new URLSearchParams();
+  if (state.trial !== null) kept.set("trial", state.trial);
+  if (state.sort !== "us" || state.down) kept.set("sort", (state.down ? "-" : "") + state.sort);
+  for (const name of ["outcome", "gene", "value", "constraint", "against"]) if (state[name]) kept.set(name, state[name]);
+  const hash = kept.toString();
+  history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+}
+function unfold(id) {
+  const found = document.getElementById(id);
+  if (!found || found.tagName !== "DETAILS") return;
+  found.open = true;
+  found.scrollIntoView();
+}
+function select(number, opener = null) {
+  if (number !== null && !byNumber.has(number)) return;
+  state.trial = number;
+  writeAddress();
+  views.forEach(view => view.pick());
+  showCard(opener);
+}
+function change(changes) {
+  Object.assign(state, changes);
+  writeAddress();
+  views.forEach(view => view.draw());
+}
+const filtered = () => Boolean(state.outcome || state.constraint || (state.gene && state.value));
+function passes(trial) {
+  if (state.outcome && data.outcomes[trial.outcome] !== state.outcome) return false;
+  if (state.constraint && text(trial.constraint) !== state.constraint) return false;
+  if (state.gene && state.value) {
+    const gene = data.genes.findIndex(one => one.name === state.gene);
+    if (gene >= 0 && valueOf(trial, gene) !== state.value) return false;
+  }
+  return true;
+}

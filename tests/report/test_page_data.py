@@ -1,0 +1,210 @@
+"""What the page's script is given: small, true to the database, whatever that holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import ROOT
+from stored_studies import NASTY, reseal, write_study
+from typer.testing import CliRunner
+
+from evokern.cli.app import app
+from evokern.report import gather, page, render_page
+from evokern.report.facts import elites, fastest
+from evokern.report.first_screen import first_screen
+from evokern.report.marks import MARKS, mark_of
+from evokern.report.page_data import COLUMNS, MOST_SAMPLES, page_data, thinned
+from evokern.report.plots import apart
+from evokern.report.space import tied
+from evokern.store import add_proof, open_readonly
+from evokern.study.trial import Outcome
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """Return the data of a page as a browser would read them."""
+    found: list[str] = []
+
+    class Reader(HTMLParser):
+        inside = False
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.inside = tag == "script" and ("id", "data") in attrs
+
+        def handle_data(self, data: str) -> None:
+            if self.inside:
+                found.append(data)
+
+        def handle_endtag(self, tag: str) -> None:
+            self.inside = False
+
+    Reader().feed(text)
+    return dict(json.loads("".join(found)))
+
+
+def multiplied(path: Path, copies: int) -> None:
+    """Copy the trials and samples of a study of 50 trials so often, in one transaction."""
+    with sqlite3.connect(path) as db:
+        for table, changes in (
+            (
+                "evokern_trials",
+                {"uuid": "uuid || :n", "number": "number + 50 * :n", "time_us": "time_us * (1 + 1e-4 * :n)"},
+            ),
+            ("evokern_samples", {"trial": "trial || :n"}),
+        ):
+            columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+            chosen = ", ".join((changes | {"row_digest": "NULL"}).get(column, column) for column in columns)
+            first = "number < 50" if table == "evokern_trials" else "length(trial) = 36"
+            for n in range(1, copies):
+                db.execute(f"INSERT INTO {table} SELECT {chosen} FROM {table} WHERE {first}", {"n": n})
+    reseal(path)
+
+
+def test_rows_are_the_trials(tmp_path: Path) -> None:
+    """Each row says what its trial was: outcome, time, genes, reason, resources."""
+    write_study(tmp_path / "r.db", 40, control="random")
+    with open_readonly(tmp_path / "r.db") as reader:
+        facts = gather(reader, None)
+        data = page_data(facts)
+        assert data_of(page(reader))["rows"] == data["rows"]
+    for trial, row in zip(facts.trials, data["rows"], strict=True):
+        told = dict(zip(COLUMNS, row, strict=True))
+        assert data["outcomes"][told["outcome"]] == trial.outcome.value.replace("_", " ")
+        assert told["us"] == (
+            None if trial.evaluation.time_us is None else pytest.approx(trial.evaluation.time_us, rel=1e-5)
+        )
+        assert [gene["values"][at] for gene, at in zip(data["genes"], told["genes"], strict=True)] == [
+            str(trial.config[gene.name]) for gene in facts.record.genes
+        ]
+        if trial.outcome is Outcome.WRONG:
+            assert NASTY in data["texts"][told["reason"]]
+            assert data["texts"][told["constraint"]] == "tolerance"
+    fast = fastest(facts.trials, 50)
+    assert set(data["differences"]) == {str(n) for n in {*fast, *elites(facts.trials, facts.record.genes)}} - {
+        str(fast[0])
+    }
+    assert set(data["samples"]) == {str(number) for number in fast}
+
+
+def test_every_outcome_has_a_mark_of_its_own_shape() -> None:
+    """No two marks have one shape, so that they are told apart without their colours."""
+    assert [mark_of(outcome) for outcome in Outcome]
+    assert len({mark.path for mark in MARKS}) == len(MARKS)
+
+
+def test_samples_are_thinned_evenly_and_say_how_many_there_were() -> None:
+    """Count, median, deviations in ten thousandths."""
+    assert thinned([10.0, 10.01, 9.99]) == [3, 10.0, [0, 10, -10]]
+    count, _, kept = thinned([float(n) for n in range(1, 101)])
+    assert (count, len(kept)) == (100, MOST_SAMPLES)
+
+
+def test_ties_are_grouped_and_digits_suffice(tmp_path: Path) -> None:
+    """Times within a tenth of a per cent stand together; ends of an interval are told apart, or not told."""
+    write_study(tmp_path / "r.db", 50)
+    multiplied(tmp_path / "r.db", 3)
+    with open_readonly(tmp_path / "r.db") as reader:
+        groups = tied(gather(reader, None).measured)
+    assert [len(group) for group in groups[:3]] == [3, 3, 3]
+    assert (apart(5.311, 5.312), apart(5.2, 5.4), apart(5.0, 5.0)) == ("5.311 to 5.312", "5.20 to 5.40", "")
+
+
+def test_what_a_choice_is_worth_is_that_of_the_champion(tmp_path: Path) -> None:
+    """An ablation of another trial says nothing of the champion; one of it orders its choices by their worth."""
+    study = write_study(tmp_path / "r.db", 60)
+    with open_readonly(tmp_path / "r.db") as reader:
+        best = reader.best(study)
+        assert best is not None
+        assert not first_screen(gather(reader, None))["variant"]["ablated"]
+    changed = [gene for gene in study.genes if best.config[gene.name] != gene.default]
+    assert len(changed) >= 2
+    row = {"value": 1, "config": {}, "time_us": 5.0, "note": "", "ratio_ci95": [1.1, 1.3]}
+    row |= {"instead_of": None, "gb_per_s": None, "occupancy": None, "speedup": None}
+    alone = [{**row, "gene": gene.name, "ratio": 1.2 + place} for place, gene in enumerate(changed)]
+    for trial, ablated in ((best.number + 1, False), (best.number, True)):
+        add_proof(
+            tmp_path / "r.db",
+            study,
+            "ablate",
+            trial,
+            {"champion": {**row, "gene": "", "ratio": 1.0}, "alone": alone, "path": []},
+        )
+        with open_readonly(tmp_path / "r.db") as reader:
+            variant = first_screen(gather(reader, None))["variant"]
+        assert variant["ablated"] is ablated
+    told = [one["worth"] for one in [*variant["shown"], *variant["more"]]]
+    assert told[-1] == "+20.0 % [+10.0, +30.0]"
+    assert len(told) == len(changed)
+
+
+@pytest.mark.parametrize("trials", [0, 20])
+def test_without_a_measured_trial_the_page_says_so(trials: int, tmp_path: Path) -> None:
+    """No trial, or only wrong ones: a page, which says that there is no champion."""
+    write_study(tmp_path / "r.db", trials, only_wrong=True)
+    done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "-o", str(tmp_path / "r.html")])
+    assert done.exit_code == 0, done.stderr
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "No trial has been measured, so there is no champion." in text
+    assert len(data_of(text)["rows"]) == trials
+
+
+@pytest.mark.parametrize("name", ["first_tables", "with_proofs_and_priors", "with_secret"])
+def test_a_database_of_an_older_schema_is_reported_on(name: str, tmp_path: Path) -> None:
+    """Its page has its trials, and the file stays as it is."""
+    path = tmp_path / "old.db"
+    path.write_bytes(gzip.decompress((ROOT / "tests" / "data" / "databases" / f"{name}.db.gz").read_bytes()))
+    before = path.read_bytes()
+    with open_readonly(path) as reader:
+        study = reader.study()
+        rows = data_of(page(reader))["rows"]
+        assert [row[0] for row in rows] == [trial.number for trial in reader.trials(study)]
+    assert len(rows) > 0
+    assert path.read_bytes() == before
+
+
+def test_names_that_hold_markup_stay_names(tmp_path: Path) -> None:
+    """A script's end, a comment's begin and quotes in names and values come back as they were."""
+    name = "</script><!--<script>'\"&\u2028"
+    path = tmp_path / "r.db"
+    write_study(path, 5)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE evokern_studies SET name = ?", [name])
+    reseal(path)
+    with open_readonly(path) as reader:
+        text = page(reader)
+    assert data_of(text)["study"] == name
+    assert text.count("</script>") == 2
+    assert "<!--" not in text
+
+
+@pytest.mark.thorough
+def test_five_thousand_trials_make_a_page_of_three_megabytes(tmp_path: Path) -> None:
+    """At most 3 MB with 5,000 trials; the processor's time for making it is bounded (3 s of an idle core)."""
+    write_study(tmp_path / "r.db", 50)
+    multiplied(tmp_path / "r.db", 100)
+    began = time.process_time()
+    with open_readonly(tmp_path / "r.db") as reader:
+        facts = gather(reader, None)
+        text = render_page(facts)
+    spent = time.process_time() - began
+    assert len(facts.trials) == 5000
+    assert len(text.encode()) <= 3e6
+    assert spent <= 6, "twice what it takes where nothing else runs"
+
+
+@pytest.mark.slow
+def test_twenty_thousand_trials_make_a_page(tmp_path: Path) -> None:
+    """Whole, and within a minute."""
+    write_study(tmp_path / "r.db", 50)
+    multiplied(tmp_path / "r.db", 400)
+    began = time.process_time()
+    with open_readonly(tmp_path / "r.db") as reader:
+        text = page(reader)
+    assert len(data_of(text)["rows"]) == 20_000
+    assert time.process_time() - began <= 60
