@@ -254,8 +254,12 @@ def _still_valid(record: StudyRecord, now: StudyRecord, request: SessionRequest)
 
 def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as a study has them today: what an older evokern did not know of it takes its default."""
-    sections = {"gate": GateSettings(), "timing": TimingSettings(), "simulation": SimulationSettings()}
-    return {**settings, **{name: {**asdict(default), **settings[name]} for name, default in sections.items()}}
+    defaults = {
+        "gate": asdict(GateSettings()),
+        "timing": asdict(TimingSettings()),
+        "simulation": asdict(SimulationSettings()),
+    }
+    return {**settings, **{name: {**default, **settings[name]} for name, default in defaults.items()}}
 
 
 def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
