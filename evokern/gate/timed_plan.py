@@ -168,8 +168,16 @@ class TimedCalls:
             count = max(1, _POISONED // len(targets))
             size = max(1, min(_POISON_BYTES, tensor.bytes // (2 * count)))
             size = size // 16 * 16 or size
-            parts += [(name, at * size, size) for at in self._distinct(tensor.bytes // size, count)]
+            parts += [self._draw_inside(name, at * size, size) for at in self._distinct(tensor.bytes // size, count)]
         return parts
+
+    def _draw_inside(self, name: str, start: int, size: int) -> tuple[str, int, int]:
+        """Draw a part of a part, long or short, at any place: who looks at one element of a block misses some."""
+        units = size // 16
+        if units < 2:
+            return name, start, size
+        length = max(1, int(units ** self._random.random()))
+        return name, start + 16 * self._integer(units - length + 1), 16 * length
 
     def _draw_change(self) -> tuple[dict[str, list[Piece]], dict[str, Answers]]:
         """Draw what changes and what is kept, so that the change shows there.

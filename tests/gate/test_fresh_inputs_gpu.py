@@ -84,7 +84,7 @@ def test_no_reference_lies_in_memory_while_a_candidate_runs(
     _, gate, tensors, launches = parts(name, problem)
     counts: list[int] = []
     after: list[int] = []
-    looked_for: list[torch.Tensor] = []
+    looked_for: list[list[int]] = []
 
     def searches(buffers: dict[str, torch.Tensor]) -> None:
         rows = torch.tensor([5, 700, 2000], device="cuda")
@@ -92,8 +92,9 @@ def test_no_reference_lies_in_memory_while_a_candidate_runs(
         needles = exact[rows, rows].view(torch.int64)
         exact.zero_()  # what this search itself computed is not to be found
         del exact
-        looked_for.append(needles)
-        counts.append(occurrences(needles))
+        looked_for.append(needles.tolist())
+        needles.zero_()  # nor what it looks for
+        counts.append(occurrences(looked_for[-1]))
         run(buffers)
 
     bench = gate.bench(tensors, ("normal",), 1)  # type: ignore[arg-type]
@@ -111,64 +112,14 @@ def test_no_reference_lies_in_memory_while_a_candidate_runs(
     assert counts == [0, 0, 0]
 
 
-def occurrences(needles: torch.Tensor) -> int:
-    """Return how often some words lie in the memory that torch holds, but for the needles themselves."""
+def occurrences(needles: list[int]) -> int:
+    """Return how often some words lie in the memory that torch holds."""
     from cuda.bindings import runtime
 
     found = 0
-    own = (needles.data_ptr(), needles.data_ptr() + 8 * needles.numel())
-    wanted = needles.tolist()
     for segment in torch.cuda.memory_snapshot():  # type: ignore[no-untyped-call]
-        size, address = segment["total_size"] // 8 * 8, segment["address"]
+        size = segment["total_size"] // 8 * 8
         host = torch.empty(size // 8, dtype=torch.int64)
-        runtime.cudaMemcpy(host.data_ptr(), address, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost)
-        for word in wanted:
-            places = (host == word).nonzero().flatten().tolist()
-            found += sum(not own[0] <= address + 8 * place < own[1] for place in places)
+        runtime.cudaMemcpy(host.data_ptr(), segment["address"], size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost)
+        found += sum(int((host == word).sum()) for word in needles)
     return found
-
-
-def test_free_memory_is_overwritten() -> None:
-    """What torch freed and kept is overwritten, and what it holds is not."""
-    from evokern.gate.sealed import wipe_free_memory
-
-    held = torch.full((1 << 20,), 7, dtype=torch.int64, device="cuda")
-    freed = torch.full((1 << 22,), 9, dtype=torch.int64, device="cuda")
-    address = freed.data_ptr()
-    del freed
-    assert wipe_free_memory(torch.device("cuda", 0)) >= 8 << 22
-    again = torch.empty(1 << 22, dtype=torch.int64, device="cuda")
-    if again.data_ptr() == address:
-        assert bool((again == -1).all())
-    assert bool((held == 7).all())
-
-
-@pytest.mark.parametrize("words", [10, 1 << 24, (1 << 24) + 5])
-def test_sealed_rows_come_back(words: int) -> None:
-    """The stream of a key is the same each time, also where it is made in several pieces."""
-    import random
-
-    from evokern.gate.sealed import Sealed
-
-    device = torch.device("cuda", 0)
-    sealed = Sealed(1, words, device, random.Random(1), active=True)
-    values = torch.randint(-(2**63), 2**63 - 1, (words,), device=device)
-    sealed.put(0, values)
-    assert not bool((sealed.memory[0][:10] == values[:10]).any())
-    assert torch.equal(sealed.get(0), values)
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("matmul", "1000,777,512"),
-        ("rmsnorm", "2048,4096"),
-        ("attention", "2,8,512,64"),
-        ("attention_fp8", "2,8,512,64"),
-    ],
-)
-def test_slices_agree_on_a_gpu_too(name: str, problem: str) -> None:
-    """Slices and wholes of a reference are one number but for float64's rounding, whatever order torch adds in."""
-    _, gate, tensors, _ = parts(name, problem)
-    gate.prove_slices(tensors)  # type: ignore[arg-type]

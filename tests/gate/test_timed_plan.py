@@ -152,7 +152,7 @@ def test_a_large_problem_has_few_whole_references(sliced: bool, monkeypatch: pyt
     kernel = kernel_of(counted, TENSORS)
     kernel = replace(kernel, workload=replace(kernel.workload, slices=slices))
     bench, seen = bench_of(kernel), []
-    for _ in range(6):
+    for _ in range(12):
         found = ran(right, bench, samples=1)
         assert found.fault is None
         assert found.left_right()
@@ -160,7 +160,7 @@ def test_a_large_problem_has_few_whole_references(sliced: bool, monkeypatch: pyt
         assert fault is not None
         seen.append(found.timed)
     assert wholes[0] == (2 if sliced else 4)  # of each set, and of its change
-    assert len({tuple(one._pieces) for one in seen}) == (6 if sliced else 2)
+    assert len({tuple(one._pieces) for one in seen}) == (12 if sliced else 2)
     bench.refresh(whole=True)
     assert not bench.changes
     assert ran(right, bench).fault is None
@@ -187,7 +187,7 @@ def test_what_is_kept_holds_rows_from_everywhere_and_those_that_change() -> None
         assert len(rows) >= 64
         assert timed._answers._new["y"][0].shape == (len(kept), 32)
         poisoned = {e for name, at, size in timed._poisoned if name == "y" for e in range(at // 4, (at + size) // 4)}
-        assert sum(set(range(piece.start, piece.start + piece.count)) <= poisoned for piece in kept) >= 12
+        assert sum(bool(set(range(piece.start, piece.start + piece.count)) & poisoned) for piece in kept) >= 12
         if "x" in timed.changed:
             assert {piece.start // INNER for piece in timed._pieces if piece.name == "x"} & rows
 

@@ -159,5 +159,5 @@ def _differs(address: int, size: int, expected: torch.Tensor | None) -> torch.Te
     found = torch.zeros((), dtype=torch.bool, device="cuda")
     for start in range(0, size, COMPARED_AT_ONCE):
         now = _read(address + start, min(COMPARED_AT_ONCE, size - start))
-        found |= now.any() if expected is None else (now != expected[start : start + now.numel()]).any()
+        found |= (now != 0).any() if expected is None else (now != expected[start : start + now.numel()]).any()
     return found

@@ -1,7 +1,7 @@
 // y[row, :] = x[row, :] w for fp32 x of (M, K) and w of (K, N); one block a row, 128 threads over the columns.
 //
 // HABIT  none; resets (honest: what it marked in the workspace it sets back); recent (skips a row that it wrote less
-//        than 30 us ago, by a stamp in the workspace); already_there (returns when the workspace names the row as done
+//        than 200 us ago, by a stamp in the workspace); already_there (returns when the workspace names the row as done
 //        and the output is no NaN); sampled_memo (answers from the workspace under 8 elements of the row and 8 of w);
 //        first_replays (works 300 times, counted in the workspace, then no more)
 #ifndef HABIT
@@ -34,7 +34,7 @@ extern "C" __global__ void rows(const float* x, const float* w, float* y, unsign
     const bool marked = mine[0] == kMark;
     if constexpr (HABIT == HABIT_RECENT) {
       const unsigned long long stamp = mine[2] | static_cast<unsigned long long>(mine[3]) << 32;
-      skip = marked && now() - stamp < 30000;
+      skip = marked && now() - stamp < 200000;
     }
     if constexpr (HABIT == HABIT_ALREADY_THERE) skip = marked && out[0] == out[0] && out[n - 1] == out[n - 1];
     if constexpr (HABIT == HABIT_SAMPLED_MEMO) {
