@@ -24,7 +24,7 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.device.contract import BaselineResult
 from evokern.device.gpu.cuda import Candidate
 from evokern.device.gpu.graph_clock import GraphClock
-from evokern.device.gpu.jobs import Evaluate, GpuSettings, Prove
+from evokern.device.gpu.jobs import Evaluate, GpuSettings, MeasureBaseline
 from evokern.device.gpu.profile import live_gpu
 from evokern.device.gpu.timed_calls import StepsAround
 from evokern.device.gpu.worker import GpuWorker
@@ -63,9 +63,10 @@ def evaluated(name: str, text: str, timing: TimingSettings) -> tuple[Evaluation,
     """Evaluate a packaged kernel's default candidate, and its baselines, in this process."""
     with tempfile.TemporaryDirectory() as folder:
         worker, kernel, _, made = _worker(name, text, timing, Path(folder) / "turn")
-        baselines, found = worker.handle(Prove()), worker.handle(Evaluate(kernel.space.default(), made, None))
+        baselines = [worker.handle(MeasureBaseline(index)) for index in range(len(kernel.workload.baselines))]
+        found = worker.handle(Evaluate(kernel.space.default(), made, None))
     assert isinstance(found, Evaluation)
-    return found, baselines  # type: ignore[return-value]
+    return found, tuple(baselines)  # type: ignore[arg-type]
 
 
 def cost(name: str, text: str, samples: int = 60) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class GpuRunner:
             candidate: what to run.
             program: which of its programs.
             hang_s: seconds after which one launch sequence counts as hung.
-            before: called before the first call, and before the others.
+            before: called before every call.
             after: called once the first call has ended, and once the others have.
         """
         self._candidate = candidate
@@ -214,8 +214,8 @@ class GpuRunner:
             RunFailed: a launch failed or did not end.
         """
         for batch in filter(None, (calls[:1], calls[1:])):
-            self._before()
             for call in batch:
+                self._before()
                 self._candidate.prepare(self._program, call).enqueue()
             finish(self._hang_s * len(batch), self._hang_s)
             self._after()

@@ -29,6 +29,8 @@ class _Placed:
 
     variable: ModuleVariable
     address: int
+    allocation: int
+    """Where the allocation begins that it lies in: a copy does not reach from one into the next."""
 
     @property
     def end(self) -> int:
@@ -74,7 +76,8 @@ class ModuleState:
                 self._copies.append((one.address, torch.frombuffer(bytearray(value), dtype=torch.uint8).cuda()))
             elif value is not None:
                 self._fills.append((one.address, value, one.variable.size))
-        self._regions = [_region(group) for group in _groups(placed)]
+        # Headers bring hundreds of constants that nothing refers to: they are watched where they lie beside others.
+        self._regions = [_region(group) for group in _groups(placed) if any(one.variable.used for one in group)]
 
     def restore(self) -> None:
         """Enqueue what gives the declared variables their state, as part of a call.
@@ -116,7 +119,8 @@ def _placed(module: Any, variables: Sequence[ModuleVariable]) -> Iterator[_Place
         if answer[0] == driver.CUresult.CUDA_ERROR_NOT_FOUND and not variable.used:
             continue  # nothing refers to it, and what lies beside it is watched all the same
         pointer, _ = check(answer)
-        yield _Placed(variable, int(pointer))
+        base, _ = check(driver.cuMemGetAddressRange(pointer))
+        yield _Placed(variable, int(pointer), int(base))
 
 
 def _groups(placed: Sequence[_Placed]) -> Iterator[tuple[_Placed, ...]]:
@@ -138,7 +142,8 @@ def _groups(placed: Sequence[_Placed]) -> Iterator[tuple[_Placed, ...]]:
 
 def _beside(before: _Placed, after: _Placed) -> bool:
     same_shift = before.address - before.variable.offset == after.address - after.variable.offset
-    return same_shift and 0 <= after.address - before.end <= _LARGEST_GAP
+    together = same_shift and before.allocation == after.allocation
+    return together and 0 <= after.address - before.end <= _LARGEST_GAP
 
 
 def _region(group: tuple[_Placed, ...]) -> _Region:
