@@ -11,7 +11,7 @@ import torch
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance
 from evokern.errors import KernelError
 from evokern.gate.comparison import NUMBERS, Findings, Rule, Worst, compare_calls, found_worst, independent_errors
-from evokern.gate.data import poison_byte
+from evokern.gate.data import may_be_zero, poison_byte
 from evokern.gate.guarded_buffers import GuardedBuffers
 from evokern.gate.references import References
 from evokern.gate.renewal import Renewal
@@ -22,6 +22,9 @@ from evokern.study.settings import InputSet
 REPEATED_SETS = 2
 """Input sets that the runs after the first one are of: what differs from run to run does so on any inputs."""
 
+ZERO_SETS = 2
+"""Input sets of `edges` at most in which a whole input is zero, another one in each: of three inputs two, in turn."""
+
 REACHED = ("cuda",)
 """Devices whose memory candidates reach: what they must not read lies sealed there."""
 
@@ -29,7 +32,7 @@ REACHED = ("cuda",)
 class Bench:
     """Buffers of one problem for some input sets and runs.
 
-    `edges` inputs take two sets: in the second one a whole input is zero.
+    `edges` inputs take up to three sets: in those after the first one a whole input is zero.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class Bench:
         Raises:
             KernelError: an output has no tolerance, or a slice does not fit the tensors.
         """
-        expanded = [kind for kind in kinds for _ in range(2 if kind == "edges" else 1)]
+        able = sum(may_be_zero(tensor) for tensor in tensors.values() if tensor.given)
+        expanded = [kind for kind in kinds for _ in range(1 + min(able, ZERO_SETS) if kind == "edges" else 1)]
         self.kinds: tuple[InputSet, ...] = tuple(sorted(expanded, key=lambda kind: kind == "edges"))
         self.runs = runs
         self.tensors = dict(tensors)
@@ -161,6 +165,7 @@ class Bench:
     def conceal(self) -> None:
         """Leave nothing readable behind before a candidate runs: no reference, no answer to inputs that it gets."""
         if self._plain:
+            self._references.conceal()
             if self.large and self._references.computed > self._wholes and self._device.type == "cuda":
                 # A whole reference leaves more behind than is worth overwriting for each candidate from now on.
                 torch.cuda.empty_cache()

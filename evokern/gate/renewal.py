@@ -122,7 +122,7 @@ class Renewal:
         ]
 
     def _is_zero_set(self, index: int) -> bool:
-        """Whether a set is the second one of `edges`, in which a whole input is zero."""
+        """Whether a set is one of `edges` behind the first, in which a whole input is zero."""
         return self._kinds[index] == "edges" and self._kinds.index("edges") < index
 
     def _draw_whole(self, index: int, views: Mapping[str, torch.Tensor], share: float) -> None:

@@ -46,6 +46,7 @@ from evokern.gate.kept_answers import (
     pick,
 )
 from evokern.gate.slicing import Indices, SlicedTensors
+from evokern.study.settings import InputSet
 
 MOST_STEPS = 4
 """Steps of a graph."""
@@ -55,9 +56,12 @@ PIECE_BYTES = 128
 """Bytes of one kept piece of an output: four sectors."""
 _KEPT = 96
 """Kept pieces of one call: 64 in rows drawn from all, 16 where poison was, 16 where the change shows."""
-_CHANGES = ((2, 128), (8, 1024), (24, 4096))
-"""Pieces of an input that change, and the bytes of each. Few and small ones deceive who recognises inputs by some of
-their elements; where no output differs by more than the tolerance, the next are taken."""
+_CHANGES: tuple[tuple[int, int, InputSet], ...] = (
+    (6, 1, "large"), (2, 128, "normal"), (8, 1024, "normal"), (24, 4096, "normal")
+)  # fmt: skip
+"""Pieces of an input that change, the bytes of each (at least an element), and how they are drawn. Few and small ones
+deceive who recognises inputs by some of their elements, and a single one shows where it is large; where no output
+differs by more than the tolerance, the next are taken."""
 _POISONED = 24
 """Poisoned parts, at most."""
 _POISON_BYTES = 4096
@@ -202,14 +206,14 @@ class TimedCalls:
             return self._draw_kept(old, {})
         name = showing[self._integer(len(showing))]
         for level in range(bench.reach.get(name, 0), len(_CHANGES)):
-            count, size = _CHANGES[level]
+            count, size, kind = _CHANGES[level]
             part = self._draw_part(name, size)
             self._pieces = self._draw_pieces(name, bench.tensors[name], size, count, part)
             self._old = self._values(given)
             try:
                 for piece in self._pieces:
                     tensor = replace(bench.tensors[piece.name], shape=(piece.count,))
-                    draw(tensor, bench.kinds[self._index], _elements(given, piece), bench.generator)
+                    draw(tensor, kind, _elements(given, piece), bench.generator)
                 self._new = self._values(given)
                 answers = bench.answers(self._index, part)
             finally:

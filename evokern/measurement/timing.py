@@ -30,9 +30,12 @@ FIRST_TIMING_RULE = 1
 """The rule of studies that keep no number."""
 STEP_SHARE = 0.005
 """Largest share of a sample that steps around drawn calls take."""
-STEP_US = 2.2
-"""Time of one such step, µs: an empty kernel takes 0.65 in a graph, a step two loads and a store more (1.4 to 2.4 on
-an H200, 2026-11-23). `tests/scripts/timed_calls_cost.py` measures it."""
+STEP_US, LONG_STEP_US = 1.75, 2.4
+"""Time of one such step around calls of less than `LONG_CALL_US`, and around longer ones, µs: an empty kernel takes
+0.65 in a graph, a step two loads and a store more (1.4 to 1.7, and 1.9 to 2.4, on an H200, 2026-11-23).
+`tests/scripts/timed_calls_cost.py` measures it."""
+LONG_CALL_US = 20.0
+"""Where calls move so much that a step waits for memory."""
 RACE_SAMPLES = 5
 """Fewest samples that give a lower bound of the median at 95 %."""
 _MORE_SAMPLES = 4
@@ -169,6 +172,7 @@ def with_steps(calls: int, call_us: float, sets: int, further: int = 0) -> int:
         sets: input sets that the calls walk through.
         further: steps beside those that every such graph has.
     """
-    while (steps_in(calls, sets) + further) * STEP_US > STEP_SHARE * calls * max(call_us, 0.1):
+    step_us = STEP_US if call_us < LONG_CALL_US else LONG_STEP_US
+    while (steps_in(calls, sets) + further) * step_us > STEP_SHARE * calls * max(call_us, 0.1):
         calls += sets
     return calls

@@ -51,8 +51,8 @@ def test_show_tells_why_nothing_was_measured(here: Path) -> None:
     rows = [line.split() for line in told.partition("commonest reasons")[2].splitlines()[2:]]
     assert {row[1] for row in rows} == set(kinds)
     assert sum(int(row[0]) for row in rows) == sum(kinds.values())
-    code, _, remarks = _invoke("report", "-o", "r.html")
-    assert (code, "no measured trial" in remarks, "`evokern show small --db evokern.db`" in remarks) == (2, True, True)
+    assert _invoke("report", "-o", "r.html")[0] == 0
+    assert all(kind in Path("r.html").read_text("utf-8") for kind in kinds)
 
 
 def test_show_tells_why_candidates_failed_beside_the_best(here: Path) -> None:
@@ -122,6 +122,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "study",
         "device",
         "predicted",
+        "timing_rule",
         "trials",
         "outcomes",
         "rejections",

@@ -329,7 +329,7 @@ def test_integers_are_left_alone() -> None:
 
 def test_more_changes_where_little_does_not_show() -> None:
     """An output that hardly depends on a few elements gets larger changes, and the bench remembers how large."""
-    tensors = {"x": Tensor("f32", (64, 512)), "y": Tensor("f32", (512,), "output")}
+    tensors = {"x": Tensor("f32", (64, 512), large=0.5), "y": Tensor("f32", (512,), "output")}
     # Of a mean of 64 rows two that change differ by 0.03, in deviation.
     kernel = kernel_of(lambda p, given: {"y": given["x"].mean(0)}, tensors, y=Tolerance(0.025, 0))
     bench = bench_of(kernel, tensors)
