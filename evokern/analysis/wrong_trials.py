@@ -106,7 +106,7 @@ def suspect(evidence: Mapping[str, Any]) -> str:
             f"the range: it fails on {evidence['input_set']} inputs, so a sum may overflow its type; Tensor's large= "
             "says what the kernel must survive"
         )
-    if evidence.get("input_set") == "edges":
+    if evidence.get("input_set") == "edges" and 4 * evidence.get("bad", 0) <= evidence.get("elements", 0):
         return "what becomes of zeros, and where kernel.py declares nonfinite= of infinities and NaN"
     return (
         "the declaration before the kernel: the reference, the order of the launch's args, and the shapes (row-major, "

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from emulated_gpu import evaluated, worker
-from exploit_checks import EMULATED, LIVE, Way, in_turn
+from exploit_checks import EMULATED, LIVE, Way, in_turn, nothing_around
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
@@ -82,7 +82,7 @@ def emulated(patch: pytest.MonkeyPatch, turn: Path, *names: str, **gate: Any) ->
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param("third", marks=pytest.mark.thorough), pytest.param("all", marks=pytest.mark.slow)]
+    "share", [pytest.param("part", marks=pytest.mark.thorough), pytest.param("all", marks=pytest.mark.slow)]
 )
 def test_the_worker_of_a_gpu_gets_every_case_right(share: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The live device's own code catches every cheat by the check meant for it on a GPU, and passes honest kernels."""
@@ -91,7 +91,7 @@ def test_the_worker_of_a_gpu_gets_every_case_right(share: str, monkeypatch: pyte
         for case in CASES
         if case.checks("gpu") and case.name not in HARDWARE and (share == "all" or in_turn(case))
     ]
-    assert len(cheats) >= (32 if share == "all" else 10)
+    assert len(cheats) >= (32 if share == "all" else 5)
     found = emulated(monkeypatch, tmp_path / "turn", *cheats, *STATEFUL)
     assert json.dumps(found.as_dict())
     assert [one.as_dict() for one in (*found.missed, *found.rejected)] == []
@@ -105,6 +105,8 @@ def test_every_check_of_the_worker_has_a_cheat_that_only_it_catches(
     """With a check taken out of the live device's code its cheats pass."""
     if callable(take_out):
         take_out(monkeypatch)
+    else:
+        nothing_around(monkeypatch)  # what changes around timed calls may be large
     weakened = emulated(monkeypatch, tmp_path / "turn", *cheats, **({} if callable(take_out) else take_out))
     assert [one.caught_by for one in weakened.results] == ["" for _ in cheats]
 

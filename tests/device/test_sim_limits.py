@@ -45,7 +45,7 @@ def test_a_limit_that_no_mean_can_come_back_from_is_capped() -> None:
     assert _share(14.0, [0.01, 0.01, 25.0], 2) == pytest.approx(3 * 14.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_problems_of_different_size_leave_the_default_in_the_race(tmp_path: Path) -> None:
     """The default candidate is measured though one problem takes several times the limit of the mean over all."""
     problems = ("8,8192", "12,8192", "16,8192", "1024,8192")

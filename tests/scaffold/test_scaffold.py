@@ -115,7 +115,7 @@ def test_check_names_what_only_the_user_knows(here: Path) -> None:
     assert "write the reference in kernel.py" in failed["reference"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_draft_with_its_references_is_sound(here: Path) -> None:
     """Once the two references are written, nothing is left to complain about."""
     _invoke("init", "saxpy.cu")

@@ -55,7 +55,7 @@ def test_a_refuted_champion_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "--force writes it all the same" in done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_next_one_takes_a_refuted_champion_s_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not asked for, nothing is known; a refuted trial is passed over; verifying the next one says what was proved."""
     monkeypatch.chdir(DATA)
