@@ -1,9 +1,9 @@
-"""Parts of a few calls' answers, kept replay after replay of a timed graph, and compared with references afterwards."""
+"""Parts of a drawn call's answer, kept replay after replay of a timed graph, then compared with references."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,8 @@ before each batch of them."""
 
 Turn = Literal["always", "even", "odd"]
 Version = Literal["new", "old"]
+_VERSIONS: tuple[Version, Version] = "new", "old"
+"""What inputs are in even and in odd replays."""
 Answers = tuple[torch.Tensor, torch.Tensor]
 """What an output must be, and the error allowed, in float64."""
 
@@ -50,22 +52,6 @@ class Piece:
     """Elements."""
 
 
-@dataclass
-class DrawnCall:
-    """A call of the graph whose answers are kept."""
-
-    position: int
-    """Which, from 0."""
-    version: Version | Literal["turns"]
-    """Inputs that it has; `turns` for `new` in even and `old` in odd replays."""
-    offset: int = 0
-    """First byte of its answers in a slot."""
-    outputs: Mapping[str, torch.Tensor] | None = None
-    """Its outputs, from when it is captured until they are kept."""
-    kept_as: dict[str, tuple[torch.dtype, int]] = field(default_factory=dict)
-    """Output → its type, and elements kept of each piece."""
-
-
 class KeptAnswers:
     """The memory in which answers are kept, and what they must be."""
 
@@ -75,7 +61,7 @@ class KeptAnswers:
         index: int,
         pieces: Mapping[str, Sequence[Piece]],
         new: Mapping[str, Answers],
-        calls: Sequence[DrawnCall],
+        position: int,
     ) -> None:
         """Make room.
 
@@ -85,46 +71,46 @@ class KeptAnswers:
             pieces: of each output what is kept, pieces of one length.
             new: output → answers to the new inputs in these pieces and the errors allowed, shape (pieces, elements);
                 none where inputs keep their values.
-            calls: the drawn calls.
+            position: the drawn call, from 0.
         """
         self._bench, self._index, self._pieces, self._new = bench, index, pieces, new
-        self.calls = tuple(calls)
-        """The drawn calls."""
+        self._kept_as: dict[str, tuple[torch.dtype, int]] = {}
+        self.position = position
+        """The drawn call, from 0."""
+        self.outputs: Mapping[str, torch.Tensor] | None = None
+        """Its outputs, from when it is captured until they are kept."""
         room = sum(len(kept) * _room(kept[0].count) for kept in pieces.values())
-        for number, call in enumerate(self.calls):
-            call.offset = number * room
-        device = bench.generator.device
-        self.ring = torch.zeros((SLOTS, room * len(self.calls)), dtype=torch.uint8, device=device)
+        self.ring = torch.zeros((SLOTS, room), dtype=torch.uint8, device=bench.generator.device)
         """What is kept: one slot per replay, in turn."""
 
     @property
     def elements(self) -> int:
-        """Elements kept of each call."""
+        """Elements kept of each replay."""
         return sum(piece.count for kept in self._pieces.values() for piece in kept)
 
-    def copies(self, call: DrawnCall) -> list[Copy]:
-        """Return what keeps a call's outputs, as they are captured; they are not held any longer."""
-        assert call.outputs is not None, "the call was captured before"
+    def copies(self) -> list[Copy]:
+        """Return what keeps the call's outputs, as they are captured; they are not held any longer."""
+        assert self.outputs is not None, "the call was captured before"
         copies: list[Copy] = []
-        offset = call.offset
+        offset = 0
         for name, pieces in self._pieces.items():
-            output = call.outputs[name]
+            output = self.outputs[name]
             addresses = [_addresses(output, piece) for piece in pieces]
             # A baseline may lay its answer out as it likes: of what does not lie side by side, one element is kept.
             whole = all(found[-1] - found[0] == len(found) - 1 for found in addresses)
             length = pieces[0].count if whole else 1
-            call.kept_as[name] = output.dtype, length
+            self._kept_as[name] = output.dtype, length
             for found in addresses:
                 source = output.as_strided((length,), (1,), found[0]).view(torch.uint8)
                 copies.append(Copy(self.ring[0, offset : offset + len(source)], source, kept=True))
                 offset += _room(pieces[0].count)
-        call.outputs = None  # a baseline's later calls may take the memory
+        self.outputs = None  # a baseline's later calls may take the memory
         return copies
 
     def fault(self, replays: int, changed: Sequence[str], graph_calls: int) -> dict[str, Any] | None:
         """Compare what was kept with the references; return evidence of an error, None where all is right.
 
-        To be called while the bench's inputs are those of the timed runs.
+        To be called while the bench's inputs are those of the timed runs, `old`.
 
         Args:
             replays: how often the graph ran.
@@ -133,26 +119,23 @@ class KeptAnswers:
         """
         executions = range(max(0, replays - SLOTS), replays)
         reference = self._bench.reference(self._index)
-        for call in self.calls:
-            offset = call.offset
-            for name, pieces in self._pieces.items():
-                end = offset + len(pieces) * _room(pieces[0].count)
-                for version in _versions(call):
-                    slots = [at % SLOTS for at in executions if call.version != "turns" or at % 2 == (version == "old")]
-                    if not slots:
-                        continue
-                    raw = self.ring[slots, offset:end].view(len(slots), len(pieces), -1)
-                    found = self._wrong(call, name, raw, version, reference[name])
-                    if found is not None:
-                        return self._evidence(call, found, version, changed, graph_calls)
-                offset = end
+        offset = 0
+        for name, pieces in self._pieces.items():
+            end = offset + len(pieces) * _room(pieces[0].count)
+            for version in _VERSIONS:
+                slots = [at % SLOTS for at in executions if _VERSIONS[at % 2] == version]
+                if not slots:
+                    continue
+                raw = self.ring[slots, offset:end].view(len(slots), len(pieces), -1)
+                found = self._wrong(name, raw, version, reference[name])
+                if found is not None:
+                    return self._evidence(found, version, changed, graph_calls)
+            offset = end
         return None
 
-    def _wrong(
-        self, call: DrawnCall, name: str, raw: torch.Tensor, version: Version, reference: torch.Tensor
-    ) -> dict[str, Any] | None:
+    def _wrong(self, name: str, raw: torch.Tensor, version: Version, reference: torch.Tensor) -> dict[str, Any] | None:
         """Compare one output's pieces over slots, bytes of shape (slots, pieces, room)."""
-        dtype, length = call.kept_as[name]
+        dtype, length = self._kept_as[name]
         pieces, rule = self._pieces[name], self._bench.rule(name)
         old, old_room = expectation(rule, pick(reference, pieces)[:, :length])
         got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype)
@@ -181,7 +164,7 @@ class KeptAnswers:
         }
 
     def _evidence(
-        self, call: DrawnCall, found: dict[str, Any], version: Version, changed: Sequence[str], graph_calls: int
+        self, found: dict[str, Any], version: Version, changed: Sequence[str], graph_calls: int
     ) -> dict[str, Any]:
         got, expected, allowed = found["got"], found["expected"], found["allowed"]
         shown = told_apart(got, expected)
@@ -191,7 +174,7 @@ class KeptAnswers:
         message = (
             f"{found['output']}[{', '.join(map(str, found['index']))}] is {shown[0]}, expected {shown[1]} within "
             f"{allowed:.3g}; {found['bad']} of {found['elements']} elements that were kept are wrong (call "
-            f"{call.position + 1} of {graph_calls} of a timed graph, {what})"
+            f"{self.position + 1} of {graph_calls} of a timed graph, {what})"
         )
         if found["stale"]:
             message += ": the answer to the inputs before"
@@ -205,7 +188,7 @@ class KeptAnswers:
             "got": got if got == got else "nan",
             "over": over if finite else "inf",
             "input_set": self._bench.kinds[self._index],
-            "call": call.position,
+            "call": self.position,
             "calls": graph_calls,
             "changed": list(changed),
             "poisoned": version == "new",
@@ -222,10 +205,6 @@ def expectation(rule: Rule, reference: torch.Tensor) -> Answers:
     """Return what elements must be, within their type's range, and the errors allowed."""
     expected = rule.answer(reference.to(torch.float64))
     return expected, rule.allowed(expected)
-
-
-def _versions(call: DrawnCall) -> tuple[Version, ...]:
-    return ("new", "old") if call.version == "turns" else (call.version,)
 
 
 def _room(count: int) -> int:

@@ -1,21 +1,20 @@
-"""What changes around a few calls of a timed graph, so that a call cannot know its answer beforehand.
+"""What changes around a call of a timed graph, so that no call can know its answer beforehand.
 
 A call that is timed again and again on the same inputs may do nothing: its output holds the answer already, or a
-workspace remembers it. So before calls at drawn positions some inputs change, and outputs and workspaces are poisoned
-in part; parts of those calls' answers are kept in memory of ours, replay after replay, and compared with float64
+workspace remembers it. So before a call at a drawn position some inputs change, and outputs and workspaces are poisoned
+in part; parts of that call's answer are kept in memory of ours, replay after replay, and compared with float64
 references afterwards (`KeptAnswers`).
 
-All of it concerns one input set, whose calls are `sets` apart. Its inputs are `old` (as the bench drew them) but for
-drawn pieces of one drawn input (who watches another one must not see it) that are `new` in one call:
+All of it concerns the input set of the drawn call p. Its inputs are `old` (as the bench drew them), or `new` in drawn
+pieces of one drawn input (who watches another one must not see it), and replays take turns:
 
-    before call p            inputs become `new`; outputs and workspaces are poisoned
-    before call p + sets     the answer of p is kept; inputs become `old`, alone: what p left in the output is wrong now
-    before call p + 2 sets   (or where the graph ends) the answer of p + sets is kept
+    before call p   in even replays inputs become `new`, and outputs and workspaces are poisoned;
+                    in odd ones inputs become `old`, alone: what the calls before left in the output is wrong now
+    behind call p   its answer is kept
 
-A graph that calls each set once takes turns: in even replays inputs are `new` and outputs and workspaces poisoned in
-call p, in odd ones inputs are `old`, alone; behind it its answer is kept, and inputs become `old`. Either way a graph
-leaves its inputs as the bench drew them, and every drawn call sees inputs that differ from those of the set's call
-before.
+So the drawn call of every replay sees inputs that differ from those of the set's call before, and an even number of
+replays leaves inputs as the bench drew them. The number of calls of a set is chosen so that whoever works in every
+second or third call only meets p in each of its phases, replay after replay (`evokern.measurement.timing.with_steps`).
 
 Copies of one step happen at once: none writes what another one reads or writes. Nothing here needs a GPU: each step is
 a list of `Copy`, which `evokern.device.gpu.timed_calls` makes a node of a graph.
@@ -37,7 +36,6 @@ from evokern.gate.kept_answers import (
     SLOTS,
     Answers,
     Copy,
-    DrawnCall,
     KeptAnswers,
     Piece,
     Turn,
@@ -46,10 +44,9 @@ from evokern.gate.kept_answers import (
     pick,
 )
 from evokern.gate.slicing import Indices, SlicedTensors
+from evokern.measurement.timing import STEPS
 from evokern.study.settings import InputSet
 
-MOST_STEPS = 4
-"""Steps of a graph."""
 MOST_COPIES = 160
 """Copies in one step: what a kernel's parameters have room for (4 KB), which take no load from memory."""
 PIECE_BYTES = 128
@@ -76,7 +73,7 @@ _SHOWS = 2.0
 
 
 class TimedCalls:
-    """The drawn calls of one candidate's, or baseline's, timed graph on one bench."""
+    """The drawn call of one candidate's, or baseline's, timed graph on one bench."""
 
     def __init__(self, bench: Bench, *, still: bool = False) -> None:
         """Take the buffers that the graph works on; `plan` draws.
@@ -106,13 +103,8 @@ class TimedCalls:
 
     @property
     def settled(self) -> bool:
-        """Whether the last replay left answers to the inputs as the bench drew them."""
-        return not self.active or self._chained or self.replays % 2 == 0
-
-    @property
-    def further_steps(self) -> int:
-        """Steps of a long graph beyond those that `with_steps` counts."""
-        return 1 if self._in_place else 0
+        """Whether the last replay left the inputs as the bench drew them, and answers to these."""
+        return not self.active or self.replays % 2 == 0
 
     @property
     def changed(self) -> list[str]:
@@ -122,30 +114,25 @@ class TimedCalls:
     # ---- drawing
 
     def plan(self, calls: int) -> None:
-        """Draw positions, changes and what is kept, for a graph of so many calls.
+        """Draw the call, what changes and what is kept, for a graph of so many calls.
 
         Raises:
             KernelError: the reference raised.
         """
-        bench, sets = self._bench, self._bench.sets
+        bench = self._bench
         self.calls = calls
         if sum(bench.tensors[name].bytes for name in self._in_place) > _IN_PLACE_BYTES:
             return
-        self._chained = calls >= 2 * sets
-        first = self._integer(calls - sets if self._chained else calls)
-        self._index = first % sets
+        drawn = self._integer(calls)
+        self._index = drawn % bench.sets
         self._poisoned = self._draw_poison()
         kept, new = self._draw_change()
-        drawn = [DrawnCall(first, "turns")]
-        self._steps = {first: 0, first + 1: 1}
-        if self._chained:
-            drawn = [DrawnCall(first, "new"), DrawnCall(first + sets, "old")]
-            self._steps = {first: 0, first + sets: 1, min(first + 2 * sets, calls): 2}
+        self._steps = {drawn: 0, drawn + 1: 1}
         # References were computed; none is to be found while the candidate runs.
         bench.conceal()
         self._answers = KeptAnswers(bench, self._index, kept, new, drawn)
         device = bench.generator.device
-        self.executions = torch.zeros((MOST_STEPS, MOST_COPIES), dtype=torch.int32, device=device)
+        self.executions = torch.zeros((STEPS, MOST_COPIES), dtype=torch.int32, device=device)
         """Executions of each step so far, once for every copy: for whoever makes nodes of them."""
 
     @property
@@ -329,32 +316,20 @@ class TimedCalls:
 
     # ---- while the graph is captured
 
-    def steps(self, index: int) -> list[tuple[int, list[Copy]]]:
-        """Return number and copies of each step before a call, or behind the last one, in order."""
+    def step(self, index: int) -> tuple[int, list[Copy]] | None:
+        """Return number and copies of the step before a call, or behind the last one; None where there is none."""
         number = self._steps.get(index)
-        if number is None:
-            return []
-        if number == 0 and self._chained:
-            return [(0, self._pieces_of("new") + self._in_place_of("new", "always") + self._poison("always"))]
         if number == 0:
-            change = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")
-            return [(0, change + self._in_place_of("old", "odd"))]
-        kept = self._answers.copies(self._answers.calls[number - 1])
-        if number == 2:
-            return [(2, kept)]
-        found = [(1, kept + self._pieces_of("old"))]
-        if self._chained and self._in_place:
-            # It is among what is kept, and must be written only then.
-            found.append((3, self._in_place_of("old", "always")))
-        return found
+            new = self._pieces_of("new", "even") + self._in_place_of("new", "even") + self._poison("even")
+            return 0, new + self._pieces_of("old", "odd") + self._in_place_of("old", "odd")
+        return None if number is None else (1, self._answers.copies())
 
     def captured(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
         """Take the outputs of a call, just captured; None where it wrote into the bench's."""
-        for call in self._answers.calls if self.active else ():
-            if call.position == index:
-                call.outputs = self._bench.arguments(self._index) if outputs is None else outputs
+        if self.active and index == self._answers.position:
+            self._answers.outputs = self._bench.arguments(self._index) if outputs is None else outputs
 
-    def _pieces_of(self, version: Version, turn: Turn = "always") -> list[Copy]:
+    def _pieces_of(self, version: Version, turn: Turn) -> list[Copy]:
         given = self._bench.given(self._index)
         values = self._new if version == "new" else self._old
         # What is computed in place is written where a call finds it: see `_in_place_of`.
@@ -389,7 +364,7 @@ class TimedCalls:
     def fault(self) -> dict[str, Any] | None:
         """Compare what was kept with the references; return evidence of an error, None where all is right.
 
-        To be called while the bench's inputs are those of the timed runs.
+        To be called while the bench's inputs are those of the timed runs, and settled.
         """
         return self._answers.fault(self.replays, self.changed, self.calls) if self.active else None
 
@@ -399,7 +374,7 @@ class TimedCalls:
             return {"calls": self.calls, "drawn": []}
         return {
             "calls": self.calls,
-            "drawn": [call.position for call in self._answers.calls],
+            "drawn": [self._answers.position],
             "changed": self.changed,
             "kept": self._answers.elements,
             "replays": min(self.replays, SLOTS),

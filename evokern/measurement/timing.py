@@ -9,6 +9,7 @@ on: its time becomes better known at no cost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,8 +29,10 @@ takes another number. 1: calls in a graph, nothing between them. 2: steps around
 (`evokern.gate.timed_plan`), and samples long enough that these are at most `STEP_SHARE` of one."""
 FIRST_TIMING_RULE = 1
 """The rule of studies that keep no number."""
+STEPS = 2
+"""Steps around the drawn call of a graph (`evokern.gate.timed_plan`)."""
 STEP_SHARE = 0.005
-"""Largest share of a sample that steps around drawn calls take."""
+"""Largest share of a sample that they take."""
 STEP_US, LONG_STEP_US = 1.75, 2.4
 """Time of one such step around calls of less than `LONG_CALL_US`, and around longer ones, µs: an empty kernel takes
 0.65 in a graph, a step two loads and a store more (1.4 to 1.7, and 1.9 to 2.4, on an H200, 2026-11-23).
@@ -158,21 +161,19 @@ def calls_per_sample(call_us: float, sample_us: float, sets: int) -> int:
     return sets * max(1, round(sample_us / (max(call_us, 0.1) * sets)))
 
 
-def steps_in(calls: int, sets: int) -> int:
-    """Return how many steps stand around the drawn calls of a graph (`evokern.gate.timed_plan`)."""
-    return 3 if calls >= 2 * sets else 2
-
-
-def with_steps(calls: int, call_us: float, sets: int, further: int = 0) -> int:
+def with_steps(calls: int, call_us: float, sets: int) -> int:
     """Return the calls of a sample that is long enough for its steps, at least so many, a multiple of the input sets.
+
+    Each set has a number of calls that 2 does not divide, nor 3 where it is above 3: from one replay to the next the
+    drawn call of a set then goes through all phases of what happens in every second or third call.
 
     Args:
         calls: as `calls_per_sample` has them.
         call_us: rough time of a call, µs.
         sets: input sets that the calls walk through.
-        further: steps beside those that every such graph has.
     """
     step_us = STEP_US if call_us < LONG_CALL_US else LONG_STEP_US
-    while (steps_in(calls, sets) + further) * step_us > STEP_SHARE * calls * max(call_us, 0.1):
-        calls += sets
-    return calls
+    rounds = max(calls // sets, math.ceil(STEPS * step_us / (STEP_SHARE * sets * max(call_us, 0.1))))
+    while rounds % 2 == 0 or (rounds % 3 == 0 and rounds > 3):
+        rounds += 1
+    return sets * rounds

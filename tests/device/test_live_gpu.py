@@ -152,7 +152,10 @@ def test_the_gate_works_in_every_dtype_on_the_gpu(name: str) -> None:
     kernel = load_kernel(DATA / "kernels" / "cheats")
     tensors = {"x": Tensor(name, (4, 64)), "y": Tensor(name, (4, 64), role="output")}
     workload = replace(
-        kernel.workload, reference=lambda p, i: {"y": i["x"].flip(0) + 1}, tolerance={"y": Tolerance(1e-2, 0.2)}
+        kernel.workload,
+        reference=lambda p, i: {"y": i["x"].flip(0) + 1},
+        tolerance={"y": Tolerance(1e-2, 0.2)},
+        flops=lambda p: 256.0,
     )
     gate = Gate(replace(kernel, workload=workload), Problem({}), GateSettings(), torch.device("cuda"))
     assert gate.accepts_reference(tensors)

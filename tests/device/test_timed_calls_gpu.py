@@ -59,8 +59,8 @@ def test_a_memory_in_the_workspace_is_found_by_timed_calls(
     habit: str, check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """On the worker's own code: who returns what the output or a workspace remembers is wrong, and who works is not."""
-    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,64,16",))
-    problems = (kernel.problem("9,64,16"),)
+    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,16,256",))
+    problems = (kernel.problem("9,16,256"),)
     here = worker(monkeypatch, kernel, problems, study, chip("l4"), tmp_path / "turn")
     config = kernel.space.with_changes(kernel.space.default(), {"HABIT": habit})
     made = build(kernel, config, problems, Target(chip("l4"), CompileCache(default_directory() or tmp_path)))
@@ -69,7 +69,7 @@ def test_a_memory_in_the_workspace_is_found_by_timed_calls(
     assert found.evidence.get("check", "") == check, found.reason
     if not check:
         assert found.outcome is Outcome.MEASURED
-        assert len(found.gate["9,64,16"]["timed_calls"]["drawn"]) == 2
+        assert len(found.gate["9,16,256"]["timed_calls"]["drawn"]) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------ on a GPU
@@ -91,7 +91,7 @@ class TestOnAGpu:
         for found in memos.run([memos.config(HABIT="none"), memos.config(HABIT="resets")]):
             assert found.outcome is Outcome.MEASURED, found.reason
             told = found.gate["64,128,128"]["timed_calls"]
-            assert (len(told["drawn"]), len(told["changed"])) == (2, 1)
+            assert (len(told["drawn"]), len(told["changed"])) == (1, 1)
             assert told["replays"] >= 8
 
     @pytest.mark.parametrize("habit", ["recent", "already_there", "sampled_memo", "first_replays"])

@@ -139,7 +139,7 @@ class Clock:
 
     calls = 1
 
-    def __init__(self, sequence: Sequence[TimedCall], around: StepsAround | None = None, rounds: int = 2) -> None:
+    def __init__(self, sequence: Sequence[TimedCall], around: StepsAround | None = None, rounds: int = 3) -> None:
         self._sequence = sequence
         self._around = around
         self._count = len(sequence) * (rounds if around else 1)
@@ -161,9 +161,14 @@ class Clock:
         self.settle()
 
     def settle(self) -> None:
-        """Run every call once more where the last run left an answer to inputs that changed back since."""
+        """Run every call once more where the last run left changed inputs behind."""
         if self.timed and not self.timed.settled:
             self._run()
+
+    def fault(self) -> dict[str, Any] | None:
+        """Settle; return evidence of a kept answer that is wrong."""
+        self.settle()
+        return self.timed.fault() if self.timed else None
 
     def _run(self) -> None:
         for index in range(self._count):

@@ -16,10 +16,10 @@ from evokern.measurement.timing import (
     RACE_SAMPLES,
     STEP_SHARE,
     STEP_US,
+    STEPS,
     Series,
     calls_per_sample,
     measure,
-    steps_in,
     with_steps,
 )
 from evokern.study.settings import TimingSettings
@@ -124,12 +124,15 @@ def test_a_sample_holds_whole_rounds_of_the_input_sets(call_us: float, sets: int
 
 @given(st.floats(0.2, 5000), st.integers(1, 8), st.floats(1, 1e5))
 def test_a_sample_is_long_enough_for_its_steps(call_us: float, sets: int, sample_us: float) -> None:
-    """Steps take their share at most, no call more than needed is added, and every set has as many calls."""
+    """Steps take their share at most, no more calls than it takes, and each set as many, no multiple of 2 or 3."""
     wanted = calls_per_sample(call_us, sample_us, sets)
     calls = with_steps(wanted, call_us, sets)
     assert calls >= wanted
     assert calls % sets == 0
     step_us = STEP_US if call_us < LONG_CALL_US else LONG_STEP_US
-    assert steps_in(calls, sets) * step_us <= STEP_SHARE * calls * call_us
-    shorter = calls - sets
-    assert shorter < wanted or steps_in(shorter, sets) * step_us > STEP_SHARE * shorter * call_us
+    assert STEPS * step_us <= STEP_SHARE * calls * call_us * (1 + 1e-9)
+    rounds = calls // sets
+    assert rounds % 2 == 1
+    assert rounds % 3 != 0 or rounds == 3
+    shorter = [fewer for fewer in range(1, rounds) if fewer % 2 and (fewer % 3 or fewer == 3)]
+    assert all(n * sets < wanted or STEPS * step_us > STEP_SHARE * n * sets * call_us * (1 - 1e-9) for n in shorter)

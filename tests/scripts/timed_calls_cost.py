@@ -30,7 +30,7 @@ from evokern.device.gpu.timed_calls import StepsAround
 from evokern.device.gpu.worker import GpuWorker
 from evokern.gate.timed_plan import TimedCalls
 from evokern.measurement.statistics import median_interval
-from evokern.measurement.timing import steps_in
+from evokern.measurement.timing import STEPS
 from evokern.study.discovery import WorkerContext, find_kernel
 from evokern.study.settings import GateSettings, TimingSettings
 from evokern.study.trial import Evaluation
@@ -94,20 +94,19 @@ def cost(name: str, text: str, samples: int = 60) -> dict[str, Any]:
     with_us, without_us = map(statistics.median, both)
     differences = [a - b for a, b in zip(*both, strict=True)]
     low, high = median_interval(differences)
-    number = steps_in(steps.calls, bench.sets)
     difference = statistics.median(differences)
     return {
         "kernel": name,
         "problem": text,
         "calls": steps.calls,
         "calls_without": plain.calls,
-        "steps": number,
+        "steps": STEPS,
         "with_us": with_us,
         "without_us": without_us,
         "share": difference / without_us,
         "noise": (high - low) / 2 / without_us,
-        "step_us": difference * steps.calls / number,
-        "fault": steps.timed.fault(),
+        "step_us": difference * steps.calls / STEPS,
+        "fault": steps.fault(),
         "timed_calls": steps.timed.report(),
     }
 

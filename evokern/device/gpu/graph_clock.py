@@ -5,7 +5,7 @@ the GPU never waits for the CPU within a batch. `rotate`: the calls of a graph w
 `flush`: every call follows a write over the whole L2; a second graph holds the writes alone, and a sample is the
 difference of two replays, taken one after the other. Candidates and baselines are timed by this same code.
 
-Around a few calls of a timed graph stand steps that change inputs, poison outputs and keep answers
+Around a drawn call of a timed graph stand steps that change inputs, poison outputs and keep its answer
 (`evokern.gate.timed_plan`), so that what is timed is what is checked. What changes here or there in how a time comes
 about takes another `TIMING_RULE` (`evokern.measurement.timing`): a study is timed under one.
 """
@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -56,7 +57,7 @@ class GraphClock:
             monitor: where clocks are read while samples are taken.
             flush: buffer as large as L2 that is overwritten before each call; None for `rotate`.
             hang_s: seconds after which a replay counts as hung.
-            around: what changes around drawn calls, and what is kept of them; None for nothing.
+            around: what changes around a drawn call, and what is kept of it; None for nothing.
 
         Raises:
             RunFailed: a call cannot be captured, crashed, or did not end.
@@ -67,7 +68,7 @@ class GraphClock:
         self.states: list[State] = []
         """A reading of clock and temperature per batch."""
         self.timed = around.timed if around else None
-        """The drawn calls of the timed graph."""
+        """The drawn call of the timed graph."""
         self.graph: torch.cuda.CUDAGraph | None = None
         """The graph that is timed."""
         pilot = _capture(calls, len(calls), None)
@@ -80,7 +81,7 @@ class GraphClock:
         self.calls = calls_per_sample(call_us, settings.sample_us, len(calls))
         """Calls in one sample."""
         if around is not None:
-            self.calls = with_steps(self.calls, call_us, len(calls), around.timed.further_steps)
+            self.calls = with_steps(self.calls, call_us, len(calls))
             around.timed.plan(self.calls)
         whole = self.calls == len(calls) and flush is None and around is None
         graph = self.graph = pilot if whole else _capture(calls, self.calls, flush, around)
@@ -92,7 +93,7 @@ class GraphClock:
             self._run(graph)
 
     def replay(self) -> None:
-        """Run the timed graph until every set's last call was on its inputs as they are (once more, or twice); wait.
+        """Run the timed graph until inputs and answers are as the bench drew them (once more, or twice); wait.
 
         Raises:
             RunFailed: a call crashed, or did not end.
@@ -101,7 +102,7 @@ class GraphClock:
         self.settle()
 
     def settle(self) -> None:
-        """Run the timed graph once more if its last run left an answer to inputs that changed back since; wait.
+        """Run the timed graph once more if its last run left changed inputs behind; wait.
 
         Raises:
             RunFailed: a call crashed, or did not end.
@@ -109,6 +110,15 @@ class GraphClock:
         if self.timed is not None and not self.timed.settled:
             self._run(self._graphs[0])
         finish(self._hang_s * self.calls, self._hang_s)
+
+    def fault(self) -> dict[str, Any] | None:
+        """Settle; return evidence of a kept answer that is wrong, None where there is none.
+
+        Raises:
+            RunFailed: a call crashed, or did not end.
+        """
+        self.settle()
+        return self.timed.fault() if self.timed is not None else None
 
     def _run(self, graph: torch.cuda.CUDAGraph) -> None:
         if self.timed is not None and graph is self.graph:

@@ -102,13 +102,14 @@ def _one_sample(clock: GraphClock) -> float:
     while True:
         samples = clock.take(1)
         if samples:
+            clock.settle()  # others work on the same inputs next
             return samples[0]
 
 
 def _require_right_in_samples(row: Sequence[_TimedProblem]) -> None:
     """Check what was kept of the calls around which inputs changed; all inputs are still those of the samples."""
     for timed in row:
-        fault = timed.clock.timed.fault() if timed.clock.timed is not None else None
+        fault = timed.clock.fault()
         if fault is not None:
             raise DeviceError(f"{timed.name} was wrong in the playoff: {fault['message']} at {timed.problem}")
 

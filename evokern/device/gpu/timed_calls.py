@@ -1,4 +1,4 @@
-"""Steps around drawn calls (`evokern.gate.timed_plan`) as nodes of a CUDA graph: one small kernel of ours for all."""
+"""Steps around a drawn call (`evokern.gate.timed_plan`) as nodes of a CUDA graph: one small kernel of ours for all."""
 
 from __future__ import annotations
 
@@ -72,17 +72,18 @@ class StepKernel:
 
 @dataclass(frozen=True)
 class StepsAround:
-    """What stands around the drawn calls of one graph."""
+    """What stands around the drawn call of one graph."""
 
     timed: TimedCalls
-    """The drawn calls."""
+    """The drawn call."""
     kernel: StepKernel
     """Makes nodes of their steps."""
 
     def before(self, index: int) -> None:
         """Enqueue what stands before a call, or behind the last one."""
-        for number, copies in self.timed.steps(index) if self.timed.active else ():
-            self.kernel.enqueue(self.timed, number, copies)
+        step = self.timed.step(index) if self.timed.active else None
+        if step is not None:
+            self.kernel.enqueue(self.timed, *step)
 
     def behind(self, index: int, outputs: Mapping[str, torch.Tensor] | None) -> None:
         """Take the outputs of the call just enqueued; None where it wrote into the buffers that it was given."""

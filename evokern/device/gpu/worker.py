@@ -271,8 +271,7 @@ class GpuWorker:
 
         The graph that was timed is repeated first, then single calls.
         """
-        clock.settle()
-        fault = clock.timed.fault() if clock.timed is not None else None
+        fault = clock.fault()
         if fault is not None:
             return Verdict(False, {**fault, "message": f"{fault['message']} at {problem}", "problem": str(problem)})
         in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
@@ -349,7 +348,7 @@ class GpuWorker:
                 sequence = [runs_as(baseline, problem, call.arguments) for call in calls(bench, launches)]
                 clock = self._runs.clock(sequence, bench, baseline.name)
                 measurement = measure([clock], self._settings.timing)
-                fault = clock.timed.fault() if clock.timed is not None else None
+                fault = clock.fault()
                 if fault is not None:
                     return BaselineResult(baseline.name, error=f"wrong: {fault['message']} at {problem}")
                 timings += self._timings(measurement, [clock])
