@@ -93,11 +93,11 @@ class Bench:
         self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
         sealed = device.type in REACHED
         self._originals = Sealed(self.sets, self._inputs.memory.shape[1] // 8, device, secret, active=sealed)
+        self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
         self._references = References(
             kernel, problem, self._results, self._inputs.set, [kind != "edges" for kind in self.kinds], device, secret,
-            sealed=sealed,
+            kept=self._renewal.large, sealed=sealed,
         )  # fmt: skip
-        self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
         self._poison = {n: self._poison_bytes(t, declared) for n, t in written.items() if t.role != "inout"}
         self._damage: dict[int, str] = {}
         self._trusted = False
@@ -143,24 +143,23 @@ class Bench:
         """
         if self.refreshes and not self._trusted:
             # Whoever ran last was not seen to the end, and may have written to its inputs.
-            self._restore(range(self.sets))
-        views = [self._inputs.set(index) for index in range(self.sets)]
-        renewed, sliced = self._renewal.renew(views, share, whole=whole or not self.refreshes, repetition=repetition)
+            for rows, plain in self._originals.plain():
+                self._inputs.memory[rows].view(torch.int64).copy_(plain)
+        renewed, sliced = self._renewal.renew(
+            self._inputs.views, share, whole=whole or not self.refreshes, repetition=repetition
+        )
         for index in renewed:
             self._references.forget(index)
         for index, one, at in sliced:
             self._references.changed(index, one, at)
         self.refreshes += 1
         self._inputs.mend_guards()
-        for index in dict.fromkeys([*renewed, *(index for index, _, _ in sliced)]):
+        touched = {*renewed, *(index for index, _, _ in sliced)}
+        for index in touched:
             self.changes.pop(index, None)
-            self._originals.put(index, self._inputs.memory[index].view(torch.int64))
+        self._originals.put(touched, self._inputs.memory.view(torch.int64))
         self._plain = self._plain and len(renewed) < self.sets
         self.conceal()
-
-    def _restore(self, sets: Sequence[int]) -> None:
-        for index in sets:
-            self._inputs.memory[index].view(torch.int64).copy_(self._originals.get(index))
 
     def conceal(self) -> None:
         """Leave nothing readable behind before a candidate runs: no reference, no answer to inputs that it gets."""
@@ -272,9 +271,10 @@ class Bench:
         Raises:
             KernelError: the reference raised, or is not finite.
         """
-        changed = torch.stack(self._words_changed()).tolist()
+        changed = self._words_changed().tolist()
         self._damage = {index: self._damaged(index) for index, words in enumerate(changed) if words}
-        self._restore(list(self._damage))
+        for index in self._damage:
+            self._inputs.memory[index].view(torch.int64).copy_(self._originals.get(index))
         compared = compare_calls(
             self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference
         )
@@ -296,10 +296,10 @@ class Bench:
         differing = {name: tuple(counts[count + place * later :][:later]) for place, name in enumerate(self._results)}
         return Findings(worst, tuple(counts[:count]), tuple(changed), differing)
 
-    def _words_changed(self) -> list[torch.Tensor]:
-        """Return the changed words of each set's inputs and the guards around them."""
+    def _words_changed(self) -> torch.Tensor:
+        """Return the changed words of each set's inputs and the guards around them, shape (sets,)."""
         words = self._inputs.memory.view(torch.int64)
-        return [(words[index] != self._originals.get(index)).sum() for index in range(self.sets)]
+        return torch.cat([(words[rows] != plain).sum(1) for rows, plain in self._originals.plain()])
 
     def errors(self, name: str, index: int) -> torch.Tensor:
         """Return error over tolerance in the first run of a set, flat: one number for what is one independent event.

@@ -14,7 +14,7 @@ from evokern.study.settings import InputSet
 
 ELEMENTS_AT_ONCE = 1 << 24
 """Elements that one comparison takes at once; it needs about 60 bytes for each."""
-TOGETHER = 1 << 22
+TOGETHER = ELEMENTS_AT_ONCE
 """Elements of an output over all calls up to which they are compared at once."""
 NUMBERS = 8
 """Numbers that come of each call's output: see `compare`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -74,14 +74,14 @@ def poison_byte(tensor: Tensor, turn: int, nan: bool = True) -> int:
 def draw(
     tensor: Tensor, kind: InputSet, out: torch.Tensor, generator: torch.Generator, *, nonfinite: bool = False
 ) -> None:
-    """Fill a buffer with inputs of a kind.
+    """Fill a buffer, or several alike, with inputs of a kind.
 
     Args:
         tensor: its declaration: dtype, scale, large, low, high, draw.
         kind: `normal` (mean 0, deviation `scale`), `large` (deviation `large`), `equal_rows` (normal, one value along
             the last axis), `denormal` (subnormal numbers of both signs), `edges` (normal with zeros and one-hot rows).
             Integers are uniform from `low` to `high`, and one value along a row for `equal_rows`.
-        out: the buffer, of the declared shape.
+        out: the buffer, of the declared shape, or shape (buffers, *shape).
         generator: private source of randomness on the buffer's device.
         nonfinite: whether `edges` inputs hold infinities and NaN.
 
@@ -89,30 +89,35 @@ def draw(
         KernelError: the tensor's own `draw` raised, or returned what the tensor cannot hold.
     """
     if tensor.draw is not None:
-        out.copy_(_declared(tensor, tensor.draw, out, generator))
+        for one in out if out.ndim > len(tensor.shape) else (out,):
+            one.copy_(_declared(tensor, tensor.draw, one, generator))
         return
     if kind == "edges":
         _draw_edges(tensor, out, generator, nonfinite=nonfinite)
         return
-    shape = (*tensor.shape[:-1], 1) if kind == "equal_rows" else tensor.shape
+    shape = (*out.shape[:-1], 1) if kind == "equal_rows" else out.shape
     if not is_float(tensor.dtype):
         whole = torch.randint(tensor.low, tensor.high + 1, shape, generator=generator, device=out.device)
-        out.copy_(whole.to(out.dtype).expand(tensor.shape))
+        out.copy_(whole.to(out.dtype).expand(out.shape))
         return
     if kind == "denormal":
         _draw_subnormal(tensor, out, generator)
         return
+    out.copy_(_normal(tensor, tensor.large if kind == "large" else tensor.scale, shape, generator).expand(out.shape))
+
+
+def _normal(tensor: Tensor, scale: float, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Draw normal values of a deviation, within the dtype's range, in a wider type."""
     wide = torch.float64 if tensor.dtype == "f64" else torch.float32
-    values = torch.randn(shape, generator=generator, device=out.device, dtype=wide)
-    values.mul_(tensor.large if kind == "large" else tensor.scale)
     limit = largest_finite(tensor.dtype)
-    out.copy_(values.clamp_(-limit, limit).expand(tensor.shape))
+    values = torch.randn(shape, generator=generator, device=generator.device, dtype=wide)
+    return values.mul_(scale).clamp_(-limit, limit)
 
 
 def _draw_subnormal(tensor: Tensor, out: torch.Tensor, generator: torch.Generator) -> None:
     size = out.element_size()
     mantissas = 1 << _MANTISSA_BITS[tensor.dtype]
-    bits = torch.randint(1 - mantissas, mantissas, tensor.shape, generator=generator, device=out.device)
+    bits = torch.randint(1 - mantissas, mantissas, out.shape, generator=generator, device=out.device)
     # A subnormal is a mantissa alone; the sign is the top bit, which a negative number of this width already has.
     sign = 128 if size == 1 else -(1 << (8 * size - 1))
     out.view(_BITS_DTYPE[size]).copy_(torch.where(bits < 0, -bits + sign, bits))
@@ -157,30 +162,31 @@ def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *
     """Draw normal inputs with zeros: some elements, the first of some rows, whole rows, all but one of a row."""
     device = out.device
     if is_float(tensor.dtype):
-        limit = largest_finite(tensor.dtype)
-        wide = torch.float64 if tensor.dtype == "f64" else torch.float32
-        values = torch.randn(tensor.shape, generator=generator, device=device, dtype=wide)
-        values.mul_(tensor.scale).clamp_(-limit, limit)
+        values = _normal(tensor, tensor.scale, out.shape, generator)
     else:
-        values = torch.randint(tensor.low, tensor.high + 1, tensor.shape, generator=generator, device=device)
+        values = torch.randint(tensor.low, tensor.high + 1, out.shape, generator=generator, device=device)
         if not tensor.low <= 0 <= tensor.high:
             out.copy_(values.to(out.dtype))
             return
-    values[torch.rand(tensor.shape, generator=generator, device=device) < _ZERO_ELEMENTS] = 0
-    rows = values.view(-1, tensor.shape[-1])
-    count, length = rows.shape
+    length = tensor.shape[-1]
+    rows = values.view(-1, tensor.elements // length, length)
+    buffers, count, _ = rows.shape
     each = max(1, count // EDGE_SHARE)
-    order = torch.randperm(count, generator=generator, device=device)
-    first, hot, empty, odd = (order[place * each : (place + 1) * each] for place in range(4))
-    rows[first, 0] = 0
-    place = torch.randint(min(1, length - 1), length, (len(hot),), generator=generator, device=device)
-    kept = rows[hot, place]
-    rows[hot] = 0
-    rows[hot, place] = torch.where(kept == 0, torch.full_like(kept, tensor.scale if kept.is_floating_point() else 1),
-                                   kept)  # fmt: skip
-    rows[empty] = 0
+    # A random order of each buffer's rows: the first `each` begin with a zero, the next are one-hot, the next are zero.
+    order = torch.rand((buffers, count), generator=generator, device=device).argsort(1)
+    part = (order // each).unsqueeze(-1)
+    column = torch.arange(length, device=device)
+    hot = torch.randint(min(1, length - 1), length, (buffers, count, 1), generator=generator, device=device)
+    one_hot, here = part == 1, column == hot
+    zero = torch.rand(rows.shape, generator=generator, device=device) < _ZERO_ELEMENTS
+    zero |= (part == 2) | (one_hot & ~here) | ((part == 0) & (column == 0))
+    rows.masked_fill_(zero, 0)
+    rows.masked_fill_(one_hot & here & (rows == 0), tensor.scale if rows.is_floating_point() else 1)
     if nonfinite and is_float(tensor.dtype):
-        _put_nonfinite(rows, (odd if len(odd) else first)[:_NONFINITE_ROWS], generator)
+        ranked = order.argsort(1)
+        odd = ranked[:, 3 * each : 4 * each] if count > 3 * each else ranked[:, :each]
+        for one, chosen in zip(rows, odd[:, :_NONFINITE_ROWS], strict=True):
+            _put_nonfinite(one, chosen, generator)
     out.copy_(values)
 
 

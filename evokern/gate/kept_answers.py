@@ -22,6 +22,9 @@ _VERSIONS: tuple[Version, Version] = "new", "old"
 """What inputs are in even and in odd replays."""
 Answers = tuple[torch.Tensor, torch.Tensor]
 """What an output must be, and the error allowed, in float64."""
+Expected = dict[str, dict[Version, Answers]]
+"""Output → what it must be in the pieces that are kept, shape (pieces, elements), for each version of the inputs; for
+`old` ones alone where inputs keep their values. In host memory, where no candidate finds it."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,19 @@ class KeptAnswers:
         bench: Bench,
         index: int,
         pieces: Mapping[str, Sequence[Piece]],
-        new: Mapping[str, Answers],
+        expected: Expected,
         position: int,
     ) -> None:
         """Make room.
 
         Args:
-            bench: knows the answers to the old inputs.
+            bench: whose outputs they are.
             index: the input set.
             pieces: of each output what is kept, pieces of one length.
-            new: output → answers to the new inputs in these pieces and the errors allowed, shape (pieces, elements);
-                none where inputs keep their values.
+            expected: what they must be.
             position: the drawn call, from 0.
         """
-        self._bench, self._index, self._pieces, self._new = bench, index, pieces, new
+        self._bench, self._index, self._pieces, self._expected = bench, index, pieces, expected
         self._kept_as: dict[str, tuple[torch.dtype, int]] = {}
         self.position = position
         """The drawn call, from 0."""
@@ -108,9 +110,7 @@ class KeptAnswers:
         return copies
 
     def fault(self, replays: int, changed: Sequence[str], graph_calls: int) -> dict[str, Any] | None:
-        """Compare what was kept with the references; return evidence of an error, None where all is right.
-
-        To be called while the bench's inputs are those of the timed runs, `old`.
+        """Compare what was kept with what it must be; return evidence of an error, None where all is right.
 
         Args:
             replays: how often the graph ran.
@@ -118,7 +118,6 @@ class KeptAnswers:
             graph_calls: calls of the graph, for the message.
         """
         executions = range(max(0, replays - SLOTS), replays)
-        reference = self._bench.reference(self._index)
         offset = 0
         for name, pieces in self._pieces.items():
             end = offset + len(pieces) * _room(pieces[0].count)
@@ -127,31 +126,27 @@ class KeptAnswers:
                 if not slots:
                     continue
                 raw = self.ring[slots, offset:end].view(len(slots), len(pieces), -1)
-                found = self._wrong(name, raw, version, reference[name])
+                found = self._wrong(name, raw, version)
                 if found is not None:
                     return self._evidence(found, version, changed, graph_calls)
             offset = end
         return None
 
-    def _wrong(self, name: str, raw: torch.Tensor, version: Version, reference: torch.Tensor) -> dict[str, Any] | None:
+    def _wrong(self, name: str, raw: torch.Tensor, version: Version) -> dict[str, Any] | None:
         """Compare one output's pieces over slots, bytes of shape (slots, pieces, room)."""
         dtype, length = self._kept_as[name]
         pieces, rule = self._pieces[name], self._bench.rule(name)
-        old, old_room = expectation(rule, pick(reference, pieces)[:, :length])
-        got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype)
-        got, _ = rule.prepared(got, old, None)
-        expected, allowed = old, old_room
-        other, other_room = old, old_room
-        if name in self._new:
-            new, new_room = (part.to(raw.device)[:, :length] for part in self._new[name])
-            expected, allowed, other, other_room = (
-                (new, new_room, old, old_room) if version == "new" else (old, old_room, new, new_room)
-            )
+        versions = self._expected[name]
+        expected, allowed = (part[:, :length] for part in versions.get(version, versions["old"]))
+        got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype).to("cpu")
+        got, _ = rule.prepared(got, expected, None)
         # Written so that NaN is wrong.
         wrong = ~((got - expected).abs_() <= allowed)
         if not bool(wrong.any()):
             return None
         slot, piece, element = wrong.nonzero()[0].tolist()
+        other = versions.get("old" if version == "new" else "new")
+        stale = other is not None and ((got - other[0][:, :length]).abs_() <= other[1][:, :length])[wrong].all()
         return {
             "output": name,
             "index": unravelled(pieces[piece].start + element, rule.tensor.shape),
@@ -160,7 +155,7 @@ class KeptAnswers:
             "allowed": float(allowed[piece, element]),
             "bad": int(wrong[slot].sum()),
             "elements": wrong[slot].numel(),
-            "stale": name in self._new and bool(((got - other).abs_() <= other_room)[wrong].all()),
+            "stale": bool(stale),
         }
 
     def _evidence(

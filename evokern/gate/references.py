@@ -1,4 +1,4 @@
-"""Float64 references of a bench's input sets: computed after a candidate ran, whole or by slices, and kept sealed."""
+"""Float64 references of a bench's input sets: computed after a candidate ran; of large problems by slices, and kept."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class References:
         device: torch.device,
         secret: random.Random,
         *,
+        kept: bool,
         sealed: bool,
     ) -> None:
         """Allocate.
@@ -43,19 +44,18 @@ class References:
             finite: of each set, whether its reference must be finite.
             device: where.
             secret: source of the keys under which references rest.
+            kept: whether references are kept while candidates run. Those of a small problem are computed again.
             sealed: whether candidates run where they could read them.
         """
         self._kernel, self._problem, self._results, self._inputs = kernel, problem, dict(results), inputs
         self._finite = tuple(finite)
-        self._offsets: dict[str, int] = {}
-        end = 0
-        for name, tensor in self._results.items():
-            self._offsets[name] = end
-            end += tensor.elements
-        self._kept = Sealed(len(self._finite), end, device, secret, active=sealed)
+        self._device = device
+        elements = sum(tensor.elements for tensor in self._results.values())
+        self._kept = Sealed(len(self._finite), elements, device, secret, active=sealed) if kept else None
         self._stale = [True] * len(self._finite)
         self._changed: list[list[tuple[SlicedTensors, Indices]]] = [[] for _ in self._finite]
-        self._sound = [torch.ones((), dtype=torch.bool, device=device) for _ in self._finite]
+        self._extremes: dict[int, list[torch.Tensor]] = {}
+        self._sound = torch.ones((), dtype=torch.bool, device=device)
         self._plain: dict[int, dict[str, torch.Tensor]] = {}
         self.computed = 0
         """Whole references computed so far."""
@@ -75,11 +75,19 @@ class References:
     def conceal(self) -> None:
         """Let go of what was plain: a candidate runs next."""
         self._plain.clear()
+        self._take_extremes()
 
     @property
     def sound(self) -> torch.Tensor:
-        """Whether every reference that must be finite is: one boolean, on the device."""
-        return torch.stack(self._sound).all()
+        """Whether every reference so far that must be finite is: one boolean, on the device."""
+        self._take_extremes()
+        return self._sound
+
+    def _take_extremes(self) -> None:
+        extremes = [one for found in self._extremes.values() for one in found]
+        if extremes:
+            self._sound = self._sound & torch.stack(extremes).isfinite().all()
+            self._extremes.clear()
 
     def of(self, index: int) -> dict[str, torch.Tensor]:
         """Return the reference of a set by output, in float64: plain, so only while no candidate runs.
@@ -89,42 +97,46 @@ class References:
         """
         if index in self._plain:
             return self._plain[index]
-        changed = self._changed[index]
-        if not self._stale[index] and not changed:
-            return self._split(self._kept.get(index).view(torch.float64))
         if self._stale[index]:
-            answer = self.compute()(self._problem, self._wide(index))
+            answer = self.whole(self._inputs(index))
             self.computed += 1
-            flat = torch.cat([answer[name].to(torch.float64).reshape(-1) for name in self._results])
-            self._check(index, flat)
-            found = self._split(flat)
+            found = {name: answer[name].to(torch.float64) for name in self._results}
+            self._check(index, found)
+            if self._kept is not None:
+                self._keep(index, found)
         else:
-            flat = self._kept.get(index).view(torch.float64)
-            found = self._split(flat)
-            for sliced, at in changed:
-                part = self.sliced(sliced, at, self._inputs(index))
-                self._check(index, *part.values())
-                for name, values in part.items():
-                    sliced.put(name, found[name], values, sliced.indices(at, flat.device))
-        self._kept.put(index, flat.view(torch.int64))
-        self._stale[index] = False
-        changed.clear()
-        if flat.numel() <= TOGETHER:
+            found = self._renewed(index)
+        if self._kept is None or sum(value.numel() for value in found.values()) <= TOGETHER:
             self._plain[index] = found
         return found
 
-    def _check(self, index: int, *values: torch.Tensor) -> None:
+    def _renewed(self, index: int) -> dict[str, torch.Tensor]:
+        """Return a kept reference, with what changed of it since computed anew."""
+        assert self._kept is not None, "a reference that is not kept is stale"
+        flat = self._kept.get(index).view(torch.float64)
+        sizes = [tensor.elements for tensor in self._results.values()]
+        parts = zip(self._results.items(), flat.split(sizes), strict=True)  # type: ignore[no-untyped-call]
+        found = {name: values.view(tensor.shape) for (name, tensor), values in parts}
+        for sliced, at in self._changed[index]:
+            part = self.sliced(sliced, at, self._inputs(index))
+            self._check(index, part)
+            for name, values in part.items():
+                sliced.put(name, found[name], values, sliced.indices(at, flat.device))
+        if self._changed[index]:
+            self._keep(index, found)
+        return found
+
+    def _keep(self, index: int, found: Mapping[str, torch.Tensor]) -> None:
+        assert self._kept is not None
+        words = torch.cat([value.reshape(-1) for value in found.values()]).view(torch.int64)
+        self._kept.put([index], words.expand(len(self._finite), -1))
+        self._stale[index] = False
+        self._changed[index].clear()
+
+    def _check(self, index: int, found: Mapping[str, torch.Tensor]) -> None:
+        """Note least and largest value of a reference: one that is NaN or infinite makes these so."""
         if self._finite[index]:
-            self._sound[index] = torch.stack([one.isfinite().all() for one in values]).all()
-
-    def _wide(self, index: int) -> dict[str, torch.Tensor]:
-        return {name: values.to(torch.float64) for name, values in self._inputs(index).items()}
-
-    def _split(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {
-            name: flat[self._offsets[name] :][: tensor.elements].view(tensor.shape)
-            for name, tensor in self._results.items()
-        }
+            self._extremes[index] = [one for value in found.values() for one in value.aminmax()]
 
     def whole(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Compute the reference of given inputs."""
@@ -132,8 +144,7 @@ class References:
 
     def sliced(self, sliced: SlicedTensors, at: Indices, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Compute the reference of a slice of given inputs."""
-        device = self._kept.memory.device
-        where = sliced.indices(at, device)
+        where = sliced.indices(at, self._device)
         wide = {
             name: sliced.cut(name, _indexable(values), where).view(values.dtype).to(torch.float64)
             for name, values in inputs.items()

@@ -74,12 +74,12 @@ class Renewal:
         self._candidates = self._repetitions = 0
 
     def renew(
-        self, views: Sequence[Mapping[str, torch.Tensor]], share: float, *, whole: bool, repetition: bool
+        self, views: Mapping[str, torch.Tensor], share: float, *, whole: bool, repetition: bool
     ) -> tuple[list[int], list[Sliced]]:
         """Draw new inputs.
 
         Args:
-            views: the inputs of each set.
+            views: each input over all sets, shape (sets, *shape).
             share: share of the elements that change.
             whole: renew every set.
             repetition: for the same candidate as before.
@@ -89,8 +89,8 @@ class Renewal:
         """
         sets = range(len(self._kinds))
         renewed = list(sets) if whole or not self.large else self._due(repetition=repetition)
-        for index in renewed:
-            self._draw_whole(index, views[index], share)
+        for group in self._alike(renewed):
+            self._draw_whole(group, views, share)
         sliced: list[Sliced] = []
         for index in sets:
             if index in renewed:
@@ -98,7 +98,7 @@ class Renewal:
             for one in self.slices:
                 if any(one.renews(name, self._kinds[index]) for name in one.inputs):
                     at = one.next(index)
-                    self._draw_slice(index, one, at, views[index], share)
+                    self._draw_slice(index, one, at, {name: view[index] for name, view in views.items()}, share)
                     sliced.append((index, one, at))
         return renewed, sliced
 
@@ -125,26 +125,48 @@ class Renewal:
         """Whether a set is one of `edges` behind the first, in which a whole input is zero."""
         return self._kinds[index] == "edges" and self._kinds.index("edges") < index
 
-    def _draw_whole(self, index: int, views: Mapping[str, torch.Tensor], share: float) -> None:
-        kind = self._kinds[index]
-        if self._is_zero_set(index) and (share >= 1.0 or index not in self._zero):
-            able = [name for name, tensor in self._given.items() if may_be_zero(tensor)]
-            self._zero[index] = able[next(_ZERO_TURNS) % len(able)] if able else ""
-        for name, view in views.items():
-            if self._zero.get(index) == name:
-                view.view(torch.uint8).zero_()
-                continue
-            tensor = self._given[name]
-            if share < 1.0 and callable(tensor.change):
-                view.copy_(checked_values(tensor, tensor.change(view.clone(), self._generator), view, "change"))
-                continue
-            if share < 1.0 and tensor.change == "nothing":
-                continue
-            if share >= 1.0:
-                draw(tensor, kind, view, self._generator, nonfinite=name in self._nonfinite)
-                continue
-            fresh = torch.empty_like(view)
-            draw(tensor, kind, fresh, self._generator, nonfinite=name in self._nonfinite)
+    def _alike(self, sets: Sequence[int]) -> list[slice]:
+        """Return neighbouring sets of one kind, to be drawn at once where that is little."""
+        together = max(1, LARGE_ELEMENTS // max(tensor.elements for tensor in self._given.values()))
+        groups: list[slice] = []
+        for index in sets:
+            last = groups[-1] if groups else None
+            if (
+                last
+                and last.stop == index
+                and self._kinds[last.start] == self._kinds[index]
+                and (index - last.start < together)
+            ):
+                groups[-1] = slice(last.start, index + 1)
+            else:
+                groups.append(slice(index, index + 1))
+        return groups
+
+    def _draw_whole(self, group: slice, views: Mapping[str, torch.Tensor], share: float) -> None:
+        """Draw the inputs of some sets of one kind."""
+        kind = self._kinds[group.start]
+        for index in range(group.start, group.stop):
+            if self._is_zero_set(index) and (share >= 1.0 or index not in self._zero):
+                able = [name for name, tensor in self._given.items() if may_be_zero(tensor)]
+                self._zero[index] = able[next(_ZERO_TURNS) % len(able)] if able else ""
+        for name, whole in views.items():
+            self._draw_tensor(name, kind, whole[group], share)
+            for index in range(group.start, group.stop):
+                if self._zero.get(index) == name:
+                    whole[index].view(torch.uint8).zero_()
+
+    def _draw_tensor(self, name: str, kind: InputSet, view: torch.Tensor, share: float) -> None:
+        """Draw an input of some sets of one kind, shape (sets, *shape)."""
+        tensor = self._given[name]
+        if share < 1.0 and tensor.change == "nothing":
+            return
+        if share < 1.0 and callable(tensor.change):
+            for one in view:
+                one.copy_(checked_values(tensor, tensor.change(one.clone(), self._generator), one, "change"))
+            return
+        fresh = view if share >= 1.0 else torch.empty_like(view)
+        draw(tensor, kind, fresh, self._generator, nonfinite=name in self._nonfinite)
+        if share < 1.0:
             changed = torch.rand(view.shape, generator=self._generator, device=view.device) < share
             # Bytes, since torch selects no 8-bit floats.
             raw, new = (t.view(torch.uint8).view(*t.shape, -1) for t in (view, fresh))

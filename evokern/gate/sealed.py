@@ -8,6 +8,7 @@ generator (Philox, Salmon et al., SC 2011) whose keys stay in host memory and ar
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterator
 
 import torch
 
@@ -16,7 +17,7 @@ _WORDS_AT_ONCE = 1 << 24
 
 
 class Sealed:
-    """Rows of 8-byte words, each under a key of its own."""
+    """Rows of 8-byte words: few of them under one key, larger ones each under a key of its own."""
 
     def __init__(self, rows: int, words: int, device: torch.device, secret: random.Random, *, active: bool) -> None:
         """Allocate.
@@ -30,33 +31,60 @@ class Sealed:
         """
         self.memory = torch.zeros((rows, words), dtype=torch.int64, device=device)
         self._secret, self._active = secret, active
-        self._keys = [0] * rows
+        self._groups = [slice(0, rows)] if rows * words <= _WORDS_AT_ONCE else [slice(n, n + 1) for n in range(rows)]
+        self._keys = [0] * len(self._groups)
         self._stream = torch.Generator(device)
 
-    def put(self, row: int, words: torch.Tensor) -> None:
-        """Store a row."""
-        self._keys[row] = self._secret.getrandbits(62)
-        self._crossed(row, words, self.memory[row])
+    def put(self, rows: Collection[int], words: torch.Tensor) -> None:
+        """Store some rows under new keys.
+
+        Args:
+            rows: which.
+            words: all rows, shape (rows, words), of which these are taken.
+        """
+        for number, group in enumerate(self._groups):
+            kept = [row for row in range(group.start, group.stop) if row not in rows]
+            if len(kept) == group.stop - group.start:
+                continue
+            plain = words[group]
+            if kept:
+                plain = plain.clone()
+                for row in kept:
+                    plain[row - group.start] = self.get(row)
+            self._keys[number] = self._secret.getrandbits(62)
+            self._crossed(number, plain, self.memory[group])
 
     def get(self, row: int) -> torch.Tensor:
-        """Return a row: a copy where it is sealed, the row itself where it is not."""
+        """Return a row as it was stored: a copy where it is sealed, the row itself where it is not."""
+        number = next(n for n, group in enumerate(self._groups) if group.start <= row < group.stop)
+        return self._opened(number)[row - self._groups[number].start]
+
+    def plain(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield all rows as they were stored, as many at once as are under one key: copies where they are sealed."""
+        for number, group in enumerate(self._groups):
+            yield group, self._opened(number)
+
+    def _opened(self, number: int) -> torch.Tensor:
+        sealed = self.memory[self._groups[number]]
         if not self._active:
-            return self.memory[row]
-        words = torch.empty_like(self.memory[row])
-        self._crossed(row, self.memory[row], words)
+            return sealed
+        words = torch.empty_like(sealed)
+        self._crossed(number, sealed, words)
         return words
 
-    def _crossed(self, row: int, words: torch.Tensor, out: torch.Tensor) -> None:
+    def _crossed(self, number: int, words: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the words of a group into `out`, XORed with its stream."""
         if not self._active:
             out.copy_(words)
             return
-        for number, start in enumerate(range(0, len(words), _WORDS_AT_ONCE)):
-            part = words[start : start + _WORDS_AT_ONCE]
-            self._stream.manual_seed(self._keys[row] + number)
+        flat, into = words.reshape(-1), out.view(-1)
+        for place, start in enumerate(range(0, len(flat), _WORDS_AT_ONCE)):
+            part = flat[start : start + _WORDS_AT_ONCE]
+            self._stream.manual_seed(self._keys[number] + place)
             mask = torch.randint(
                 -(2**63), 2**63 - 1, part.shape, generator=self._stream, device=part.device, dtype=torch.int64
             )
-            torch.bitwise_xor(part, mask, out=out[start : start + _WORDS_AT_ONCE])
+            torch.bitwise_xor(part, mask, out=into[start : start + _WORDS_AT_ONCE])
 
 
 def wipe_free_memory(device: torch.device) -> int:

@@ -31,11 +31,11 @@ import torch
 
 from evokern.declaration.kernel import Tensor
 from evokern.gate.bench import Bench
-from evokern.gate.data import draw, is_float, poison_byte
+from evokern.gate.data import draw, is_float, poison_byte, torch_dtype
 from evokern.gate.kept_answers import (
     SLOTS,
-    Answers,
     Copy,
+    Expected,
     KeptAnswers,
     Piece,
     Turn,
@@ -126,11 +126,11 @@ class TimedCalls:
         drawn = self._integer(calls)
         self._index = drawn % bench.sets
         self._poisoned = self._draw_poison()
-        kept, new = self._draw_change()
+        kept, expected = self._draw_change()
         self._steps = {drawn: 0, drawn + 1: 1}
         # References were computed; none is to be found while the candidate runs.
         bench.conceal()
-        self._answers = KeptAnswers(bench, self._index, kept, new, drawn)
+        self._answers = KeptAnswers(bench, self._index, kept, expected, drawn)
         device = bench.generator.device
         self.executions = torch.zeros((STEPS, MOST_COPIES), dtype=torch.int32, device=device)
         """Executions of each step so far, once for every copy: for whoever makes nodes of them."""
@@ -170,51 +170,56 @@ class TimedCalls:
         length = max(1, int(units ** self._random.random()))
         return name, start + 16 * self._integer(units - length + 1), 16 * length
 
-    def _draw_change(self) -> tuple[dict[str, list[Piece]], dict[str, Answers]]:
+    def _draw_change(self) -> tuple[dict[str, list[Piece]], Expected]:
         """Draw what changes and what is kept, so that the change shows there.
 
         Returns:
-            Output → pieces that are kept, and output → answers to the new inputs there with the errors allowed.
+            Output → pieces that are kept, and what they must be.
         """
         bench = self._bench
         if self._index in bench.changes and not self._still:
-            self._pieces, old_values, new_values, self._poisoned, kept, new = bench.changes[self._index]
+            self._pieces, old_values, new_values, self._poisoned, kept, expected = bench.changes[self._index]
             self._old, self._new, self._shows = _copied(old_values), _copied(new_values), True
-            return kept, new
+            return kept, expected
         # Now, for the inputs are others below.
         old = bench.reference(self._index)
         given = bench.given(self._index)
         self._pieces = []
-        self._old = self._values(given)
         able = [name for name in given if _changeable(bench.tensors[name])]
         showing = [name for name in able if bench.reach.get(name, 0) < len(_CHANGES)]
-        if not showing or self._still:
-            self._new = self._values(given)
-            return self._draw_kept(old, {})
-        name = showing[self._integer(len(showing))]
-        for level in range(bench.reach.get(name, 0), len(_CHANGES)):
+        name = showing[self._integer(len(showing))] if showing and not self._still else ""
+        for level in range(bench.reach.get(name, 0), len(_CHANGES)) if name else ():
             count, size, kind = _CHANGES[level]
             part = self._draw_part(name, size)
             self._pieces = self._draw_pieces(name, bench.tensors[name], size, count, part)
-            self._old = self._values(given)
+            self._old, drawn = self._values(given), self._drawn_values(name, kind)
             try:
-                for piece in self._pieces:
-                    tensor = replace(bench.tensors[piece.name], shape=(piece.count,))
-                    draw(tensor, kind, _elements(given, piece), bench.generator)
-                self._new = self._values(given)
+                self._write(given, drawn)
+                self._new = drawn | self._in_place_values(given)
                 answers = bench.answers(self._index, part)
             finally:
-                for piece in self._pieces:
-                    _flat(_elements(given, piece)).copy_(self._old[piece])
-            kept, new = self._draw_kept(old, answers)
+                self._write(given, self._old)
+            kept, expected = self._draw_kept(old, answers)
             if self._shows:
                 if bench.large and part is None:
                     values = _copied(self._old), _copied(self._new)
-                    bench.changes[self._index] = self._pieces, *values, self._poisoned, kept, new
-                return kept, new
+                    bench.changes[self._index] = self._pieces, *values, self._poisoned, kept, expected
+                return kept, expected
             bench.reach[name] = level + 1
-        self._new = self._values(given)
+        self._old, self._new = self._values(given), self._values(given)
         return self._draw_kept(old, {})
+
+    def _drawn_values(self, name: str, kind: InputSet) -> dict[Piece | str, torch.Tensor]:
+        """Return new bytes for the pieces, which are all of one input."""
+        tensor, count = self._bench.tensors[name], sum(piece.count for piece in self._pieces)
+        drawn = torch.empty(count, dtype=torch_dtype(tensor.dtype), device=self._bench.generator.device)
+        draw(replace(tensor, shape=(count,)), kind, drawn, self._bench.generator)
+        parts = drawn.split([piece.count for piece in self._pieces])  # type: ignore[no-untyped-call]
+        return {piece: _flat(part) for piece, part in zip(self._pieces, parts, strict=True)}
+
+    def _write(self, given: Mapping[str, torch.Tensor], values: Mapping[Piece | str, torch.Tensor]) -> None:
+        for piece in self._pieces:
+            _flat(_elements(given, piece)).copy_(values[piece])
 
     def _draw_part(self, name: str, size: int) -> tuple[SlicedTensors, Indices] | None:
         """Draw where along the axes of a declared slice an input changes; None where its reference is not cut."""
@@ -233,7 +238,10 @@ class TimedCalls:
     def _values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
         """Return copies of the inputs' bytes: of each piece that changes, and all of what is computed in place."""
         values: dict[Piece | str, torch.Tensor] = {p: _flat(_elements(given, p)).clone() for p in self._pieces}
-        return values | {name: _flat(given[name]).clone() for name in self._in_place}
+        return values | self._in_place_values(given)
+
+    def _in_place_values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
+        return {name: _flat(given[name]).clone() for name in self._in_place}
 
     def _draw_pieces(
         self, name: str, tensor: Tensor, size: int, count: int, part: tuple[SlicedTensors, Indices] | None = None
@@ -271,7 +279,7 @@ class TimedCalls:
 
     def _draw_kept(
         self, old: Mapping[str, torch.Tensor], answers: Mapping[str, torch.Tensor]
-    ) -> tuple[dict[str, list[Piece]], dict[str, Answers]]:
+    ) -> tuple[dict[str, list[Piece]], Expected]:
         """Draw what is kept; note whether the change shows there, and what the answers must be.
 
         Args:
@@ -289,11 +297,17 @@ class TimedCalls:
             if name in answers and finite:
                 starts += self._changed_elements(name, old[name], answers[name], count // 6)
             kept[name] += [Piece(name, min(start, tensor.elements - length), length) for start in starts]
-        new: dict[str, Answers] = {}
-        for name, answer in answers.items():
-            expected, allowed = expectation(self._bench.rule(name), pick(answer, kept[name]))
-            new[name] = expected.to("cpu", copy=True), allowed.to("cpu", copy=True)
-        return kept, new
+        versions: dict[Version, Mapping[str, torch.Tensor]] = {"old": old}
+        if answers:
+            versions["new"] = answers
+        expected: Expected = {
+            name: {
+                version: expectation(self._bench.rule(name), pick(answer[name], pieces).to("cpu"))
+                for version, answer in versions.items()
+            }
+            for name, pieces in kept.items()
+        }
+        return kept, expected
 
     def _poisoned_elements(self, name: str, tensor: Tensor, length: int, count: int) -> list[int]:
         """Draw elements of an output with which pieces begin that are poisoned."""
@@ -362,10 +376,7 @@ class TimedCalls:
                 self._new[key].copy_(value)
 
     def fault(self) -> dict[str, Any] | None:
-        """Compare what was kept with the references; return evidence of an error, None where all is right.
-
-        To be called while the bench's inputs are those of the timed runs, and settled.
-        """
+        """Compare what was kept with what it must be; return evidence of an error, None where all is right."""
         return self._answers.fault(self.replays, self.changed, self.calls) if self.active else None
 
     def report(self) -> dict[str, Any]:

@@ -356,11 +356,11 @@ def test_no_reference_or_answer_can_be_read_while_a_candidate_runs(
 def test_sealed_rows_come_back_and_look_like_nothing() -> None:
     """A row is what was put there; at rest it has no pattern, and none that it had before."""
     sealed = Sealed(2, 5000, CPU, random.Random(1), active=True)
-    words = torch.zeros(5000, dtype=torch.int64)
+    words = torch.zeros((2, 5000), dtype=torch.int64)
     seen = []
     for row in (0, 1, 0):
-        sealed.put(row, words)
-        assert torch.equal(sealed.get(row), words)
+        sealed.put([row], words)
+        assert torch.equal(sealed.get(row), words[row])
         seen.append(sealed.memory[row].clone())
     bits = np.unpackbits(seen[0].numpy().view(np.uint8))
     assert abs(float(bits.mean()) - 0.5) < 0.01

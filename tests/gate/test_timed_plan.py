@@ -185,7 +185,7 @@ def test_what_is_kept_holds_rows_from_everywhere_and_those_that_change() -> None
         kept = timed._answers._pieces["y"]
         rows = {piece.start // COLUMNS for piece in kept}
         assert len(rows) >= 64
-        assert timed._answers._new["y"][0].shape == (len(kept), 32)
+        assert timed._answers._expected["y"]["new"][0].shape == (len(kept), 32)
         poisoned = {e for name, at, size in timed._poisoned if name == "y" for e in range(at // 4, (at + size) // 4)}
         assert sum(bool(set(range(piece.start, piece.start + piece.count)) & poisoned) for piece in kept) >= 12
         if "x" in timed.changed:
