@@ -141,10 +141,8 @@ class Bench:
             whole: renew all of a large problem too.
             repetition: these are inputs for the same candidate: some are new in any case.
         """
-        if self.refreshes and not self._trusted:
-            # Whoever ran last was not seen to the end, and may have written to its inputs.
-            for rows, plain in self._originals.plain():
-                self._inputs.memory[rows].view(torch.int64).copy_(plain)
+        if self.refreshes:
+            self.mend()
         renewed, sliced = self._renewal.renew(
             self._inputs.views, share, whole=whole or not self.refreshes, repetition=repetition
         )
@@ -160,6 +158,12 @@ class Bench:
         self._originals.put(touched, self._inputs.memory.view(torch.int64))
         self._plain = self._plain and len(renewed) < self.sets
         self.conceal()
+
+    def mend(self) -> None:
+        """Write inputs as they were drawn where whoever ran last was not seen to the end, and may have changed them."""
+        if not self._trusted:
+            for rows, plain in self._originals.plain():
+                self._inputs.memory[rows].view(torch.int64).copy_(plain)
 
     def conceal(self) -> None:
         """Leave nothing readable behind before a candidate runs: no reference, no answer to inputs that it gets."""
@@ -243,7 +247,8 @@ class Bench:
         return self._rules[name]
 
     def answer_by_reference(self) -> None:
-        """Write the reference into every output, rounded to its dtype: what a right kernel would leave."""
+        """Write the reference into every output, rounded to its dtype: what a right kernel would leave. Mend guards."""
+        self._scratch.mend_guards()
         for index in range(self.sets):
             expected = self.reference(index)
             for name, view in self.outputs().items():

@@ -72,6 +72,29 @@ def test_a_memory_in_the_workspace_is_found_by_timed_calls(
         assert len(found.gate["9,16,256"]["timed_calls"]["drawn"]) == 1
 
 
+def test_who_is_slow_by_far_is_not_timed_any_further(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its pilot shows that it lost: right in the gate, never a best; what it did to its inputs harms nobody else."""
+    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,16,256",))
+    problems = (kernel.problem("9,16,256"),)
+    here = worker(monkeypatch, kernel, problems, study, chip("l4"), tmp_path / "turn", race=1.1)
+    config = kernel.space.default()
+    made = build(kernel, config, problems, Target(chip("l4"), CompileCache(default_directory() or tmp_path)))
+    assert isinstance(made, Built), made.reason
+    bench = here._runs.bench(here._runs.workload(config, problems[0])[0], problems[0])
+    before = bench.given(0)["x"].clone()
+    bench.given(0)["x"].zero_()
+    slow = evaluated(here, config, made, elite_us=6.0)
+    assert (slow.outcome, slow.time_us) == (Outcome.SLOW, pytest.approx(10.0))
+    assert (slow.evidence["elite_us"], slow.evidence["samples"], slow.evidence["pilot"]) == (6.0, 5, True)
+    assert slow.timings[0].samples_us == (10.0,) * 5
+    assert "timed_calls" not in slow.gate["9,16,256"]
+    assert bool((bench.given(0)["x"] == before).all())
+    close = evaluated(here, config, made, elite_us=8.0)
+    assert close.outcome is Outcome.SLOW
+    assert "pilot" not in close.evidence
+    assert close.gate["9,16,256"]["timed_calls"]["replays"] >= 2
+
+
 # ------------------------------------------------------------------------------------------------------------ on a GPU
 
 

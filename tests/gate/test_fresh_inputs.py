@@ -353,14 +353,19 @@ def test_no_reference_or_answer_can_be_read_while_a_candidate_runs(
         assert any(references for references, _ in counts)  # the search would find them
 
 
-def test_sealed_rows_come_back_and_look_like_nothing() -> None:
-    """A row is what was put there; at rest it has no pattern, and none that it had before."""
+@pytest.mark.parametrize("at_once", [1 << 24, 4000])
+def test_sealed_rows_come_back_and_look_like_nothing(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is what was put there; at rest it has no pattern, nor one it had before. Few share a key."""
+    monkeypatch.setattr("evokern.gate.sealed._WORDS_AT_ONCE", at_once)
     sealed = Sealed(2, 5000, CPU, random.Random(1), active=True)
     words = torch.zeros((2, 5000), dtype=torch.int64)
     seen = []
+    sealed.put([0, 1], words)
+    words[0] = 7
     for row in (0, 1, 0):
         sealed.put([row], words)
-        assert torch.equal(sealed.get(row), words[row])
+        assert all(torch.equal(sealed.get(number), words[number]) for number in range(2))
+        assert torch.equal(torch.cat([plain for _, plain in sealed.plain()]), words)
         seen.append(sealed.memory[row].clone())
     bits = np.unpackbits(seen[0].numpy().view(np.uint8))
     assert abs(float(bits.mean()) - 0.5) < 0.01

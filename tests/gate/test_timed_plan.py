@@ -94,6 +94,7 @@ def ran(call: Callable[[Buffers], Any], bench: Bench | None = None, *, rounds: i
     calls = [of_set(index) for index in range(bench.sets)]
     around = StepsAround(TimedCalls(bench, still=still), StepKernel(chip("l4")))  # type: ignore[arg-type]
     clock = Clock(calls, around, rounds)
+    clock.prepare()
     for _ in range(samples):
         clock.take(1)
     clock.settle()

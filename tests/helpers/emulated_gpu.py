@@ -144,11 +144,15 @@ class Clock:
         self._around = around
         self._count = len(sequence) * (rounds if around else 1)
         self.timed = around.timed if around else None
-        if self.timed:
-            self.timed.plan(self._count)
-            self._run()  # outputs hold answers when sampling begins
+        self.pilot_us = (10.0,) * 5
         self._time_us = itertools.cycle((10.0, 10.01, 10.02))
         self.states = [State()]
+
+    def prepare(self) -> None:
+        """Run every call, so that outputs hold answers when sampling begins."""
+        if self.timed:
+            self.timed.plan(self._count)
+            self._run()
 
     def take(self, count: int) -> list[float]:
         """Return samples, µs."""

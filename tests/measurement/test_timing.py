@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evokern.measurement.timing import (
+    HOPELESS,
     LONG_CALL_US,
     LONG_STEP_US,
     RACE_SAMPLES,
@@ -19,6 +20,7 @@ from evokern.measurement.timing import (
     STEPS,
     Series,
     calls_per_sample,
+    hopeless,
     measure,
     with_steps,
 )
@@ -76,6 +78,26 @@ def test_within_the_margin_or_without_racing_it_runs_to_the_end(median_us: float
     result = measure([Synthetic(median_us)], replace(SETTINGS, race=race), elite_us=5.0)
     assert not result.lost
     assert len(result.series[0].samples_us) == 7
+
+
+@pytest.mark.parametrize(
+    ("pilots", "race", "lost"),
+    [
+        ([(7.3, 7.2, 7.4, 7.9, 7.3)], 1.10, True),
+        ([(7.3, 7.1, 7.4, 7.9, 7.3)], 1.10, False),  # one sample below the bound: it may be no slower
+        ([(7.3, 7.2, 7.4, 7.9)], 1.10, False),  # too few for a bound
+        ([(9.9,) * 5], 0.0, False),
+        ([(20.0,) * 5, (1.0,) * 5], 1.10, False),
+        ([(20.0,) * 5, (2.7,) * 5], 1.10, True),
+    ],
+)
+def test_a_pilot_ends_the_race_where_it_is_beyond_doubt(
+    pilots: Sequence[Sequence[float]], race: float, lost: bool
+) -> None:
+    """The lower bound of the rough times, their geometric mean over problems, must be above 1.3 times the margin."""
+    assert HOPELESS * 1.10 * 5.0 == pytest.approx(7.15)
+    assert hopeless(pilots, replace(SETTINGS, race=race), 5.0) == lost
+    assert not hopeless(pilots, SETTINGS, None)
 
 
 def test_several_problems_race_with_their_geometric_mean() -> None:

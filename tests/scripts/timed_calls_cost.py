@@ -79,13 +79,16 @@ def cost(name: str, text: str, samples: int = 60) -> dict[str, Any]:
     bench.poison()
     sequence = runs.sequence(bench, config, problem, made, Candidate(made), "")
     steps = runs.clock(sequence, bench)
+    steps.prepare()
     plain = steps
     for _ in range(20):  # a pilot's noise may make one graph a round longer
         plain = GraphClock(sequence, TimingSettings(), worker._monitor, None, 10.0,
                            StepsAround(_Nothing(bench), runs._steps))  # fmt: skip
+        plain.prepare()
         if plain.calls == steps.calls:
             break
         steps = runs.clock(sequence, bench)
+        steps.prepare()
     both: tuple[list[float], list[float]] = ([], [])
     while len(both[1]) < samples:
         for clock, taken in zip((steps, plain), both, strict=True):

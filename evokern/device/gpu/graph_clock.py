@@ -23,10 +23,9 @@ import torch
 from evokern.device.gpu.cuda import finish, new_event
 from evokern.device.gpu.nvml import Monitor, State
 from evokern.device.gpu.timed_calls import StepsAround
-from evokern.measurement.timing import calls_per_sample, with_steps
+from evokern.measurement.timing import RACE_SAMPLES, calls_per_sample, with_steps
 from evokern.study.settings import TimingSettings
 
-_PILOT_REPLAYS = 3
 _PATIENCE = 3
 _SHORT_US = 20.0
 """Time of a call below which that between two graphs counts: 3 to 4 µs (H200), a tenth of four calls of 10 µs."""
@@ -49,7 +48,7 @@ class GraphClock:
         hang_s: float,
         around: StepsAround | None = None,
     ) -> None:
-        """Capture the graphs and warm up.
+        """Capture a pilot and time it; `prepare` captures what is sampled.
 
         Args:
             calls: one per input set; each enqueues one call on the current stream.
@@ -70,26 +69,39 @@ class GraphClock:
         self.timed = around.timed if around else None
         """The drawn call of the timed graph."""
         self.graph: torch.cuda.CUDAGraph | None = None
-        """The graph that is timed."""
-        pilot = _capture(calls, len(calls), None)
-        pilot.replay()
+        """The graph that is timed; None before `prepare`."""
+        self._sequence, self._around, self._flush = calls, around, flush
+        self._pilot = _capture(calls, len(calls), None)
+        self._pilot.replay()
         finish(hang_s * len(calls), hang_s)
-        call_us = self._rough_time(pilot, len(calls))
-        if call_us < _SHORT_US:
+        self.pilot_us = self._pilot_times(self._pilot, len(calls))
+        """Rough times, µs a call: without steps, and without a write over L2 before each call."""
+        if min(self.pilot_us) < _SHORT_US:
             # From one graph to the next the GPU waits for as long as such calls take.
-            call_us = self._rough_time(_capture(calls, _LONGER * len(calls), None), _LONGER * len(calls))
-        self.calls = calls_per_sample(call_us, settings.sample_us, len(calls))
+            longer = _capture(calls, _LONGER * len(calls), None)
+            self.pilot_us = self._pilot_times(longer, _LONGER * len(calls))
+        self._call_us = max(min(self.pilot_us), 0.05)
+        self.calls = calls_per_sample(self._call_us, settings.sample_us, len(calls))
         """Calls in one sample."""
         if around is not None:
-            self.calls = with_steps(self.calls, call_us, len(calls))
+            self.calls = with_steps(self.calls, self._call_us, len(calls))
+
+    def prepare(self) -> None:
+        """Draw what changes around calls, capture the graphs and warm up.
+
+        Raises:
+            RunFailed: a call cannot be captured, crashed, or did not end.
+            KernelError: the reference raised.
+        """
+        calls, flush, around = self._sequence, self._flush, self._around
+        if around is not None:
             around.timed.plan(self.calls)
         whole = self.calls == len(calls) and flush is None and around is None
-        graph = self.graph = pilot if whole else _capture(calls, self.calls, flush, around)
+        graph = self.graph = self._pilot if whole else _capture(calls, self.calls, flush, around)
         self._graphs = [graph]
         if flush is not None:
             self._graphs.append(_capture([lambda: None], self.calls, flush))
-        estimate_us = call_us * self.calls
-        for _ in range(max(1, min(1000, round(settings.warmup_us / estimate_us)))):
+        for _ in range(max(1, min(1000, round(self._settings.warmup_us / (self._call_us * self.calls))))):
             self._run(graph)
 
     def replay(self) -> None:
@@ -134,9 +146,9 @@ class GraphClock:
             return []
         return [time_us / self.calls for time_us in times]
 
-    def _rough_time(self, graph: torch.cuda.CUDAGraph, calls: int) -> float:
-        """Return the time of a call of a graph, µs."""
-        return max(min(self._replays([graph], _PILOT_REPLAYS)) / calls, 0.05)
+    def _pilot_times(self, graph: torch.cuda.CUDAGraph, calls: int) -> tuple[float, ...]:
+        """Return times of a call of a graph, µs: as many as show whether a race is lost."""
+        return tuple(time_us / calls for time_us in self._replays([graph], RACE_SAMPLES))
 
     def _replays(self, graphs: Sequence[torch.cuda.CUDAGraph], count: int) -> list[float]:
         marks = [new_event(timing=True) for _ in range(count * len(graphs) + 1)]

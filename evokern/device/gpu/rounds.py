@@ -57,6 +57,7 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
             bench = _bench(runs, contestant, problem, benches)
             calls = runs.sequence(bench, contestant.config, problem, contestant.built, candidate, contestant.baseline)
             clock = runs.clock(calls, bench, contestant.baseline)
+            clock.prepare()
             row.append(_TimedProblem(clock, bench, problem, contestant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]

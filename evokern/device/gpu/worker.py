@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +31,8 @@ from evokern.gate.bench import Bench
 from evokern.gate.check import Repetition, RunFailed, calls, repeated
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
-from evokern.measurement.roofline import Rates, Work, below, boosted, floor, peak_rates, recorded, work
-from evokern.measurement.timing import Measurement, measure
+from evokern.measurement.roofline import Floor, Rates, Work, below, boosted, floor, peak_rates, recorded, work
+from evokern.measurement.timing import Measurement, Series, hopeless, measure
 from evokern.study.trial import Evaluation, Outcome, Timing
 from evokern.workers.process import Retire
 
@@ -129,7 +130,8 @@ class GpuWorker:
             gate.check(_NullRunner(), launches, tensors)
             bench = self._runs.bench(tensors, problem)
             bench.poison()
-            clock = self._runs.clock([lambda b=bench: b.poison() for _ in range(bench.sets)])  # type: ignore[misc]
+            clock = self._runs.clock([functools.partial(_clear, bench)] * bench.sets)
+            clock.prepare()
             clock.take(self._settings.timing.min_samples)
             bench.verify()
 
@@ -185,11 +187,16 @@ class GpuWorker:
                 clocks.append(self._runs.clock([call.enqueue for call in prepared], bench))
                 benches.append(bench)
                 resets.append(prepared)
+            pilots = [clock.pilot_us for clock in clocks]
+            if self._settings.timing.cache != "flush" and hopeless(pilots, self._settings.timing, job.elite_us):
+                for bench in benches:
+                    bench.mend()
+                return self._hopeless(pilots, clocks, job, reports)
+            for clock in clocks:
+                clock.prepare()
             measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
         timings = self._timings(measurement, clocks)
-        tasks = [self._work(job.config, problem) for problem in self._gates]
-        chip = boosted(self._settings.context.profile, [timing.clock_mhz for timing in timings])
-        floors = [floor(task, peak_rates(chip), chip) for task in tasks]
+        tasks, floors = self._least(job.config, timings)
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             with self._phases.phase("gate"):
                 verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
@@ -214,9 +221,28 @@ class GpuWorker:
             return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
         return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
 
-    def _work(self, config: Config, problem: Problem) -> Work:
-        tensors, _ = self._runs.workload(config, problem)
-        return work(self._kernel, problem, tensors, self._settings.timing, self._settings.context.profile)
+    def _hopeless(
+        self,
+        pilots: Sequence[Sequence[float]],
+        clocks: Sequence[GraphClock],
+        job: Evaluate,
+        reports: Mapping[str, Any],
+    ) -> Evaluation:
+        """Record a candidate that lost the race by its pilot: right in the gate, its timed runs not looked at."""
+        measurement = Measurement(tuple(Series(tuple(pilot)) for pilot in pilots), lost=True)
+        timings = self._timings(measurement, clocks)
+        lost = {"elite_us": job.elite_us, "samples": len(pilots[0]), "pilot": True}
+        evidence = recorded(*self._least(job.config, timings)) | lost
+        return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
+
+    def _least(self, config: Config, timings: Sequence[Timing]) -> tuple[list[Work], list[Floor]]:
+        """Return the work of a call at each problem, and the least time that it takes at the clocks that were seen."""
+        profile, tasks = self._settings.context.profile, []
+        for problem in self._gates:
+            tensors, _ = self._runs.workload(config, problem)
+            tasks.append(work(self._kernel, problem, tensors, self._settings.timing, profile))
+        chip = boosted(profile, [timing.clock_mhz for timing in timings])
+        return tasks, [floor(task, peak_rates(chip), chip) for task in tasks]
 
     def _check(self, job: Evaluate, candidate: Candidate, problem: Problem, gate: Gate) -> Verdict:
         tensors, launches = self._runs.workload(job.config, problem)
@@ -347,6 +373,7 @@ class GpuWorker:
                 bench = self._runs.bench(tensors, problem)
                 sequence = [runs_as(baseline, problem, call.arguments) for call in calls(bench, launches)]
                 clock = self._runs.clock(sequence, bench, baseline.name)
+                clock.prepare()
                 measurement = measure([clock], self._settings.timing)
                 fault = clock.fault()
                 if fault is not None:
@@ -370,6 +397,11 @@ def _rates() -> Rates:
         raise DeviceError(f"the GPU's own rates cannot be measured: {failed.evidence}") from failed
     except torch.OutOfMemoryError as error:
         raise DeviceError("the GPU's own rates cannot be measured: its memory is full") from error
+
+
+def _clear(bench: Bench) -> None:
+    for output in bench.outputs().values():
+        output.zero_()
 
 
 class _NullRunner:
