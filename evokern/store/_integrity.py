@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,21 +63,28 @@ def _every_row_has_one(db: Database) -> bool:
     return db.conn.execute(applied, [SEALED]).fetchone() is not None
 
 
-def _judged(db: Database, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row; where every row has a digest, one that lacks it gets one that fits nothing."""
-    if COLUMN in row and row[COLUMN] is None and _every_row_has_one(db):
-        row[COLUMN] = ""
-    return row
+def _judged(db: Database, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[tuple[int, Row]]:
+    """Yield numbered rows; where every row has a digest, one that lacks it gets one that fits nothing."""
+    every: bool | None = None
+    for number, row in rows:
+        if COLUMN in row and row[COLUMN] is None:
+            every = _every_row_has_one(db) if every is None else every
+            row[COLUMN] = "" if every else None
+        yield number, row
+
+
+def select_numbered(
+    db: Database, table: str, where: str = "1", values: Sequence[Any] = (), order: str = "rowid"
+) -> Iterator[tuple[int, Row]]:
+    """Yield rows as they stand, each behind its number, whatever an index says: a damaged one would hide rows."""
+    return _judged(db, _numbered(db, f"{table} NOT INDEXED", f"{where} ORDER BY {order}", values))
 
 
 def select(
     db: Database, table: str, where: str = "1", values: Sequence[Any] = (), order: str = "rowid"
 ) -> Iterator[Row]:
-    """Yield rows as they stand, whatever an index says: a damaged one would leave rows out in silence."""
-    found = db.conn.execute(f"SELECT * FROM {table} NOT INDEXED WHERE {where} ORDER BY {order}", values)
-    names = [column[0] for column in found.description]
-    for row in found:
-        yield _judged(db, dict(zip(names, row, strict=True)))
+    """Yield the same rows without their numbers."""
+    return (row for _, row in select_numbered(db, table, where, values, order))
 
 
 def write_row(db: Database, table: str, values: Row, *, replace: bool = False) -> None:
@@ -110,21 +117,22 @@ def change_rows(db: Database, path: Path, table: str, where: str, changes: str, 
     Raises:
         StoreError: one of the rows is damaged: a new digest would hide it.
     """
-    for _, row in _numbered(db, table, where, values[-1:]):
-        if not sound(_judged(db, row)):
+    for _, row in _judged(db, _numbered(db, table, where, values[-1:])):
+        if not sound(row):
             raise damage(path, table, row)
     db.conn.execute(f"UPDATE {table} SET {changes} WHERE {where}", values)
     _seal(db, table, where, values[-1:])
 
 
-def _numbered(db: Database, table: str, where: str, values: Sequence[Any]) -> list[tuple[int, dict[str, Any]]]:
+def _numbered(db: Database, table: str, where: str, values: Sequence[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     found = db.conn.execute(f"SELECT rowid, * FROM {table} WHERE {where}", values)
     names = [column[0] for column in found.description[1:]]
-    return [(number, dict(zip(names, row, strict=True))) for number, *row in found]
+    for number, *row in found:
+        yield number, dict(zip(names, row, strict=True))
 
 
 def _seal(db: Database, table: str, where: str, values: Sequence[Any]) -> None:
-    for number, row in _numbered(db, table, where, values):
+    for number, row in list(_numbered(db, table, where, values)):
         db.conn.execute(f"UPDATE {table} SET {COLUMN} = ? WHERE rowid = ?", [digest_of(row), number])
 
 

@@ -16,7 +16,7 @@ from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import connect_readonly, explained
-from evokern.store._integrity import COLUMN, SoundRows, damage, require_sound, required, select, sound
+from evokern.store._integrity import COLUMN, SoundRows, damage, require_sound, required, select, select_numbered, sound
 from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
 from evokern.store._schema import refuse_newer
@@ -144,13 +144,7 @@ class Reader:
             row: the first row to read, from an earlier call; 0 for all.
         """
         with explained(self.path):
-            # Rows only, whatever an index says; `rowid` is no index of ours.
-            found = self._db.conn.execute(
-                "SELECT rowid, * FROM evokern_trials NOT INDEXED WHERE rowid >= ? AND study = ? ORDER BY rowid",
-                [row, study.uuid],
-            )
-            names = [column[0] for column in found.description[1:]]
-            rows = [(number, dict(zip(names, values, strict=True))) for number, *values in found]
+            rows = list(select_numbered(self._db, "evokern_trials", "rowid >= ? AND study = ?", [row, study.uuid]))
         trials = []
         first_open = None
         for number, values in rows:
