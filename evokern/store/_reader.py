@@ -1,29 +1,20 @@
-"""Reading results: never writes, never imports a kernel folder, works while a search writes."""
+"""What a study's records say: its champion, what is proved of it, where it stands."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlite_utils import Database
-
-from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
-from evokern.store._files import connect_readonly, explained
-from evokern.store._integrity import COLUMN, SoundRows, damage, require_sound, required, select, select_numbered, sound
-from evokern.store._profiles import ProfileRecord
-from evokern.store._proofs import ProofRecord
-from evokern.store._schema import refuse_newer
+from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
-from evokern.store.records import Row, SessionRecord, StudyRecord, TrialRecord, fastest_baseline, interval_us, trial_of
+from evokern.store.records import StudyRecord, fastest_baseline, interval_us
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import command, several
+
+_NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}
 
 
 def open_readonly(path: str | Path) -> Reader:
@@ -35,183 +26,8 @@ def open_readonly(path: str | Path) -> Reader:
     return Reader(Path(path))
 
 
-class Reader:
-    """A database's studies, trials and sessions."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file (see `open_readonly`)."""
-        self.path = path
-        self._known: tuple[int, dict[str, list[Standing]]] | None = None
-        with explained(path):
-            connection = connect_readonly(path)
-        try:
-            with explained(path):
-                self._db = Database(connection)
-                self._rows = SoundRows(self._db, path)
-                self._rows.look_through()
-                refuse_newer(self._db, path)
-                found = self._db["evokern_studies"].exists()
-            if not found:
-                raise StoreError(f"{path} holds no evokern study; `{command('search', '--db', path)}` would begin one")
-        except BaseException:
-            connection.close()
-            raise
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; safe to call twice."""
-        self._db.conn.close()
-
-    def studies(self) -> list[StudyRecord]:
-        """Return every study, the one searched last first."""
-        sessions = self._rows.read("evokern_sessions", lambda row: str(row["study"]))
-        searched = {study: number for number, study in enumerate(sessions)}
-        found = self._rows.read("evokern_studies", StudyRecord.of, order="rowid DESC")
-        return sorted(found, key=lambda study: -searched.get(study.uuid, -1))
-
-    @property
-    def damaged(self) -> tuple[str, ...]:
-        """Which rows were found to be damaged, and left out, so far; each was told of as it was met."""
-        return tuple(self._rows.told)
-
-    def study(self, name: str | None = None) -> StudyRecord:
-        """Return a study by name; None takes the one searched last.
-
-        Raises:
-            StudyError: there is no such study.
-        """
-        studies = self.studies()
-        lost = [told for told in self.damaged if told.startswith("study ")]
-        if name is None and studies and not lost:
-            return studies[0]
-        wanted = Path(name).stem if name and name.endswith(".toml") else name
-        for study in studies:
-            if study.name == wanted:
-                return study
-        if lost:
-            known = ", ".join(study.name for study in studies)
-            raise StoreError(f"{self.path}: {lost[0]}; {f'name one of: {known}' if known else 'no other is in it'}")
-        if not studies:
-            raise StudyError(f"{self.path} holds no study yet; `{command('search', '--db', self.path)}` begins one")
-        raise StudyError(f"{self.path} holds no study {wanted!r}: {nearest(str(wanted), [s.name for s in studies])}")
-
-    def sessions(self, study: StudyRecord) -> list[SessionRecord]:
-        """Return a study's sessions, the first one first."""
-        return list(self._rows.read("evokern_sessions", SessionRecord.of, "study = ?", [study.uuid]))
-
-    def trials(self, study: StudyRecord, *, samples: bool = False) -> Iterator[Trial]:
-        """Yield a study's recorded trials in number order.
-
-        Args:
-            study: the study.
-            samples: read every timing sample too (most of a file's bytes).
-        """
-        taken: dict[str, dict[int, list[float]]] = defaultdict(dict)
-        self._standing(study)  # tells of rows that no longer say whose they are
-        if samples:
-            mine = "trial IN (SELECT uuid FROM evokern_trials WHERE study = ?)"
-            for trial, problem, values in self._rows.read("evokern_samples", _samples_of, mine, [study.uuid]):
-                taken[trial][problem] = values
-        where = "study = ? AND outcome IS NOT NULL"
-        yield from self._rows.read(
-            "evokern_trials", lambda row: trial_of(row, taken.get(row["uuid"])), where, [study.uuid], "number"
-        )
-
-    def proposed_s(self, study: StudyRecord) -> dict[int, float]:
-        """Return trial → study time in seconds at which it was proposed, of recorded trials."""
-        where = "study = ? AND outcome IS NOT NULL"
-        return dict(self._rows.read("evokern_trials", _proposed_of, where, [study.uuid], "number"))
-
-    def version(self) -> int:
-        """Return a number that changes when another connection has written (`PRAGMA data_version` of SQLite)."""
-        with explained(self.path):
-            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
-
-    def trials_since(self, study: StudyRecord, row: int) -> tuple[list[tuple[int, Trial]], int]:
-        """Return the recorded trials of a study from a row of its table on, each with its row, and where to go on.
-
-        A search writes a trial's row when it proposes it and fills it in when it ends, so the next call has to begin
-        with the first row that was still open. Rows before it are not read again. It is one short read: a reader that
-        stays in one would let the write-ahead log grow.
-
-        Args:
-            study: the study.
-            row: the first row to read, from an earlier call; 0 for all.
-        """
-        with explained(self.path):
-            rows = list(select_numbered(self._db, "evokern_trials", "rowid >= ? AND study = ?", [row, study.uuid]))
-        trials = []
-        first_open = None
-        for number, values in rows:
-            if values["outcome"] is None:
-                first_open = number if first_open is None else first_open
-            elif (trial := self._rows.record("evokern_trials", values, trial_of)) is not None:
-                trials.append((number, trial))
-        after = rows[-1][0] + 1 if rows else row
-        return trials, after if first_open is None else first_open
-
-    def samples(self, study: StudyRecord, numbers: Iterable[int]) -> dict[int, tuple[float, ...]]:
-        """Return the samples of trials at the study's first problem, trial → µs a call; trials without are left out."""
-        wanted = sorted(set(numbers))
-        found: dict[int, tuple[float, ...]] = {}
-        for begin in range(0, len(wanted), _MOST_VALUES):
-            some = wanted[begin : begin + _MOST_VALUES]
-            marks = ", ".join("?" * len(some))
-            mine = f"study = ? AND number IN ({marks})"
-            with explained(self.path):
-                rows = select(self._db, "evokern_trials", mine, [study.uuid, *some])
-                named = {str(row["uuid"]): int(row["number"]) for row in rows}
-            where = f"problem = 0 AND trial IN ({', '.join('?' * len(named))})"
-            for trial, _, values in self._rows.read("evokern_samples", _samples_of, where, list(named)):
-                found[named[trial]] = tuple(values)
-        return found
-
-    def _standing(self, study: StudyRecord) -> list[Standing]:
-        """Return how the sound trials of a study stand, in number order; tells of those that are damaged or missing."""
-        version = self.version()
-        if self._known is None or self._known[0] != version:
-            found: dict[str, list[Standing]] = defaultdict(list)
-            # Every study's: a damaged row may not say any more whose it is.
-            for uuid, standing in self._rows.read("evokern_trials", _standing_of, order="study, number"):
-                found[uuid].append(standing)
-            self._known = version, found
-        mine = self._known[1][study.uuid]
-        numbers = {one.number for one in mine}
-        missing = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
-        if missing and not any(told.startswith("trial ") for told in self._rows.told):
-            which = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
-            self._rows.tell(f"{several(len(missing), 'trial')} of study {study.name!r} went missing: {which}")
-        return mine
-
-    def trial(self, study: StudyRecord, number: int) -> TrialRecord:
-        """Return one recorded trial with its samples.
-
-        Raises:
-            StudyError: the study has no such trial, or it is not finished.
-        """
-        with explained(self.path):
-            number = min(number, MOST_NUMBER)  # no database has one beyond
-            where = "study = ? AND number = ?"
-            row = next(select(self._db, "evokern_trials", where, [study.uuid, number]), None)
-            if row is not None and not sound(row):
-                raise damage(self.path, "evokern_trials", row)
-            if row is None or row["outcome"] is None:
-                last = self._db.execute("SELECT max(number) FROM evokern_trials WHERE study = ?", [study.uuid])
-                known = last.fetchone()[0]
-                span = "it has none yet" if known is None else f"it has 0 to {known}"
-                if row:
-                    raise StudyError(f"trial {number} of study {study.name} was begun and has no answer yet")
-                self._standing(study)  # tells of damaged rows, of which it may be one
-                raise StudyError(f"trial {number} is not in study {study.name}; {span}")
-        read = self._rows.read("evokern_samples", _samples_of, "trial = ?", [row["uuid"]])
-        samples = {problem: values for _, problem, values in read}
-        trial = required(self.path, "evokern_trials", row, lambda row: trial_of(row, samples))
-        return TrialRecord(trial, row["uuid"], row["kernel_digest"])
+class Reader(ReadFile):
+    """A database's studies, trials and sessions, and what follows from them."""
 
     def best(self, study: StudyRecord) -> Trial | None:
         """Return the champion, or None: the playoff's where the fastest trial took part in one, else the fastest trial.
@@ -220,7 +36,7 @@ class Reader:
         A champion of a playoff carries the playoff's time, not that of its luckiest samples.
         """
         proofs, refuted = self.proofs(study, "verify"), self.refuted(study)
-        measured = [one for one in self._standing(study) if one.outcome == Outcome.MEASURED.value]
+        measured = [one for one in self.standing(study) if one.outcome == Outcome.MEASURED.value]
         known = {one.number for one in measured}
         sound_ones = [(one.time_us, one.number) for one in measured if one.number not in refuted]
         if not sound_ones:
@@ -242,33 +58,10 @@ class Reader:
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
         """Return what is proved of a trial."""
         found = verification(study, trial, self.proofs(study, "verify"), self.proofs(study, "undone"))
-        if found.verified and (changed := self._damaged_sources(study, trial)):
+        if found.verified and (changed := self.damaged_sources(study, trial)):
             files = ", ".join(map(repr, changed))
             return replace(found, verified=None, reason=f"the kept source {files} of what was verified is damaged")
         return found
-
-    def _damaged_sources(self, study: StudyRecord, trial: Trial) -> list[str]:
-        """Return the names of the kept files that are no longer what a trial ran; each is told of."""
-        ran = "digest = (SELECT kernel_digest FROM evokern_trials WHERE study = ? AND number = ?)"
-        with explained(self.path):
-            rows = list(select(self._db, "evokern_sources", ran, [study.uuid, trial.number]))
-        return [str(row["file"]) for row in rows if self._rows.record("evokern_sources", row, _file_of) is None]
-
-    def proofs(self, study: StudyRecord, kind: str) -> list[ProofRecord]:
-        """Return the results of a kind (see `ProofRecord`) of a study, the first one first; older files hold none."""
-        with explained(self.path):
-            if not self._db["evokern_proofs"].exists():
-                return []
-        where = "study = ? AND kind = ?"
-        return list(self._rows.read("evokern_proofs", ProofRecord.of, where, [study.uuid, kind]))
-
-    def profiles(self, study: StudyRecord, trial: int) -> list[ProfileRecord]:
-        """Return what `profile` found of a trial, the first one first; older files hold none."""
-        with explained(self.path):
-            if not self._db["evokern_profiles"].exists():
-                return []
-        where = "study = ? AND trial = ?"
-        return list(self._rows.read("evokern_profiles", ProfileRecord.of, where, [study.uuid, trial]))
 
     def limit(self, study: StudyRecord, best: Trial) -> Limit | None:
         """Return how near the champion is to the limit of its chip, None where nothing is known of its work.
@@ -279,31 +72,10 @@ class Reader:
         known = [Rates(**rates) for rates in kept if isinstance(rates, dict)]
         return limit_of(best.evaluation.evidence, best.evaluation.time_us or 0.0, known[-1] if known else None)
 
-    def rejections(self, study: StudyRecord) -> dict[str, int]:
-        """Return how many proposals each constraint turned away before they became trials, most first."""
-        order = "count DESC, constraint_name"
-        return dict(self._rows.read("evokern_rejections", _rejection_of, "study = ?", [study.uuid], order))
-
     def outcomes(self, study: StudyRecord) -> dict[str, int]:
         """Return how many trials ended how; every outcome is named."""
-        counts = Counter(one.outcome for one in self._standing(study))
+        counts = Counter(one.outcome for one in self.standing(study))
         return {outcome.value: counts[outcome.value] for outcome in Outcome}
-
-    def source(self, digest: str, *, shown: bool = False) -> dict[str, str]:
-        """Return the kernel's files, name → text, as they were when trials of this digest were proposed.
-
-        Args:
-            digest: SHA-256 over the files.
-            shown: only shown to people, who are told of damaged ones; what is run has to be whole.
-
-        Raises:
-            StoreError: one of them is damaged.
-        """
-        where, table = "digest = ?", "evokern_sources"
-        if shown:
-            return dict(self._rows.read(table, _file_of, where, [digest]))
-        with explained(self.path):
-            return dict(_file_of(row) for row in require_sound(self._db, self.path, table, where, [digest]))
 
     def baseline(self, study: StudyRecord) -> tuple[str, float] | None:
         """Return the name and time in µs of the fastest baseline that was right, in the latest session that has one."""
@@ -337,46 +109,6 @@ class Reader:
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
             "damaged": list(self.damaged),
         }
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How a trial stands, without what it is made of."""
-
-    number: int
-    """Its number."""
-    outcome: str | None
-    """Its outcome, None while it is in flight."""
-    time_us: float
-    """Its time in µs, infinite without one."""
-
-
-def _standing_of(row: Row) -> tuple[str, Standing]:
-    if row.get(COLUMN) is None and row["outcome"] is not None:
-        trial_of(row)  # nothing but a record that can be made says that such a row is whole
-    time_us = math.inf if row["time_us"] is None else row["time_us"]
-    return row["study"], Standing(row["number"], row["outcome"], time_us)
-
-
-def _samples_of(row: Row) -> tuple[str, int, list[float]]:
-    return row["trial"], row["problem"], json.loads(row["samples_us"])
-
-
-def _proposed_of(row: Row) -> tuple[int, float]:
-    return row["number"], float(row["proposed_s"])
-
-
-def _rejection_of(row: Row) -> tuple[str, int]:
-    return row["constraint_name"], row["count"]
-
-
-def _file_of(row: Row) -> tuple[str, str]:
-    return row["file"], row["text"]
-
-
-_MOST_VALUES = 500
-"""Values bound to one statement: SQLite before 3.32 took 999 (sqlite.org/limits.html)."""
-_NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:
