@@ -78,6 +78,7 @@ def command(
         examples: command lines, one per line.
         optional_values: option that may stand without its value, which is a whole number → the value it then has.
     """
+    values_left_out = optional_values or {}
 
     class Command(typer.core.TyperCommand):
         """A command some of whose options may stand without a value, which typer has no word for."""
@@ -86,8 +87,8 @@ def command(
             filled = list(args)
             for place in reversed(range(len(args))):
                 following = args[place + 1 : place + 2]
-                if args[place] in (optional_values or {}) and not (following and following[0].lstrip("-").isdigit()):
-                    filled.insert(place + 1, (optional_values or {})[args[place]])
+                if args[place] in values_left_out and not (following and following[0].lstrip("-").isdigit()):
+                    filled.insert(place + 1, values_left_out[args[place]])
             return super().parse_args(ctx, filled)
 
     def register(function: Callable[..., int | None]) -> Callable[..., None]:

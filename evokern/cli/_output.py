@@ -16,7 +16,7 @@ from evokern.cli._environment import hold_back, shortened
 from evokern.cli._terminal import bare
 from evokern.errors import UsageError
 from evokern.escaping import json_text, visible, visible_lines
-from evokern.files import write_text
+from evokern.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,6 +128,21 @@ class Output:
                 LOGGER.removeHandler(handler)
                 handler.close()
             LOGGER.level, LOGGER.propagate = before
+
+
+def save(file: Path, content: str | bytes, option: str) -> None:
+    """Write a file that a user named with an option.
+
+    Raises:
+        UsageError: it cannot be written; the message says why, and with which option another one is named.
+    """
+    try:
+        if isinstance(content, str):
+            write_text(file, content)
+        else:
+            write_bytes(file, content)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; name another file with {option}") from error
 
 
 class _Terminal(logging.Handler):

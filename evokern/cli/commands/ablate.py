@@ -9,10 +9,8 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, DeviceOption, StoredTrustOption, StudyArgument, TrialOption
-from evokern.cli._output import Output
+from evokern.cli._output import Output, save
 from evokern.cli._text import table
-from evokern.errors import UsageError
-from evokern.files import write_text
 
 
 @command(
@@ -62,10 +60,7 @@ def ablate(
     if found.device == record.device:
         add_proof(db, record, "ablate", found.trial, found.as_dict())
     if markdown is not None:
-        try:
-            write_text(markdown, as_markdown(found))
-        except OSError as error:
-            raise UsageError(f"cannot write {markdown}: {error.strerror}") from error
+        save(markdown, as_markdown(found), "--markdown")
     if output.json:
         output.emit(found.as_dict())
         return

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._output import Output
+from evokern.cli._output import Output, save
 from evokern.cli._text import table
 from evokern.errors import UsageError
-from evokern.files import write_text
 from evokern.ownership import why_foreign
 from evokern.wording import microseconds
 
@@ -65,10 +64,7 @@ def compare(
     found = _found(output, old, new, threshold, level, stored, trust)
     code = 1 if found.verdict == "slower" else 0
     if markdown is not None and str(markdown) != "-":
-        try:
-            write_text(markdown, as_markdown(found))
-        except OSError as error:
-            raise UsageError(f"cannot write {markdown}: {error.strerror}") from error
+        save(markdown, as_markdown(found), "--markdown")
     if output.json:
         output.emit(found.as_dict())
     elif markdown is not None and str(markdown) == "-":

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StoredTrustOption, StudyArgument, TrialOption
-from evokern.cli._output import Output
+from evokern.cli._output import Output, save
 from evokern.errors import UsageError
-from evokern.files import write_bytes
 from evokern.wording import command as command_line
 from evokern.wording import microseconds, proved, several
 
@@ -93,7 +93,7 @@ def export(
     if str(file) == "-":
         output.write(made.text)
         return
-    _write(file, made.text.encode())
+    save(file, made.text, "-o")
     if output.json:
         facts = {"trial": made.trial, "time_us": made.time_us, "predicted": made.predicted, **made.proof.as_dict()}
         output.emit({"file": str(file), **facts})
@@ -106,40 +106,26 @@ def export(
 
 
 def _study(output: Output, study: str | None, file: Path, db: Path) -> None:
-    from evokern.export.t4 import t4, t4_bytes
+    from evokern.export.t4 import t4
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:
         record = reader.study(study)
         made = t4(reader, record)
-    content = t4_bytes(made, file)
-    if str(file) == "-":
-        output.write(content.decode() + "\n")
-        return
-    _write(file, content)
-    if output.json:
-        output.emit({"file": str(file), "study": record.name, "trials": len(made["results"])})
-        return
-    output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
-    output.say(f"{command_line('replay', file)}   compares samplers on it")
+    if _written(output, file, made, {"study": record.name, "trials": len(made["results"])}):
+        output.say(f"wrote {file}: {len(made['results'])} trials of {record.name}")
+        output.say(f"{command_line('replay', file)}   compares samplers on it")
 
 
 def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
     from evokern.export.search_trace import search_trace
-    from evokern.export.t4 import t4_bytes
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:
         record = reader.study(study)
         made = search_trace(reader, record)
-    content = t4_bytes(made, file)
-    if str(file) == "-":
-        output.write(content.decode() + "\n")
-        return
-    _write(file, content)
     facts = made["otherData"]
-    if output.json:
-        output.emit({"file": str(file), **facts})
+    if not _written(output, file, made, facts):
         return
     told = f"{facts['spans']} spans of {several(facts['trials'], 'trial')} of {record.name}"
     output.say(f"wrote {file}: {told}; ui.perfetto.dev opens it")
@@ -149,31 +135,38 @@ def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
 
 def _space(output: Output, study: str | None, file: Path, db: Path, problem: int, trust: bool) -> None:
     from evokern.export.t1 import t1
-    from evokern.export.t4 import t4_bytes
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:
         record = reader.study(study)
         made = t1(reader, record, problem=problem, trust=trust)
-    content = t4_bytes(made, file)
-    if str(file) == "-":
-        output.write(content.decode() + "\n")
-        return
-    _write(file, content)
     space = made["ConfigurationSpace"]
     parameters, conditions = len(space["TuningParameters"]), len(space["Conditions"])
     left_out = made["evokern"]["left_out"]
-    if output.json:
-        output.emit({"file": str(file), "study": record.name, "parameters": parameters, "conditions": conditions,
-                     "left_out": left_out})  # fmt: skip
+    facts = {"study": record.name, "parameters": parameters, "conditions": conditions, "left_out": left_out}
+    if not _written(output, file, made, facts):
         return
     output.say(f"wrote {file}: {parameters} parameters and {conditions} conditions of {record.name}")
     for what in left_out:
         output.say(f"T1 has no words for {what}")
 
 
-def _write(file: Path, content: bytes) -> None:
-    try:
-        write_bytes(file, content)
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; name another file with -o") from error
+def _written(output: Output, file: Path, made: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Write JSON to a file, or alone to stdout; tell whether it is a file that there is something to say of.
+
+    Args:
+        output: where the command prints.
+        file: the file, `-` for stdout.
+        made: what is written.
+        facts: what `--json` says of it beside the file's name.
+    """
+    from evokern.export.t4 import t4_bytes
+
+    content = t4_bytes(made, file)
+    if str(file) == "-":
+        output.write(content.decode() + "\n")
+        return False
+    save(file, content, "-o")
+    if output.json:
+        output.emit({"file": str(file), **facts})
+    return True

@@ -18,10 +18,9 @@ from evokern.cli._options import (
     completions,
     parse_assignments,
 )
-from evokern.cli._output import LOGGER, Output
+from evokern.cli._output import LOGGER, Output, save
 from evokern.cli._text import table
 from evokern.errors import StoreError, UsageError
-from evokern.files import write_bytes
 from evokern.wording import microseconds, several
 
 if TYPE_CHECKING:
@@ -138,20 +137,13 @@ def profile(
 
 
 def _page(subject: ProfileSubject, found: CountedCandidate | CandidateProfile, html: Path) -> None:
-    """Write the profile as a page.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Write the profile as a page."""
     from evokern.declaration.render import render
     from evokern.report.profile_page import profile_page
 
     rendered = render(subject.kernel, subject.config, subject.problem)
     sources = {"": rendered.source, **rendered.headers}
-    try:
-        write_bytes(html, profile_page(found, sources, subject.kernel.source).encode())
-    except OSError as error:
-        raise UsageError(f"cannot write {html}: {error.strerror}; name another file with --html") from error
+    save(html, profile_page(found, sources, subject.kernel.source), "--html")
 
 
 def _kept(subject: ProfileSubject, db: Path, result: Mapping[str, Any]) -> list[str]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._output import Output
+from evokern.cli._output import Output, save
 from evokern.cli._text import show_line, table
 from evokern.errors import UsageError
-from evokern.files import is_folder, write_text
+from evokern.files import is_folder
 from evokern.study.settings import SAMPLERS
 from evokern.wording import duration, microseconds
 
@@ -82,7 +82,9 @@ def replay(
         on_repeat=progress,
     )  # fmt: skip
     if plot is not None:
-        _write(plot, result)
+        from evokern.sampler_benchmark.plot import html
+
+        save(plot, html(result), "--plot")
     if output.json:
         output.emit(result.as_dict())
         return
@@ -114,15 +116,6 @@ class ReplayProgress:
             return
         self._output.remark(text)
         self._when = time.monotonic()
-
-
-def _write(path: Path, result: ReplayResult) -> None:
-    from evokern.sampler_benchmark.plot import html
-
-    try:
-        write_text(path, html(result))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another file with --plot") from error
 
 
 def _lines(result: ReplayResult) -> list[str]:

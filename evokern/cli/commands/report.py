@@ -11,9 +11,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument
-from evokern.cli._output import Output
-from evokern.errors import UsageError
-from evokern.files import write_text
+from evokern.cli._output import Output, save
 
 NICENESS = 10
 """How far behind a search the page that shows it stands for the processor (nice(2))."""
@@ -64,10 +62,7 @@ def report(
     if str(file) == "-":
         output.write(text + "\n")
         return
-    try:
-        write_text(file, text)
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; name another file with -o") from error
+    save(file, text, "-o")
     size = len(text.encode())
     if output.json:
         output.emit({"file": str(file), "study": facts.record.name, "bytes": size, "trials": len(facts.trials)})
