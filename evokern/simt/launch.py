@@ -275,7 +275,6 @@ class _Run:
         per_batch = self._whole_grid(len(pairs)) if program.grid_wide else batch_blocks or self.batch_size()
         machines: dict[int, Machine] = {}
         unfinished: set[int] = set()
-        sms = self.options.chip.profile.sms if self.options.chip is not None else 1
         ended = False
 
         def enough() -> bool:
@@ -310,7 +309,7 @@ class _Run:
                 try:
                     machine.run()
                 finally:
-                    memory.time.ran(machine.state.specials.cycles, len(part), sms)
+                    memory.time.ran(machine.state.specials.cycles, len(part), self.options.chip.profile.sms)
                 if machine.state.events is not None:
                     machine.state.events.finish()
                 batch = machine.state.batch

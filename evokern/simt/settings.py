@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from evokern.ptx.segments import Segment
 from evokern.simt.arrays import Action, Active
-from evokern.simt.chip_view import ChipView
+from evokern.simt.chip_view import ANY_CHIP, ChipView
 from evokern.simt.sanitizer.findings import SuspectReads
 
 LEAST_WARPS = 32
@@ -64,8 +64,8 @@ class Options:
     """Asked now and then: True ends the launch."""
     suspects: SuspectReads | None = None
     """Reads whose values are followed, on a second look at findings."""
-    chip: ChipView | None = None
-    """The chip that special registers show; None shows any."""
+    chip: ChipView = ANY_CHIP
+    """The chip that special registers show."""
 
 
 @dataclass(slots=True)

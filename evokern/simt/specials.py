@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from evokern.hardware.profiles import CHIPS
 from evokern.simt.arrays import Array
 from evokern.simt.batch import Batch
-from evokern.simt.chip_view import CYCLES_PER_INSTRUCTION, LAUNCH_CYCLES, READ_CYCLES, WARPS_AT_ONCE, ChipTime, ChipView
+from evokern.simt.chip_view import CYCLES_PER_INSTRUCTION, LAUNCH_CYCLES, READ_CYCLES, WARPS_AT_ONCE, ChipTime
 from evokern.simt.memory.shared_memory import SharedSpace
 from evokern.simt.schedule import Schedule
 from evokern.simt.settings import LEAST_WARPS
@@ -38,7 +37,7 @@ class Specials:
             time: when its blocks begin.
         """
         self._batch, self._schedule, self._shared, self._symbols, self._time = batch, schedule, shared, symbols, time
-        self._chip = batch.options.chip or ChipView(CHIPS["h100"])
+        self._chip = batch.options.chip
         self._warps = max(batch.lanes // 32, LEAST_WARPS)
         self._later: Array | None = None
         self.reads = 0
