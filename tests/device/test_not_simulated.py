@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from paths import DATA
 
 from evokern import load_study
 from evokern.api import search
+from evokern.compile.records import Built
+from evokern.device.sim.jobs import SimSettings, Simulate
+from evokern.device.sim.worker import SimWorker
+from evokern.errors import KernelError
+from evokern.hardware.profiles import chip
+from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.settings import Study
-from evokern.study.trial import Outcome
+from evokern.study.trial import Evaluation, Outcome
 
 DECLARED = """
 from evokern import Kernel, Launch, Mutation, ProblemField, Tensor, Tolerance, Workload
@@ -90,3 +97,25 @@ def test_a_candidate_that_is_not_simulated_ends_no_search(tmp_path: Path) -> Non
         assert raised.reason.startswith(
             f"kernel.py: kernel heap: tensors raised ValueError: no layout for {staging} for"
         )
+
+
+def test_a_candidate_does_not_take_the_phases_of_one_that_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `kernel.py` raised within a phase, what was noted until then is not the next candidate's."""
+    kernel, study = load_kernel(DATA / "kernels" / "scale_rows"), Study("s", "scale_rows", ("64,256",))
+    context, config = WorkerContext(kernel.folder, (kernel.problem("64,256"),), chip("l4")), kernel.space.default()
+    worker = SimWorker(SimSettings(context, study.gate, study.timing, study.simulation, config))
+    breaks = iter((True, False))
+
+    def evaluate(job: Simulate) -> Evaluation:
+        with worker._phases.phase("prediction"):
+            if next(breaks):
+                raise KernelError("tensors raised")
+        return Evaluation(Outcome.MEASURED, 1.0)
+
+    monkeypatch.setattr(worker, "_evaluate", evaluate)
+    job = Simulate(config, Built((), (), (), "", 0.0), None)
+    with pytest.raises(KernelError):
+        worker.handle(job)
+    found = worker.handle(job)
+    assert found is not None
+    assert [span.phase for span in found.spans] == ["prediction"]

@@ -69,6 +69,7 @@ class SimWorker:
         if isinstance(job, ProvePower):
             self._prove()
             return None
+        self._phases.taken()  # those of a candidate whose evaluation broke off
         try:
             evaluation = self._evaluate(job)
         except RunFailed as failed:
