@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device.sim import worker as sim_worker
 from evokern.device.sim.jobs import SimSettings, Simulate
-from evokern.device.sim.predict import Predicted
+from evokern.device.sim.predict import Predicted, PredictedLaunch
 from evokern.device.sim.recount import Ran, is_short, slower
 from evokern.device.sim.worker import SimWorker
 from evokern.hardware.profiles import chip
@@ -116,7 +117,7 @@ def test_work_in_blocks_that_are_not_counted_is_predicted_too(folder: Path, monk
 
 def _predicted(time_us: float, instructions: float) -> Predicted:
     one = Prediction(time_us, {"issue": time_us, "launch": 1.0})
-    return Predicted(one, (one,), (), (), instructions=(np.full(100, instructions),))
+    return Predicted(one, (PredictedLaunch(one, cast(Any, None), {}, np.full(100, instructions), {}),))
 
 
 def test_the_slower_prediction_holds_where_blocks_do_more() -> None:

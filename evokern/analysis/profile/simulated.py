@@ -116,8 +116,8 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     uses = built.programs[0].uses
     texts = {"": rendered.source, **rendered.headers}
     parts = []
-    for number, launch in enumerate(launches):
-        counters, prediction = predicted.counters[number], predicted.launches[number]
+    for launch, found in zip(launches, predicted.launches, strict=True):
+        counters, prediction = found.counters, found.prediction
         parts.append(
             LaunchProfile(
                 entry=launch.entry,
@@ -129,8 +129,8 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
                 time_us=prediction.time_us,
                 terms_us=prediction.terms_us,
                 bound=prediction.bound,
-                waits_clocks=predicted.waits[number],
-                lines=line_profiles(counters, launch, chip, texts, prediction.terms_us, predicted.stalls[number]),
+                waits_clocks=found.waits,
+                lines=line_profiles(counters, launch, chip, texts, prediction.terms_us, found.stalls),
             )
         )
     total = predicted.total

@@ -34,30 +34,37 @@ MODEL_MARGIN = 2.0
 
 
 @dataclass(frozen=True)
+class PredictedLaunch:
+    """What is known of one of its launches."""
+
+    prediction: timemodel.Prediction
+    """Its predicted time."""
+    counters: Counters
+    """Counters of its sampled blocks."""
+    waits: Mapping[str, float]
+    """Mean clocks that a warp waited, by cause."""
+    instructions: Array
+    """Warp instructions of each block of its grid, as the prediction takes them to be."""
+    stalls: Mapping[int, float]
+    """Instruction number → mean clocks that a warp waits at it, where the predictor was asked."""
+
+    def expected(self, blocks: Sequence[int] | None) -> float:
+        """Return the warp instructions that blocks take by the prediction; None stands for all blocks."""
+        return float(self.instructions.sum() if blocks is None else self.instructions[list(blocks)].sum())
+
+
+@dataclass(frozen=True)
 class Predicted:
     """What is known of a candidate at one problem."""
 
     total: timemodel.Prediction
     """Predicted time of the whole call."""
-    launches: tuple[timemodel.Prediction, ...]
-    """Prediction of each launch."""
-    counters: tuple[Counters, ...]
-    """Counters of each launch's sampled blocks."""
-    waits: tuple[Mapping[str, float], ...]
-    """Mean clocks that a warp of each launch waited, by cause."""
+    launches: tuple[PredictedLaunch, ...]
+    """Its launches, in order."""
     sampled: str | None = None
     """What is wrong with the results of the blocks that were run; None where they are right or cannot be judged."""
-    instructions: tuple[Array, ...] = ()
-    """Warp instructions of each block of each launch's grid, as the prediction takes them to be."""
     fills: tuple[timemodel.Prediction, ...] = ()
     """Prediction of each memset and copy before the launches."""
-    stalls: tuple[Mapping[int, float], ...] = ()
-    """Of each launch instruction number → mean clocks that a warp waits at it, where the predictor was asked."""
-
-    def expected(self, launch: int, blocks: Sequence[int] | None) -> float:
-        """Return the warp instructions that blocks of a launch take by the prediction; None stands for all blocks."""
-        of_blocks = self.instructions[launch]
-        return float(of_blocks.sum() if blocks is None else of_blocks[list(blocks)].sum())
 
 
 class Predictor:
@@ -124,23 +131,13 @@ class Predictor:
             stage.poison()
         program.restore(stage.memory, every=True)
         counted = blocks or [timemodel.sample_blocks(one.blocks, self._simulation.blocks) for one in launches]
-        parts = [
+        parts = tuple(
             self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
             for launch, chosen in zip(launches, counted, strict=True)
-        ]
-        predictions = tuple(part[0] for part in parts)
+        )
         fault = stage.fault(self._kernel, self._tolerance) if judged else None
         fills = tuple(timemodel.fill(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors))
-        return Predicted(
-            timemodel.total((*predictions, *fills)),
-            predictions,
-            tuple(p[1] for p in parts),
-            tuple(p[2] for p in parts),
-            fault,
-            tuple(p[3] for p in parts),
-            fills,
-            tuple(p[4] for p in parts),
-        )
+        return Predicted(timemodel.total((*(part.prediction for part in parts), *fills)), parts, fault, fills)
 
     def _stage_of(self, problem: Problem, tensors: Mapping[str, Tensor]) -> ProblemBuffers:
         if self._stage is None or self._stage.key != (problem, tuple(tensors.items())):
@@ -151,7 +148,7 @@ class Predictor:
     def _launch(
         self, stage: ProblemBuffers, program: SimulatedProgram, use: EntryUse, launch: Launch, blocks: tuple[int, ...],
         limit_us: float | None,
-    ) -> tuple[timemodel.Prediction, Counters, Mapping[str, float], Array, Mapping[int, float]]:  # fmt: skip
+    ) -> PredictedLaunch:  # fmt: skip
         chip = self._chip
         limit = self._instruction_limit(launch, len(blocks), limit_us)
         if len(blocks) > self._simulation.blocks:  # the study's limit is meant for its own number of blocks
@@ -220,7 +217,7 @@ class Predictor:
                 ends = [end for part in more.record for end in timeline.walk(part, more.warps_per_block).blocks]
                 instructions = spread.extrapolated(launch.grid, along.sum(1))
                 found = replace(found, work=timemodel.work_of(launch.grid, more, along, ends, chip))
-        return timemodel.predict(found, chip), counters, waits, instructions, stalls
+        return PredictedLaunch(timemodel.predict(found, chip), counters, waits, instructions, stalls)
 
     def _instruction_limit(self, launch: Launch, blocks: int, limit_us: float | None) -> int:
         """Return how many warp instructions may run: issuing alone must not take longer than the limit."""

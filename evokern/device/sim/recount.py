@@ -33,7 +33,7 @@ class Ran:
 
     def surplus(self, predicted: Predicted) -> float:
         """Return what they issued ÷ what a prediction takes them to issue."""
-        return self.warp_instructions / max(predicted.expected(self.launch, self.blocks), 1.0)
+        return self.warp_instructions / max(predicted.launches[self.launch].expected(self.blocks), 1.0)
 
 
 def is_short(predicted: Predicted, ran: Sequence[Ran]) -> bool:
@@ -52,15 +52,18 @@ def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Pr
     launches = []
     for number, (before, after) in enumerate(zip(predicted.launches, recounted.launches, strict=True)):
         whole = [one for one in ran if one.launch == number and one.blocks is None]
-        more = recounted.expected(number, None) > EVEN * predicted.expected(number, None)
-        if not more and not is_short(predicted, whole):
-            launches.append(before)
-            continue
-        scale = max([1.0, *(one.surplus(recounted) for one in whole)])
-        terms = {name: time if name == "launch" else time * scale for name, time in after.terms_us.items()}
-        after = Prediction(after.time_us * scale, terms)
-        launches.append(max(before, after, key=lambda one: one.time_us))
-    if tuple(launches) == predicted.launches:
+        held = before.prediction
+        if after.expected(None) > EVEN * before.expected(None) or is_short(predicted, whole):
+            scale = max([1.0, *(one.surplus(recounted) for one in whole)])
+            held = max(held, _scaled(after.prediction, scale), key=lambda one: one.time_us)
+        launches.append(replace(after, prediction=held))
+    times = [one.prediction for one in launches]
+    if times == [one.prediction for one in predicted.launches]:
         return predicted
-    whole_call = total((*launches, *recounted.fills))
-    return replace(recounted, total=whole_call, launches=tuple(launches), sampled=None)
+    return replace(recounted, total=total((*times, *recounted.fills)), launches=tuple(launches), sampled=None)
+
+
+def _scaled(prediction: Prediction, scale: float) -> Prediction:
+    """Return the prediction of a launch that works so many times as long."""
+    terms = {name: time if name == "launch" else time * scale for name, time in prediction.terms_us.items()}
+    return Prediction(prediction.time_us * scale, terms)

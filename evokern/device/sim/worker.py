@@ -192,7 +192,8 @@ class SimWorker:
 
     def _own_problem(self, job: Simulate, problem: Problem, predicted: Predicted, most: int) -> OwnProblem:
         """Check a candidate at one of the study's own problems."""
-        each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in predicted.counters]
+        counters = [launch.counters for launch in predicted.launches]
+        each = [float(one.warp_instructions.sum()) / len(one.blocks) for one in counters]
 
         def check(built: Built) -> OwnProblem:
             program = self._predictor.program(job.config, built, problem)
