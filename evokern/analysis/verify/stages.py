@@ -14,7 +14,8 @@ from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import MOST, elements, of_whole_tiles, runnable, small_problem
-from evokern.device.sim.own_problem import OwnProblem, OwnProblemCheck
+from evokern.device.sim.own_problem import OwnProblemCheck
+from evokern.device.sim.own_problem_runs import OwnProblem
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
 from evokern.store import OWN_PROBLEM

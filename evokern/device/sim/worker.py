@@ -26,7 +26,8 @@ from evokern.declaration.space import Config
 from evokern.device.sim.host_memory import COPIES
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
-from evokern.device.sim.own_problem import WHOLE_INSTRUCTIONS, OwnProblem, OwnProblemCheck
+from evokern.device.sim.own_problem import OwnProblemCheck
+from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS, OwnProblem
 from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import RECOUNTED, is_short, slower
