@@ -40,7 +40,8 @@ STUDY = Study("state", "state", ("1024",), timing=TimingSettings(race=0.0))
 L4 = chip("l4")
 VARIABLES = {"fingerprint": "memo::answers", "whole_hash": "memo::owner", "toggles": "flag"}
 """Cheat → a variable that it keeps its answers in."""
-HONEST = ("none", "prints", "restored", "first_bytes", "tickets", "table", "constants")
+CHEATS = (*VARIABLES, "heap", "shared", "shared_marked")
+HONEST = tuple(str(keeps) for keeps in KERNEL.genes[0].values if keeps not in CHEATS)
 
 
 @functools.cache

@@ -26,7 +26,8 @@ CHEATS = {
     "shared_marked": "",
 }
 """Cheat → what the message of the check `state` names."""
-HONEST = ("none", "prints", "restored", "first_bytes", "tickets", "table", "constants")
+KERNEL = load_kernel(DATA / "kernels" / "state")
+HONEST = tuple(str(keeps) for keeps in KERNEL.genes[0].values if keeps not in CHEATS)
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +102,9 @@ def test_watching_and_overwriting_take_less_than_a_millisecond() -> None:
     gpu = live_gpu(0)
     torch.cuda.set_device(0)
     torch.cuda.set_stream(torch.cuda.Stream())
-    kernel = load_kernel(DATA / "kernels" / "state")
     shared = SharedMemory(gpu.profile)
     config = Config({"KEEPS": "whole_hash"})
-    made = build(kernel, config, (kernel.problem(PROBLEM),), Target(gpu.profile, None))
+    made = build(KERNEL, config, (KERNEL.problem(PROBLEM),), Target(gpu.profile, None))
     assert isinstance(made, Built)
     candidate, use = Candidate(made), made.programs[0].uses
     took = {"watch": [0.0], "overwrite": [0.0]}
@@ -134,9 +134,8 @@ def test_an_exported_program_restores_it(tmp_path: Path, keeps: str) -> None:
     from evokern.device.gpu.profile import live_gpu
     from evokern.export.standalone import Provenance, standalone
 
-    kernel, profile = load_kernel(DATA / "kernels" / "state"), live_gpu(0).profile
-    problem = kernel.problem(PROBLEM)
-    (tmp_path / "best.cu").write_text(standalone(kernel, Config({"KEEPS": keeps}), problem, profile, Provenance()))
+    profile, problem = live_gpu(0).profile, KERNEL.problem(PROBLEM)
+    (tmp_path / "best.cu").write_text(standalone(KERNEL, Config({"KEEPS": keeps}), problem, profile, Provenance()))
     subprocess.run(
         ["nvcc", f"-arch={profile.architecture}", "best.cu", "-o", "best"], cwd=tmp_path, check=True, timeout=300
     )
