@@ -81,7 +81,8 @@ class SimulatedProgram:
 
     def keeps_state(self, memory: simt.Memory) -> bool:
         """Tell whether a call changed variables whose state is declared."""
-        return bool(simt.changed(self.module, memory) & self.module.restored.keys())
+        declared = self.module.restored.keys()
+        return bool(declared and simt.changed(self.module, memory) & declared)
 
     @property
     def variables(self) -> list[str]:
