@@ -11,7 +11,7 @@ from typing import Any
 from evokern.compile.elf import data_symbols, runtime_calls
 from evokern.compile.fingerprint import variables_in_use
 from evokern.compile.records import ModuleVariable, ProblemBuild, Program
-from evokern.compile.symbols import named, variable_name
+from evokern.compile.symbols import named, stands_for, variable_name
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.state import State
 from evokern.errors import KernelError, nearest
@@ -38,15 +38,14 @@ def module_variables(kernel: Kernel, program: Program, filled: set[str]) -> tupl
         one for one in data_symbols(program.cubin)
         if one.kind != "constant" or not any(named(name, [one.name]) for name in filled)
     ]  # fmt: skip
-    if not listed:
+    in_use = variables_in_use(program.ptx) if listed else {}
+    used = {one.name: one.size for one in listed if one.name in in_use}
+    if not used:
         return ()
-    in_use = variables_in_use(program.ptx).keys()
-    restored = restored_state(kernel.state, {one.name: one.size for one in listed if one.name in in_use})
-    if not any(one.name in in_use for one in listed):
-        return ()
+    restored = restored_state(kernel.state, used)
     return tuple(
         ModuleVariable(
-            one.name, variable_name(one.name), one.offset, one.size, one.kind == "zeroed", one.name in in_use,
+            one.name, variable_name(one.name), one.offset, one.size, one.kind == "zeroed", one.name in used,
             restored.get(one.name),
         )
         for one in listed
@@ -97,15 +96,10 @@ def state_evidence(
         f"on those before it: declare what it begins with in kernel.py{who}, state={{{short!r}: 0}} or its initial "
         "bytes, which is restored before every call and timed with it; or take a workspace"
     )
-    strangers = [name for name in declared if there and not named_by(name, there)]
+    strangers = [name for name in declared if there and not any(stands_for(name, one) for one in there)]
     if strangers and (guess := nearest(strangers[0], there)).startswith("did you mean"):
         message += f". The declared {strangers[0]!r} is no variable of this module: {guess}"
     return {"check": "state", "message": f"{message} (at {problem})", "problem": str(problem), "variables": changed}
-
-
-def named_by(name: str, variables: Iterable[str]) -> bool:
-    """Tell whether a declared name stands for one of the variables, which are named as the source has them."""
-    return any(name == one or one.endswith(f"::{name}") for one in variables)
 
 
 def heap_evidence(build: ProblemBuild, program: Program) -> dict[str, Any] | None:

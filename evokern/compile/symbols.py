@@ -46,8 +46,9 @@ def named(name: str, symbols: Iterable[str]) -> list[str]:
         name: with as many of the namespaces around it as the caller cares for, or a symbol.
         symbols: the module's variables.
     """
-    return [
-        symbol
-        for symbol in symbols
-        if name == symbol or (known := variable_name(symbol)) == name or known.endswith(f"::{name}")
-    ]
+    return [symbol for symbol in symbols if name == symbol or stands_for(name, variable_name(symbol))]
+
+
+def stands_for(name: str, variable: str) -> bool:
+    """Tell whether a name stands for a variable, which is given as `variable_name` has it."""
+    return name == variable or variable.endswith(f"::{name}")

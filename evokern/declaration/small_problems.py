@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Kernel, Problem
-from evokern.declaration.space import Config
+from evokern.declaration.space import Config, Value
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
 
@@ -53,7 +53,7 @@ def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], c
         mine: list[Problem] = []
         for text in kernel.workload.small_problems:
             small = small_problem(kernel, text, problem)
-            if small not in chosen and check(kernel, config, [small], chip, essential=True) is None:
+            if small not in chosen and keeps_limits(kernel, config, small, chip):
                 mine.append(small)
             if len(mine) == MOST:
                 break
@@ -93,11 +93,21 @@ def runnable(
     kernel: Kernel, config: Config, problem: Problem, changes: Mapping[str, int], chip: Profile
 ) -> Problem | None:
     """Return a problem with some numbers changed, None where it is none or the candidate cannot run it."""
+    found = problem_with(kernel, problem, changes)
+    return found if found is not None and keeps_limits(kernel, config, found, chip) else None
+
+
+def problem_with(kernel: Kernel, problem: Problem, changes: Mapping[str, Value]) -> Problem | None:
+    """Return a problem with some fields changed, None where it is no problem of the kernel."""
     try:
-        found = kernel.problem({**problem, **changes})
+        return kernel.problem({**problem, **changes})
     except KernelError:
         return None
-    return found if check(kernel, config, [found], chip, essential=True) is None else None
+
+
+def keeps_limits(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
+    """Tell whether a candidate can run a problem on a chip, be it a wasteful one there."""
+    return check(kernel, config, [problem], chip, essential=True) is None
 
 
 def elements(kernel: Kernel, config: Config, problem: Problem) -> int:

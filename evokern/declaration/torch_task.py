@@ -52,6 +52,7 @@ class TorchTask:
         self._copies = copies
         self._tied = dict(tied or {})
         self._module = functools.lru_cache(maxsize=_MODULES_KEPT)(self._made)
+        self._names = functools.lru_cache(maxsize=_MODULES_KEPT)(self._ran)
 
     def outputs(
         self, p: Mapping[str, Value], arguments: Sequence[Any], parameters: Mapping[str, torch.Tensor]
@@ -91,9 +92,8 @@ class TorchTask:
         import torch
 
         seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
-        given = {**p, **{name: p[field] for name, field in self._tied.items()}}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            space = namespace(self._path.read_text(encoding="utf-8"), given, self._path.name)
+            space = self._names(tuple(p.items()))
             torch.manual_seed(seed)
             value = list(space["get_inputs"]())[place]
         made: torch.Tensor = value.to(generator.device)
@@ -102,14 +102,18 @@ class TorchTask:
     def _made(self, sizes: tuple[tuple[str, Value], ...], dtype: Any, device: torch.device) -> torch.nn.Module:
         import torch
 
-        given = dict(sizes)
-        given |= {name: given[field] for name, field in self._tied.items()}
-        space = namespace(self._path.read_text(encoding="utf-8"), given, self._path.name)
+        space = self._names(sizes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             module: torch.nn.Module = constructed(space)
         module.train(self._training)
         return module.to(device=device, dtype=dtype) if dtype is not None else module.to(device=device)
+
+    def _ran(self, sizes: tuple[tuple[str, Value], ...]) -> dict[str, Any]:
+        """Run the file, and return its names."""
+        given = dict(sizes)
+        given |= {name: given[field] for name, field in self._tied.items()}
+        return namespace(self._path.read_text(encoding="utf-8"), given, self._path.name)
 
 
 def tensors_in(answer: Any) -> tuple[torch.Tensor, ...]:

@@ -12,7 +12,7 @@ import torch
 
 from evokern.declaration.kernel import Problem, Slice, Tensor
 from evokern.errors import KernelError
-from evokern.gate.data import draw, torch_dtype
+from evokern.gate.data import draw
 from evokern.study.settings import InputSet
 
 LEAST_SHARE = 0.01
@@ -107,9 +107,10 @@ class SlicedTensors:
 
     def cut(self, name: str, values: torch.Tensor, at: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return a tensor's slice; a tensor that is not cut is returned whole."""
+        part = _selectable(values)
         for axis, indices in zip(self.declared.cut(name), at, strict=False):
-            values = values.index_select(axis, indices)
-        return values
+            part = part.index_select(axis, indices)
+        return part.view(values.dtype)
 
     def put(self, name: str, whole: torch.Tensor, part: torch.Tensor, at: tuple[torch.Tensor, ...]) -> None:
         """Write a slice into a tensor."""
@@ -117,9 +118,7 @@ class SlicedTensors:
         rest = [axis for axis in range(whole.ndim) if axis not in axes]
         order = (*axes, *rest)
         mesh = torch.meshgrid(*at, indexing="ij") if len(at) > 1 else at
-        if whole.element_size() == 1:  # torch writes no 8-bit floats by index
-            whole, part = whole.view(torch.uint8), part.contiguous().view(torch.uint8)
-        whole.permute(order)[mesh] = part.permute(order)
+        _selectable(whole).permute(order)[mesh] = _selectable(part).permute(order)
 
     def draw(
         self,
@@ -144,18 +143,20 @@ class SlicedTensors:
             nonfinite: whether `edges` inputs hold infinities and NaN.
         """
         tensor = self._tensors[name]
-        old = self.cut(name, view.view(torch.uint8) if view.element_size() == 1 else view, at)
-        fresh = torch.empty(old.shape, dtype=torch_dtype(tensor.dtype), device=view.device)
+        old = self.cut(name, view, at)
         if tensor.draw is not None:
             whole = torch.empty_like(view)
             draw(tensor, kind, whole, generator)
             fresh = self.cut(name, whole, at)
         else:
+            fresh = torch.empty(old.shape, dtype=view.dtype, device=view.device)
             draw(replace(tensor, shape=tuple(old.shape)), kind, fresh, generator, nonfinite=nonfinite)
         if share < 1.0:
             changed = torch.rand(old.shape, generator=generator, device=view.device) < share
-            if view.element_size() == 1:
-                fresh = torch.where(changed, fresh.view(torch.uint8), old)
-            else:
-                fresh = torch.where(changed, fresh, old)
+            fresh = torch.where(changed, _selectable(fresh), _selectable(old))
         self.put(name, view, fresh, at)
+
+
+def _selectable(values: torch.Tensor) -> torch.Tensor:
+    """Return a view whose elements torch reads and writes by index, which it does not do with 8-bit floats."""
+    return values.view(torch.uint8) if values.element_size() == 1 else values

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 from emulated_gpu import evaluated, worker
-from exploit_checks import EMULATED, LIVE, Way, in_turn, nothing_around
+from exploit_checks import EMULATED, LIVE, Way, candidate_of, in_turn, nothing_around, run_cases
 
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
 from evokern.declaration.kernel import Problem
 from evokern.declaration.space import Config
-from evokern.exploits import CASES, Case, SuiteResult, run_cases
+from evokern.exploits import CASES, Case, SuiteResult
 from evokern.exploits.cases import BY_NAME
-from evokern.exploits.suite import candidate_of, problem_of, suite_kernel, suite_study
+from evokern.exploits.suite import PROBLEM, suite_kernel, suite_study
 from evokern.gate import Call, Gate
 from evokern.gate.bench import Bench
 from evokern.gate.tail_risk import MARGINAL
@@ -78,7 +78,7 @@ def emulated(patch: pytest.MonkeyPatch, turn: Path, *names: str, **gate: Any) ->
             return made  # found out once it was compiled
         return evaluated(here, candidate, made)
 
-    return run_cases((BY_NAME[name] for name in names), evaluate, "gpu", "emulated")
+    return run_cases(names, evaluate, "gpu", "emulated")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def gpu() -> Callable[..., SuiteResult]:
     def run(turn: Path, *names: str, **gate: Any) -> SuiteResult:
         turn.touch()
         strict = replace(STUDY.gate, **gate)
-        problems = (problem_of(KERNEL),)
+        problems = (KERNEL.problem(PROBLEM),)
         context = WorkerContext(KERNEL.folder, problems, profile)
         settings = GpuSettings(context, strict, STUDY.timing, 0, turn, KERNEL.space.default())
         here = GpuWorker(settings)
@@ -263,7 +263,7 @@ def gpu() -> Callable[..., SuiteResult]:
             assert isinstance(answer, Evaluation)
             return answer
 
-        return run_cases((BY_NAME[name] for name in names), evaluate, "gpu", profile.model)
+        return run_cases(names, evaluate, "gpu", profile.model)
 
     return run
 
@@ -292,6 +292,6 @@ def test_every_check_on_a_gpu_has_a_cheat_that_only_it_catches(
 
 def test_the_suite_has_a_problem_that_needs_a_gpu() -> None:
     """It has a million elements, which only a GPU checks in full; cases named as hardware's or as crashing exist."""
-    assert problem_of(KERNEL).M * problem_of(KERNEL).N > 1e6
+    assert KERNEL.problem(PROBLEM).M * KERNEL.problem(PROBLEM).N > 1e6
     assert set(BY_NAME) >= HARDWARE | CRASHES
     assert not any(name in CRASHES for row in LIVE for name in row[2])

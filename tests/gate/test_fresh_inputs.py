@@ -18,7 +18,7 @@ from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, Workl
 from evokern.errors import KernelError
 from evokern.gate import Call, Gate, Verdict
 from evokern.gate.bench import Bench
-from evokern.gate.check import repeated
+from evokern.gate.check import calls, repeated
 from evokern.gate.sealed import Sealed, wipe_free_memory
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import GateSettings
@@ -252,8 +252,6 @@ def test_a_repeated_call_gets_other_inputs(kernel: Kernel) -> None:
     def remembers(buffers: Buffers, number: int) -> None:
         product(buffers)
         buffers["c"].copy_(answers.setdefault(buffers["c"].data_ptr(), buffers["c"].clone()))
-
-    from evokern.gate.check import calls
 
     made = calls(bench, LAUNCHES)
     Fake(remembers).run(made)

@@ -13,8 +13,9 @@ import pytest
 import torch
 from paths import ROOT
 
-from evokern.declaration.kernel import Kernel
+from evokern.declaration.kernel import Launch, Tensor
 from evokern.gate import Call, Gate
+from evokern.gate.check import calls
 from evokern.study.discovery import load_kernel
 from evokern.study.settings import GateSettings
 
@@ -43,11 +44,11 @@ def normalised(buffers: dict[str, torch.Tensor]) -> None:
     buffers["y"].copy_(y)
 
 
-def parts(name: str, text: str) -> tuple[Kernel, Gate, dict[str, object], Sequence[object]]:
+def parts(name: str, text: str) -> tuple[Gate, dict[str, Tensor], Sequence[Launch]]:
     kernel = load_kernel(ROOT / "kernels" / name)
     problem, config = kernel.problem(text), kernel.space.default()
     gate = Gate(kernel, problem, GateSettings(), torch.device("cuda", 0), seed=1)
-    return kernel, gate, dict(kernel.workload.tensors(problem, config)), kernel.launches(config, problem)
+    return gate, dict(kernel.workload.tensors(problem, config)), kernel.launches(config, problem)
 
 
 @pytest.mark.timeout(300)
@@ -58,13 +59,13 @@ def test_the_gate_of_a_large_problem_costs_so_much(
     name: str, problem: str, run: Callable[[dict[str, torch.Tensor]], None]
 ) -> None:
     """A right candidate passes at the study's own problem; the time of its gate and the memory are printed."""
-    _, gate, tensors, launches = parts(name, problem)
+    gate, tensors, launches = parts(name, problem)
     torch.cuda.reset_peak_memory_stats()
     times = []
     for _ in range(12):
         torch.cuda.synchronize()
         began = time.perf_counter()
-        verdict = gate.check(Torch(run), launches, tensors)  # type: ignore[arg-type]
+        verdict = gate.check(Torch(run), launches, tensors)
         times.append(1e3 * (time.perf_counter() - began))
         assert verdict.passed, verdict.evidence
     peak = torch.cuda.max_memory_allocated() / 2**30
@@ -81,7 +82,7 @@ def test_no_reference_lies_in_memory_while_a_candidate_runs(
     name: str, problem: str, run: Callable[[dict[str, torch.Tensor]], None]
 ) -> None:
     """Neither in what the gate holds nor in memory that torch keeps for later is there an element of a reference."""
-    _, gate, tensors, launches = parts(name, problem)
+    gate, tensors, launches = parts(name, problem)
     counts: list[int] = []
     after: list[int] = []
     looked_for: list[list[int]] = []
@@ -97,13 +98,11 @@ def test_no_reference_lies_in_memory_while_a_candidate_runs(
         counts.append(occurrences(looked_for[-1]))
         run(buffers)
 
-    bench = gate.bench(tensors, ("normal",), 1)  # type: ignore[arg-type]
+    bench = gate.bench(tensors, ("normal",), 1)
     for _ in range(3):
-        from evokern.gate.check import calls
-
         bench.refresh()
         bench.poison()
-        (call,) = calls(bench, launches)  # type: ignore[arg-type]
+        (call,) = calls(bench, launches)
         Torch(searches).run([call])
         assert not any(one.bad for one in bench.verify().worst)
         after.append(occurrences(looked_for[-1]))

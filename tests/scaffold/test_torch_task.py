@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from evokern.analysis.check.soundness import CheckResult, check_kernel
 from evokern.cli.app import app
-from evokern.declaration.torch_task import namespace, sizes_of
+from evokern.declaration.torch_task import TorchTask, namespace, sizes_of
 from evokern.errors import KernelError
 from evokern.scaffold.torch_task.shapes import Fitted, fit, tied
 from evokern.scaffold.torch_task.task import is_task
@@ -134,6 +134,23 @@ def test_a_file_runs_at_other_sizes() -> None:
         namespace(text, {})
     found = namespace(text + "def get_init_inputs(): return []\n", {"n": 10, "shape_1": 6})
     assert (found["n"], found["shape"], found["twice"], found["get_inputs"]()) == (10, (10, 6), 20, [10])
+
+
+def test_a_file_runs_once_for_its_sizes(tmp_path: Path) -> None:
+    """Draws of an argument are many, a few for each candidate: other sizes run the file again, other draws do not."""
+    import torch
+
+    text = (
+        "import torch\nn = 4\nopen('PATH', 'a').write('.')\nclass Model: pass\n"
+        "def get_inputs(): return [torch.randperm(n)]\ndef get_init_inputs(): return []\n"
+    )
+    ran = tmp_path / "ran"
+    (tmp_path / "task.py").write_text(text.replace("PATH", str(ran)), encoding="utf-8")
+    task, generator = TorchTask(tmp_path / "task.py"), torch.Generator().manual_seed(1)
+    drawn = {tuple(task.argument({"n": 20}, 0, generator).tolist()) for _ in range(5)}
+    assert [sorted(one) for one in drawn] == [list(range(20))] * 5
+    assert len(task.argument({"n": 9}, 0, generator)) == 9
+    assert ran.read_text() == ".."
 
 
 Shape = Callable[[Mapping[str, int]], tuple[tuple[int, ...], ...] | None]

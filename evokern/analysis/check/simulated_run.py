@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from evokern.analysis.check.folder import Folder, Results
 from evokern.analysis.check.reference_check import workload_tensors
 from evokern.analysis.wrong_trials import suspect
-from evokern.declaration.feasibility import check as check_feasible
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
+from evokern.declaration.small_problems import keeps_limits
 from evokern.declaration.space import Config
 from evokern.errors import KernelError, UsageError
 from evokern.hardware.profiles import CHIPS, Profile
@@ -99,8 +99,7 @@ def _bytes(kernel: Kernel, problem: Problem) -> int:
 
 
 def _chip(kernel: Kernel, config: Config, problem: Problem) -> Profile | None:
-    fits = (chip for chip in CHIPS.values() if check_feasible(kernel, config, [problem], chip, essential=True) is None)
-    return next(fits, None)
+    return next((chip for chip in CHIPS.values() if keeps_limits(kernel, config, problem, chip)), None)
 
 
 def _run(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:

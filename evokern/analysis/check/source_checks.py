@@ -73,6 +73,8 @@ def entries(folder: Folder) -> Results:
 def declared_state(folder: Folder) -> Results:
     """Every variable whose state is declared is in the source."""
     kernel = folder.kernel
+    if not kernel.state:
+        return
     source, headers = read_source(kernel)
     text = "\n".join([source, *headers.values()])
     missing = [name for name in kernel.state if not _is_variable(name.rpartition("::")[2], text)]
@@ -80,7 +82,7 @@ def declared_state(folder: Folder) -> Results:
     for name in missing:
         remedy = nearest(name, dict.fromkeys(known)) or "the source has no __device__ variable"
         yield False, f"state names {name!r}, and {kernel.source} has no variable of that name: {remedy}"
-    if kernel.state and not missing:
+    if not missing:
         yield True, f"{', '.join(kernel.state)} restored before every call"
 
 

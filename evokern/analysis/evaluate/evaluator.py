@@ -197,11 +197,13 @@ class Evaluator:
             raise UsageError(_CLOSED)
         waiting: set[int] = set()
         first = len(self._names)
+        candidates: Iterable[ForeignCandidate] = (
+            self._candidate(given_source(source, number)) for number, source in enumerate(sources, first)
+        )
         if isinstance(sources, Sequence):
             # Known as a whole: a mistake in the last one is told before the first one costs time.
-            sources = [self._candidate(given_source(one, number)).source for number, one in enumerate(sources, first)]
-        for number, source in enumerate(sources, first):
-            candidate = self._candidate(given_source(source, number))
+            candidates = list(candidates)
+        for number, candidate in enumerate(candidates, first):
             self._names.append(candidate.source.name)
             violation = check(self.kernel, candidate, [self.problem], self._device.profile)
             if violation is not None:

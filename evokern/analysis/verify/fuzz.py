@@ -18,10 +18,10 @@ import torch
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
-from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.feasibility import launches_of
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
-from evokern.declaration.small_problems import elements, of_whole_tiles, small_problem
+from evokern.declaration.small_problems import elements, keeps_limits, of_whole_tiles, problem_with, small_problem
 from evokern.declaration.space import Config
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.runner import SimRunner, checked
@@ -197,7 +197,7 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
         dict.fromkeys(small_problem(kernel, text, one) for one in like for text in kernel.workload.small_problems)
     )
     base += [problem for problem in like if problem not in base and _is_small(kernel, config, problem)]
-    base = [problem for problem in base if _keeps_limits(kernel, config, problem, chip)]
+    base = [problem for problem in base if keeps_limits(kernel, config, problem, chip)]
     if not base:
         base = [problem for one in like if (problem := of_whole_tiles(kernel, config, one, chip))]
     if not base:
@@ -211,9 +211,9 @@ def shapes(kernel: Kernel, config: Config, like: Sequence[Problem], chip: Profil
     for delta in (1, -1, 3):
         for problem in base:
             for name in _numbers(kernel):
-                changed = _changed(kernel, problem, {name: int(problem[name]) + delta})
-                if changed and _runs(kernel, config, changed, chip):
-                    yield changed
+                near = problem_with(kernel, problem, {name: int(problem[name]) + delta})
+                if near and _runs(kernel, config, near, chip):
+                    yield near
     while True:
         found = _random(kernel, config, rng.choice(base), chip, rng, steps)
         yield found or rng.choice(base)
@@ -233,9 +233,9 @@ def _random(
                 step, value = rng.choice(steps), int(base[entry.name])
                 around = step * rng.randint(1, 4) + rng.choice((-1, 0, 1, rng.randint(0, step)))
                 changes[entry.name] = rng.choice((around, value + rng.randint(-8, 8), rng.randint(1, 2 * value)))
-        changed = _changed(kernel, base, changes)
-        if changed and _runs(kernel, config, changed, chip):
-            return changed
+        found = problem_with(kernel, base, changes)
+        if found and _runs(kernel, config, found, chip):
+            return found
     return None
 
 
@@ -248,20 +248,9 @@ def _steps(config: Config) -> list[int]:
     return sorted({value for value in config.values() if isinstance(value, int) and 2 <= value <= 256} | {16})
 
 
-def _changed(kernel: Kernel, problem: Problem, changes: dict[str, Any]) -> Problem | None:
-    try:
-        return kernel.problem({**problem, **changes})
-    except KernelError:
-        return None
-
-
 def _runs(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
-    return _is_small(kernel, config, problem) and _keeps_limits(kernel, config, problem, chip)
+    return _is_small(kernel, config, problem) and keeps_limits(kernel, config, problem, chip)
 
 
 def _is_small(kernel: Kernel, config: Config, problem: Problem) -> bool:
     return elements(kernel, config, problem) <= MOST_ELEMENTS and kernel.workload.flops(problem) <= MOST_FLOPS
-
-
-def _keeps_limits(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> bool:
-    return check(kernel, config, [problem], chip, essential=True) is None

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from evokern.analysis.verify.fuzz import Checker, FuzzCase, FuzzResult, fuzz, shapes
 from evokern.analysis.verify.under_test import CandidateUnderTest
-from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Problem
-from evokern.declaration.small_problems import MOST, elements, of_whole_tiles, runnable, small_problem
+from evokern.declaration.small_problems import MOST, elements, keeps_limits, of_whole_tiles, runnable, small_problem
 from evokern.device.sim.own_problem import OwnProblemCheck
 from evokern.device.sim.own_problem_runs import OwnProblem
 from evokern.gate import RunFailed
@@ -52,7 +51,7 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
     kernel, config = candidate.kernel, candidate.config
     declared = kernel.workload.small_problems
     wanted = [small_problem(kernel, text, p) for p in candidate.problems for text in declared]
-    problems = [p for p in dict.fromkeys(wanted) if _runs(candidate, p)]
+    problems = [p for p in dict.fromkeys(wanted) if keeps_limits(kernel, config, p, candidate.chip)]
     if not problems and (found := of_whole_tiles(kernel, config, candidate.problems[0], candidate.chip)):
         problems = [found]
     if not problems:
@@ -147,7 +146,3 @@ def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterato
 
 def _affordable(candidate: CandidateUnderTest, problem: Problem) -> bool:
     return elements(candidate.kernel, candidate.config, problem) <= NEAR_ELEMENTS
-
-
-def _runs(candidate: CandidateUnderTest, problem: Problem) -> bool:
-    return check(candidate.kernel, candidate.config, [problem], candidate.chip, essential=True) is None
