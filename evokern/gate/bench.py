@@ -92,7 +92,8 @@ class Bench:
         self._inputs = GuardedBuffers(given, self.sets, guard_bytes, device)
         self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
         sealed = device.type in REACHED
-        self._originals = Sealed(self.sets, self._inputs.memory.shape[1] // 8, device, secret, active=sealed)
+        self._originals = Sealed(self.sets, self._inputs.memory.shape[1] // 8, device, secret, active=sealed,
+                                 together=True)  # fmt: skip
         self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
         self._references = References(
             kernel, problem, self._results, self._inputs.set, [kind != "edges" for kind in self.kinds], device, secret,
@@ -141,7 +142,7 @@ class Bench:
             whole: renew all of a large problem too.
             repetition: these are inputs for the same candidate: some are new in any case.
         """
-        if self.refreshes:
+        if self.refreshes and (self.large or share < 1.0):  # else all is drawn anew
             self.mend()
         renewed, sliced = self._renewal.renew(
             self._inputs.views, share, whole=whole or not self.refreshes, repetition=repetition
@@ -205,17 +206,10 @@ class Bench:
 
     # ---- references
 
-    def reference(self, index: int, changed: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-        """Return the float64 reference of a set by output, plain: only while no candidate runs.
-
-        Args:
-            index: the set.
-            changed: inputs that were others for some calls, in their own dtypes, by name.
-        """
+    def reference(self, index: int) -> dict[str, torch.Tensor]:
+        """Return the float64 reference of a set by output, plain: only while no candidate runs."""
         self._plain = True
-        if not changed:
-            return self._references.of(index)
-        return self._references.whole({**self._inputs.set(index), **changed})
+        return self._references.of(index)
 
     def given(self, index: int) -> dict[str, torch.Tensor]:
         """Return the inputs of a set by name, to write into; of what is computed in place, what calls begin with."""
@@ -284,9 +278,12 @@ class Bench:
             self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference
         )
         parts: list[torch.Tensor] = [*compared, self._scratch.broken_guards()]
+        # Calls of later runs follow each other, run after run, each run of the first sets.
+        repeated = min(self.sets, REPEATED_SETS)
         for name in self._results:
             raw = self._scratch.bytes_of(name)
-            parts += [(raw[row] != raw[of]).sum() for row, (run, of) in enumerate(self.calls) if run]
+            for first in range(self.sets, len(self.calls), repeated):
+                parts.append((raw[first : first + repeated] != raw[:repeated]).sum(1))
         parts.append(self._references.sound)
         numbers = torch.cat([part.to(torch.float64).flatten() for part in parts]).tolist()
         if not numbers.pop():

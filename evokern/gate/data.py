@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -90,7 +90,7 @@ def draw(
     """
     if tensor.draw is not None:
         for one in out if out.ndim > len(tensor.shape) else (out,):
-            one.copy_(_declared(tensor, tensor.draw, one, generator))
+            one.copy_(declared_values(tensor, "draw", one, generator))
         return
     if kind == "edges":
         _draw_edges(tensor, out, generator, nonfinite=nonfinite)
@@ -128,13 +128,23 @@ def may_be_zero(tensor: Tensor) -> bool:
     return tensor.draw is None and (is_float(tensor.dtype) or tensor.low <= 0 <= tensor.high)
 
 
-def checked_values(tensor: Tensor, values: object, like: torch.Tensor, what: str) -> torch.Tensor:
-    """Return what a function of the declaration made, in the buffer's dtype.
+def declared_values(tensor: Tensor, what: str, like: torch.Tensor, *given: object) -> torch.Tensor:
+    """Return what a function of the declaration, `draw` or `change`, makes, in the buffer's dtype.
+
+    Args:
+        tensor: whose.
+        what: name of the function.
+        like: the buffer.
+        given: what it is called with.
 
     Raises:
-        KernelError: it is no tensor of the declared shape on the right device, or does not fit the dtype.
+        KernelError: it raised, or made no tensor of the declared shape on the right device, or does not fit the dtype.
     """
     where = f"{what} of a {tensor.dtype} tensor of shape {tensor.shape}"
+    try:
+        values = getattr(tensor, what)(*given)
+    except RAISED as error:
+        raise KernelError(f"the {where} raised {type(error).__name__}: {error}") from error
     if not isinstance(values, torch.Tensor) or tuple(values.shape) != tuple(like.shape):
         found = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
         raise KernelError(f"the {where} returned {found}; it must return a torch tensor of that shape")
@@ -144,18 +154,6 @@ def checked_values(tensor: Tensor, values: object, like: torch.Tensor, what: str
     if not is_float(tensor.dtype) and bool((cast.to(torch.float64) != values.to(torch.float64)).any()):
         raise KernelError(f"the {where} returned numbers that {tensor.dtype} does not hold")
     return cast
-
-
-def _declared(
-    tensor: Tensor, draw: Callable[[torch.Generator], torch.Tensor], out: torch.Tensor, generator: torch.Generator
-) -> torch.Tensor:
-    try:
-        values = draw(generator)
-    except RAISED as error:
-        raise KernelError(
-            f"the draw of a {tensor.dtype} tensor of shape {tensor.shape} raised {type(error).__name__}: {error}"
-        ) from error
-    return checked_values(tensor, values, out, "draw")
 
 
 def _draw_edges(tensor: Tensor, out: torch.Tensor, generator: torch.Generator, *, nonfinite: bool) -> None:

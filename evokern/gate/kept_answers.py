@@ -137,8 +137,8 @@ class KeptAnswers:
         dtype, length = self._kept_as[name]
         pieces, rule = self._pieces[name], self._bench.rule(name)
         versions = self._expected[name]
-        expected, allowed = (part[:, :length] for part in versions.get(version, versions["old"]))
-        got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype).to("cpu")
+        expected, allowed = (part[:, :length].to(raw.device) for part in versions.get(version, versions["old"]))
+        got = raw[:, :, : length * dtype.itemsize].contiguous().view(dtype)
         got, _ = rule.prepared(got, expected, None)
         # Written so that NaN is wrong.
         wrong = ~((got - expected).abs_() <= allowed)
@@ -146,7 +146,10 @@ class KeptAnswers:
             return None
         slot, piece, element = wrong.nonzero()[0].tolist()
         other = versions.get("old" if version == "new" else "new")
-        stale = other is not None and ((got - other[0][:, :length]).abs_() <= other[1][:, :length])[wrong].all()
+        stale = False
+        if other is not None:
+            before, room = (part[:, :length].to(raw.device) for part in other)
+            stale = bool(((got - before).abs_() <= room)[wrong].all())
         return {
             "output": name,
             "index": unravelled(pieces[piece].start + element, rule.tensor.shape),
@@ -155,7 +158,7 @@ class KeptAnswers:
             "allowed": float(allowed[piece, element]),
             "bad": int(wrong[slot].sum()),
             "elements": wrong[slot].numel(),
-            "stale": bool(stale),
+            "stale": stale,
         }
 
     def _evidence(

@@ -51,7 +51,9 @@ class References:
         self._finite = tuple(finite)
         self._device = device
         elements = sum(tensor.elements for tensor in self._results.values())
-        self._kept = Sealed(len(self._finite), elements, device, secret, active=sealed) if kept else None
+        self._kept: Sealed | None = None
+        if kept:
+            self._kept = Sealed(len(self._finite), elements, device, secret, active=sealed, together=False)
         self._stale = [True] * len(self._finite)
         self._changed: list[list[tuple[SlicedTensors, Indices]]] = [[] for _ in self._finite]
         self._extremes: dict[int, list[torch.Tensor]] = {}
@@ -136,7 +138,7 @@ class References:
     def _check(self, index: int, found: Mapping[str, torch.Tensor]) -> None:
         """Note least and largest value of a reference: one that is NaN or infinite makes these so."""
         if self._finite[index]:
-            self._extremes[index] = [one for value in found.values() for one in value.aminmax()]
+            self._extremes.setdefault(index, []).extend(one for value in found.values() for one in value.aminmax())
 
     def whole(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Compute the reference of given inputs."""

@@ -14,7 +14,7 @@ import torch
 
 from evokern.declaration.kernel import Problem, Tensor, Workload
 from evokern.errors import KernelError
-from evokern.gate.data import checked_values, draw, may_be_zero
+from evokern.gate.data import declared_values, draw, may_be_zero
 from evokern.gate.references import References
 from evokern.gate.slicing import Indices, SlicedTensors
 from evokern.study.settings import InputSet
@@ -162,7 +162,7 @@ class Renewal:
             return
         if share < 1.0 and callable(tensor.change):
             for one in view:
-                one.copy_(checked_values(tensor, tensor.change(one.clone(), self._generator), one, "change"))
+                one.copy_(declared_values(tensor, "change", one, one.clone(), self._generator))
             return
         fresh = view if share >= 1.0 else torch.empty_like(view)
         draw(tensor, kind, fresh, self._generator, nonfinite=name in self._nonfinite)

@@ -17,9 +17,11 @@ _WORDS_AT_ONCE = 1 << 24
 
 
 class Sealed:
-    """Rows of 8-byte words: few of them under one key, larger ones each under a key of its own."""
+    """Rows of 8-byte words, each under a key of its own, or few of them under one."""
 
-    def __init__(self, rows: int, words: int, device: torch.device, secret: random.Random, *, active: bool) -> None:
+    def __init__(
+        self, rows: int, words: int, device: torch.device, secret: random.Random, *, active: bool, together: bool
+    ) -> None:
         """Allocate.
 
         Args:
@@ -28,10 +30,12 @@ class Sealed:
             device: where.
             secret: source of the keys, in host memory.
             active: False keeps the words as they are, where no candidate can reach them.
+            together: whether rows are mostly written and read all at once: one key is enough for a few then.
         """
         self.memory = torch.zeros((rows, words), dtype=torch.int64, device=device)
         self._secret, self._active = secret, active
-        self._groups = [slice(0, rows)] if rows * words <= _WORDS_AT_ONCE else [slice(n, n + 1) for n in range(rows)]
+        one = together and rows * words <= _WORDS_AT_ONCE
+        self._groups = [slice(0, rows)] if one else [slice(row, row + 1) for row in range(rows)]
         self._keys = [0] * len(self._groups)
         self._stream = torch.Generator(device)
 
@@ -48,9 +52,9 @@ class Sealed:
                 continue
             plain = words[group]
             if kept:
-                plain = plain.clone()
+                opened, plain = self._opened(number), plain.clone()
                 for row in kept:
-                    plain[row - group.start] = self.get(row)
+                    plain[row - group.start] = opened[row - group.start]
             self._keys[number] = self._secret.getrandbits(62)
             self._crossed(number, plain, self.memory[group])
 

@@ -371,7 +371,9 @@ class TimedCalls:
     def quiet(self) -> None:
         """Make both versions of the inputs what the bench has now: it drew them anew, and the graph runs again."""
         if self.active:
-            for key, value in self._values(self._bench.given(self._index)).items():
+            given = self._bench.given(self._index)
+            for key in self._old:
+                value = _flat(given[key] if isinstance(key, str) else _elements(given, key))
                 self._old[key].copy_(value)
                 self._new[key].copy_(value)
 

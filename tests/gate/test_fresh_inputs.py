@@ -17,7 +17,6 @@ from evokern import Slice
 from evokern.declaration.kernel import Kernel, Problem, Tensor, Tolerance, Workload
 from evokern.errors import KernelError
 from evokern.gate import Call, Gate, Verdict
-from evokern.gate.bench import Bench
 from evokern.gate.check import calls, repeated
 from evokern.gate.sealed import Sealed, wipe_free_memory
 from evokern.study.discovery import load_kernel
@@ -355,7 +354,7 @@ def test_no_reference_or_answer_can_be_read_while_a_candidate_runs(
 def test_sealed_rows_come_back_and_look_like_nothing(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is what was put there; at rest it has no pattern, nor one it had before. Few share a key."""
     monkeypatch.setattr("evokern.gate.sealed._WORDS_AT_ONCE", at_once)
-    sealed = Sealed(2, 5000, CPU, random.Random(1), active=True)
+    sealed = Sealed(2, 5000, CPU, random.Random(1), active=True, together=True)
     words = torch.zeros((2, 5000), dtype=torch.int64)
     seen = []
     sealed.put([0, 1], words)
@@ -405,14 +404,21 @@ def test_inputs_that_a_crash_left_changed_are_mended() -> None:
     assert gate.check(Fake(product), LAUNCHES, TENSORS).passed
 
 
-def test_the_reference_of_changed_inputs_is_to_be_had() -> None:
-    """Whoever changes inputs between calls can ask what is right then."""
-    bench: Bench = gate_of().bench(TENSORS, ("normal",), 1)
-    bench.refresh()
-    plain, other = bench.arguments(0), torch.ones_like(bench.arguments(0)["a"])
-    expected = other.to(torch.float64) @ plain["b"].to(torch.float64)
-    assert torch.equal(bench.reference(0, {"a": other})["c"], expected)
-    assert not torch.equal(bench.reference(0)["c"], expected)
+def test_each_of_several_new_slices_must_have_a_finite_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference that is not finite in one of them is the reference's mistake, not the candidate's."""
+    monkeypatch.setattr("evokern.gate.renewal.LARGE_ELEMENTS", 0)
+    asked = itertools.count()
+
+    def reference(p: Problem, t: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        answer = t["a"] @ t["b"]
+        if next(asked) == 1:  # the first slice after the whole one; another one follows
+            answer[0, 0] = torch.inf
+        return {"c": answer}
+
+    gate = gate_of(replace(MATMUL, workload=replace(MATMUL.workload, reference=reference)), input_sets=("normal",))
+    assert gate.check(Fake(product), LAUNCHES, TENSORS).passed
+    with pytest.raises(KernelError, match="NaN or infinite"):
+        gate.check(Fake(product), LAUNCHES, TENSORS)
 
 
 # ------------------------------------------------------------------------------------------------- integers' own draws
@@ -484,6 +490,21 @@ def test_a_draw_that_does_not_fit_is_the_user_s_mistake(draw: Callable[..., obje
     kernel, tensors = table_kernel(draw)  # type: ignore[arg-type]
     with pytest.raises(KernelError, match=message):
         Gate(kernel, PROBLEM, SETTINGS, CPU).check(Fake(gather), LAUNCHES, tensors)  # type: ignore[arg-type]
+
+
+def test_a_change_that_raises_is_the_user_s_mistake_too() -> None:
+    """It is told by its name, as a draw is."""
+
+    def change(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        raise ZeroDivisionError("no such row")
+
+    kernel, tensors = table_kernel(lambda g: torch.randperm(40, generator=g), change)
+    gate = Gate(kernel, PROBLEM, SETTINGS, CPU)
+    assert gate.check(Fake(gather), LAUNCHES, tensors).passed  # type: ignore[arg-type]
+    with pytest.raises(
+        KernelError, match=r"change of a i32 tensor of shape \(40,\) raised ZeroDivisionError: no such row"
+    ):
+        gate.repeat(Fake(gather), LAUNCHES, tensors)  # type: ignore[arg-type]
 
 
 def test_what_may_change_is_one_of_three() -> None:
