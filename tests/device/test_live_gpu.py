@@ -91,15 +91,21 @@ class TestOneDevice:
         assert (max(medians) - min(medians)) / statistics.median(medians) <= 0.015
 
     def test_racing_stops_a_slow_candidate_early(self, rows: Bench) -> None:
-        """Against an elite that nothing reaches a candidate is slow after the few samples that a bound needs.
+        """Against an elite that nothing reaches a candidate is slow by its pilot, after what a bound needs.
 
-        The last one has nobody waiting behind it, and is sampled on.
+        One that is slow, but not by far, is sampled; with nobody waiting behind it, for as long as may be.
         """
         rows.forget()
         found = rows.run(rows.feasible()[:6], elite_us=0.5)
         assert {one.outcome for one in found} <= {Outcome.SLOW, Outcome.DUPLICATE}
-        counts = [len(one.timings[0].samples_us) for one in found if one.outcome is Outcome.SLOW]
-        assert 5 <= min(counts) < max(counts) == TimingSettings().max_samples
+        slow = [one for one in found if one.outcome is Outcome.SLOW]
+        assert {(len(one.timings[0].samples_us), one.evidence.get("pilot")) for one in slow} == {(5, True)}
+        rows.forget()
+        (measured,) = rows.run(rows.feasible()[:1])
+        rows.forget()
+        (close,) = rows.run(rows.feasible()[:1], elite_us=measured.time_us / 1.25)
+        assert (close.outcome, close.evidence.get("pilot")) == (Outcome.SLOW, None)
+        assert len(close.timings[0].samples_us) == TimingSettings().max_samples
 
     def test_equal_programs_are_run_once(self, rows: Bench) -> None:
         """The same candidate asked for twice is a duplicate with the same time."""

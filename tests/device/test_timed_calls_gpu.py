@@ -14,6 +14,7 @@ from paths import DATA
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
+from evokern.device.gpu.jobs import Contestant, Round
 from evokern.device.gpu.timed_calls import SOURCE, _StepRecord
 from evokern.gate.timed_plan import MOST_COPIES
 from evokern.hardware.profiles import chip
@@ -93,6 +94,20 @@ def test_who_is_slow_by_far_is_not_timed_any_further(monkeypatch: pytest.MonkeyP
     assert close.outcome is Outcome.SLOW
     assert "pilot" not in close.evidence
     assert close.gate["9,16,256"]["timed_calls"]["replays"] >= 2
+
+
+def test_contestants_of_a_playoff_share_inputs_that_change_around_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What one's steps changed is changed back before another one draws its own: honest ones are right."""
+    kernel, study = load_kernel(DATA / "kernels" / "memos"), Study("test", "memos", ("9,16,256",))
+    problems = (kernel.problem("9,16,256"),)
+    here = worker(monkeypatch, kernel, problems, study, chip("l4"), tmp_path / "turn")
+    config = kernel.space.default()
+    made = build(kernel, config, problems, Target(chip("l4"), CompileCache(default_directory() or tmp_path)))
+    assert isinstance(made, Built), made.reason
+    taken = here.handle(Round((Contestant(config, made),) * 3, samples=3))
+    assert [len(samples) for samples in taken] == [3, 3, 3]  # type: ignore[union-attr,arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------------ on a GPU

@@ -22,6 +22,7 @@ from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.gpu import cuda as _cuda
+from evokern.device.gpu import rounds as _gpu_rounds
 from evokern.device.gpu import timed_runs as _gpu_timed_runs
 from evokern.device.gpu import worker as _gpu_worker
 from evokern.device.gpu.graph_clock import TimedCall
@@ -200,7 +201,8 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
            turn: Path, *, race: float = 0.0) -> Worker:  # fmt: skip
     """Return a worker whose candidates run on the PTX machine for as long as the patch holds; `race` as in a study."""
     patch.setattr(Candidate, "broken", None)
-    patch.setattr(_gpu_worker, "Candidate", Candidate)
+    for module in (_gpu_worker, _gpu_rounds):
+        patch.setattr(module, "Candidate", Candidate)
     patch.setattr(_gpu_timed_runs, "GraphClock", lambda sequence, *settings: Clock(sequence, settings[-1]))
     patch.setattr(_gpu_timed_runs, "StepKernel", StepKernel)
     patch.setattr(_gpu_worker, "context_error", lambda: Candidate.broken)

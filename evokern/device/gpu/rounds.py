@@ -58,6 +58,7 @@ def _play(runs: TimedRuns, job: Round) -> tuple[tuple[float, ...], ...]:
             calls = runs.sequence(bench, contestant.config, problem, contestant.built, candidate, contestant.baseline)
             clock = runs.clock(calls, bench, contestant.baseline)
             clock.prepare()
+            clock.settle()  # the next one draws its changes from the same inputs
             row.append(_TimedProblem(clock, bench, problem, contestant.baseline or "a candidate"))
         rows.append(row)
     taken: list[list[float]] = [[] for _ in rows]
