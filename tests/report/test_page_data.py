@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from paths import ROOT
-from stored_studies import NASTY, reseal, write_study
+from stored_studies import NASTY, multiplied, reseal, write_study
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -46,24 +46,6 @@ def data_of(text: str) -> dict[str, Any]:
 
     Reader().feed(text)
     return dict(json.loads("".join(found)))
-
-
-def multiplied(path: Path, copies: int) -> None:
-    """Copy the trials and samples of a study of 50 trials so often, in one transaction."""
-    with sqlite3.connect(path) as db:
-        for table, changes in (
-            (
-                "evokern_trials",
-                {"uuid": "uuid || :n", "number": "number + 50 * :n", "time_us": "time_us * (1 + 1e-4 * :n)"},
-            ),
-            ("evokern_samples", {"trial": "trial || :n"}),
-        ):
-            columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-            chosen = ", ".join((changes | {"row_digest": "NULL"}).get(column, column) for column in columns)
-            first = "number < 50" if table == "evokern_trials" else "length(trial) = 36"
-            for n in range(1, copies):
-                db.execute(f"INSERT INTO {table} SELECT {chosen} FROM {table} WHERE {first}", {"n": n})
-    reseal(path)
 
 
 def test_rows_are_the_trials(tmp_path: Path) -> None:

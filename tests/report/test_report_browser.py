@@ -14,7 +14,7 @@ from browser import Browser, find
 from stored_studies import NASTY, add_proofs, write_study
 
 from evokern.report import SECTIONS, page
-from evokern.store import add_proof, open_readonly
+from evokern.store import StudyRecord, add_proof, open_readonly
 
 COMMAND = find()
 LEAST_CONTRAST = 4.5
@@ -36,53 +36,51 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with every section filled."""
-    folder = tmp_path_factory.mktemp("measured")
-    study = write_study(folder / "r.db", 120, control="random", cost_per_hour=3.0)
-    add_proofs(folder / "r.db", study)
-    return _report(folder)
+    path, study = _written(tmp_path_factory, 120, control="random", cost_per_hour=3.0)
+    add_proofs(path, study)
+    return _report(path)
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a few predicted trials, with most sections missing what they would show."""
-    folder = tmp_path_factory.mktemp("bare")
-    write_study(folder / "r.db", 12, predicted=True)
-    return _report(folder)
+    return _report(_written(tmp_path_factory, 12, predicted=True)[0])
 
 
 @pytest.fixture(scope="module")
 def refuted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report whose fastest trial was refuted."""
-    folder = tmp_path_factory.mktemp("refuted")
-    study = write_study(folder / "r.db", 120, control="random")
-    with open_readonly(folder / "r.db") as reader:
+    path, study = _written(tmp_path_factory, 120, control="random")
+    with open_readonly(path) as reader:
         best = reader.best(study)
     assert best is not None
     failed = {"state": "failed", "detail": "o[0, 3] is -1.05, expected -1.06"}
-    add_proof(folder / "r.db", study, "verify", best.number, {"stages": {"fuzz": failed}, "playoff": None})
-    return _report(folder)
+    add_proof(path, study, "verify", best.number, {"stages": {"fuzz": failed}, "playoff": None})
+    return _report(path)
 
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a study in which every trial was wrong."""
-    folder = tmp_path_factory.mktemp("failed")
-    write_study(folder / "r.db", 30, only_wrong=True)
-    return _report(folder)
+    return _report(_written(tmp_path_factory, 30, only_wrong=True)[0])
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a study without a trial."""
-    folder = tmp_path_factory.mktemp("empty")
-    write_study(folder / "r.db", 0)
-    return _report(folder)
+    return _report(_written(tmp_path_factory, 0)[0])
 
 
-def _report(folder: Path) -> Path:
-    with open_readonly(folder / "r.db") as reader:
-        (folder / "r.html").write_text(page(reader), encoding="utf-8")
-    return folder / "r.html"
+def _written(factory: pytest.TempPathFactory, trials: int, **changes: Any) -> tuple[Path, StudyRecord]:
+    path = factory.mktemp("study") / "r.db"
+    return path, write_study(path, trials, **changes)
+
+
+def _report(path: Path) -> Path:
+    written = path.with_suffix(".html")
+    with open_readonly(path) as reader:
+        written.write_text(page(reader), encoding="utf-8")
+    return written
 
 
 def stored(page: Path) -> dict[str, Any]:
