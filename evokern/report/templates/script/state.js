@@ -1,5 +1,5 @@
 // What is selected, filtered and sorted: one state, which every view shows and the page's address keeps.
-const state = { trial: null, sort: "us", down: false, outcome: "", gene: "", value: "", constraint: "", against: "", axis: "" };
+const state = { trial: null, sort: "us", down: false, outcome: "", gene: "", value: "", constraint: "", against: "" };
 const views = [];  // each has draw(), for new data or another state, and pick(), for another trial
 
 function readAddress() {
