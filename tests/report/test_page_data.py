@@ -68,9 +68,7 @@ def test_rows_are_the_trials(tmp_path: Path) -> None:
             assert NASTY in data["texts"][told["reason"]]
             assert data["texts"][told["constraint"]] == "tolerance"
     fast = fastest(facts.trials, 50)
-    assert set(data["differences"]) == {str(n) for n in {*fast, *elites(facts.trials, facts.record.genes)}} - {
-        str(fast[0])
-    }
+    assert set(data["differences"]) == {str(n) for n in {*fast, *elites(facts)}} - {str(fast[0])}
     assert set(data["samples"]) == {str(number) for number in fast}
 
 
