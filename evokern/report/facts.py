@@ -297,12 +297,12 @@ def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
             found[2] += unchecked
             if time_us and time_us < best.get(item, math.inf):
                 best[item] = time_us
-    return {
-        gene.name: [
-            ValueFacts(value, *ended[gene.name, value], best_us=best.get((gene.name, value))) for value in gene.values
-        ]
-        for gene in facts.record.genes
-    }
+    told: dict[str, list[ValueFacts]] = {gene.name: [] for gene in facts.record.genes}
+    for gene in facts.record.genes:
+        for value in gene.values:
+            tried, ran, left = ended[gene.name, value]
+            told[gene.name].append(ValueFacts(value, tried, ran, left, best.get((gene.name, value))))
+    return told
 
 
 def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:

@@ -78,7 +78,7 @@ class FollowedStudy:
             threading.Thread(target=self._follow, args=[act], name=name, daemon=True)
             for act, name in ((self._look, "evokern-report-rows"), (self._renew, "evokern-report-parts"))
         ]
-        importlib.import_module("sklearn.ensemble")  # now, so that it does not count as the cost of the first parts
+        importlib.import_module("sklearn.tree")  # now, so that it does not count as the cost of the first parts
         with open_readonly(path) as reader:
             self.record = reader.study(name)
             self._begin()
