@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 from browser import Browser, find
+from columns_kernel import work_in, write_columns
+from paths import DATA
 from stored_studies import NASTY, add_proofs, write_study
+from typer.testing import CliRunner
 
+from evokern.cli.app import app
 from evokern.report import SECTIONS, page
 from evokern.store import StudyRecord, add_proof, open_readonly
 
@@ -117,6 +121,48 @@ def test_the_page_is_whole(
     assert faint == []
     asked = [event["request"]["url"] for event in of_method(browser, "Network.requestWillBeSent")]
     assert asked == [file.resolve().as_uri()]
+    assert silent(browser)
+
+
+@pytest.fixture(scope="module")
+def other_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages of other commands, by their names."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name in ("old", "new"):
+        write_study(folder / f"{name}.db", 60)
+    write_columns(folder)
+    recorded = str(DATA / "table_small.json.gz")
+    columns = ["columns", "--device", "sim:l4", "--problem", "4096", "--set", "STRIDE=32"]
+    commands = {
+        "compare": ["compare", str(folder / "old.db"), str(folder / "new.db"), "--stored", "--html"],
+        "replay": ["replay", recorded, "--samplers", "random,grid", "--trials", "30", "--repeats", "3", "--plot"],
+        "profile": ["profile", *columns, "--html"],
+    }
+    written = {name: folder / f"{name}.html" for name in commands}
+    with pytest.MonkeyPatch.context() as patch:
+        work_in(folder, patch)
+        for name, words in commands.items():
+            done = CliRunner().invoke(app, [*words, str(written[name])])
+            assert done.exit_code == 0, done.output
+    return written
+
+
+@pytest.mark.parametrize("name", ["compare", "replay", "profile"])
+@pytest.mark.parametrize("width", [1400, 800, 400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_pages_of_other_commands_are_whole(
+    name: str, width: int, dark: bool, browser: Browser, other_pages: dict[str, Path]
+) -> None:
+    """They have the report's header and colours; nothing is cut, every text stands out, the console stays silent."""
+    browser.open(other_pages[name], width, dark=dark)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(CUT) == []
+    plots = browser.run(PLOTS)
+    assert len(plots) == {"compare": 1, "replay": 1, "profile": 0}[name]
+    assert [plot for plot in plots if plot["marks"] < 2 or plot["outside"]] == []
+    assert browser.run(FAINT.replace("LEAST", str(LEAST_CONTRAST))) == []
+    assert browser.run("[...document.body.children].map(one => one.tagName).slice(0, 1)") == ["HEADER"]
+    assert browser.run(IS_DARK) is dark
     assert silent(browser)
 
 
