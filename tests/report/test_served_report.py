@@ -232,6 +232,8 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         assert (done.exit_code, f"port {port} cannot be used" in done.stderr) == (2, True), done.stderr
     done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "--serve", "70000"])
     assert (done.exit_code, "there is no port 70000" in done.stderr) == (2, True), done.stderr
+    done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "--serve", "-o", "r.html"])
+    assert (done.exit_code, "--serve writes no file" in done.stderr) == (2, True), done.stderr
     with pytest.raises(UsageError, match="no port -1"):
         ReportServer(FollowedStudy(tmp_path / "r.db", None), -1)
 

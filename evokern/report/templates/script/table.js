@@ -57,6 +57,7 @@ class Table {
     this.seen = new IntersectionObserver(entries => { if (entries.some(one => one.isIntersecting) && this.stale) this.draw(); });
     this.seen.observe(holder);
   }
+  follows(name) { return name !== "against"; }
   options(select, words, list, value) {
     const wanted = [["", words], ...list];
     if (value && !wanted.some(one => one[0] === value)) wanted.push([value, value]);

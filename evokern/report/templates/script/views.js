@@ -21,10 +21,12 @@ const jitter = number => (number * 0.61803398875) % 1 - 0.5;  // even, and the s
 class View {
   constructor(holder, height, ...above) {
     holder.replaceChildren(...above);
+    this.holder = holder;
     this.chart = new Chart(holder, height);
     this.chart.owner = this;
   }
   pick() { this.chart.pick(); }
+  follows(name) { return FILTERS.includes(name); }
   baseline() {
     if (data.baseline && data.baseline[1] <= scale.high && data.baseline[1] >= scale.low)
       this.chart.level(data.baseline[1], "base", `${baselineName()}, ${digits(data.baseline[1])} µs`);
@@ -80,6 +82,7 @@ class Against extends View {
     this.choice = choice;
     this.doc = doc;
   }
+  follows(name) { return name === "against" || super.follows(name); }
   draw() {
     if (!this.chart.room()) return;
     let gene = data.genes.findIndex(one => one.name === state.against);
