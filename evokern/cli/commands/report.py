@@ -12,6 +12,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument
 from evokern.cli._output import Output, save
+from evokern.errors import UsageError
 
 NICENESS = 10
 """How far behind a search the page that shows it stands for the processor (nice(2))."""
