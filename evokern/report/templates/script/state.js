@@ -35,18 +35,18 @@ function select(number, opener = null) {
   views.forEach(view => view.pick());
   showCard(opener);
 }
-function change(changes) {
+function change(changes, asked = null) {
   Object.assign(state, changes);
   writeAddress();
-  draw(views.filter(view => Object.keys(changes).some(name => view.follows(name))));
+  draw(views.filter(view => Object.keys(changes).some(name => view.follows(name))), asked);
 }
-// What is in sight answers at once; what is not is drawn after it was painted, one view a frame.
+// What is in sight, and the view that was asked, answers at once; the rest is drawn after that was painted, one a frame.
 const waiting = new Set();
-function draw(some) {
+function draw(some, asked) {
   const began = waiting.size > 0;
   for (const view of some) {
     const box = view.holder.getBoundingClientRect();
-    if (box.bottom > 0 && box.top < innerHeight) { waiting.delete(view); view.draw(); } else waiting.add(view);
+    if (view === asked || box.bottom > 0 && box.top < innerHeight) { waiting.delete(view); view.draw(); } else waiting.add(view);
   }
   if (!began && waiting.size) painted(drawNext);
 }

@@ -76,7 +76,7 @@ class Convergence extends View {
 class Against extends View {
   constructor(holder) {
     const doc = element("span", { class: "dim" });
-    const choice = element("select", { id: "against-gene", onchange: () => change({ against: choice.value }) },
+    const choice = element("select", { id: "against-gene", onchange: () => change({ against: choice.value }, this) },
       ...data.genes.map(gene => element("option", { value: gene.name }, gene.name)));
     super(holder, 320, element("h3", {}, "Time against a gene"), element("p", {}, element("label", { for: "against-gene" }, "gene "), choice, " ", doc));
     this.choice = choice;
