@@ -80,4 +80,9 @@ def render_page(
     )
 
 
-__all__ = ["SECTIONS", "Facts", "KnownFacts", "gather", "page", "render_page"]
+def render_first(facts: Facts) -> str:
+    """Return the cards of the first screen alone, for a page that is in a browser already."""
+    return environment(__name__).get_template("first.html.j2").render(first=first_screen(facts, curve=False))
+
+
+__all__ = ["SECTIONS", "Facts", "KnownFacts", "gather", "page", "render_first", "render_page"]

@@ -6,19 +6,22 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from evokern.analysis.control_verdict import control_verdict
 from evokern.analysis.genes.gene_report import GenesReport, report
 from evokern.analysis.genes.importance import Effort
 from evokern.analysis.stored import chip_of
-from evokern.declaration.space import Gene, Space, Value
+from evokern.declaration.space import Space, Value
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
+from evokern.report.plots import microseconds
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
+from evokern.wording import counts
 
 EFFORT = Effort(repeats=6, most=300)
 """What the model of the genes may cost: the page is made in seconds."""
@@ -85,10 +88,20 @@ class Facts:
         """What became of the trials with each value of each gene."""
         return tunability(self)
 
-    @property
+    @cached_property
     def measured(self) -> list[Trial]:
         """Trials with a time of their own."""
         return [t for t in self.trials if t.outcome is Outcome.MEASURED and t.evaluation.time_us is not None]
+
+    @cached_property
+    def ended(self) -> str:
+        """How many trials ended how, in words."""
+        return counts(Counter(trial.outcome.value.replace("_", " ") for trial in self.trials))
+
+    @property
+    def verdict(self) -> str:
+        """Whether the sampler earned its keep, in a sentence; empty without a control."""
+        return control_verdict(self.control, self.unit, microseconds) if self.control else ""
 
 
 @dataclass(frozen=True)
@@ -121,32 +134,70 @@ def gather(reader: Reader, name: str | None, known: KnownFacts | None = None) ->
     baseline = reader.baseline(record)
     verified, ablated = reader.proofs(record, "verify"), reader.proofs(record, "ablate")
     refuted = {number: _why_refuted(verified, number) for number in sorted(reader.refuted(record))}
-    digest = reader.trial(record, best.number).kernel_digest if best else record.kernel_digest
     return Facts(
-        record,
-        trials,
-        best,
-        digest,
-        reader.source(digest, shown=True),
-        sessions,
-        baseline,
-        _baseline_timing(sessions, baseline[0] if baseline else None),
-        reader.rejections(record),
-        verified[-1] if verified else None,
-        next((proof for proof in reversed(verified) if best and proof.trial == best.number), None),
-        reader.verification(record, best) if best else Verification(None, "no trial has been measured yet", None),
-        refuted,
-        _turned_down(trials, refuted, best),
-        reader.samples(record, fastest(trials, SAMPLED)),
-        ablated[-1] if ablated else None,
-        control_table(record, trials),
-        _curves(reader, record, trials),
-        known.learned
-        if known is not None
-        else report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT),
-        _chip(record, sessions),
-        reader.limit(record, best) if best else None,
+        record=record,
+        trials=trials,
+        sessions=sessions,
+        baseline=baseline,
+        baseline_timing=_baseline_timing(sessions, baseline[0] if baseline else None),
+        rejections=reader.rejections(record),
+        proof=verified[-1] if verified else None,
+        refuted=refuted,
+        samples=reader.samples(record, fastest(trials, SAMPLED)),
+        ablation=ablated[-1] if ablated else None,
+        control=control_table(record, trials),
+        curves=_curves(reader, record, trials),
+        learned=known.learned if known is not None else learn(record, trials),
+        chip=_chip(record, sessions),
+        **_of_champion(reader, record, trials, best, refuted),
     )
+
+
+def with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:
+    """Return what is known of a study where another trial became its champion since the facts were gathered.
+
+    Genes' effects, samples and curves stay those of the trials that there were.
+
+    Args:
+        reader: the open database.
+        facts: what was gathered.
+        trials: the trials that there are now, in number order.
+        number: the champion among them.
+
+    Raises:
+        StudyError: there is no such trial.
+    """
+    record = facts.record
+    best = reader.trial(record, number).trial
+    changed = _of_champion(reader, record, trials, best, facts.refuted)
+    return replace(facts, trials=trials, control=control_table(record, trials), **changed)
+
+
+def _of_champion(
+    reader: Reader, record: StudyRecord, trials: Sequence[Trial], best: Trial | None, refuted: Mapping[int, str]
+) -> dict[str, Any]:
+    """Return the fields of `Facts` that depend on which trial is the champion."""
+    digest = reader.trial(record, best.number).kernel_digest if best else record.kernel_digest
+    found: dict[str, Any] = {
+        "best": best,
+        "best_digest": digest,
+        "sources": reader.source(digest, shown=True),
+        "turned_down": _turned_down(trials, refuted, best),
+    }
+    if best is None:
+        nothing = Verification(None, "no trial has been measured yet", None)
+        return found | {"own_proof": None, "verification": nothing, "limit": None}
+    proofs = reversed(reader.proofs(record, "verify"))
+    return found | {
+        "own_proof": next((proof for proof in proofs if proof.trial == best.number), None),
+        "verification": reader.verification(record, best),
+        "limit": reader.limit(record, best),
+    }
+
+
+def learn(record: StudyRecord, trials: Sequence[Trial]) -> GenesReport:
+    """Return what trials of a study tell of its genes, at the page's `EFFORT`."""
+    return report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT)
 
 
 def fastest(trials: Iterable[Trial], most: int) -> list[int]:
@@ -155,21 +206,19 @@ def fastest(trials: Iterable[Trial], most: int) -> list[int]:
     return [number for _, number in sorted(timed)[:most]]
 
 
-def elites(trials: Iterable[Trial], genes: Sequence[Gene]) -> dict[int, str]:
-    """Return the fastest trial with each value of each code choice: number → the values that it is the fastest with."""
-    best: dict[tuple[str, Value], tuple[float, int]] = {}
-    for trial in trials:
-        time_us = trial.evaluation.time_us
-        if trial.outcome is not Outcome.MEASURED or not time_us:
+def elites(facts: Facts) -> set[int]:
+    """Return the numbers of the fastest trials with each value of each code choice; refuted ones are none."""
+    choices = [gene.name for gene in facts.record.genes if gene.layer == "mutation"]
+    best: dict[tuple[str, Value | None], tuple[float, int]] = {}
+    for trial in facts.measured:
+        if trial.number in facts.refuted:
             continue
-        for gene in genes:
-            if gene.layer == "mutation" and gene.name in trial.config:
-                key = gene.name, trial.config[gene.name]
-                best[key] = min(best.get(key, (time_us, trial.number)), (time_us, trial.number))
-    found: dict[int, list[str]] = defaultdict(list)
-    for (name, value), (_, number) in best.items():
-        found[number].append(f"{name}={value}")
-    return {number: ", ".join(values) for number, values in found.items()}
+        reached = trial.evaluation.time_us or math.inf, trial.number
+        for name in choices:
+            key = name, trial.config.get(name)
+            if key not in best or reached < best[key]:
+                best[key] = reached
+    return {number for _, number in best.values()}
 
 
 def _why_refuted(proofs: Sequence[ProofRecord], number: int) -> str:
@@ -233,7 +282,7 @@ class ValueFacts:
 
 def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
     """Return, for every gene, what became of the trials with each of its values."""
-    counts: dict[tuple[str, Value], list[int]] = defaultdict(lambda: [0, 0, 0])
+    ended: dict[tuple[str, Value], list[int]] = defaultdict(lambda: [0, 0, 0])
     best: dict[tuple[str, Value], float] = {}
     for trial in facts.trials:
         if trial.outcome is Outcome.LOST:
@@ -242,23 +291,18 @@ def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
         unchecked = trial.outcome is Outcome.SLOW and not worked
         time_us = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED else None
         for item in trial.config.items():
-            found = counts[item]
+            found = ended[item]
             found[0] += not unchecked
             found[1] += worked
             found[2] += unchecked
             if time_us and time_us < best.get(item, math.inf):
                 best[item] = time_us
-    return {
-        gene.name: [
-            _value_facts(value, counts[gene.name, value], best.get((gene.name, value))) for value in gene.values
-        ]
-        for gene in facts.record.genes
-    }
-
-
-def _value_facts(value: Value, counts: Sequence[int], best_us: float | None) -> ValueFacts:
-    tried, worked, unchecked = counts
-    return ValueFacts(value, tried, worked, unchecked, best_us)
+    told: dict[str, list[ValueFacts]] = {gene.name: [] for gene in facts.record.genes}
+    for gene in facts.record.genes:
+        for value in gene.values:
+            tried, ran, left = ended[gene.name, value]
+            told[gene.name].append(ValueFacts(value, tried, ran, left, best.get((gene.name, value))))
+    return told
 
 
 def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:
@@ -287,19 +331,19 @@ class FailureReason:
 
 def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[FailureReason]:
     """Return the commonest reasons of failure, None for all, each with one real example."""
-    counts: Counter[tuple[str, str]] = Counter()
+    found: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], Trial] = {}
     for trial in trials:
         if trial.outcome in _NO_FAILURE:
             continue
         text = re.sub(r"\[[\d, ]+\]", "[…]", trial.evaluation.reason)
         key = trial.outcome.value, re.sub(r"(?<!line )(?<![\d.])-?(\d+(\.\d+)?(e[+-]?\d+)?|\bnan\b|\binf\b)", "#", text)
-        counts[key] += 1
+        found[key] += 1
         if key not in first or trial.number < first[key].number:
             first[key] = trial
     return [
         FailureReason(key[0], _shortened(first[key].evaluation.reason), first[key].number, count)
-        for key, count in counts.most_common(most)
+        for key, count in found.most_common(most)
     ]
 
 

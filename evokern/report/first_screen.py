@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from evokern.analysis.control_verdict import control_verdict, price
+from evokern.analysis.control_verdict import price
 from evokern.declaration.space import Gene, Value
 from evokern.report.facts import Facts, ValueFacts
-from evokern.report.plots import apart, microseconds, percent
+from evokern.report.plots import IntervalBar, apart, interval_bars, microseconds, percent
 from evokern.report.space import convergence_plot
 from evokern.store import interval_us
 from evokern.study.trial import Timing
-from evokern.wording import counts, duration, several
+from evokern.wording import duration, several
 
 CHOICES = 7
 """Choices that are shown before the rest is unfolded."""
@@ -24,25 +25,23 @@ TURNED_DOWN = 2
 """Refuted trials that are named."""
 
 
-def first_screen(facts: Facts) -> dict[str, Any]:
-    """Return what the first screen shows."""
+def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
+    """Return what the first screen shows.
+
+    Args:
+        facts: the study.
+        curve: draw how it came about; not for a page in a browser, which has drawn it.
+    """
     return {
         "about": _about(facts),
         "variant": _variant(facts),
         "speed": _speed(facts),
         "proof": _proof(facts),
-        "curve": convergence_plot(facts, over_time=False, width=760, height=330),
-        "verdict": control_verdict(facts.control, facts.unit, microseconds) if facts.control else "",
-        "ended": counts({outcome.replace("_", " "): count for outcome, count in _ended(facts).items()}),
+        "curve": convergence_plot(facts, over_time=False, width=760, height=330) if curve else None,
+        "verdict": facts.verdict,
+        "ended": facts.ended,
         "decides": _decides(facts),
     }
-
-
-def _ended(facts: Facts) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for trial in facts.trials:
-        found[trial.outcome.value] = found.get(trial.outcome.value, 0) + 1
-    return found
 
 
 def _about(facts: Facts) -> str:
@@ -119,7 +118,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         return {"time": ""}
     time_us = best.evaluation.time_us
     interval = None if facts.record.predicted else interval_us(best.evaluation)
-    bars = [("champion", "own", time_us, interval)]
+    bars: list[tuple[str, str, float, tuple[float, float] | None]] = [("champion", "own", time_us, interval)]
     timing = facts.baseline_timing
     if baseline:
         # Over several problems the baseline's time is a geometric mean, which one problem's interval says nothing of.
@@ -129,11 +128,10 @@ def _speed(facts: Facts) -> dict[str, Any]:
         bars.append((f"best of the control ({facts.control['arms'][1]['sampler']})", "control", drawn, None))
     if facts.limit:
         bars.append(("limit of the chip", "limit", facts.limit.time_us, None))
-    longest = max(max(time, between[1] if between else 0.0) for _, _, time, between in bars)
     return {
         "time": microseconds(time_us),
         "unit": facts.unit,
-        "interval": _between(interval),
+        "interval": apart(*interval) if interval else "",
         "predicted": facts.record.predicted,
         "speedup": f"{baseline[1] / time_us:.2f}×" if baseline else "",
         "speedup_interval": _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
@@ -142,22 +140,8 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "limit": f"{percent(facts.limit.share)} of the limit of the chip, bound by {facts.limit.setter}"
         if facts.limit
         else "",
-        "bars": [
-            {
-                "name": name,
-                "kind": kind,
-                "words": f"{microseconds(time)} {facts.unit}" + (f" [{told}]" if (told := _between(between)) else ""),
-                "share": f"{time / longest:.4f}",
-                "low": f"{between[0] / longest:.4f}" if between else "",
-                "high": f"{between[1] / longest:.4f}" if between else "",
-            }
-            for name, kind, time, between in bars
-        ],
+        "bars": interval_bars(bars, facts.unit),
     }
-
-
-def _between(interval: tuple[float, float] | None) -> str:
-    return apart(*interval) if interval else ""
 
 
 def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None, problems: int) -> str:
@@ -184,8 +168,8 @@ def _proof(facts: Facts) -> dict[str, Any]:
     stages = facts.own_proof.result.get("stages", {}) if facts.own_proof else {}
     share = found.share
     return {
-        "kind": "bad" if refuted else {True: "good", None: "unasked", False: "bad"}[found.verified],
-        "word": "refuted" if refuted else {True: "verified", None: "not verified", False: "refuted"}[found.verified],
+        "kind": "bad" if refuted else "good" if found.verified else "unasked",
+        "word": "refuted" if refuted else "verified" if found.verified else "not verified",
         "where": " and ".join(facts.record.problems),
         "share": "" if share is None or share >= 1 or not stages else f"{percent(share)} of its blocks ran there",
         "reason": "" if found.verified or facts.best is None else found.reason,
@@ -217,25 +201,23 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[st
     timed = sorted((one for one in values if one.best_us is not None), key=lambda one: one.best_us or 0.0)
     shown = [one for place, one in enumerate(timed) if place < VALUES or one.value == chosen]
     without = [one for one in values if one.best_us is None and one.tried]
-    longest = max((one.best_us or 0.0 for one in shown), default=1.0)
+    bars = interval_bars([(str(one.value), "dimmed", one.best_us or 0.0, None) for one in shown], facts.unit)
     return {
         "name": gene.name,
         "doc": gene.doc,
         "share": percent(effect.share),
         "interval": f"{percent(low)} to {percent(high)}",
-        "values": [_value(one, chosen, longest, facts) for one in shown],
+        "values": [_marked(bar, one, chosen) for bar, one in zip(bars, shown, strict=True)],
         "rest": _rest(len(timed) - len(shown), without),
     }
 
 
-def _value(one: ValueFacts, chosen: Value | None, longest: float, facts: Facts) -> Mapping[str, Any]:
-    return {
-        "value": str(one.value),
-        "chosen": chosen is not None and one.value == chosen,
-        "share": f"{(one.best_us or 0.0) / longest:.4f}",
-        "words": f"{microseconds(one.best_us or 0.0)} {facts.unit}",
-        "worked": f"{one.worked} of {one.tried} worked",
-    }
+def _marked(bar: IntervalBar, one: ValueFacts, chosen: Value | None) -> IntervalBar:
+    """Return a value's bar with a star where it is the champion's, and with how many trials worked."""
+    tip = f"{one.worked} of {one.tried} worked"
+    if chosen is None or one.value != chosen:
+        return replace(bar, tip=tip)
+    return replace(bar, tip=tip, name=f"{bar.name} ★", kind="own")
 
 
 def _rest(slower: int, without: Sequence[ValueFacts]) -> str:

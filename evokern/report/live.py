@@ -1,8 +1,8 @@
 """A study that is followed while it is searched: its page, kept up to date at a small, bounded cost.
 
-New trials are read row by row and handed on at once. What has to be worked out of all of them (cards, tables, the model
-of the genes) is made anew when enough time has passed that it takes no more than `SHARE` of a core. Nothing is read
-while nobody looks.
+New trials are read row by row and handed on at once, and a new champion has its cards soon. What has to be worked out
+of all trials (tables, the model of the genes) is made anew when enough time has passed that it takes no more than
+`SHARE` of a core. Nothing is read while nobody looks.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import importlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from evokern.analysis.genes.gene_report import GenesReport
-from evokern.analysis.genes.gene_report import report as learn
-from evokern.declaration.space import Space
 from evokern.errors import EvokernError, StudyError
-from evokern.report import render_page
-from evokern.report.facts import EFFORT, Facts, KnownFacts, gather
+from evokern.report import render_first, render_page
+from evokern.report.facts import Facts, KnownFacts, gather, learn, with_champion
 from evokern.report.page_data import TrialRows, difference, thinned
 from evokern.report.plots import microseconds
 from evokern.report.source_difference import SourceDifference
@@ -39,6 +37,8 @@ SHARE = 0.01
 """Share of a core that the parts made of all trials may take."""
 LEAST_S = 5.0
 """Least time between two of them, seconds."""
+LEAST_CARDS_S = 1.0
+"""Least time between two new champions' cards, seconds."""
 WATCHED_S = 10.0
 """How long after its last question a page counts as watched, seconds."""
 SILENT_S = 60.0
@@ -78,7 +78,7 @@ class FollowedStudy:
             threading.Thread(target=self._follow, args=[act], name=name, daemon=True)
             for act, name in ((self._look, "evokern-report-rows"), (self._renew, "evokern-report-parts"))
         ]
-        importlib.import_module("sklearn.ensemble")  # now, so that it does not count as the cost of the first parts
+        importlib.import_module("sklearn.tree")  # now, so that it does not count as the cost of the first parts
         with open_readonly(path) as reader:
             self.record = reader.study(name)
             self._begin()
@@ -92,7 +92,7 @@ class FollowedStudy:
         self._table: list[list[Any]] = []
         self._trials: dict[int, Trial] = {}
         self._learned: GenesReport | None = None
-        self._learned_at = self._next_parts = float("-inf")
+        self._learned_at = self._next_parts = self._next_cards = float("-inf")
         self._next_row = 0
         self._ended = ""
         self._status = ""
@@ -102,6 +102,8 @@ class FollowedStudy:
         self._stale = True
         self._proofs = 0
         self._facts: Facts | None = None
+        self._best: Trial | None = None
+        self._cards = b""
 
     def start(self) -> None:
         """Begin to follow."""
@@ -121,8 +123,9 @@ class FollowedStudy:
         return self._page
 
     def parts(self) -> bytes:
-        """Return the page without its data."""
-        return self._page.partition(DATA.encode())[0]
+        """Return the page without its data; cards that are newer than the page follow it, and take their place."""
+        with self._lock:
+            return self._page.partition(DATA.encode())[0] + self._cards
 
     def news(self, since: int, texts: int) -> bytes:
         """Return what a page does not have yet, as JSON.
@@ -133,7 +136,7 @@ class FollowedStudy:
         """
         self._looked = time.monotonic()
         with self._lock:
-            best = self._champion()
+            best = self._best
             return _json(
                 {
                     "rows": self._table[since:],
@@ -151,10 +154,14 @@ class FollowedStudy:
             )
 
     def trial(self, number: int) -> bytes | None:
-        """Return what a page asks of a trial: samples, its source's difference, the whole reason; None for no trial."""
+        """Return what a card tells of a trial and rows do not; None for no trial.
+
+        The whole reason, samples, and the difference of its source to that of the champion of now, whose number is
+        `champion`.
+        """
         with self._lock:
-            trial, facts = self._trials.get(number), self._facts
-        if trial is None or facts is None:
+            trial, facts, best = self._trials.get(number), self._facts, self._best
+        if trial is None:
             return None
         try:
             with open_readonly(self._path) as reader:
@@ -164,11 +171,11 @@ class FollowedStudy:
         found: dict[str, Any] = {"reason": trial.evaluation.reason}
         if samples:
             found["samples"] = thinned(samples)
-        if facts.best is not None and facts.sources:
+        if best is not None and facts is not None and facts.sources:
             kept = self._source
             if kept is None or kept[0] != facts.best_digest:
                 self._source = kept = facts.best_digest, SourceDifference(facts.sources, self.record.genes)
-            found["difference"] = difference(kept[1], facts.best, trial)
+            found |= {"champion": best.number, "difference": difference(kept[1], best, trial)}
         return _json(found)
 
     def _follow(self, act: Callable[[Reader], None]) -> None:
@@ -194,9 +201,12 @@ class FollowedStudy:
             self._stand(reader)
 
     def _renew(self, reader: Reader) -> None:
-        """Make the parts anew where they are due."""
-        if self._stale and time.monotonic() >= self._next_parts:
+        """Make the parts anew where they are due, or else the cards of a new champion."""
+        now = time.monotonic()
+        if self._stale and now >= self._next_parts:
             self._make(reader)
+        elif now >= self._next_cards:
+            self._make_cards(reader)
 
     def _stand(self, reader: Reader) -> None:
         """Take in how the study stands."""
@@ -224,12 +234,13 @@ class FollowedStudy:
             for trial in fresh:
                 self._trials[trial.number] = trial
                 self._table.append(self._rows.row(trial))
+            self._compete(fresh)
         self._stale = self._stale or bool(fresh)
 
     def _tell(self, sessions: list[SessionRecord]) -> None:
         """Say how the search stands."""
         last = sessions[-1] if sessions else None
-        best = self._champion()
+        best = self._best
         spent = duration(sum(session.elapsed_s for session in sessions))
         unit = "µs predicted" if self.record.predicted else "µs"
         found = f", best {microseconds(best.evaluation.time_us or 0.0)} {unit} (trial {best.number})" if best else ""
@@ -248,18 +259,26 @@ class FollowedStudy:
         with self._lock:
             self._status, self._ended = status, ended
 
-    def _champion(self) -> Trial | None:
-        """Return the fastest trial that is not refuted, or a playoff's champion, as the last parts have it."""
+    def _take_over(self, facts: Facts, page: bytes | None, cards: bytes) -> None:
+        """Show what was made anew; the lock is held."""
+        self._facts, self._page, self._cards = facts, page or self._page, cards
+        self._version += 1
+        self._best = None
+        self._compete(self._trials.values())
+
+    def _compete(self, trials: Iterable[Trial]) -> None:
+        """Let trials compete with the champion; that of a playoff stays until the page is made anew."""
         kept = self._facts
+        if kept and kept.best and kept.best.evaluation.evidence.get("time_from") == "playoff":
+            self._best = kept.best
+            return
         refuted = kept.refuted if kept else {}
-        measured = [t for t in self._trials.values() if t.outcome is Outcome.MEASURED and t.number not in refuted]
-        best = min(measured, key=lambda t: (t.evaluation.time_us or 0.0, t.number), default=None)
-        if kept and kept.best and best and kept.best.evaluation.evidence.get("time_from") == "playoff":
-            return kept.best
-        return best
+        known = [self._best] if self._best else []
+        running = [t for t in (*known, *trials) if t.outcome is Outcome.MEASURED and t.number not in refuted]
+        self._best = min(running, key=lambda t: (t.evaluation.time_us or 0.0, t.number), default=None)
 
     def _make(self, reader: Reader) -> None:
-        """Make cards and tables anew, and note when that may be done again."""
+        """Make the page anew, and note when that may be done again."""
         begun = time.thread_time()
         with self._lock:
             record, known, self._stale = self.record, dict(self._trials), False
@@ -267,7 +286,7 @@ class FollowedStudy:
         trials = tuple(known[number] for number in sorted(known))
         if self._learned is None or self._ended or time.monotonic() >= self._learned_at:
             before = time.thread_time()
-            self._learned = learn(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT)
+            self._learned = learn(record, trials)
             self._learned_at = time.monotonic() + max(LEAST_S, (time.thread_time() - before) / SHARE)
         facts = gather(reader, record.name, KnownFacts(trials, self._learned))
         live = {"every": round(1000 * ASK_S), "version": version, "since": len(table), "study": record.uuid}
@@ -275,8 +294,24 @@ class FollowedStudy:
         with self._lock:
             if self.record.uuid != record.uuid:
                 return  # begun anew meanwhile
-            self._facts, self._page, self._version = facts, page, version
+            self._take_over(facts, page, b"")
         self._next_parts = time.monotonic() + max(LEAST_S, (time.thread_time() - begun) / SHARE)
+
+    def _make_cards(self, reader: Reader) -> None:
+        """Make the first screen of a new champion, where there is one since the page was made."""
+        begun = time.thread_time()
+        with self._lock:
+            record, facts, best = self.record, self._facts, self._best
+            if facts is None or best is None or (facts.best is not None and facts.best.number == best.number):
+                return
+            known = dict(self._trials)
+        facts = with_champion(reader, facts, tuple(known[number] for number in sorted(known)), best.number)
+        cards = render_first(facts).encode()
+        with self._lock:
+            if self.record.uuid != record.uuid:
+                return  # begun anew meanwhile
+            self._take_over(facts, None, cards)
+        self._next_cards = time.monotonic() + max(LEAST_CARDS_S, (time.thread_time() - begun) / SHARE)
 
 
 def _silent_s(session: SessionRecord) -> float:

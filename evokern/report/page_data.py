@@ -6,13 +6,14 @@ Genes, outcomes and reasons stand once, trials name them by their places: 5,000 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.declaration.space import Gene, Value
 from evokern.report.facts import Facts, elites, fastest
 from evokern.report.marks import MARKS, mark_of
 from evokern.report.source_difference import SourceDifference
+from evokern.report.times import roofs
 from evokern.store import Reached, bests, interval_us
 from evokern.study.trial import Outcome, Trial
 
@@ -120,7 +121,6 @@ def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]] | None = No
         made = TrialRows(record.genes)
         known = [made.row(trial) for trial in facts.trials], made.texts
     table, texts = known
-    chosen = elites(facts.trials, record.genes)
     return {
         "study": record.name,
         "predicted": record.predicted,
@@ -129,10 +129,8 @@ def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]] | None = No
         "marks": [[mark.kind, mark.label, mark.lane, mark.path] for mark in MARKS],
         "mark_of": [mark_of(outcome) for outcome in Outcome],
         "outcomes": [outcome.value.replace("_", " ") for outcome in Outcome],
-        "genes": [
-            {"name": g.name, "values": [str(v) for v in g.values], "default": g.values.index(g.default), "doc": g.doc}
-            for g in record.genes
-        ],
+        "genes": [{"name": g.name, "values": [str(v) for v in g.values], "doc": g.doc} for g in record.genes],
+        "choices": [place for place, gene in enumerate(record.genes) if gene.layer == "mutation"],
         "leading": leading(facts),
         "champion": best.number if best else None,
         "champion_us": _short(best.evaluation.time_us) if best else None,
@@ -147,9 +145,8 @@ def page_data(facts: Facts, known: tuple[list[list[Any]], list[str]] | None = No
         "roofline": _roofline(facts),
         "rows": table,
         "texts": texts,
-        "elites": {str(number): values for number, values in chosen.items()},
         "samples": {str(n): thinned(samples) for n, samples in facts.samples.items()},
-        "differences": _differences(facts, chosen),
+        "differences": _differences(facts),
         "source": bool(facts.sources),
     }
 
@@ -174,13 +171,13 @@ def thinned(samples: Sequence[float]) -> list[Any]:
     return [len(samples), _short(middle), [round(1e4 * (value / middle - 1)) for value in kept]]
 
 
-def _differences(facts: Facts, chosen: Iterable[int]) -> dict[str, list[list[str]]]:
+def _differences(facts: Facts) -> dict[str, list[list[str]]]:
     if facts.best is None:
         return {}
     source = SourceDifference(facts.sources, facts.record.genes)
     if not source.known:
         return {}
-    wanted = dict.fromkeys([*fastest(facts.trials, DIFFERENCES), *chosen])
+    wanted = dict.fromkeys([*fastest(facts.trials, DIFFERENCES), *sorted(elites(facts))])
     by_number = {trial.number: trial for trial in facts.trials}
     best = facts.best
     return {str(number): difference(source, best, by_number[number]) for number in wanted if number != best.number}
@@ -197,18 +194,11 @@ def _reached(when: Reached, time_us: float) -> list[float | None]:
 
 def _roofline(facts: Facts) -> Mapping[str, float] | None:
     """Return the workload's operations and bytes of a call, and the chip's rates; None where they are not known."""
-    evidence = facts.best.evaluation.evidence if facts.best else {}
-    chip = facts.chip
-    if chip is None or not sum(evidence.get("flops", ())) or not sum(evidence.get("bytes", ())):
+    found = roofs(facts)
+    if found is None:
         return None
-    rates = facts.limit.rates if facts.limit else None
-    cycles = chip.sms * chip.clock_mhz * 1e6
-    return {
-        "flops": sum(evidence["flops"]) / len(evidence["flops"]),
-        "intensity": sum(evidence["flops"]) / sum(evidence["bytes"]),
-        "peak": chip.tensor_peak_flops_per_clock * cycles,
-        "plain": chip.fp32_flops_per_clock * cycles,
-        "dram": chip.dram_bytes_per_s,
-        "l2": chip.l2_bytes_per_clock_per_sm * cycles,
-        **({"measured_peak": rates.matrix_flops_per_s, "measured_dram": rates.dram_bytes_per_s} if rates else {}),
-    }
+    plain = {name: value for name, value in vars(found).items() if name != "measured"}
+    rates = found.measured
+    if rates is None:
+        return plain
+    return plain | {"measured_peak": rates.matrix_flops_per_s, "measured_dram": rates.dram_bytes_per_s}

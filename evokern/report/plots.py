@@ -149,8 +149,15 @@ class Plot:
 
     def line(self, values: Sequence[tuple[float, float]], kind: str) -> None:
         """Draw straight lines from point to point."""
-        places = " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in values)
-        self.shapes.append(Shape("polyline", {"class": f"line {kind}", "points": places}))
+        self.shapes.append(Shape("polyline", {"class": f"line {kind}", "points": self._places(values)}))
+
+    def band(self, low: Sequence[tuple[float, float]], high: Sequence[tuple[float, float]], kind: str) -> None:
+        """Fill what lies between two lines."""
+        outline = self._places([*high, *reversed(low)])
+        self.shapes.append(Shape("polygon", {"class": f"band {kind}", "points": outline}))
+
+    def _places(self, values: Sequence[tuple[float, float]]) -> str:
+        return " ".join("{:.1f},{:.1f}".format(*self.at(x, y)) for x, y in values)
 
     def level(self, y: float, words: str, kind: str) -> None:
         """Draw a horizontal line with words at its right end."""
@@ -242,6 +249,46 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], kind: Callable[[str
     return Bars(
         title, tuple(Bar(name, f"{abs(length) / longest:.4f}", words, kind(name)) for name, length, words in rows)
     )
+
+
+@dataclass(frozen=True)
+class IntervalBar:
+    """A bar with the interval of its length; several of them have one scale."""
+
+    name: str
+    """What it is about."""
+    kind: str
+    """Class of its colour."""
+    words: str
+    """What stands at its end."""
+    share: str
+    """Its length over the largest figure of all, 0 to 1."""
+    low: str = ""
+    """Where the interval begins, likewise; empty without one."""
+    high: str = ""
+    """Where it ends."""
+    tip: str = ""
+    """What shows on hovering."""
+
+
+def interval_bars(rows: Sequence[tuple[str, str, float, tuple[float, float] | None]], unit: str) -> list[IntervalBar]:
+    """Return times as bars on one scale.
+
+    Args:
+        rows: name, class of the colour, time in µs, and its interval where one is known.
+        unit: of the times.
+    """
+    longest = max((max(time_us, between[1] if between else 0.0) for *_, time_us, between in rows), default=1.0)
+    found = []
+    for name, kind, time_us, between in rows:
+        words = f"{microseconds(time_us)} {unit}"
+        if between is None:
+            found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}"))
+            continue
+        words += f" [{told}]" if (told := apart(*between)) else ""
+        ends = [f"{end / longest:.4f}" for end in between]
+        found.append(IntervalBar(name, kind, words, f"{time_us / longest:.4f}", *ends))
+    return found
 
 
 def span(values: Sequence[float], *, log: bool = False, pad: float = 0.06) -> tuple[float, float]:

@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from evokern.analysis.control_verdict import control_verdict
 from evokern.report.facts import Facts, reasons
 from evokern.report.marks import CONTROL, MARKS, mark_of
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, microseconds, span
 from evokern.report.tables import TextTable
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import changed, counts, several
+from evokern.wording import changed, several
 
 SHOWN = (1.5, 6.0)
 """Multiples of the least time up to which the axis of times reaches: far slower ones would press the others flat."""
@@ -26,7 +25,7 @@ def convergence(facts: Facts) -> dict[str, Any]:
     """Return the best so far over time, beside the control, the baseline and other samplers' studies."""
     return {
         "about": "the same over time instead of trials, and whether the sampler earned its keep",
-        "verdict": control_verdict(facts.control, facts.unit, microseconds) if facts.control else "",
+        "verdict": facts.verdict,
         "plot": convergence_plot(facts, over_time=True),
         "control": facts.control is not None,
     }
@@ -172,9 +171,8 @@ def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:
             )
         )
     head = ("trial", facts.unit, "speedup", "registers", "occupancy", "changed genes of the first")
-    ended = counts({name.replace("_", " "): n for name, n in Counter(t.outcome.value for t in facts.trials).items()})
     return {
-        "about": f"{several(len(facts.trials), 'trial')}: {ended}; sorted, filtered and opened one by one",
+        "about": f"{several(len(facts.trials), 'trial')}: {facts.ended}; sorted, filtered and opened one by one",
         "trials": TextTable(head, rows, range(1, 5)),
         "tied": any(len(group) > 1 for group in groups[:most]),
     }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
+from evokern.measurement.roofline import Rates
 from evokern.measurement.statistics import median
 from evokern.report.facts import Facts
 from evokern.report.plots import Axis, Plot, microseconds, number, span
@@ -13,44 +15,77 @@ from evokern.report.tables import TextTable
 from evokern.study.trial import Timing
 
 
+@dataclass(frozen=True)
+class Roofs:
+    """A call's work, and the rates that bound it."""
+
+    flops: float
+    """Operations of a call; the mean over several problems."""
+    intensity: float
+    """Operations a byte of the workload."""
+    peak: float
+    """Data sheet's peak of the tensor cores, FLOP/s."""
+    plain: float
+    """Its peak of fp32 without tensor cores, FLOP/s."""
+    dram: float
+    """Its bandwidth of DRAM, bytes/s."""
+    l2: float
+    """Its bandwidth of L2, bytes/s."""
+    measured: Rates | None
+    """What a session measured on the GPU, where one did."""
+
+    def rate(self, time_us: float) -> float:
+        """Return the FLOP/s of a call that takes so long."""
+        return self.flops / (time_us * 1e-6)
+
+
+def roofs(facts: Facts) -> Roofs | None:
+    """Return the champion's work and the chip's rates; None where either is not known."""
+    evidence, chip = facts.best.evaluation.evidence if facts.best else {}, facts.chip
+    flops, moved = evidence.get("flops", ()), evidence.get("bytes", ())
+    if chip is None or not sum(flops) or not sum(moved):
+        return None
+    cycles = chip.sms * chip.clock_mhz * 1e6
+    return Roofs(
+        flops=sum(flops) / len(flops),
+        intensity=sum(flops) / sum(moved),
+        peak=chip.tensor_peak_flops_per_clock * cycles,
+        plain=chip.fp32_flops_per_clock * cycles,
+        dram=chip.dram_bytes_per_s,
+        l2=chip.l2_bytes_per_clock_per_sm * cycles,
+        measured=facts.limit.rates if facts.limit else None,
+    )
+
+
 def roofline(facts: Facts) -> dict[str, Any]:
     """Return operations a second against operations a byte, under the chip's theoretical peaks."""
     about = "how near the trials come to what the chip can do"
-    best, chip = facts.best, facts.chip
-    evidence = best.evaluation.evidence if best else {}
-    if best is None or chip is None or not sum(evidence.get("flops", ())) or not sum(evidence.get("bytes", ())):
+    best, chip, found = facts.best, facts.chip, roofs(facts)
+    if best is None or chip is None or found is None:
         return {"about": f"{about}: not known here", "plot": None}
-    flops, moved = sum(evidence["flops"]), sum(evidence["bytes"])
-    intensity = flops / moved
-    peak = chip.tensor_peak_flops_per_clock * chip.sms * chip.clock_mhz * 1e6
-    plain = chip.fp32_flops_per_clock * chip.sms * chip.clock_mhz * 1e6
-    cache = chip.l2_bytes_per_clock_per_sm * chip.sms * chip.clock_mhz * 1e6
-    ridge = peak / chip.dram_bytes_per_s
-    reached = [
-        (flops / (t.evaluation.time_us * 1e-6 * len(evidence["flops"])), t)
-        for t in facts.measured
-        if t.evaluation.time_us
-    ]
+    evidence = best.evaluation.evidence
+    intensity, peak, cache = found.intensity, found.peak, found.l2
+    ridge = peak / found.dram
+    reached = [(found.rate(t.evaluation.time_us), t) for t in facts.measured if t.evaluation.time_us]
     low_x, high_x = min(intensity, peak / cache) / 4, max(intensity, ridge) * 4
-    low_y = min([rate for rate, _ in reached] + [chip.dram_bytes_per_s * low_x]) / 2 / 1e12
+    low_y = min([rate for rate, _ in reached] + [found.dram * low_x]) / 2 / 1e12
     plot = Plot(
         "Roofline",
         Axis("operations a byte of the workload (FLOP/B)", low_x, high_x, log=True),
         Axis(f"{'predicted ' * facts.record.predicted}TFLOP/s", low_y, peak * 2 / 1e12, log=True),
     )
-    plot.line([(low_x, chip.dram_bytes_per_s * low_x / 1e12), (ridge, peak / 1e12), (high_x, peak / 1e12)], "roof")
+    plot.line([(low_x, found.dram * low_x / 1e12), (ridge, peak / 1e12), (high_x, peak / 1e12)], "roof")
     plot.line([(low_x, cache * low_x / 1e12), (peak / cache, peak / 1e12)], "cache")
-    rates = facts.limit.rates if facts.limit else None
-    if rates is not None:
-        top, bandwidth = rates.matrix_flops_per_s, rates.dram_bytes_per_s
+    if found.measured is not None:
+        top, bandwidth = found.measured.matrix_flops_per_s, found.measured.dram_bytes_per_s
         corner = top / bandwidth
         plot.line([(low_x, bandwidth * low_x / 1e12), (corner, top / 1e12), (high_x, top / 1e12)], "peak")
         plot.name("peak", f"measured: copy {number(bandwidth / 1e12)} TB/s, matrix {number(top / 1e12)} TFLOP/s")
-    plot.level(plain / 1e12, "fp32 without tensor cores", "base")
+    plot.level(found.plain / 1e12, "fp32 without tensor cores", "base")
     plot.points(
         [(intensity, rate / 1e12, f"trial {t.number}: {number(rate / 1e12)} TFLOP/s") for rate, t in reached], "dot"
     )
-    champion = flops / ((best.evaluation.time_us or 1.0) * 1e-6 * len(evidence["flops"]))
+    champion = found.rate(best.evaluation.time_us or 1.0)
     plot.points([(intensity, champion / 1e12, f"champion: {number(champion / 1e12)} TFLOP/s")], "star", 6)
     plot.name("roof", f"DRAM bandwidth and tensor-core peak, {number(peak / 1e12)} TFLOP/s")
     plot.name("cache", f"L2 bandwidth, {number(cache / 1e12)} TB/s")
@@ -80,7 +115,7 @@ def timing(facts: Facts) -> dict[str, Any]:
         "about": about,
         "why": "",
         "problem": facts.record.problems[0] if len(facts.record.problems) > 1 else "",
-        "plots": [_shares(series), _drift(series)],
+        "plots": [sample_shares([(name, line, one.samples_us) for name, line, _, one in series]), _drift(series)],
         "samples": TextTable(head, [_row(name, timing) for name, _, _, timing in series], range(1, 8)),
     }
 
@@ -88,13 +123,17 @@ def timing(facts: Facts) -> dict[str, Any]:
 _Series = tuple[str, str, str, Timing]
 
 
-def _shares(series: Sequence[_Series]) -> Plot:
-    """Return the cumulative distribution: how many samples took at most so long."""
-    everything = [sample for *_, timing in series for sample in timing.samples_us]
+def sample_shares(series: Sequence[tuple[str, str, Sequence[float]]]) -> Plot:
+    """Return the cumulative distribution: how many samples took at most so long.
+
+    Args:
+        series: name, class of the line, and samples in µs.
+    """
+    everything = [sample for *_, samples in series for sample in samples]
     low, high = span(everything, log=True)
     plot = Plot("Share of the samples up to a time", Axis("µs a call", low, high, log=True), Axis("share", 0, 1))
-    for name, line, _, timing in series:
-        ordered = sorted(timing.samples_us)
+    for name, line, samples in series:
+        ordered = sorted(samples)
         plot.steps([(ordered[0], 0.0), *((t, (n + 1) / len(ordered)) for n, t in enumerate(ordered))], line)
         plot.name(line, name)
     return plot

@@ -58,11 +58,6 @@ def overview_html(reader: Reader, record: StudyRecord) -> str:
     )
 
 
-def _choices(config: Mapping[str, Any], record: StudyRecord) -> list[tuple[str, str, str, str]]:
-    """Return each gene with its value, its default, and what it decides."""
-    return [(gene.name, str(config[gene.name]), str(gene.default), gene.doc) for gene in record.genes]
-
-
 def _headline(summary: Mapping[str, Any]) -> str:
     best, baseline = summary["best"], summary["baseline"]
     if best is None:

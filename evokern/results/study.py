@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord
     from evokern.study.trial import Trial
 
-Format = Literal["cu", "t4"]
+Format = Literal["cu", "t4", "trace"]
 """What `StudyResults.export` writes."""
-FORMATS: tuple[Format, ...] = ("cu", "t4")
+FORMATS: tuple[Format, ...] = ("cu", "t4", "trace")
 
 
 def load_study(name: str | None = None, *, db: str | Path = "evokern.db") -> StudyResults:
@@ -123,18 +123,19 @@ class StudyResults:
         problem: int = 0,
         trust: bool = False,
     ) -> Path:
-        """Write a candidate as a program of its own, or the study for other auto-tuners, and return the file's path.
+        """Write a candidate as a program of its own, or the study for other tools, and return the file's path.
 
         Args:
-            path: the file; a T4 file whose name ends in `.gz` is compressed.
+            path: the file; a T4 file or a trace whose name ends in `.gz` is compressed.
             format: `cu`: one trial as a `.cu` that builds with nvcc alone, for which the kernel's folder is needed.
-                `t4`: every trial as a T4 file.
+                `t4`: every trial as a T4 file, for other auto-tuners. `trace`: when each trial was compiled, checked
+                and timed, as Chrome's trace-event JSON, which ui.perfetto.dev opens.
             trial: number of the trial; None takes the champion.
             problem: which of the study's problems the program is compiled for, counted from 0.
             trust: load the kernel's declaration as the database keeps it, where the folder is gone or changed.
 
         Raises:
-            StudyError: there is no such trial or problem, or the trial was not measured.
+            StudyError: there is no such trial or problem, or the trial was not measured; the study has no trial.
             KernelError: the kernel's code is not the one that the trial ran, and is not trusted.
             UsageError: the format is unknown or takes no trial, or the file cannot be written.
         """
@@ -142,16 +143,19 @@ class StudyResults:
             raise UsageError(f"there is no format {format!r} to export to: {nearest(str(format), FORMATS)}")
         file = Path(path)
         with self._reading() as (reader, record):
-            if format == "t4":
+            if format != "cu":
                 if trial is not None or problem:
-                    raise UsageError("a T4 file holds every trial and problem; leave trial and problem away")
+                    name = {"t4": "a T4 file", "trace": "a trace"}[format]
+                    raise UsageError(f"{name} holds every trial and problem; leave trial and problem away")
+                from evokern.export.search_trace import search_trace
                 from evokern.export.t4 import t4, t4_bytes
 
-                return _write(file, t4_bytes(t4(reader, record), file))
+                made = t4(reader, record) if format == "t4" else search_trace(reader, record)
+                return _write(file, t4_bytes(made, file))
             from evokern.export import export_trial
 
-            made = export_trial(reader, record.name, trial, problem=problem, file_name=file.name, trust=trust)
-        return _write(file, made.text.encode())
+            program = export_trial(reader, record.name, trial, problem=problem, file_name=file.name, trust=trust)
+        return _write(file, program.text.encode())
 
     def __repr__(self) -> str:
         try:

@@ -291,20 +291,25 @@ def evaluation_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None
         row: a row of `evokern_trials` with an outcome.
         samples: index of the problem → samples, in µs; without them timings come back with none.
     """
-    timings = json.loads(row["timings"] or "[]")
+    timings = _parsed(row["timings"], list)
     return Evaluation(
         outcome=Outcome(row["outcome"]),
         time_us=row["time_us"],
         timings=tuple(_timing_of(t, (samples or {}).get(index, ())) for index, t in enumerate(timings)),
-        resources=tuple(Resources(**r) for r in json.loads(row["resources"] or "[]")),
+        resources=tuple(Resources(**r) for r in _parsed(row["resources"], list)),
         fingerprint=row["fingerprint"],
-        evidence=json.loads(row["evidence"] or "{}"),
-        gate=json.loads(row["gate"] or "{}"),
+        evidence=_parsed(row["evidence"], dict),
+        gate=_parsed(row["gate"], dict),
         compile_s=row["compile_s"] or 0.0,
         device_s=row["device_s"] or 0.0,
         # Files from before that column, opened for reading, do not have it.
-        spans=tuple(Span(*values) for values in json.loads(row.get("spans") or "[]")),
+        spans=tuple(Span(*values) for values in _parsed(row.get("spans"), list)),
     )
+
+
+def _parsed(text: str | None, empty: type) -> Any:
+    """Return stored JSON; most columns of most trials hold nothing, for which no parser is asked."""
+    return empty() if not text or text in ("{}", "[]") else json.loads(text)
 
 
 def _span_row(span: Span) -> tuple[str, float, float, str]:
@@ -320,9 +325,9 @@ def proposal_of(row: Row) -> Proposal:
     """Return the proposal that a row of `evokern_trials` holds."""
     return Proposal(
         config=Config(json.loads(row["config"])),
-        info=json.loads(row["proposal"] or "{}"),
-        rejections=json.loads(row.get("rejections") or "{}"),
-        sampler_state=json.loads(row.get("leavings") or "{}"),
+        info=_parsed(row["proposal"], dict),
+        rejections=_parsed(row.get("rejections"), dict),
+        sampler_state=_parsed(row.get("leavings"), dict),
         control=bool(row.get("control")),
     )
 

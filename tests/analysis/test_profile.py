@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from columns_kernel import SOURCE, ColumnsGpu, hide_gpus, work_in, write_columns
+from columns_kernel import SOURCE, ColumnsGpu, work_without_gpu
 from profile_command import profile, refused
 from typer.testing import CliRunner
 
@@ -19,10 +19,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the kernel and its study; what these tests are about happens where there is no GPU."""
-    write_columns(tmp_path)
-    work_in(tmp_path, monkeypatch)
-    hide_gpus(monkeypatch)
-    return tmp_path
+    return work_without_gpu(tmp_path, monkeypatch)
 
 
 def _line(found: dict[str, Any], file: str, text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from columns_kernel import ColumnsGpu, hide_gpus, work_in, write_columns
+from columns_kernel import ColumnsGpu, work_without_gpu
 from live_bench import Bench
 from typer.testing import CliRunner
 
@@ -150,10 +150,7 @@ class Measuring(ColumnsGpu):
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a kernel and a study, on a machine without a GPU."""
-    write_columns(tmp_path)
-    work_in(tmp_path, monkeypatch)
-    hide_gpus(monkeypatch)
-    return tmp_path
+    return work_without_gpu(tmp_path, monkeypatch)
 
 
 def _searched(folder: Path, device: ColumnsGpu) -> tuple[dict[str, Any], list[str]]:

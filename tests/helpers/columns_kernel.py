@@ -100,6 +100,14 @@ def work_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("EVOKERN_CACHE", str(folder / "cache"))
 
 
+def work_without_gpu(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Write the kernel into a folder and make that the working directory of a machine without a GPU."""
+    write_columns(folder)
+    work_in(folder, patch)
+    hide_gpus(patch)
+    return folder
+
+
 def hide_gpus(patch: pytest.MonkeyPatch) -> None:
     """Let `profile` see a machine without a GPU."""
     for name in ("evokern.analysis.profile.subject.probe", "evokern.device.gpu.profile.probe"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from columns_kernel import SOURCE, hide_gpus, work_in, write_columns
+from columns_kernel import SOURCE, work_without_gpu
 from hostile_texts import HOSTILE, Markup
 from typer.testing import CliRunner
 
@@ -115,10 +115,7 @@ def test_counters_of_a_gpu_have_no_lines() -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the kernel `columns`, where there is no GPU."""
-    write_columns(tmp_path)
-    work_in(tmp_path, monkeypatch)
-    hide_gpus(monkeypatch)
-    return tmp_path
+    return work_without_gpu(tmp_path, monkeypatch)
 
 
 def test_profile_writes_the_page(here: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from engine_helpers import small_table
-from stored_studies import NASTY, add_proofs, reseal, write_study
+from stored_studies import NASTY, add_proofs, multiplied, write_study
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -60,21 +59,7 @@ class Page(HTMLParser):
 def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "r.db"
     study = write_study(path, 50)
-    with sqlite3.connect(path) as db:
-        # Nineteen more copies: writing a thousand trials one transaction each takes half a minute.
-        columns = [row[1] for row in db.execute("PRAGMA table_info(evokern_trials)")]
-        chosen = ", ".join(
-            {"uuid": "uuid || :n", "number": "number + 50 * :n", "seconds": "seconds + 50 * :n"}.get(c, c)
-            for c in columns
-        )
-        for n in range(1, 20):
-            db.execute(f"INSERT INTO evokern_trials SELECT {chosen} FROM evokern_trials WHERE number < 50", {"n": n})
-            db.execute(
-                "INSERT INTO evokern_samples SELECT trial || ?, problem, samples_us, NULL FROM evokern_samples "
-                "WHERE trial IN (SELECT uuid FROM evokern_trials WHERE number < 50)",
-                [n],
-            )
-    reseal(path)
+    multiplied(path, 20)
     with open_readonly(path) as reader:
         assert len(list(reader.trials(study))) == 1000
     return path

@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 from browser import Browser, find
+from columns_kernel import work_in, write_columns
+from paths import DATA
 from stored_studies import NASTY, add_proofs, write_study
+from typer.testing import CliRunner
 
+from evokern.cli.app import app
 from evokern.report import SECTIONS, page
-from evokern.store import add_proof, open_readonly
+from evokern.store import StudyRecord, add_proof, open_readonly
 
 COMMAND = find()
 LEAST_CONTRAST = 4.5
@@ -36,53 +40,51 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with every section filled."""
-    folder = tmp_path_factory.mktemp("measured")
-    study = write_study(folder / "r.db", 120, control="random", cost_per_hour=3.0)
-    add_proofs(folder / "r.db", study)
-    return _report(folder)
+    path, study = _written(tmp_path_factory, 120, control="random", cost_per_hour=3.0)
+    add_proofs(path, study)
+    return _report(path)
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a few predicted trials, with most sections missing what they would show."""
-    folder = tmp_path_factory.mktemp("bare")
-    write_study(folder / "r.db", 12, predicted=True)
-    return _report(folder)
+    return _report(_written(tmp_path_factory, 12, predicted=True)[0])
 
 
 @pytest.fixture(scope="module")
 def refuted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report whose fastest trial was refuted."""
-    folder = tmp_path_factory.mktemp("refuted")
-    study = write_study(folder / "r.db", 120, control="random")
-    with open_readonly(folder / "r.db") as reader:
+    path, study = _written(tmp_path_factory, 120, control="random")
+    with open_readonly(path) as reader:
         best = reader.best(study)
     assert best is not None
     failed = {"state": "failed", "detail": "o[0, 3] is -1.05, expected -1.06"}
-    add_proof(folder / "r.db", study, "verify", best.number, {"stages": {"fuzz": failed}, "playoff": None})
-    return _report(folder)
+    add_proof(path, study, "verify", best.number, {"stages": {"fuzz": failed}, "playoff": None})
+    return _report(path)
 
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a study in which every trial was wrong."""
-    folder = tmp_path_factory.mktemp("failed")
-    write_study(folder / "r.db", 30, only_wrong=True)
-    return _report(folder)
+    return _report(_written(tmp_path_factory, 30, only_wrong=True)[0])
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a study without a trial."""
-    folder = tmp_path_factory.mktemp("empty")
-    write_study(folder / "r.db", 0)
-    return _report(folder)
+    return _report(_written(tmp_path_factory, 0)[0])
 
 
-def _report(folder: Path) -> Path:
-    with open_readonly(folder / "r.db") as reader:
-        (folder / "r.html").write_text(page(reader), encoding="utf-8")
-    return folder / "r.html"
+def _written(factory: pytest.TempPathFactory, trials: int, **changes: Any) -> tuple[Path, StudyRecord]:
+    path = factory.mktemp("study") / "r.db"
+    return path, write_study(path, trials, **changes)
+
+
+def _report(path: Path) -> Path:
+    written = path.with_suffix(".html")
+    with open_readonly(path) as reader:
+        written.write_text(page(reader), encoding="utf-8")
+    return written
 
 
 def stored(page: Path) -> dict[str, Any]:
@@ -119,6 +121,48 @@ def test_the_page_is_whole(
     assert faint == []
     asked = [event["request"]["url"] for event in of_method(browser, "Network.requestWillBeSent")]
     assert asked == [file.resolve().as_uri()]
+    assert silent(browser)
+
+
+@pytest.fixture(scope="module")
+def other_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages of other commands, by their names."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name in ("old", "new"):
+        write_study(folder / f"{name}.db", 60)
+    write_columns(folder)
+    recorded = str(DATA / "table_small.json.gz")
+    columns = ["columns", "--device", "sim:l4", "--problem", "4096", "--set", "STRIDE=32"]
+    commands = {
+        "compare": ["compare", str(folder / "old.db"), str(folder / "new.db"), "--stored", "--html"],
+        "replay": ["replay", recorded, "--samplers", "random,grid", "--trials", "30", "--repeats", "3", "--plot"],
+        "profile": ["profile", *columns, "--html"],
+    }
+    written = {name: folder / f"{name}.html" for name in commands}
+    with pytest.MonkeyPatch.context() as patch:
+        work_in(folder, patch)
+        for name, words in commands.items():
+            done = CliRunner().invoke(app, [*words, str(written[name])])
+            assert done.exit_code == 0, done.output
+    return written
+
+
+@pytest.mark.parametrize("name", ["compare", "replay", "profile"])
+@pytest.mark.parametrize("width", [1400, 800, 400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_pages_of_other_commands_are_whole(
+    name: str, width: int, dark: bool, browser: Browser, other_pages: dict[str, Path]
+) -> None:
+    """They have the report's header and colours; nothing is cut, every text stands out, the console stays silent."""
+    browser.open(other_pages[name], width, dark=dark)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(CUT) == []
+    plots = browser.run(PLOTS)
+    assert len(plots) == {"compare": 1, "replay": 1, "profile": 0}[name]
+    assert [plot for plot in plots if plot["marks"] < 2 or plot["outside"]] == []
+    assert browser.run(FAINT.replace("LEAST", str(LEAST_CONTRAST))) == []
+    assert browser.run("[...document.body.children].map(one => one.tagName).slice(0, 1)") == ["HEADER"]
+    assert browser.run(IS_DARK) is dark
     assert silent(browser)
 
 

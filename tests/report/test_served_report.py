@@ -182,6 +182,30 @@ def test_a_trial_is_told_in_full_when_asked(tmp_path: Path) -> None:
         assert NASTY in json.loads(ask(server, f"trial?number={wrong.number}")[1])["reason"]
 
 
+def test_a_new_champion_has_its_cards_before_the_page_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variant and time follow a new best within two seconds; a card's difference is that to the champion of now."""
+    monkeypatch.setattr("evokern.report.live.LEAST_S", 1e9)  # tables and the model of the genes stay as they are
+    search = Searching(tmp_path / "s.db")
+    for number in range(8):
+        search.trial(9.0 - 0.1 * number)
+    with served(tmp_path / "s.db") as server:
+        first = news(server)
+        assert first["champion"] == 7
+        assert b'Which variant: <a href="#trial=7">' in ask(server, "parts")[1]
+        search.trial(4.0)
+        search.trial(6.0)
+        wait_for(lambda: b'Which variant: <a href="#trial=8">' in ask(server, "parts")[1], 2.0)
+        wait_for(lambda: news(server)["since"] == 10, 2.0)
+        assert news(server)["version"] == first["version"] + 1
+        assert b"4.00 \xc2\xb5s" in ask(server, "parts")[1].split(b'id="speed"')[-1]
+        found = json.loads(ask(server, "trial?number=9")[1])
+        assert (found["champion"], found["samples"][0]) == (8, 20)
+        assert found["difference"] == [] or found["difference"][0][0] == "@"
+        search.store.close()
+
+
 @pytest.mark.thorough
 def test_a_refuted_trial_is_no_champion(tmp_path: Path) -> None:
     """A proof that comes in while the page is shown takes the champion's place away."""
@@ -208,6 +232,8 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         assert (done.exit_code, f"port {port} cannot be used" in done.stderr) == (2, True), done.stderr
     done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "--serve", "70000"])
     assert (done.exit_code, "there is no port 70000" in done.stderr) == (2, True), done.stderr
+    done = CliRunner().invoke(app, ["report", "--db", str(tmp_path / "r.db"), "--serve", "-o", "r.html"])
+    assert (done.exit_code, "--serve writes no file" in done.stderr) == (2, True), done.stderr
     with pytest.raises(UsageError, match="no port -1"):
         ReportServer(FollowedStudy(tmp_path / "r.db", None), -1)
 
@@ -245,6 +271,21 @@ def test_a_page_lives(tmp_path: Path) -> None:
             browser.wait_until("document.querySelector('#came figcaption').textContent.includes('measured: 13')", 2.5)
             browser.wait_until("document.getElementById('status').textContent.includes('(trial 12)')", 2.5)
             browser.wait_until("document.querySelector('#variant h2').textContent.includes('trial 12')", 60)
+            # A trial that came while the page was shown opens with all that is known of it, and keeps the keyboard.
+            search.trial(4.4)
+            browser.wait_until("document.querySelector('#came figcaption').textContent.includes('measured: 14')", 2.5)
+            browser.run("location.hash = 'trial=13'")
+            browser.wait_until("document.getElementById('card').textContent.includes('20 samples')", 5)
+            told = browser.run("document.getElementById('card').innerText")
+            for words in ("128 registers a thread", "champion, 12", "the champion's time", "drawn by", "after 0.2"):
+                assert words in told, told
+            assert "Source:" in told
+            assert "is being made" not in told
+            browser.run("document.querySelector('#card .close').focus()")
+            search.trial(8.0)
+            browser.wait_until("document.querySelector('#came figcaption').textContent.includes('measured: 15')", 2.5)
+            assert browser.run("document.activeElement.className") == "close"
+            browser.run("location.hash = 'trial=3'")
             search.end()
             browser.wait_until("document.getElementById('status').textContent.startsWith('Ended (budget)')", 2.5)
             assert browser.run("window.kept === true && location.hash === '#trial=3'")

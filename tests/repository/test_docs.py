@@ -110,6 +110,7 @@ COMMANDS: dict[str, Way] = {
     "evokern export attention-s512 --format trace -o trace.json": RECORDED,
     "evokern ablate": SIMULATED,
     "evokern compare main.db pr.db --markdown comment.md": SIMULATED,
+    "evokern compare main.db pr.db --html comparison.html": SIMULATED,
     "evokern selftest gate --device sim:l4": SLOW,
     "pip install optuna-dashboard datasette": HAND,
     "optuna-dashboard sqlite:///evokern.db": HAND,

@@ -138,13 +138,15 @@ def test_a_data_frame_without_pandas(db: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_files_are_those_of_the_commands(db: Path, tmp_path: Path) -> None:
-    """The report and the T4 file are the same, byte by byte; the path comes back."""
+    """The report, the T4 file and the trace are the same, byte by byte; the path comes back."""
     study = evokern.load_study("other", db=db)
     _printed("report", "other", "--db", str(db), "-o", str(tmp_path / "command.html"))
     _printed("export", "other", "--db", str(db), "--format", "t4", "-o", str(tmp_path / "command.json.gz"))
     assert study.report(tmp_path / "own.html") == tmp_path / "own.html"
+    _printed("export", "other", "--db", str(db), "--format", "trace", "-o", str(tmp_path / "command.trace"))
     assert study.export(str(tmp_path / "own.json.gz"), "t4") == tmp_path / "own.json.gz"
-    for end in ("html", "json.gz"):
+    assert study.export(tmp_path / "own.trace", "trace") == tmp_path / "own.trace"
+    for end in ("html", "json.gz", "trace"):
         assert (tmp_path / f"own.{end}").read_bytes() == (tmp_path / f"command.{end}").read_bytes()
 
 
@@ -154,13 +156,17 @@ def test_what_cannot_be_written_is_said(db: Path, tmp_path: Path) -> None:
     study = evokern.load_study(db=db)
     with pytest.raises(evokern.EvokernError, match=r"no format 't5' .*did you mean 't4'"):
         study.export(tmp_path / "x", "t5")  # type: ignore[arg-type]
-    with pytest.raises(evokern.EvokernError, match="holds every trial"):
-        study.export(tmp_path / "x", "t4", trial=3)
+    for name, told in (("t4", "a T4 file holds every trial"), ("trace", "a trace holds every trial")):
+        with pytest.raises(evokern.EvokernError, match=told):
+            study.export(tmp_path / "x", name, trial=3)  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()
     with pytest.raises(evokern.EvokernError, match=r"cannot write .*; give another path"):
         study.report(tmp_path / "absent" / "r.html")
     write_study(tmp_path / "empty.db", 0)
     empty = evokern.load_study(db=tmp_path / "empty.db")
     assert (empty.best, empty.trials) == (None, [])
+    with pytest.raises(evokern.EvokernError, match="nothing to trace"):
+        empty.export(tmp_path / "x", "trace")
     assert "0 trials, none measured" in repr(empty)
     assert "no trial has been measured yet" in empty._repr_html_()
     assert "there is no champion" in empty.report(tmp_path / "r.html").read_text(encoding="utf-8")

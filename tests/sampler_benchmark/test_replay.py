@@ -19,8 +19,8 @@ from evokern.declaration.space import Config, Parameter
 from evokern.device.recorded.table import Table, measured
 from evokern.errors import StudyError, UsageError
 from evokern.export.t4 import t4
+from evokern.report.replay_page import replay_page
 from evokern.sampler_benchmark import Repeat, Settings, replay
-from evokern.sampler_benchmark.plot import html
 from evokern.sampler_benchmark.repeat import Curve, one_repeat
 from evokern.sampler_benchmark.score import half_width, random_fractions, score, worth
 from evokern.store import open_readonly, open_recording
@@ -162,7 +162,7 @@ def test_intervals_are_students() -> None:
 def test_the_plot_is_one_file_with_every_sampler(tmp_path: Path) -> None:
     """Nothing is loaded from elsewhere; text that came from a file is escaped."""
     made = replay(SMALL, samplers=("evo", "random"), trials=12, repeats=2)
-    page = html(type(made)("<b>&", 12, made.optimum_us, made.samplers, made.random_curve))
+    page = replay_page(type(made)("<b>&", 12, made.optimum_us, made.samplers, made.random_curve))
     assert "&lt;b&gt;&amp;" in page
     assert not re.search(r"<script|https?://|src=|<b>", page)
     assert page.count("<polyline") == 3

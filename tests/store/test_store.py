@@ -15,7 +15,7 @@ import pytest
 from engine_helpers import small_table, tiny_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_studies import MEASURED, record
+from stored_studies import MEASURED, record, write_study
 
 from evokern.declaration.space import Config
 from evokern.device import BaselineResult, StartReport
@@ -511,3 +511,22 @@ def test_an_ended_session_leaves_no_trial_running(tmp_path: Path, reason: str) -
         session.ended(1.0, "trials")
     again = optuna.load_study(study_name="small", storage=f"sqlite:///{db}")
     assert [(trial.state.name, trial.value) for trial in again.trials] == 3 * [("COMPLETE", math.log(5.5))]
+
+
+def test_trials_and_how_they_stand_are_read_in_one_pass(tmp_path: Path) -> None:
+    """The champion after the trials costs no second look through all rows; a change in between is seen."""
+    study = write_study(tmp_path / "r.db", 20)
+    asked: list[str] = []
+    with open_readonly(tmp_path / "r.db") as reader:
+        expected = reader.best(study), reader.outcomes(study), list(reader.trials(study, samples=True))
+    with open_readonly(tmp_path / "r.db") as reader:
+        reader._db.conn.set_trace_callback(asked.append)
+        trials = list(reader.trials(study, samples=True))
+        assert (reader.best(study), reader.outcomes(study), trials) == expected
+        whole = [one for one in asked if "FROM evokern_trials" in one and ("WHERE 1" in one or "outcome IS NOT" in one)]
+        assert len(whole) == 1, whole
+        with Store(tmp_path / "r.db") as store:
+            store.set_aside("small")
+        write_study(tmp_path / "r.db", 3)
+        assert len(list(reader.trials(reader.study("small")))) == 3
+        assert sum(reader.outcomes(reader.study("small")).values()) == 3

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.declaration.space import Space, Value
+from evokern.samplers.evo.genome import Genome
 from evokern.study.trial import Evaluation, Outcome, Trial
 
 CHANCE = 0.01
@@ -64,35 +65,36 @@ def failing_pairs(space: Space, trials: Sequence[Trial], barred: Collection[str]
     # What was predicted to be slow was not checked, and what was lost not run: it neither worked nor failed.
     unknown = (Outcome.INFEASIBLE, Outcome.SLOW, Outcome.LOST)
     tried = [t for t in trials if t.outcome not in unknown or t.evaluation.passed_gate]
-    works = {item for t in tried if t.evaluation.passed_gate for item in t.config.items()}
+    rows = Genome(space).rows(t.config for t in tried)
+    right = np.array([t.evaluation.passed_gate for t in tried], dtype=bool)
+    sizes = [len(gene.values) for gene in space.genes]
+    works = [np.bincount(rows[right, column], minlength=size) > 0 for column, size in enumerate(sizes)]
     # A failure that a single value explains says nothing of pairs.
-    tried = [
-        t for t in tried if not any((name, value) not in works for name, value in t.config.items() if name in barred)
-    ]
-    rate = (sum(not t.evaluation.passed_gate for t in tried) + 1) / (len(tried) + 2)
-    failed = Counter(item for t in tried if not t.evaluation.passed_gate for item in t.config.items())
-    genes = [gene for gene in space.genes if len(gene.values) > 1]
-    places: dict[tuple[str, Value], int] = {}
-    for gene in genes:
-        for value in gene.values:
-            item = gene.name, value
-            if item in works and failed[item] >= LEAST_FAILURES:
-                places[item] = len(places)
-    has = np.zeros((len(tried), len(places)), dtype=np.float32)
-    conditional = {gene.name: gene for gene in genes if gene.when}
-    for row, trial in enumerate(tried):
-        config = trial.config
-        met = [
-            place
-            for item in config.items()
-            if (place := places.get(item)) is not None
-            and (item[0] not in conditional or space.active(conditional[item[0]], config))
-        ]
-        has[row, met] = 1
-    right = np.array([trial.evaluation.passed_gate for trial in tried], dtype=bool)
+    kept = np.ones(len(tried), dtype=bool)
+    for column, gene in enumerate(space.genes):
+        if gene.name in barred:
+            kept &= works[column][rows[:, column]]
+    tried, rows, right = [t for t, keep in zip(tried, kept, strict=True) if keep], rows[kept], right[kept]
+    rate = (np.count_nonzero(~right) + 1) / (len(tried) + 2)
+    at = {gene.name: column for column, gene in enumerate(space.genes)}
+    names: list[tuple[str, Value]] = []
+    has_columns = []
+    for column, gene in enumerate(space.genes):
+        if len(gene.values) < 2:
+            continue
+        # A value that does not matter beside the others is no value of the trial.
+        active = np.ones(len(tried), dtype=bool)
+        for other, allowed in gene.when.items():
+            matter = [space.genes[at[other]].values.index(value) for value in allowed]
+            active &= np.isin(rows[:, at[other]], matter)
+        failed = np.bincount(rows[~right, column], minlength=len(gene.values))
+        for level, value in enumerate(gene.values):
+            if works[column][level] and failed[level] >= LEAST_FAILURES:
+                names.append((gene.name, value))
+                has_columns.append((rows[:, column] == level) & active)
+    has = np.array(has_columns, dtype=np.float32).reshape(len(names), len(tried)).T
     together, passed = np.triu(has.T @ has, 1), np.triu(has[right].T @ has[right], 1)
     limit = CHANCE / max(int(np.count_nonzero(together)), 1)
-    names = list(places)
     groups: dict[tuple[tuple[str, Value], ...], list[Trial]] = {}
     # In the order in which trials meet them, as ties below are in it too.
     pairs = np.argwhere((together >= LEAST_FAILURES) & (passed == 0)).tolist()

@@ -26,6 +26,7 @@ _RUN = "FILE.db, FILE.db:STUDY, or an exported FILE.cu."
     examples="""
     evokern compare main.db pull_request.db
     evokern compare old.db:attention-s512 new.db:attention-s512 --markdown comment.md
+    evokern compare main.db pull_request.db --html comparison.html
     evokern compare best_old.cu best_new.cu --json
     """,
 )
@@ -42,6 +43,10 @@ def compare(
     ] = False,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - for stdout.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page: the verdict, both times, how their samples lie."),
     ] = None,
     trust: Annotated[
         bool,
@@ -65,6 +70,10 @@ def compare(
     code = 1 if found.verdict == "slower" else 0
     if markdown is not None and str(markdown) != "-":
         save(markdown, as_markdown(found), "--markdown")
+    if html is not None:
+        from evokern.report.compare_page import compare_page
+
+        save(html, compare_page(found), "--html")
     if output.json:
         output.emit(found.as_dict())
     elif markdown is not None and str(markdown) == "-":
@@ -72,6 +81,8 @@ def compare(
     else:
         for line in _lines(found):
             output.say(line)
+        if html is not None:
+            output.say(f"wrote {html}")
     return code
 
 

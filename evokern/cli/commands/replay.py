@@ -82,9 +82,9 @@ def replay(
         on_repeat=progress,
     )  # fmt: skip
     if plot is not None:
-        from evokern.sampler_benchmark.plot import html
+        from evokern.report.replay_page import replay_page
 
-        save(plot, html(result), "--plot")
+        save(plot, replay_page(result), "--plot")
     if output.json:
         output.emit(result.as_dict())
         return

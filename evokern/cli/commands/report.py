@@ -12,6 +12,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import DEFAULT_DB, DbOption, StudyArgument
 from evokern.cli._output import Output, save
+from evokern.errors import UsageError
 
 NICENESS = 10
 """How far behind a search the page that shows it stands for the processor (nice(2))."""
@@ -30,9 +31,10 @@ NICENESS = 10
 def report(
     output: Output,
     study: StudyArgument = None,
-    file: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout.")] = Path(
-        "report.html"
-    ),
+    file: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="File to write; - for stdout. Default: report.html."),
+    ] = None,
     serve: Annotated[
         int | None,
         typer.Option(
@@ -51,11 +53,14 @@ def report(
     is written.
     """
     if serve is not None:
+        if file is not None:
+            raise UsageError(f"--serve writes no file; leave -o {file} away, or --serve")
         _serve(output, db, study, serve)
         return
     from evokern.report import gather, render_page
     from evokern.store import open_readonly
 
+    file = file or Path("report.html")
     with open_readonly(db) as reader:
         facts = gather(reader, study)
     text = render_page(facts)

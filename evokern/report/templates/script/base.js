@@ -44,7 +44,7 @@ function trialOf(row) {
   trial.measured = measured;
   return trial;
 }
-let trials = [], byNumber = new Map(), fastest = null, scale = null;
+let trials = [], byNumber = new Map(), fastest = null, scale = null, elites = new Map();
 
 // Everything that depends on all trials: places among those of the same arm, and the axis of times.
 function digest() {
@@ -54,6 +54,15 @@ function digest() {
   for (const trial of trials) trial.evaluated = (counted[trial.control] += trial.counts);
   const timed = trials.filter(trial => trial.measured && !(trial.number in data.refuted)).sort((a, b) => a.us - b.us || a.number - b.number);
   timed.forEach((trial, place) => { trial.rank = place; });
+  elites = new Map();
+  for (const gene of data.choices) {
+    const seen = new Set();
+    for (const trial of timed) {
+      if (seen.has(trial.genes[gene]) || trial.genes[gene] < 0) continue;
+      seen.add(trial.genes[gene]);
+      elites.set(trial, [...elites.get(trial) || [], `${data.genes[gene].name}=${valueOf(trial, gene)}`]);
+    }
+  }
   fastest = byNumber.get(data.champion) || timed[0] || null;
   const least = timed.length ? timed[0].us : data.baseline ? data.baseline[1] : 1;
   // As far as the baseline and the first trial: far slower ones would press the others flat.

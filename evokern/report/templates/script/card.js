@@ -6,7 +6,8 @@ function showCard(opener) {
   const trial = byNumber.get(state.trial);
   if (!trial) { hideCard(); return; }
   if (opener) openedBy = opener;
-  const fresh = card.hidden;
+  const fresh = card.hidden, stopped = cardStops().indexOf(document.activeElement);
+  const unfolded = [...card.querySelectorAll("details")].map(one => one.open), told = Number(card.dataset.trial) === trial.number;
   card.hidden = false;
   document.body.classList.add("with-card");
   card.replaceChildren(
@@ -17,9 +18,14 @@ function showCard(opener) {
       element("button", { type: "button", disabled: !neighbour(trial, -1), onclick: () => select(neighbour(trial, -1).number) }, "Faster"),
       element("button", { type: "button", disabled: !neighbour(trial, 1), onclick: () => select(neighbour(trial, 1).number) }, "Slower")));
   for (const box of card.querySelectorAll(".wide")) stops.observe(box);
+  card.dataset.trial = trial.number;
   if (fresh || opener) document.getElementById("card-title").focus({ preventScroll: true });
+  else if (stopped >= 0) (cardStops()[stopped] || document.getElementById("card-title")).focus({ preventScroll: true });
+  if (told) [...card.querySelectorAll("details")].forEach((one, place) => { one.open = unfolded[place] ?? one.open; });
   if (data.live && !details.has(trial.number)) askFor(trial.number);
 }
+// Where the keyboard can be in the card, which is filled anew whenever more of its trial is known.
+const cardStops = () => [...card.querySelectorAll("h2, button, summary")];
 function hideCard() {
   const was = !card.hidden;
   card.hidden = true;
@@ -47,7 +53,7 @@ function facts(trial) {
     rows.push(element("dt", {}, "constraint or check"), element("dd", {}, name, " ", element("button", { type: "button", class: "link", onclick: () => { change({ constraint: name }); unfold("trials"); } }, `${several(same.length, "trial")} so`)));
   }
   if (String(trial.number) in data.refuted) add("refuted", data.refuted[trial.number]);
-  if (String(trial.number) in data.elites) add("elite", `the fastest with ${data.elites[trial.number]}`);
+  add("elite", elites.has(trial) && `the fastest with ${elites.get(trial).join(", ")}`);
   const used = [];
   if (trial.registers !== null) used.push(`${trial.registers} registers a thread`);
   if (trial.spill) used.push(`${trial.spill} bytes spilled`);
@@ -84,7 +90,7 @@ function samplesOf(trial) {
 }
 function differenceOf(trial) {
   if (trial === fastest || !fastest) return [];
-  const lines = (details.get(trial.number) || {}).difference || data.differences[trial.number];
+  const asked = details.get(trial.number) || {}, lines = data.live ? asked.champion === data.champion && asked.difference : data.differences[trial.number];
   if (!lines) return data.source ? [element("p", { class: "note" }, data.live ? "The difference of its source is being made." : "The page holds the source's difference of the 50 fastest and of elites; --serve makes any.")] : [];
   const shown = lines.map(([mark, words]) => element("span", { class: { "-": "taken", "+": "given", "@": "place" }[mark] }, mark === "@" ? `${words}\n` : `${mark} ${words}\n`));
   return [element("section", { "aria-label": "Difference of the source" }, element("h3", {}, "Source: − champion, + this trial"),

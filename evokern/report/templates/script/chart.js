@@ -36,7 +36,7 @@ class Chart {
     this.watcher.observe(this.box);
   }
   room() { return Math.floor(this.box.clientWidth); }
-  begin({ title, x, y, lanes = [], legend = true }) {
+  begin({ title, x, y, lanes = [] }) {
     this.width = this.room();
     this.left = 70; this.right = 14; this.bottom = this.height - 40;
     this.top = 10 + LANE * lanes.length;
@@ -90,7 +90,7 @@ class Chart {
       if (shown) this.keys.unshift([`mark ${name}`, `M9 8${path}`, `${label}: ${count.toLocaleString("en")}`]);
     }
   }
-  line(places, kind, words, dashed) {
+  line(places, kind, words) {
     if (places) this.svg.append(shape("path", { class: `line ${kind}`, d: places }));
     if (places && words) this.keys.push([`line ${kind}`, "M0 8h18", words]);
   }

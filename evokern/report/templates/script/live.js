@@ -32,7 +32,7 @@ async function follow() {
       data.baseline = news.baseline;
       addRows(news.rows);
       for (const view of views) view.draw();
-      if (state.trial !== null && card.contains(document.activeElement) === false) showCard(null);
+      if (state.trial !== null) showCard(null);
     }
     if (told.textContent !== news.status) told.textContent = news.status;
     if (news.version !== shown) { shown = news.version; await parts(); }

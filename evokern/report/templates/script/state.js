@@ -1,6 +1,7 @@
 // What is selected, filtered and sorted: one state, which every view shows and the page's address keeps.
-const state = { trial: null, sort: "us", down: false, outcome: "", gene: "", value: "", constraint: "", against: "", axis: "" };
-const views = [];  // each has draw(), for new data or another state, and pick(), for another trial
+const state = { trial: null, sort: "us", down: false, outcome: "", gene: "", value: "", constraint: "", against: "" };
+const FILTERS = ["outcome", "gene", "value", "constraint"];
+const views = [];  // each has draw(), for new data or another state that it follows(), and pick(), for another trial
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -9,7 +10,7 @@ function readAddress() {
   const sort = given.get("sort") || "us";
   state.down = sort.startsWith("-");
   state.sort = sort.replace(/^-/, "");
-  for (const name of ["outcome", "constraint", "against", "gene", "value"]) state[name] = given.get(name) || "";
+  for (const name of [...FILTERS, "against"]) state[name] = given.get(name) || "";
   if (plain) unfold(decodeURIComponent(location.hash.slice(1)));
   if (given.has("at")) unfold(given.get("at"));
 }
@@ -17,7 +18,7 @@ function writeAddress() {
   const kept = new URLSearchParams();
   if (state.trial !== null) kept.set("trial", state.trial);
   if (state.sort !== "us" || state.down) kept.set("sort", (state.down ? "-" : "") + state.sort);
-  for (const name of ["outcome", "gene", "value", "constraint", "against"]) if (state[name]) kept.set(name, state[name]);
+  for (const name of [...FILTERS, "against"]) if (state[name]) kept.set(name, state[name]);
   const hash = kept.toString();
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
@@ -34,10 +35,28 @@ function select(number, opener = null) {
   views.forEach(view => view.pick());
   showCard(opener);
 }
-function change(changes) {
+function change(changes, asked = null) {
   Object.assign(state, changes);
   writeAddress();
-  views.forEach(view => view.draw());
+  draw(views.filter(view => Object.keys(changes).some(name => view.follows(name))), asked);
+}
+// What is in sight, and the view that was asked, answers at once; the rest is drawn after that was painted, one a frame.
+const waiting = new Set();
+function draw(some, asked) {
+  const began = waiting.size > 0;
+  for (const view of some) {
+    const box = view.holder.getBoundingClientRect();
+    if (view === asked || box.bottom > 0 && box.top < innerHeight) { waiting.delete(view); view.draw(); } else waiting.add(view);
+  }
+  if (!began && waiting.size) painted(drawNext);
+}
+const painted = next => requestAnimationFrame(() => setTimeout(next));
+function drawNext() {
+  const [view] = waiting;
+  if (!view) return;
+  waiting.delete(view);
+  view.draw();
+  painted(drawNext);
 }
 const filtered = () => Boolean(state.outcome || state.constraint || (state.gene && state.value));
 function passes(trial) {

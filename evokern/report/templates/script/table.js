@@ -41,9 +41,9 @@ class Table {
       return [made, element("span", { class: "field" }, element("label", { for: `filter-${name}` }, words), made)];
     };
     let fields;
-    [this.outcome, ...fields] = choose("outcome", "outcome", value => change({ outcome: value }));
-    const gene = choose("gene", "gene", value => change({ gene: value, value: "" })), value = choose("value", "is", given => change({ value: given }));
-    const constraint = choose("constraint", "constraint or check", given => change({ constraint: given }));
+    [this.outcome, ...fields] = choose("outcome", "outcome", value => change({ outcome: value }, this));
+    const gene = choose("gene", "gene", value => change({ gene: value, value: "" }, this)), value = choose("value", "is", given => change({ value: given }, this));
+    const constraint = choose("constraint", "constraint or check", given => change({ constraint: given }, this));
     [this.gene] = gene; [this.value] = value; [this.constraint] = constraint;
     this.count = element("p", { role: "status" });
     this.head = element("tr");
@@ -51,12 +51,13 @@ class Table {
     this.next = element("button", { type: "button", onclick: () => { this.more += PAGE; this.draw(); } });
     holder.replaceChildren(
       element("div", { class: "filters", role: "group", "aria-label": "Filters" }, ...fields, gene[1], value[1], constraint[1],
-        element("button", { type: "button", onclick: () => change({ outcome: "", gene: "", value: "", constraint: "" }) }, "All")),
+        element("button", { type: "button", onclick: () => change({ outcome: "", gene: "", value: "", constraint: "" }, this) }, "All")),
       this.count, element("div", { class: "wide" }, element("table", { class: "trials" }, element("thead", {}, this.head), this.body)), this.next);
     for (const box of holder.querySelectorAll(".wide")) stops.observe(box);
     this.seen = new IntersectionObserver(entries => { if (entries.some(one => one.isIntersecting) && this.stale) this.draw(); });
     this.seen.observe(holder);
   }
+  follows(name) { return name !== "against"; }
   options(select, words, list, value) {
     const wanted = [["", words], ...list];
     if (value && !wanted.some(one => one[0] === value)) wanted.push([value, value]);
@@ -84,7 +85,7 @@ class Table {
     this.head.replaceChildren(...this.columns.map(([name, words]) => {
       const sorted = state.sort === name ? (state.down ? "descending" : "ascending") : null;
       const button = element("button", { type: "button", "data-sort": name, onclick: () => {
-        change({ sort: name, down: state.sort === name && !state.down });
+        change({ sort: name, down: state.sort === name && !state.down }, this);
         this.head.querySelector(`[data-sort=${name}]`).focus();
       } }, `${words || data.unit}${sorted ? (state.down ? " ▼" : " ▲") : ""}`);
       return element("th", { scope: "col", "aria-sort": sorted, class: "registers shared occupancy us speedup number".includes(name) ? "n" : null }, button);

@@ -17,12 +17,26 @@ function placed(chart, at) {
 }
 const jitter = number => (number * 0.61803398875) % 1 - 0.5;  // even, and the same whenever it is drawn
 
-class Convergence {
-  constructor(holder, minutes) {
-    this.minutes = minutes;
-    holder.replaceChildren();
-    this.chart = new Chart(holder, 300);
+// One plot below what its view says above it; `draw` of each fills it.
+class View {
+  constructor(holder, height, ...above) {
+    holder.replaceChildren(...above);
+    this.holder = holder;
+    this.chart = new Chart(holder, height);
     this.chart.owner = this;
+  }
+  pick() { this.chart.pick(); }
+  follows(name) { return FILTERS.includes(name); }
+  baseline() {
+    if (data.baseline && data.baseline[1] <= scale.high && data.baseline[1] >= scale.low)
+      this.chart.level(data.baseline[1], "base", `${baselineName()}, ${digits(data.baseline[1])} µs`);
+  }
+}
+
+class Convergence extends View {
+  constructor(holder, minutes) {
+    super(holder, 300);
+    this.minutes = minutes;
   }
   draw() {
     if (!this.chart.room()) return;
@@ -33,39 +47,42 @@ class Convergence {
     const label = over ? "minutes of study" : "evaluated trials";
     chart.begin({ title: `Best time so far over ${label}, with every trial`, x: { label, low: 0, high: most }, y: timeAxis(), lanes: lanesOf(trials) });
     chart.marks(placed(chart, trial => chart.atX(at(trial))));
+    // Where an arm's best went down, as steps to the right edge.
+    const steps = (points, kind, label) => {
+      let path = "";
+      for (const [when, us] of points) {
+        if (us > scale.high) continue;
+        const x = chart.atX(when).toFixed(1), y = chart.atY(us).toFixed(1);
+        path += path ? `H${x}V${y}` : `M${x} ${y}`;
+      }
+      chart.line(path && `${path}H${chart.width - chart.right}`, kind, `best so far, ${label}`);
+    };
     for (const drawn of data.control ? [1, 0] : [0]) {
-      let best = Infinity, path = "";
+      let best = Infinity;
+      const points = [];
       for (const trial of trials) {
         if (trial.control !== drawn || !trial.times || !trial.us || trial.us >= best) continue;
         best = trial.us;
-        if (best <= scale.high) path += path ? `H${chart.atX(at(trial)).toFixed(1)}V${chart.atY(best).toFixed(1)}` : `M${chart.atX(at(trial)).toFixed(1)} ${chart.atY(best).toFixed(1)}`;
+        points.push([at(trial), best]);
       }
-      chart.line(path && `${path}H${chart.width - chart.right}`, drawn ? "control1" : "own", `best so far, ${drawn ? `${data.control} (control)` : data.sampler}`);
+      steps(points, drawn ? "control1" : "own", drawn ? `${data.control} (control)` : data.sampler);
     }
-    data.others.forEach((one, place) => {
-      let path = "";
-      for (const [counted, minutes, us] of one.points) {
-        if (us > scale.high) continue;
-        const x = chart.atX(over ? minutes : counted).toFixed(1), y = chart.atY(us).toFixed(1);
-        path += path ? `H${x}V${y}` : `M${x} ${y}`;
-      }
-      chart.line(path && `${path}H${chart.width - chart.right}`, `control${place + 2}`, `best so far, ${one.label}`);
-    });
-    if (data.baseline && data.baseline[1] <= scale.high && data.baseline[1] >= scale.low) chart.level(data.baseline[1], "base", `${baselineName()}, ${digits(data.baseline[1])} µs`);
+    data.others.forEach((one, place) => steps(one.points.map(([counted, minutes, us]) => [over ? minutes : counted, us]), `control${place + 2}`, one.label));
+    this.baseline();
     chart.end();
   }
-  pick() { this.chart.pick(); }
 }
 
-class Against {
+class Against extends View {
   constructor(holder) {
-    holder.replaceChildren();
-    this.choice = element("select", { id: "against-gene", onchange: () => change({ against: this.choice.value }) },
+    const doc = element("span", { class: "dim" });
+    const choice = element("select", { id: "against-gene", onchange: () => change({ against: choice.value }, this) },
       ...data.genes.map(gene => element("option", { value: gene.name }, gene.name)));
-    holder.append(element("h3", {}, "Time against a gene"), element("p", {}, element("label", { for: "against-gene" }, "gene "), this.choice, " ", this.doc = element("span", { class: "dim" })));
-    this.chart = new Chart(holder, 320);
-    this.chart.owner = this;
+    super(holder, 320, element("h3", {}, "Time against a gene"), element("p", {}, element("label", { for: "against-gene" }, "gene "), choice, " ", doc));
+    this.choice = choice;
+    this.doc = doc;
   }
+  follows(name) { return name === "against" || super.follows(name); }
   draw() {
     if (!this.chart.room()) return;
     let gene = data.genes.findIndex(one => one.name === state.against);
@@ -79,18 +96,17 @@ class Against {
     const ticks = used.map(([, words], index) => [index, words.length > cut ? `${words.slice(0, cut - 1)}…` : words]);
     chart.begin({ title: `Time against ${data.genes[gene].name}`, x: { label: data.genes[gene].name, low: -0.5, high: used.length - 0.5, ticks }, y: timeAxis(), lanes: lanesOf(trials) });
     chart.marks(placed(chart, trial => chart.atX((order.get(trial.genes[gene]) ?? 0) + 0.7 * jitter(trial.number))));
-    if (data.baseline && data.baseline[1] <= scale.high && data.baseline[1] >= scale.low) chart.level(data.baseline[1], "base", `${baselineName()}, ${digits(data.baseline[1])} µs`);
+    this.baseline();
     chart.end();
   }
-  pick() { this.chart.pick(); }
 }
 
 const MOST_LINES = 1000;  // of parallel coordinates: more would be one area, and slow
-class Parallel {
+class Parallel extends View {
   constructor(holder) {
-    holder.replaceChildren(element("h3", {}, "Parallel coordinates"), this.note = element("p"));
-    this.chart = new Chart(holder, 330);
-    this.chart.owner = this;
+    const note = element("p");
+    super(holder, 330, element("h3", {}, "Parallel coordinates"), note);
+    this.note = note;
     this.chart.nearest = event => this.nearest(event);
     this.chart.pick = () => this.pick();
   }
@@ -168,12 +184,8 @@ function even(list, first, most) {
   return [...list.slice(0, first), ...Array.from({ length: room }, (_, place) => rest[Math.floor(place * rest.length / room)])];
 }
 
-class Roofline {
-  constructor(holder) {
-    holder.replaceChildren();
-    this.chart = new Chart(holder, 330);
-    this.chart.owner = this;
-  }
+class Roofline extends View {
+  constructor(holder) { super(holder, 330); }
   draw() {
     if (!this.chart.room()) return;
     const roof = data.roofline, chart = this.chart;
@@ -191,5 +203,4 @@ class Roofline {
     chart.marks(shown.map(trial => ({ trial, x: chart.atX(roof.intensity) + 16 * jitter(trial.number), y: chart.atY(rate(trial)) })));
     chart.end();
   }
-  pick() { this.chart.pick(); }
 }
