@@ -36,11 +36,13 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from landscapes import Case, case_of  # noqa: E402
 
-from evokern.samplers import History, make_sampler  # noqa: E402
+from evokern.samplers import History, Schedule, make_sampler  # noqa: E402
 from evokern.samplers.contract import TrialResult  # noqa: E402
 
 CHECKPOINTS = (20, 50, 100, 200, 400)
 """Evaluations after which figures are told, as far as a search goes."""
+LIVE = 51
+"""Most trials in flight of a search whose time is limited, on a GPU beside 16 cores."""
 ROOM = "evokern.samplers.evo"
 """Where the modules of switches stand."""
 
@@ -122,6 +124,9 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
 
 def schedule_of(window: str) -> tuple[Callable[[int], int], Any]:
     """Return trial number → trials in flight, and what a sampler is told of it."""
+    if window.startswith("live"):
+        schedule = Schedule(int(window.removeprefix("live") or LIVE))
+        return schedule, schedule
     size = int(window)
     return (lambda number: size), size
 

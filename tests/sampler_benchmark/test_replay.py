@@ -54,7 +54,7 @@ def test_the_json_is_what_is_promised() -> None:
     assert (told["space"], told["trials"], list(told)) == (
         "table_small",
         60,
-        ["space", "trials", "samplers", "notes"],
+        ["space", "trials", "in_flight", "oracle", "samplers", "notes"],
     )
     assert [row["sampler"] for row in told["samplers"]] == ["random", "nsga2"]
     for row in told["samplers"]:
@@ -106,8 +106,19 @@ def test_the_clock_is_that_of_the_recording() -> None:
     table = _ladder()
     found = one_repeat(table, Settings("ladder", 20), "random", 1)
     assert (len(found.best_us), found.elapsed_s) == (20, 40.0)
-    found = one_repeat(table, Settings("ladder", 20, budget_s=10.0), "random", 1)
+    found = one_repeat(table, Settings("ladder", 20, window=1, budget_s=10.0), "random", 1)
     assert len(found.best_us) == 5
+
+
+def test_samplers_ask_what_is_recorded_unless_they_are_handed_the_list() -> None:
+    """A replay gives what a live study has: constraints to ask, few in flight at first; `--oracle` gives the list."""
+    table = _ladder()
+    assert table.space(listed=False).table is None
+    assert [c for c in table.space(listed=False).grid() if table.space(listed=False).feasible(c)] == list(table.answers)
+    assert str(Settings("ladder").in_flight) == "8, one in 8 of the trials before, at most 51"
+    asked, listed = (replay(SMALL, samplers=("evo",), trials=12, repeats=1, oracle=oracle) for oracle in (False, True))
+    assert (asked.oracle, listed.oracle) == (False, True)
+    assert asked.samplers[0].curves != listed.samplers[0].curves
 
 
 def test_a_budget_needs_a_recording_that_tells_the_time() -> None:

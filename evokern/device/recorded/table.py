@@ -67,17 +67,20 @@ class Table:
         if not any(answer.outcome is not Outcome.INFEASIBLE for answer in self.answers.values()):
             raise DeviceError(f"recording {self.name} has no configuration that could run")
 
-    def space(self) -> Space:
+    def space(self, *, listed: bool = True) -> Space:
         """Return the genes with feasibility bound to the recording.
 
         Where the recording names infeasible configurations the space has them too; otherwise it is the list of the
         recorded ones.
+
+        Args:
+            listed: False: whether a configuration is recorded must be asked, as a live study's constraints are.
         """
         answers = self.answers
         if any(answer.outcome is Outcome.INFEASIBLE for answer in answers.values()):
             runs = frozenset(config for config, a in answers.items() if a.outcome is not Outcome.INFEASIBLE)
             return Space(self.genes, feasible=runs.__contains__)
-        return Space(self.genes, table=tuple(answers))
+        return Space(self.genes, table=tuple(answers)) if listed else Space(self.genes, feasible=answers.__contains__)
 
     @property
     def optimum_us(self) -> float | None:

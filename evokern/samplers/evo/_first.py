@@ -11,43 +11,50 @@ from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
 from evokern.samplers.evo.genome import Genome, Rows
 
-LEAST = 6
-"""Trials of a first generation in a space without outer genes."""
+TRIALS = 8
+"""Trials of a first generation."""
 FROM_PRIOR = 8
 """Trials that the best of a prior fill."""
 PRIOR_SHARE = 0.75
 """Share of a prior in the trials that cover values."""
 DRAWN = 48
 """Rows from which the one that shows most is taken."""
+NEAR_EVERY = 0
+"""Every so many trials one is a change of the default candidate, which its author chose; the rest is from anywhere."""
+NEAR_GENES = 0.25
+"""Share of the genes that such a change draws anew, at least two."""
 
 
 def size(genome: Genome, prior: PriorModel | None) -> int:
-    """Return the trials of the first generation: enough for every value of every outer gene, and for the prior."""
-    outer = [len(gene.values) for gene in genome.genes if gene.layer == "mutation"]
-    return max([LEAST, *(1 + values for values in outer)]) + (0 if prior is None else FROM_PRIOR)
+    """Return the trials of the first generation, the prior's among them."""
+    return TRIALS + (0 if prior is None else FROM_PRIOR)
 
 
 def propose(
-    pool: Pool, seen: Observations, prior: PriorModel | None, rng: np.random.Generator
+    pool: Pool, seen: Observations, prior: PriorModel | None, rng: np.random.Generator, number: int
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator; None when nothing is left.
 
-    A large window asks for dozens of rows before the first result. With a prior most of them are good ones of it that
-    show most, for immigrants tell little of a good region.
+    With a prior most of them are good ones of it that show most, for immigrants tell little of a good region.
     """
     genome = pool.genome
     if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < FROM_PRIOR:
         from_prior = pool.admissible(prior.best, seen.keys)
         if len(from_prior):
             return from_prior[:1], "prior"
-    default = pool.admissible(genome.rows([_default(genome.space)]), seen.keys)
-    if len(default):
-        return default, "default"
+    default = genome.rows([_default(genome.space)])
+    if len(left := pool.admissible(default, seen.keys)):
+        return left, "default"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
     if prior is not None and rng.random() < PRIOR_SHARE:
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
+    if not len(drawn) and NEAR_EVERY and number % NEAR_EVERY:
+        count = max(2, round(NEAR_GENES * len(genome)))
+        made = pool.changed(np.repeat(default, DRAWN, axis=0), rng, count)
+        drawn, operator = pool.admissible(made, seen.keys), "cover"
     if not len(drawn):
-        drawn, operator = pool.immigrants(rng, DRAWN, seen.keys), "cover"
+        known = np.concatenate([default[pool.feasible(default)], seen.rows])
+        drawn, operator = pool.draw(rng, DRAWN, seen.keys, known), "cover"
     if not len(drawn):
         drawn = pool.first_left(seen.keys)
     if not len(drawn):
@@ -70,6 +77,6 @@ def novelty(genome: Genome, rows: Rows, shown: Rows) -> Floats:
         if len(gene.values) < 2:
             continue
         shows = np.bincount(shown[:, index], minlength=len(gene.values))
-        weight = 10.0 if gene.layer == "mutation" else 1.0
+        weight = 10.0 if index in genome.choices else 1.0
         score += weight / (1.0 + shows[rows[:, index]])
     return score
