@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from evokern.errors import UsageError
-from evokern.samplers.contract import Schedule
+from evokern.samplers.contract import TrialSchedule
 
 LIVE = 51
 """Most trials in flight of a search whose time is limited, on a GPU beside 16 cores."""
@@ -120,9 +120,9 @@ class Settings:
             raise UsageError(f"max_in_flight = {self.window}; give 1 to 1024")
 
     @property
-    def in_flight(self) -> Schedule:
+    def in_flight(self) -> TrialSchedule:
         """Trials in flight."""
-        return Schedule(self.window or LIVE)
+        return TrialSchedule(self.window or LIVE)
 
 
 OnRepeat = Callable[[int, int, Repeat], None]

@@ -21,8 +21,8 @@ from evokern.samplers.contract import (
     Explain,
     History,
     Sampler,
-    Schedule,
     TrialResult,
+    TrialSchedule,
     objective,
     trial_seed,
 )
@@ -41,7 +41,7 @@ def make_sampler(
     space: Space,
     options: Mapping[str, Any],
     seed: int,
-    window: Schedule | int,
+    window: TrialSchedule | int,
     explain: Explain | None = None,
     prior: Prior | None = None,
 ) -> Sampler:
@@ -125,8 +125,8 @@ __all__ = [
     "History",
     "Prior",
     "Sampler",
-    "Schedule",
     "TrialResult",
+    "TrialSchedule",
     "make_sampler",
     "objective",
     "trial_seed",

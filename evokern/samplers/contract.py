@@ -1,7 +1,7 @@
 """The contract of every sampler: the proposal of trial n is a pure function of what it may see.
 
-What it may see is a `History`: the results of trials up to n - W(n) in number order (W is the study's `Schedule`), and
-the *proposals* before n, the configurations of the trials in flight among them. A trial that was lost has no result:
+What it may see is a `History`: the results of trials up to n - W(n) in number order (W is a `TrialSchedule`), and the
+*proposals* before n, the configurations of the trials in flight among them. A trial that was lost has no result:
 its configuration may be proposed again. The study in the database is a record that no sampler reads; so the sequence of
 proposals depends neither on timing, nor on interruptions, nor on how many workers there are.
 
@@ -84,7 +84,7 @@ RAMP = 8
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrialSchedule:
     """How many trials are in flight: the proposal of trial n sees the results of trials up to n - schedule(n).
 
     Few while few results are known, for each then tells much; more as the model has less to gain from each. It depends
@@ -99,7 +99,7 @@ class Schedule:
     """Later one in so many of the trials before is in flight."""
 
     @classmethod
-    def constant(cls, size: int) -> Schedule:
+    def constant(cls, size: int) -> TrialSchedule:
         """Return the schedule with as many trials in flight from beginning to end."""
         return cls(size, size)
 

@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evokern.errors import InternalError
-from evokern.samplers import History, Sampler, Schedule, TrialResult, trial_seed
+from evokern.samplers import History, Sampler, TrialResult, TrialSchedule, trial_seed
 from evokern.study.trial import Outcome, Proposal, Trial
 
 
 @dataclass(frozen=True)
-class ArmSchedule(Schedule):
+class ArmSchedule(TrialSchedule):
     """How many trials of one arm its next proposal does not see: its share of those that the study has in flight."""
 
     arms: int = 2
     """How many take turns."""
 
     @classmethod
-    def of(cls, study: Schedule, arms: int) -> ArmSchedule:
+    def of(cls, study: TrialSchedule, arms: int) -> ArmSchedule:
         """Return each arm's part of a study's schedule."""
         return cls(study.most, study.least, study.ramp, arms)
 
@@ -123,7 +123,7 @@ class Arms:
         self.all: Sequence[Arm] = [Arm(*part, place, len(parts)) for place, part in enumerate(parts)]
         """Sampler's arm first."""
 
-    def seen_by(self, number: int, schedule: Schedule) -> int:
+    def seen_by(self, number: int, schedule: TrialSchedule) -> int:
         """Return the last trial whose result the proposal of a trial may see; each round of arms sees the same."""
         return number - schedule(number - number % len(self.all))
 

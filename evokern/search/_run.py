@@ -15,7 +15,7 @@ from evokern.device import Device, Task
 from evokern.device.contract import Rated, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
-from evokern.samplers import History, Prior, Sampler, Schedule, make_sampler
+from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
 from evokern.search._arms import ArmSchedule, control_seed
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, stoppable
@@ -214,9 +214,9 @@ def sampler_of(record: StudyRecord, target: SearchTarget, prior: Prior | None = 
     return make_sampler(record.sampler, target.space, record.sampler_options, record.seed, own, explain, prior)
 
 
-def schedule_of(record: StudyRecord) -> Schedule:
+def schedule_of(record: StudyRecord) -> TrialSchedule:
     """Return how many trials a study has in flight; one from before there was a ramp has its window throughout."""
-    return Schedule(record.window, *(record.ramp or (record.window,)))
+    return TrialSchedule(record.window, *(record.ramp or (record.window,)))
 
 
 def control_of(record: StudyRecord, target: SearchTarget) -> Sampler:

@@ -20,7 +20,7 @@ from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config
 from evokern.device.contract import Answer, Device, Request, Staged
 from evokern.errors import InternalError
-from evokern.samplers import History, Sampler, Schedule, TrialResult
+from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
 from evokern.search._failures import LastFailures
 from evokern.search.results import EndReason
@@ -80,7 +80,7 @@ class NullRecorder:
 class Limits:
     """When a search ends."""
 
-    in_flight: Schedule
+    in_flight: TrialSchedule
     """How many trials are in flight."""
     budget_s: float | None = None
     """Study time over all sessions, seconds."""

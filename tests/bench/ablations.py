@@ -36,7 +36,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from landscapes import Case, case_of  # noqa: E402
 
-from evokern.samplers import History, Schedule, make_sampler  # noqa: E402
+from evokern.samplers import History, TrialSchedule, make_sampler  # noqa: E402
 from evokern.samplers.contract import TrialResult  # noqa: E402
 
 CHECKPOINTS = (20, 50, 100, 200, 400)
@@ -125,7 +125,7 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
 def schedule_of(window: str) -> tuple[Callable[[int], int], Any]:
     """Return trial number → trials in flight, and what a sampler is told of it."""
     if window.startswith("live"):
-        schedule = Schedule(int(window.removeprefix("live") or LIVE))
+        schedule = TrialSchedule(int(window.removeprefix("live") or LIVE))
         return schedule, schedule
     size = int(window)
     return (lambda number: size), size

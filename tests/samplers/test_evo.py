@@ -446,6 +446,27 @@ def test_the_elites_hold_the_best_of_every_code_choice() -> None:
     assert {0, 1, 2, 3, 4, 5, 37, 38, 39} == set(elites_of(genome, seen).tolist())
 
 
+def test_a_slow_trial_is_never_taken_for_a_fast_one() -> None:
+    """Of two problems a slow trial came to the short one only; what it lost to is what is known of its time."""
+    space = kernel_space()
+    history, configs = History(space), [c for c in space.grid() if space.feasible(c)][:6]
+    for number, config in enumerate(configs):
+        history.commit(number, Proposal(config))
+    for number, (outcome, value) in enumerate(
+        [
+            (Outcome.MEASURED, 3.0),
+            (Outcome.MEASURED, 2.0),
+            (Outcome.SLOW, 0.5),
+            (Outcome.SLOW, 4.0),
+            (Outcome.MEASURED, 1.5),
+        ]
+    ):
+        history.tell(TrialResult(number, configs[number], outcome, value))
+    seen = Ledger(Genome(space), lambda number: 1).read(history)
+    assert [3.0, 2.0, 2.0, 4.0, 1.5] == seen.values[:5].tolist()
+    assert [4, 1, 2, 0, 3] == seen.best_first.tolist()
+
+
 def test_neighbours_are_all_of_them() -> None:
     """Everything that differs in one gene is made, with what follows where a gene becomes inactive."""
     genome = Genome(kernel_space())

@@ -18,7 +18,7 @@ from evokern.device import Request, Task
 from evokern.device.recorded.table import TableDevice, measured
 from evokern.errors import DeviceError, InternalError, KernelError, StudyError
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
-from evokern.samplers import Schedule
+from evokern.samplers import TrialSchedule
 from evokern.samplers.contract import LEAST_IN_FLIGHT, RAMP
 from evokern.search import Progress, identity
 from evokern.search._run import schedule_of
@@ -41,10 +41,10 @@ def test_the_package_is_the_api(tmp_path: Path) -> None:
 
 def test_few_are_in_flight_while_few_results_are_known() -> None:
     """Trials in flight: 8 at first, later one in eight of the trials before, never more than asked for."""
-    schedule = Schedule(51)
+    schedule = TrialSchedule(51)
     assert [8, 8, 10, 51, 51] == [schedule(number) for number in (0, 71, 80, 408, 5000)]
-    assert [3, 3] == [Schedule(3)(number) for number in (0, 5000)]
-    assert [40, 40] == [Schedule.constant(40)(number) for number in (0, 5000)]
+    assert [3, 3] == [TrialSchedule(3)(number) for number in (0, 5000)]
+    assert [40, 40] == [TrialSchedule.constant(40)(number) for number in (0, 5000)]
     seen = [number - schedule(number) for number in range(2000)]
     assert sorted(seen) == seen  # a result that was shown stays shown
 
@@ -55,9 +55,9 @@ def test_a_study_keeps_its_schedule(tmp_path: Path) -> None:
     with open_readonly(tmp_path / "a.db") as reader:
         record = reader.study(None)
     assert (51, (LEAST_IN_FLIGHT, RAMP)) == (record.window, record.ramp)
-    assert Schedule(51) == schedule_of(record)
+    assert TrialSchedule(51) == schedule_of(record)
     before = StudyRecord.of({**record.row(), "sampler": json.dumps({"name": "tpe", "options": {}})})
-    assert Schedule.constant(51) == schedule_of(before)
+    assert TrialSchedule.constant(51) == schedule_of(before)
     assert 1 == before.sampler_version
 
 

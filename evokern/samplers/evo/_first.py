@@ -19,10 +19,6 @@ PRIOR_SHARE = 0.75
 """Share of a prior in the trials that cover values."""
 DRAWN = 48
 """Rows from which the one that shows most is taken."""
-NEAR_EVERY = 0
-"""Every so many trials one is a change of the default candidate, which its author chose; the rest is from anywhere."""
-NEAR_GENES = 0.25
-"""Share of the genes that such a change draws anew, at least two."""
 
 
 def size(genome: Genome, prior: PriorModel | None) -> int:
@@ -31,7 +27,7 @@ def size(genome: Genome, prior: PriorModel | None) -> int:
 
 
 def propose(
-    pool: Pool, seen: Observations, prior: PriorModel | None, rng: np.random.Generator, number: int
+    pool: Pool, seen: Observations, prior: PriorModel | None, rng: np.random.Generator
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator; None when nothing is left.
 
@@ -48,10 +44,6 @@ def propose(
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
     if prior is not None and rng.random() < PRIOR_SHARE:
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
-    if not len(drawn) and NEAR_EVERY and number % NEAR_EVERY:
-        count = max(2, round(NEAR_GENES * len(genome)))
-        made = pool.changed(np.repeat(default, DRAWN, axis=0), rng, count)
-        drawn, operator = pool.admissible(made, seen.keys), "cover"
     if not len(drawn):
         known = np.concatenate([default[pool.feasible(default)], seen.rows])
         drawn, operator = pool.draw(rng, DRAWN, seen.keys, known), "cover"

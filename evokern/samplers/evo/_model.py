@@ -15,14 +15,14 @@ from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Candidates, Process, fit_weights
 from evokern.samplers.evo.genome import Rows
 
-FIT_ROWS = 160
+FIT_ROWS = 96
 """Most trials from which the length scales are fitted."""
 SPREAD = 1.5
 """Prior standard deviation of the logarithms of the groups' weights: of dozens of genes some decide and many hardly
 matter."""
-HOPELESS = -5.0
+HOPELESS = -9.0
 """Logarithm of an expected improvement below which there is little to gain from a candidate."""
-FLATTENED = 0.05
+FLATTENED = 0.02
 """How much differences below it count: where little is left to gain, a candidate that may fail is none to try."""
 LINEAR = 0.3
 """Share of the variance that choices add wherever they are made."""

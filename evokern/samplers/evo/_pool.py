@@ -68,8 +68,9 @@ class Pool:
         if self.everything is not None:
             left = np.flatnonzero(~np.isin(self._keys, taken))
             return self.everything[rng.permutation(left)[:count]]
-        rows = self.distinct(self.genome.draw(rng, count))
-        return rows[~np.isin(self.genome.keys(rows), taken)]
+        drawn = self.distinct(self.genome.draw(rng, count))
+        fresh: Rows = drawn[~np.isin(self.genome.keys(drawn), taken)]
+        return fresh
 
     def draw(self, rng: np.random.Generator, count: int, taken: Keys, known: Rows) -> Rows:
         """Draw up to `count` distinct feasible rows whose keys are not among `taken`.

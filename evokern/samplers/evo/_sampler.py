@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from evokern.declaration.space import Space
 from evokern.errors import InternalError
 from evokern.samplers._prior import Prior
-from evokern.samplers.contract import Explain, History, Schedule, trial_seed
+from evokern.samplers.contract import Explain, History, TrialSchedule, trial_seed
 from evokern.samplers.evo import _first
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._generations import Generation, Generations
@@ -47,11 +47,11 @@ class EvoSampler:
         self,
         space: Space,
         seed: int = 0,
-        window: Schedule | int = 1,
+        window: TrialSchedule | int = 1,
         explain: Explain | None = None,
         prior: Prior | None = None,
     ) -> None:
-        in_flight = Schedule.constant(window) if isinstance(window, int) else window
+        in_flight = TrialSchedule.constant(window) if isinstance(window, int) else window
         self._genome = Genome(space)
         self._pool = Pool(self._genome, explain or (lambda config: "infeasible"))
         features = features_of(self._genome)
@@ -59,7 +59,7 @@ class EvoSampler:
         self._prior = None if prior is None else PriorModel(prior, self._genome, features)
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
         self._first = _first.size(self._genome, self._prior)
-        self._ledger = Ledger(self._genome)
+        self._ledger = Ledger(self._genome, in_flight)
         self._history: History | None = None
         self._threads = ThreadpoolController()
 
@@ -90,7 +90,7 @@ class EvoSampler:
             if generation.free.any():
                 return self._select(generation, seen, number)
         rng = np.random.default_rng(trial_seed(self._seed, number))
-        first = _first.propose(self._pool, seen.without_lost(), self._prior, rng, number)
+        first = _first.propose(self._pool, seen.without_lost(), self._prior, rng)
         if first is None:
             return None
         return first[0][0], {"operator": first[1]}

@@ -13,7 +13,7 @@ from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo.genome import Genome, Rows
 
-CAUTION = 0.5
+CAUTION = 4.0
 """Trials that the overall failure rate is worth in a cell."""
 PAIRS = 64
 """Pairs of genes that are looked at, those whose failures differ most from chance: of 34 genes there are 561."""
