@@ -26,7 +26,7 @@ from evokern.samplers.evo.inert_genes import InertGenes
 
 MODEL_ROWS = 384
 """Most trials that condition the model: the best half of them, and the rest spread over all."""
-GENERATION = 16
+GENERATION = 24
 """Most trials of a generation."""
 GROWTH = 32
 """A young generation's length is this part of the trials before it."""

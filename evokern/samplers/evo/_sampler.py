@@ -54,11 +54,11 @@ class EvoSampler:
         in_flight = TrialSchedule.constant(window) if isinstance(window, int) else window
         self._genome = Genome(space)
         self._pool = Pool(self._genome, explain or (lambda config: "infeasible"))
-        features = features_of(self._genome)
+        self._features = features = features_of(self._genome)
         self._seed = seed
         self._prior = None if prior is None else PriorModel(prior, self._genome, features)
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
-        self._first = _first.size(self._genome, self._prior)
+        self._first = _first.size(self._prior)
         self._ledger = Ledger(self._genome, in_flight)
         self._history: History | None = None
         self._threads = ThreadpoolController()
@@ -90,7 +90,7 @@ class EvoSampler:
             if generation.free.any():
                 return self._select(generation, seen, number)
         rng = np.random.default_rng(trial_seed(self._seed, number))
-        first = _first.propose(self._pool, seen.without_lost(), self._prior, rng)
+        first = _first.propose(self._pool, self._features, seen.without_lost(), self._prior, rng)
         if first is None:
             return None
         return first[0][0], {"operator": first[1]}
