@@ -1,7 +1,7 @@
 """`python tests/bench/proposal_cost.py`: what a proposal costs, amortised over windows of 8, and the memory it takes.
 
-Exit code 1 where a limit is passed: 3 ms at 1,000 and 8 ms at 5,000 trials of 12 genes, 6 and 10 ms on a study's own space,
-300 MB. Times are the process's own, but a busy machine stretches them as well.
+Exit code 1 where a limit is passed: at 1,000 and 5,000 trials 3 and 8 ms of 12 genes, 6 and 10 ms of the space of a
+study; 300 MB. Times are the process's own, but a busy machine stretches them as well.
 """
 
 from __future__ import annotations

@@ -1,0 +1,80 @@
+"""The bench of ablations (tests/bench): its searches are those of the engine, and what it fits is what was recorded."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from evokern.declaration.space import Config, Mutation, Parameter
+from evokern.device.recorded.table import Table, measured
+from evokern.hardware.profiles import chip
+from evokern.sampler_benchmark import Settings
+from evokern.sampler_benchmark.repeat import one_repeat
+from evokern.study.trial import Evaluation, Outcome
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+
+import ablations
+import landscapes
+
+
+def _table() -> Table:
+    genes = (Mutation("LOAD", ("a", "b")), Parameter("TILE", tuple(range(1, 9)), 4), Parameter("WARPS", (1, 2, 4)))
+    answers: dict[Config, Evaluation] = {}
+    for load in ("a", "b"):
+        for tile in range(1, 9):
+            for warps in (1, 2, 4):
+                config = Config({"LOAD": load, "TILE": tile, "WARPS": warps})
+                if tile % warps:
+                    continue
+                crashed = Evaluation(Outcome.CRASHED, evidence={"error": "illegal address"})
+                answers[config] = crashed if tile == 8 else measured(10.0 + tile / warps + 3 * (load == "a"))
+    return Table("made", genes, answers, chip("l4"))
+
+
+@pytest.mark.parametrize("sampler", ["evo", "tpe"])
+@pytest.mark.parametrize("window", ["3", "live"])
+def test_searches_without_the_engine_are_those_of_the_engine(sampler: str, window: str) -> None:
+    """What `replay` finds after each evaluation, with the same seed and as many in flight, the bench finds too."""
+    table = _table()
+
+    def answer(config: Config) -> landscapes.Answer:
+        found = table.answers[config]
+        return found.outcome, None if found.time_us is None else math.log(found.time_us)
+
+    case = landscapes.Case("made", table.space(listed=False), answer, 0.0)
+    found = ablations.searched(case, sampler, 5, window, 20)
+    settings = Settings("made", 20, window=None if window == "live" else int(window))
+    replayed = one_repeat(table, settings, sampler, 5)
+    expected = [None if best is None else pytest.approx(math.log(best), abs=1e-5) for best in replayed.best_us]
+    assert expected == found["curve"]
+
+
+def test_a_variant_is_a_sampler_with_other_constants() -> None:
+    """Constants of the sampler are set while its searches run, and only then."""
+    from evokern.samplers.evo import _candidates
+
+    before = _candidates.ROUNDS
+    variant = ablations.Variant.read("flat: evo; _candidates.ROUNDS=0; _model.LINEAR=0.5")
+    assert ("flat", "evo") == (variant.name, variant.sampler)
+    with variant.applied():
+        assert 0 == _candidates.ROUNDS
+    assert before == _candidates.ROUNDS
+    assert ablations.Variant("tpe", "tpe") == ablations.Variant.read("tpe")
+
+
+def test_a_fit_tells_what_was_recorded() -> None:
+    """Values and pairs explain a made-up recording, what always failed fails, and a kept fit is the same fit."""
+    table = _table()
+    timed = {config: found.time_us for config, found in table.answers.items() if found.time_us}
+    failed = [config for config in table.answers if config not in timed]
+    fails = landscapes._failing(table.genes, list(timed), failed * 3)
+    assert ("TILE", "TILE", 8, 8) in fails
+    fit = landscapes.Fit({("LOAD", "a"): 0.5}, {("LOAD", "TILE", "a", 1): 0.25}, fails, 2.0, 0.1)
+    assert 2.75 == fit.log_time({"LOAD": "a", "TILE": 1, "WARPS": 1})
+    assert fit.failing({"LOAD": "a", "TILE": 8, "WARPS": 1})
+    assert not fit.failing({"LOAD": "a", "TILE": 1, "WARPS": 1})
+    assert fit == landscapes.Fit.read(fit.written())
