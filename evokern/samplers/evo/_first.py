@@ -12,7 +12,7 @@ from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
 from evokern.samplers.evo.genome import Rows
 
-TRIALS = 12
+TRIALS = 8
 """Trials of a first generation."""
 FROM_PRIOR = 8
 """Trials that the best of a prior fill."""

@@ -24,7 +24,7 @@ HOPELESS = -9.0
 """Logarithm of an expected improvement below which there is little to gain from a candidate."""
 FLATTENED = 0.02
 """How much differences below it count: where little is left to gain, a candidate that may fail is none to try."""
-LINEAR = 0.3
+LINEAR = 0.6
 """Share of the variance that choices add wherever they are made."""
 
 
