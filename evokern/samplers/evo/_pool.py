@@ -67,7 +67,8 @@ class Pool:
         """
         if self.everything is not None:
             left = np.flatnonzero(~np.isin(self._keys, taken))
-            return self.everything[rng.permutation(left)[:count]]
+            listed: Rows = self.everything[rng.permutation(left)[:count]]
+            return listed
         drawn = self.distinct(self.genome.draw(rng, count))
         fresh: Rows = drawn[~np.isin(self.genome.keys(drawn), taken)]
         return fresh
