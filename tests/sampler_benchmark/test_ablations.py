@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from evokern.declaration.space import Config, Mutation, Parameter
 from evokern.device.recorded.table import Table, measured
@@ -15,7 +15,7 @@ from evokern.sampler_benchmark import Settings
 from evokern.sampler_benchmark.repeat import one_repeat
 from evokern.study.trial import Evaluation, Outcome
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
 
 import ablations
 import landscapes
