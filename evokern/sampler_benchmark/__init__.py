@@ -42,7 +42,7 @@ def replay(
         window: most trials in flight; 1 shows every sampler every result. None: as a search has them whose time is
             limited, on a GPU beside 16 cores.
         oracle: hand the samplers the list of the recorded configurations; else they ask whether one is recorded, as a
-            search on a GPU asks its constraints.
+            search on a GPU asks its constraints. What one search sought out of a space is a list in any case.
         budget: simulated time of each repeat, for example `10m`; needs a recording that knows how long things took.
         jobs: processes that repeat side by side.
         on_repeat: called after each repeat.
@@ -73,6 +73,7 @@ def replay(
         elapsed = fmean(repeat.elapsed_s for repeat in own)
         results.append(SamplerResult(name, curves, score(curves, expected), elapsed))
     notes: list[str] = worth(table)
+    listed = table.space(listed=settings.oracle).table is not None
     if settings.trials > len(table.answers):
         notes.append(f"recording {table.name} has only {len(table.answers)} configurations")
     if len(table.answers) < FEW:
@@ -81,7 +82,7 @@ def replay(
             f"chance; take one of at least {FEW}"
         )
     return ReplayResult(
-        table.name, settings.trials, optimum, tuple(results), expected, tuple(notes), str(settings.in_flight), oracle
+        table.name, settings.trials, optimum, tuple(results), expected, tuple(notes), str(settings.in_flight), listed
     )
 
 

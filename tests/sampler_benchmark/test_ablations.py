@@ -45,7 +45,7 @@ def test_searches_without_the_engine_are_those_of_the_engine(sampler: str, windo
         found = table.answers[config]
         return found.outcome, None if found.time_us is None else math.log(found.time_us)
 
-    case = landscapes.Case("made", table.space(listed=False), answer, 0.0)
+    case = landscapes.Case("made", table.space(), answer, 0.0)
     found = ablations.searched(case, sampler, 5, window, 20)
     settings = Settings("made", 20, window=None if window == "live" else int(window))
     replayed = one_repeat(table, settings, sampler, 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,17 @@ from typer.testing import CliRunner
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.declaration.space import Config, Parameter, Space
-from evokern.device.recorded.table import Table, measured
+from evokern.device.contract import Task
+from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import StudyError, UsageError
 from evokern.export.t4 import t4
-from evokern.sampler_benchmark import Repeat, Settings, replay
+from evokern.sampler_benchmark import Repeat, Settings, repeat, replay
 from evokern.sampler_benchmark.plot import html
 from evokern.sampler_benchmark.repeat import Curve, one_repeat
 from evokern.sampler_benchmark.score import half_width, random_fractions, score, worth
+from evokern.samplers import Sampler, make_sampler
 from evokern.store import open_readonly, open_recording
+from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
 
 SMALL = DATA / "table_small.json.gz"
@@ -110,23 +114,36 @@ def test_the_clock_is_that_of_the_recording() -> None:
     assert len(found.best_us) == 5
 
 
-def test_samplers_ask_what_is_recorded_unless_they_are_handed_the_list() -> None:
+def test_samplers_ask_what_is_recorded_unless_they_are_handed_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay gives what a live study has: constraints to ask, few in flight at first; `--oracle` gives the list."""
     table = _ladder()
-    assert table.space(listed=False).table is None
-    assert [c for c in table.space(listed=False).grid() if table.space(listed=False).feasible(c)] == list(table.answers)
+    assert [c for c in table.space().grid() if table.space().feasible(c)] == list(table.answers)
     assert str(Settings("ladder").in_flight) == "8, one in 8 of the trials before, at most 51"
-    handed: list[bool] = []
+    given: list[Space] = []
 
-    class Spied(Table):
-        def space(self, *, listed: bool = True) -> Space:
-            handed.append(listed)
-            return super().space(listed=listed)
+    def spied(name: str, space: Space, *rest: object) -> Sampler:
+        given.append(space)
+        return make_sampler(name, space, *rest)  # type: ignore[arg-type]
 
-    spied = Spied(table.name, table.genes, table.answers, table.profile)
+    monkeypatch.setattr(repeat, "make_sampler", spied)
     for oracle in (False, True):
-        one_repeat(spied, Settings("ladder", 4, oracle=oracle), "evo", 1)
-    assert handed == [False, True]
+        one_repeat(table, Settings("ladder", 4, oracle=oracle), "evo", 1)
+    assert [None, tuple(table.answers)] == [space.table for space in given]
+
+
+def test_what_a_search_sought_out_is_a_list() -> None:
+    """No constraint describes what one search tried of a large space: samplers have its list, and that is said."""
+    table = replace(_ladder(), visited=len(_ladder().answers) - 1)
+    assert tuple(table.answers) == table.space().table
+    device = TableDevice(table)
+    study = Study("s", kernel=table.name, problems=(table.name,))
+    try:
+        assert "has its list of candidates" in device.start(Task(table.kernel(), (), study)).notes[0]
+    finally:
+        device.close()
+    whole = replace(table, visited=table.combinations)
+    assert not whole.sought_out
+    assert whole.space().table is None
 
 
 def test_a_budget_needs_a_recording_that_tells_the_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from evokern.errors import DeviceError, InternalError, KernelError, StudyError
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import TrialSchedule
 from evokern.samplers.contract import LEAST_IN_FLIGHT, RAMP
-from evokern.search import Progress, identity
+from evokern.search import Progress, SessionRequest, identity
+from evokern.search._find import find
 from evokern.search._run import schedule_of
 from evokern.search.identity import settings_of, study_of
 from evokern.store import StudyRecord, open_readonly
@@ -59,6 +61,15 @@ def test_a_study_keeps_its_schedule(tmp_path: Path) -> None:
     before = StudyRecord.of({**record.row(), "sampler": json.dumps({"name": "tpe", "options": {}})})
     assert TrialSchedule.constant(51) == schedule_of(before)
     assert 1 == before.sampler_version
+
+
+def test_a_recording_is_asked_as_constraints_are() -> None:
+    """A search that is played from a recorded space learns no list of what was recorded."""
+    answers = {config: found for config, found in tiny_table().answers.items() if found.outcome is Outcome.MEASURED}
+    table = replace(tiny_table(), answers=answers)
+    target = find(study(), SessionRequest(device=TableDevice(table)))
+    assert target.space.table is None
+    assert [config for config in target.space.grid() if target.space.feasible(config)] == list(answers)
 
 
 def test_a_study_of_other_rules_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
