@@ -70,8 +70,9 @@ def worth(table: Table) -> list[str]:
         by = f" by {table.searched_by}" if table.searched_by else ""
         notes.append(
             f"{table.name} holds what one search{by} visited: {table.visited:,} of {table.combinations:,} "
-            "configurations, those that it sought out. The scores tell how soon a sampler finds these again, not how good it "
-            "is: compare samplers on a table that covers the space, such as a tuner's cache or a search with --sampler grid"
+            "configurations, those that it sought out. The scores tell how soon a sampler finds these again, not how "
+            "good it is: compare samplers on a table that covers the space, such as a tuner's cache or a search with "
+            "--sampler grid"
         )
     times = [a.time_us for a in table.answers.values() if a.outcome is Outcome.MEASURED and a.time_us]
     tied = sum(time_us <= (1 + TIED) * min(times) for time_us in times)

@@ -11,7 +11,7 @@ python tests/bench/ablations.py OUT.jsonl spaces/gemm.json.gz wide.py:5 fit:RECO
 ```
 
 A variant is a sampler's name, or a name of its own and switches: `NAME: SAMPLER; MODULE.CONSTANT=VALUE; …`, modules as
-they stand in `evokern.samplers.evo`.
+they stand in `evokern.samplers.evo`; `MODULE.CONSTANT.FIELD=VALUE` sets a field of a constant that is a record.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from landscapes import Case, case_of  # noqa: E402
 
+from evokern.declaration.space import Config  # noqa: E402
 from evokern.samplers import History, TrialSchedule, make_sampler  # noqa: E402
 from evokern.samplers.contract import TrialResult  # noqa: E402
 
@@ -55,8 +56,8 @@ class Variant:
     """Its name in tables."""
     sampler: str
     """Name of the sampler."""
-    switches: tuple[tuple[str, str, Any], ...] = ()
-    """Module, constant, value."""
+    switches: tuple[tuple[str, Any], ...] = ()
+    """Path of a constant, value."""
 
     @classmethod
     def read(cls, text: str) -> Variant:
@@ -68,27 +69,29 @@ class Variant:
         parsed = []
         for switch in switches:
             path, _, value = switch.partition("=")
-            module, constant = path.rsplit(".", 1)
-            parsed.append((module, constant, ast.literal_eval(value)))
+            parsed.append((path, ast.literal_eval(value)))
         return cls(name.strip(), sampler, tuple(parsed))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Set the constants while a search runs."""
         before = []
-        for module, constant, value in self.switches:
-            where = importlib.import_module(f"{ROOM}.{module}")
-            before.append((where, constant, getattr(where, constant)))
-            setattr(where, constant, value)
+        for path, value in self.switches:
+            module, *records, name = path.split(".")
+            where: Any = importlib.import_module(f"{ROOM}.{module}")
+            for record in records:
+                where = getattr(where, record)
+            before.append((where, name, getattr(where, name)))
+            object.__setattr__(where, name, value)  # records are frozen
         try:
             yield
         finally:
-            for where, constant, value in before:
-                setattr(where, constant, value)
+            for where, name, value in reversed(before):
+                object.__setattr__(where, name, value)
 
 
 def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int) -> dict[str, Any]:
-    """Search once; returns the best log(time) after each evaluation, and what proposals cost.
+    """Search once; returns the best log(time) after each evaluation, what was evaluated, and what proposals cost.
 
     Args:
         case: what is searched.
@@ -101,6 +104,7 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
     sampler = make_sampler(sampler_name, case.space, {}, seed, given)
     history, best = History(case.space), math.inf
     curve: list[float | None] = []
+    configs: list[Config] = []
     spent = 0.0
     for number in range(trials):
         while history.told <= number - in_flight(number):
@@ -114,12 +118,13 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
         if proposal is None:
             break
         history.commit(number, proposal)
+        configs.append(proposal.config)
         value = case.answer(proposal.config)[1]
         best = best if value is None else min(best, value)
         curve.append(None if math.isinf(best) else round(best, 5))
         if case.random and best <= case.reference + 1e-12:
             break
-    return {"curve": curve, "ms": round(1000 * spent / max(len(curve), 1), 3), "proposed": len(history.proposals)}
+    return {"curve": curve, "configs": configs, "ms": round(1000 * spent / max(len(curve), 1), 3)}
 
 
 def schedule_of(window: str) -> tuple[Callable[[int], int], Any]:
@@ -150,6 +155,7 @@ def main() -> int:
                 continue
             with variant.applied():
                 found = searched(case_of(case_name, given.out.parent), variant.sampler, seed, window, given.trials)
+            del found["configs"]
             known[key] = found
             out.write(json.dumps({"key": key, **found}) + "\n")
             out.flush()
