@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
+from kernel_tuner_files import kernel_tuner_cache, write_json
 from paths import ROOT
 
 from evokern.declaration.space import Config, Mutation, Parameter
@@ -18,6 +21,9 @@ from evokern.study.trial import Evaluation, Outcome
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 
 import ablations
+import figure_tables
+import figures
+import gpu_searches
 import landscapes
 
 
@@ -78,3 +84,46 @@ def test_a_fit_tells_what_was_recorded() -> None:
     assert fit.failing({"LOAD": "a", "TILE": 8, "WARPS": 1})
     assert not fit.failing({"LOAD": "a", "TILE": 1, "WARPS": 1})
     assert fit == landscapes.Fit.read(fit.written())
+
+
+def test_a_switch_may_set_a_field_of_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant that is a record keeps its identity: whoever imported it sees the change, and only meanwhile."""
+    from evokern.samplers.evo import _model
+
+    kept = _model.Scale(0.0, 1.0)
+    monkeypatch.setattr(_model, "KEPT", kept, raising=False)
+    with ablations.Variant.read("wide: evo; _model.KEPT.unit=2.0").applied():
+        assert 2.0 == kept.unit
+    assert 1.0 == kept.unit
+
+
+def test_searches_come_by_stage_then_by_seed() -> None:
+    """What matters most is made first; the variants of an ablation come together, so that their seeds are paired."""
+    cases = {"a.json.gz": landscapes.Case("a", _table().space(), lambda _: (Outcome.WRONG, None), 0.0, (), 300)}
+    stages = [[("recorded", "evo", "live", 0)], [("", "evo", "8", 50), ("", "tpe", "8", 50)], [("wide", "evo", "8", 9)]]
+    found = [search.key for search in figures.planned(cases, stages, 2)]
+    whole = [("evo", "a", "live", seed, 420) for seed in (0, 1)]
+    assert [*whole, *((name, "a", "8", seed, 50) for seed in (0, 1) for name in ("evo", "tpe"))] == found
+
+
+def test_kept_results_are_the_search(tmp_path: Path) -> None:
+    """From the line that a search leaves its best log(time) after each evaluation comes back."""
+    file = write_json(tmp_path / "made.json", kernel_tuner_cache())
+    search = figures.Search(str(file), "tpe", "live", 12, 3)
+    line = json.loads(json.dumps(figures.made(search, tmp_path)))
+    case = landscapes.case_of(str(file))
+    direct = ablations.searched(case, "tpe", 3, "live", 12)["curve"]
+    expected = [None if best is None else pytest.approx(best, abs=1e-5) for best in direct]
+    assert expected == figure_tables.curve_of(str(file), case, line)
+    steps = {"key": [], "best": [[2, 1.5], [4, 1.0]], "evaluations": 5}
+    assert [None, 1.5, 1.5, 1.0, 1.0] == figure_tables.curve_of("wide.py:1", case, steps)
+
+
+def test_a_search_has_arrived_at_the_first_trial_that_is_fast_enough() -> None:
+    """Evaluations up to it are counted in number order, duplicates apart; an empty search never arrives."""
+    trials = [["measured", 9.0, 0.0, 1.0], ["duplicate", 9.0, 0.1, 1.1], ["wrong", None, 0.2, 1.2]]
+    trials += [["measured", 4.6, 0.3, 2.5], ["measured", 4.4, 0.4, 1.5]]
+    assert (3, 2.5) == gpu_searches.arrived(trials, 1.05 * 4.44)
+    assert (4, 1.5) == gpu_searches.arrived(trials, 4.5)
+    assert gpu_searches.arrived([], 4.5) is None
+    assert [0, 1, 2, 7] == gpu_searches.seeds_of("0-2,7")

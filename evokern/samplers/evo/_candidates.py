@@ -19,6 +19,8 @@ from evokern.samplers.evo.genome import Genome, Keys, Rows
 
 BEST = 6
 """Elites taken from the whole population."""
+NICHE_BEST = 1
+"""Elites taken from each niche."""
 SURROUNDED = 3
 """Of the best trials, how many have all of their neighbours among the candidates."""
 CHANGED = 200
@@ -78,7 +80,7 @@ def elites_of(genome: Genome, seen: Observations) -> npt.NDArray[np.intp]:
     chosen = list(order[:BEST])
     for index in genome.choices:
         for value in range(len(genome.genes[index].values)):
-            chosen.extend(order[seen.rows[order, index] == value][:1])
+            chosen.extend(order[seen.rows[order, index] == value][:NICHE_BEST])
     return np.array(list(dict.fromkeys(int(i) for i in chosen)), dtype=np.intp)
 
 
