@@ -128,9 +128,13 @@ def searched(case: Case, sampler_name: str, seed: int, window: str, trials: int)
 
 
 def schedule_of(window: str) -> tuple[Callable[[int], int], Any]:
-    """Return trial number → trials in flight, and what a sampler is told of it."""
+    """Return trial number → trials in flight, and what a sampler is told of it.
+
+    Args:
+        window: a number, `live`, or `live MOST LEAST RAMP`, another schedule than what a search has today.
+    """
     if window.startswith("live"):
-        schedule = TrialSchedule(int(window.removeprefix("live") or LIVE))
+        schedule = TrialSchedule(*map(int, window.split()[1:] or [LIVE]))
         return schedule, schedule
     size = int(window)
     return (lambda number: size), size

@@ -8,9 +8,9 @@ python tests/bench/figures.py told SPACES --landscape … one.jsonl two.jsonl
 ```
 
 `run` makes the searches of a plan, the most important first: `figures`; `baseline`, of an older evo whose package comes
-first on PYTHONPATH; or `ablations`, with each part of evo switched off, seed by seed. Each search is appended to OUT as
-a line of JSON when it ends; those in OUT or in a file of `--known` are not repeated, so that the same command goes on
-after `--limit`, with exit code 3. `told` prints figures with standard errors, and the community's score where
+first on PYTHONPATH; `ablations`, with each part of evo switched off, and `ramps`, seed by seed. Each search is appended
+to OUT as a line of JSON when it ends; those in OUT or in a file of `--known` are not repeated, so that the same command
+goes on after `--limit`, with exit code 3. `told` prints figures with standard errors, and the community's score where
 `autotuning_methodology` is installed.
 """
 
@@ -58,6 +58,8 @@ STRATEGIES = ("hybrid_vndx", "diff_evo", "adaptive_tabu_greywolf", "pso")
 """Kernel Tuner's best four by the community's score."""
 TUNER = "kernel_tuner:"
 """What names of its strategies begin with."""
+RAMPS = ("live", "live 51 16 8", "live 51 12 4", "live 51 24 8", "8", "51")
+"""Trials in flight: how fast a search gets more of them, against what its sampler knows."""
 Part = tuple[str, str, str, int]
 """Kind of case (empty: all), variant, window and evaluations (0: those of the space's budget) of some searches."""
 Plan = Sequence[Sequence[Part]]
@@ -106,6 +108,7 @@ ABLATIONS = (
 PLANS: Mapping[str, Plan] = {
     "figures": tuple((part,) for part in PLAN),
     "baseline": tuple((part,) for part in BASELINE),
+    "ramps": ([("", "evo", window, LEAST) for window in RAMPS],),
     "ablations": (
         (*(("", name, "live", LEAST) for name in ABLATIONS), ("", "evo", "8", LEAST), ("", "evo", "51", LEAST)),
     ),

@@ -166,7 +166,8 @@ def told(given: argparse.Namespace) -> int:
             print(f"\n{study}: nothing ran")
             continue
         best = float(named.get(study, min(times)))
-        limit = " and ".join([f"{seconds:g} s"] * bool(seconds) + [f"{trials} trials"] * bool(trials))
+        limits = {"s": seconds, "trials": trials}
+        limit = " and ".join(f"{most:g} {unit}" for unit, most in limits.items() if most is not None)
         print(f"\n{study}, {sampler}, {f'warm start {warm}' if warm else 'cold'}, {limit}: {len(lines)} searches,")
         print(f"to within {WITHIN:.0%} of {best:.4g} µs{'' if study in named else ', the best of them'}")
         reached = []

@@ -16,6 +16,7 @@ from evokern.device.recorded.table import Table, measured
 from evokern.hardware.profiles import chip
 from evokern.sampler_benchmark import Settings
 from evokern.sampler_benchmark.repeat import one_repeat
+from evokern.samplers import TrialSchedule
 from evokern.study.trial import Evaluation, Outcome
 
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
@@ -57,6 +58,13 @@ def test_searches_without_the_engine_are_those_of_the_engine(sampler: str, windo
     replayed = one_repeat(table, settings, sampler, 5)
     expected = [None if best is None else pytest.approx(math.log(best), abs=1e-5) for best in replayed.best_us]
     assert expected == found["curve"]
+
+
+def test_a_window_may_be_another_schedule() -> None:
+    """Most, least and ramp of a schedule can be named, so that others than today's are compared."""
+    assert (TrialSchedule(51), TrialSchedule(51, 16, 4)) == tuple(
+        ablations.schedule_of(window)[1] for window in ("live", "live 51 16 4")
+    )
 
 
 def test_a_variant_is_a_sampler_with_other_constants() -> None:
