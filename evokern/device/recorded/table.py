@@ -287,7 +287,7 @@ class TableDevice:
         base = self.table.baseline_us
         timing = () if base is None else (Timing(base, (base, base), (base,)),)
         baselines = (BaselineResult("recorded baseline", timing),) if timing else ()
-        notes = ()
+        notes: tuple[str, ...] = ()
         if self.table.space().table is not None:
             notes = (f"{self.table.name} holds what one search sought out, so the sampler has its list of candidates",)
         return StartReport(baselines, {"recording": self.table.name, "answers": len(self.table.answers)}, notes)
