@@ -5,6 +5,7 @@
 | `FILE.json`, `FILE.json.gz` | a recorded space; membership is the constraint, figure: optimum ÷ best |
 | `FILE.py:SEED` | a made-up landscape: a module with `GENES`, `feasible`, `crashes`, `wide(seed)`, `reference(seed)` |
 | `fit:RECORDING:STUDY` | a landscape fitted to a search's recording over the space of a study |
+| `…@SD` | one of these, its log times with an error of this standard deviation, drawn for each configuration |
 
 The figure of a landscape is exp(reference - best log(time)): 1 is the best of greedy descents, more is better than it.
 """
@@ -20,7 +21,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ class Case:
     """Expected best time of random search after 1, 2, … evaluations, where every configuration is known."""
     budget: int = 0
     """Evaluations after which random search is 95 % of the way from the median to the optimum; 0: unknown."""
+    exact: Callable[[Config], Answer] | None = None
+    """What an evaluation would tell if it had no error, where it has one."""
 
     def figure(self, best: float | None) -> float:
         """Return the figure of a best log(time), 0 where nothing ran."""
@@ -83,6 +86,9 @@ def case_of(name: str, work: Path | None = None) -> Case:
         name: the name.
         work: folder that keeps fits, which take half a minute each.
     """
+    if "@" in name:
+        exact, _, error = name.rpartition("@")
+        return with_errors(case_of(exact, work), float(error))
     if name.startswith("fit:"):
         _, recording, study = name.split(":")
         return fitted(Path(recording), study, work)
@@ -114,6 +120,17 @@ def recorded(path: Path) -> Case:
             break
     space = Space(table.genes, feasible=members.__contains__)
     return Case(table.name, space, answer, math.log(times[0]), tuple(expected), budget)
+
+
+def with_errors(case: Case, error: float) -> Case:
+    """Return a case whose log times have an error of a standard deviation, the same whenever one is asked."""
+
+    def answer(config: Config) -> Answer:
+        outcome, value = case.answer(config)
+        drawn = random.Random(config.key).gauss(0.0, error)
+        return outcome, None if value is None else value + drawn
+
+    return replace(case, name=f"{case.name}@{error:g}", answer=answer, exact=case.answer)
 
 
 def made_up(path: Path, seed: int) -> Case:

@@ -135,3 +135,23 @@ def test_a_search_has_arrived_at_the_first_trial_that_is_fast_enough() -> None:
     assert (4, 1.5) == gpu_searches.arrived(trials, 4.5)
     assert gpu_searches.arrived([], 4.5) is None
     assert [0, 1, 2, 7] == gpu_searches.seeds_of("0-2,7")
+
+
+def test_errors_of_measurement_are_drawn_once_and_shown_without() -> None:
+    """A configuration has the same error whenever it is asked; a curve shows what the incumbent takes without it."""
+    table = _table()
+
+    def answer(config: Config) -> landscapes.Answer:
+        found = table.answers[config]
+        return found.outcome, None if found.time_us is None else math.log(found.time_us)
+
+    exact = landscapes.Case("made", table.space(), answer, 0.0)
+    case = landscapes.with_errors(exact, 0.5)
+    timed = [config for config in table.answers if answer(config)[1] is not None]
+    errors = [(case.answer(config)[1] or 0.0) - (answer(config)[1] or 0.0) for config in timed]
+    assert errors == [(case.answer(config)[1] or 0.0) - (answer(config)[1] or 0.0) for config in timed]
+    assert 0.2 < math.sqrt(sum(error * error for error in errors) / len(errors)) < 0.8
+    assert all(case.answer(config) == answer(config) for config in table.answers if config not in timed)
+    found = ablations.searched(case, "random", 2, "1", 12)
+    shown = [best for best in found["curve"] if best is not None]
+    assert set(shown) <= {round(answer(config)[1] or 0.0, 5) for config in found["configs"]}
