@@ -47,7 +47,7 @@ def searched(
     Args:
         study: name or file of the study.
         seed: of the proposals.
-        given: the command line: `seconds`, `trials`, `device`.
+        given: the command line: `seconds`, `trials`, `device`, `max_in_flight`.
         folder: where the database goes.
         cache: where compiled programs are kept.
         more: options of `evokern search`.
@@ -62,6 +62,8 @@ def searched(
         line += ["--budget", f"{given.seconds:g}s"]
     if given.trials is not None:
         line += ["--trials", str(given.trials)]
+    if given.max_in_flight is not None:
+        line += ["--window", str(given.max_in_flight)]  # the option's old name, which an older evokern has too
     began = time.monotonic()
     done = subprocess.run(line, env={**os.environ, "EVOKERN_CACHE": str(cache)}, capture_output=True, text=True)
     if done.returncode not in (0, 1):  # 1: every candidate failed, which a search may
@@ -92,7 +94,7 @@ def facts(db: Path) -> dict[str, Any]:
     return {
         "device": record.device,
         "window": record.window,
-        "ramp": record.ramp,
+        "ramp": getattr(record, "ramp", None),  # an older evokern has none
         "start_s": began,
         "running_s": round(running_s, 3),
         "busy": round(sum(trial.evaluation.device_s for trial in trials) / running_s, 3),
@@ -126,7 +128,7 @@ def search(given: argparse.Namespace) -> int:
         rates = Path(scratch) / "rates"
         for study in given.study:
             for seed in seeds_of(given.seeds):
-                key = (study, seed, given.seconds, given.trials, given.warm_start, given.sampler)
+                key = (study, seed, given.seconds, given.trials, given.warm_start, given.sampler, given.max_in_flight)
                 if key in done:
                     continue
                 if time.monotonic() - began + longest > given.limit:
@@ -160,7 +162,7 @@ def told(given: argparse.Namespace) -> int:
     for line in _lines(given.files):
         study, _, *rest = line["key"]
         groups.setdefault((study, *rest), []).append(line)
-    for (study, seconds, trials, warm, sampler), lines in groups.items():
+    for (study, seconds, trials, warm, sampler, most), lines in groups.items():
         times = [row[1] for line in lines for row in line["trials"] if row[1] is not None]
         if not times:
             print(f"\n{study}: nothing ran")
@@ -168,7 +170,9 @@ def told(given: argparse.Namespace) -> int:
         best = float(named.get(study, min(times)))
         limits = {"s": seconds, "trials": trials}
         limit = " and ".join(f"{most:g} {unit}" for unit, most in limits.items() if most is not None)
-        print(f"\n{study}, {sampler}, {f'warm start {warm}' if warm else 'cold'}, {limit}: {len(lines)} searches,")
+        start = f"warm start {warm}" if warm else "cold"
+        allowed = f", at most {most} in flight" if most else ""
+        print(f"\n{study}, {sampler}, {start}, {limit}{allowed}: {len(lines)} searches,")
         print(f"to within {WITHIN:.0%} of {best:.4g} µs{'' if study in named else ', the best of them'}")
         reached = []
         for line in sorted(lines, key=lambda one: one["key"][1]):
@@ -230,6 +234,7 @@ def main() -> int:
     common.add_argument("--seconds", type=float, help="budget of a search, its start included")
     common.add_argument("--trials", type=int, help="evaluations of a search")
     common.add_argument("--device", default="cuda:0", help="as `evokern search --device`")
+    common.add_argument("--max-in-flight", type=int, help="as `evokern search --max-in-flight`")
     one = parts.add_parser("search", parents=[common], help="search with each seed")
     one.add_argument("--study", action="append", required=True, help="name or file of a study; again for each")
     one.add_argument("--seeds", default="0-19", help="for example 0-4,7")

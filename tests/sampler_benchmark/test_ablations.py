@@ -110,7 +110,7 @@ def test_searches_come_by_stage_then_by_seed() -> None:
     cases = {"a.json.gz": landscapes.Case("a", _table().space(), lambda _: (Outcome.WRONG, None), 0.0, (), 300)}
     stages = [[("recorded", "evo", "live", 0)], [("", "evo", "8", 50), ("", "tpe", "8", 50)], [("wide", "evo", "8", 9)]]
     found = [search.key for search in figures.planned(cases, stages, 2)]
-    whole = [("evo", "a", "live", seed, 420) for seed in (0, 1)]
+    whole = [("evo", "a", "live", seed, 540) for seed in (0, 1)]
     assert [*whole, *((name, "a", "8", seed, 50) for seed in (0, 1) for name in ("evo", "tpe"))] == found
 
 
