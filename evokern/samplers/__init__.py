@@ -19,6 +19,7 @@ from evokern.errors import StudyError, nearest
 from evokern.samplers._prior import Prior
 from evokern.samplers.contract import (
     Explain,
+    Foresighted,
     History,
     Sampler,
     TrialResult,
@@ -122,6 +123,7 @@ __all__ = [
     "VERSIONS",
     "WARM",
     "Explain",
+    "Foresighted",
     "History",
     "Prior",
     "Sampler",

@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from evokern.declaration.space import Config, Space
 from evokern.errors import InternalError
@@ -177,6 +177,14 @@ class History:
     def elite_us(self) -> float | None:
         """Time of the best visible measured trial, in µs: what later candidates race against."""
         return None if self._best is None else math.exp(self._best)
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A sampler that can tell what it may propose next."""
+
+    def likely(self) -> Sequence[Config]:
+        """Return what the next proposals may be, the likeliest first; nothing depends on whether it is asked."""
 
 
 class Sampler(Protocol):

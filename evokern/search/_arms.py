@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from evokern.declaration.space import Config
 from evokern.errors import InternalError
-from evokern.samplers import History, Sampler, TrialResult, TrialSchedule, trial_seed
+from evokern.samplers import Foresighted, History, Sampler, TrialResult, TrialSchedule, trial_seed
 from evokern.study.trial import Outcome, Proposal, Trial
 
 
@@ -81,6 +82,10 @@ class Arm:
         if "parents" in info:
             info["parents"] = [self._arms * parent + self._place for parent in info["parents"]]
         return replace(proposal, info=info, control=self.control)
+
+    def likely(self) -> Sequence[Config]:
+        """Return what its next proposals may be, as far as its sampler can tell."""
+        return self._sampler.likely() if isinstance(self._sampler, Foresighted) else ()
 
     def restore(self, number: int, proposal: Proposal) -> None:
         """Put the proposal of an earlier session back."""

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config
-from evokern.device.contract import Answer, Device, Request, Staged
+from evokern.device.contract import Answer, CompilesAhead, Device, Request, Staged
 from evokern.errors import InternalError
 from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
@@ -276,6 +276,8 @@ class Loop:
                     request = offered
         if request is not None:
             self._device.submit(request)
+            if isinstance(self._device, CompilesAhead):
+                self._device.compile_ahead(self.arms.of(number).likely())
         for self.last in recorded:
             after_event("trial")
 
