@@ -30,7 +30,7 @@ from evokern.study.trial import Proposal
 LEAST_TIMES = 3
 """Times that must be known before the model speaks."""
 LIKELY = 8
-"""Candidates that are told as likely: on fitted and made-up landscapes 58 to 68 % of the proposals of the model had stood
+"""Candidates that are told as likely: on fitted and made-up landscapes 58 to 68 % of the model's proposals had stood
 among the eight best behind an earlier one (150 trials, the live schedule)."""
 
 
