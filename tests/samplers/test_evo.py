@@ -396,17 +396,16 @@ def test_a_number_is_like_its_neighbours_and_a_name_is_not() -> None:
     assert sure < 0.3 * unsure
 
 
-def test_features_tell_names_ranks_and_products_apart() -> None:
-    """Mutations are names; numbers also have a rank, a magnitude where it differs, and pairs have a product."""
+def test_features_tell_names_and_ranks_apart() -> None:
+    """Mutations are names; numbers also have a rank, and a magnitude where it differs."""
     genome = Genome(Space((Mutation("A", ("x", "y", "z")), Parameter("B", (16, 48, 64)), Parameter("C", (1, 2, 4)))))
     features = features_of(genome)
     rows = genome.rows(genome.space.grid())
     columns = features(rows)
     assert columns.min() >= 0.0
     assert columns.max() <= 1.0
-    # A: names. B: names, rank, magnitude, powers of two. C: names, rank (its magnitude is the same). B times C.
-    assert features.product.tolist() == [False] * 7 + [True]
-    assert features.bare.tolist() == [False, True, False, False, False, True, False, False]
+    # A: names. B: names, rank, magnitude, powers of two. C: names, rank (its magnitude is the same).
+    assert features.bare.tolist() == [False, True, False, False, False, True, False]
     assert len(np.unique(columns, axis=0)) == len(rows)
 
 

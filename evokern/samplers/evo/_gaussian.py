@@ -21,8 +21,6 @@ LOG_NOISE = (-6.0, 2.0)
 """Mean and standard deviation of the prior of log(noise variance / signal variance)."""
 LOG_WEIGHT = -1.0
 """Prior mean of a group's log inverse squared length scale."""
-LOG_WEIGHT_PRODUCT = -3.0
-"""The same for a product of two genes: rarer, so flatter."""
 LOG_WEIGHT_BARE = -4.0
 """The same for the bare names of a number: near values are seldom unrelated. Under a wide prior, fits to
 250 trials each of five recorded kernels put 22 of 24 of them between -2 and -7."""
@@ -43,8 +41,7 @@ def matern(squared: Floats) -> Floats:
 
 def prior_weights(features: Features) -> Floats:
     """Return the prior mean of the log weights, and of the log noise behind them."""
-    kinds = [features.product, features.bare]
-    return np.append(np.select(kinds, [LOG_WEIGHT_PRODUCT, LOG_WEIGHT_BARE], LOG_WEIGHT), LOG_NOISE[0])
+    return np.append(np.where(features.bare, LOG_WEIGHT_BARE, LOG_WEIGHT), LOG_NOISE[0])
 
 
 def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, iterations: int = 15) -> Floats:
@@ -58,8 +55,8 @@ def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, i
         iterations: of L-BFGS, from the prior mean, so that the answer depends on the data alone.
     """
     start = prior_weights(features)
-    spreads = np.append(np.full(len(features.product), spread), LOG_NOISE[1])
-    n, count = len(y), len(features.product)
+    spreads = np.append(np.full(len(features.bare), spread), LOG_NOISE[1])
+    n, count = len(y), len(features.bare)
     # Each pair of trials once, in single precision: reading the distances is what a fit takes its time for.
     left, right = np.tril_indices(n, -1)
     distances = np.zeros((count, len(left)), dtype=np.float32)
