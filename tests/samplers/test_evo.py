@@ -17,7 +17,7 @@ from evokern.errors import StudyError
 from evokern.samplers import History, Prior, make_sampler
 from evokern.samplers.contract import TrialResult
 from evokern.samplers.evo import EvoSampler
-from evokern.samplers.evo._candidates import elites_of, neighbours
+from evokern.samplers.evo._candidates import asked, elites_of, neighbours
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
@@ -528,3 +528,16 @@ def test_the_selection_keeps_the_best_and_the_pending(values: list[float], most:
     assert len(seen) - 1 in kept
     if not np.isnan(seen).all():
         assert int(np.nanargmin(seen)) in kept
+
+
+def test_asking_goes_on_while_a_generation_lacks_candidates() -> None:
+    """Where the promising ones are infeasible the others are asked about, too; else the limit holds."""
+    space = Space(tuple(Parameter(f"P{i}", (1, 2, 4, 8)) for i in range(7)), lambda c: c.P0 == 1)
+    genome = Genome(space)
+    pool = Pool(genome, lambda config: "P0")
+    rows = pool.distinct(genome.draw(np.random.default_rng(1), 600))
+    score = rows[:, 0].astype(float)  # the larger P0, the more promising
+    assert 0 == len(asked(pool, rows, score, 80, 160, 0))
+    kept = asked(pool, rows, score, 80, 160, 24)
+    assert 24 <= len(kept) < 80
+    assert pool.feasible(rows[kept]).all()

@@ -32,7 +32,10 @@ DRAWN = 300
 FOUND = (80, 24)
 """Feasible candidates that are asked for: at first, and in each round of climbing."""
 ASKED = (240, 80)
-"""Most candidates about which is asked for them."""
+"""Candidates about which is asked for them at most, once `LEAST` were found."""
+LEAST = (24, 0)
+"""Feasible candidates below which asking goes on, through all of them: a generation's trials must not run out of them
+and fall back to draws from anywhere, where the model leads to what is mostly infeasible."""
 BATCH = 16
 """Candidates asked about at once."""
 ROUNDS = 2
@@ -111,7 +114,7 @@ def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Mad
     return _made(genome.canonical(made), np.zeros(len(made), dtype=np.intp), np.repeat(numbers, len(gene)))
 
 
-def asked(pool: Pool, rows: Rows, score: Floats, found: int, most: int) -> npt.NDArray[np.intp]:
+def asked(pool: Pool, rows: Rows, score: Floats, found: int, most: int, least: int) -> npt.NDArray[np.intp]:
     """Return the positions of the most promising feasible rows, best first.
 
     Args:
@@ -119,15 +122,16 @@ def asked(pool: Pool, rows: Rows, score: Floats, found: int, most: int) -> npt.N
         rows: the rows.
         score: of each, higher is better.
         found: how many to find.
-        most: how many to ask about at most.
+        most: how many to ask about at most, once `least` were found.
+        least: how many to find as long as there are rows.
     """
-    order = np.argsort(-score, kind="stable")[:most]
+    order = np.argsort(-score, kind="stable")
     kept: list[int] = []
     for begin in range(0, len(order), BATCH):
+        if len(kept) >= found or (begin >= most and len(kept) >= least):
+            break
         batch = order[begin : begin + BATCH]
         kept.extend(batch[pool.feasible(rows[batch])].tolist())
-        if len(kept) >= found:
-            break
     return np.array(kept[:found], dtype=np.intp)
 
 

@@ -160,7 +160,8 @@ class Generations:
             looked = model.candidates(made.rows)
             score = model.forecast(looked).score + weight_of(made)
             place = min(turn, 1)
-            kept = _candidates.asked(self._pool, made.rows, score, _candidates.FOUND[place], _candidates.ASKED[place])
+            limits = (_candidates.FOUND[place], _candidates.ASKED[place], _candidates.LEAST[place])
+            kept = _candidates.asked(self._pool, made.rows, score, *limits)
             parts.append((made.take(kept), looked.take(kept), score[kept]))
         return Made.joined([part[0] for part in parts]), Candidates.joined([part[1] for part in parts])
 
