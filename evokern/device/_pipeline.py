@@ -17,11 +17,13 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evokern.compile.records import Built, prints
+from evokern.declaration.space import Config
+from evokern.device._ahead import FIRST_KEY, CompileAhead
 from evokern.device.contract import Answer, Request
 from evokern.errors import DeviceError, EvokernError, InternalError, UsageError
 from evokern.study.trial import Evaluation, Outcome, Span
@@ -78,6 +80,7 @@ class Pipeline:
         deadline_s: float,
         known: Mapping[str, tuple[int, Evaluation]],
         hang_s: float | None = None,
+        ahead: int = 0,
     ) -> None:
         """Make a pipeline; `begin` starts it.
 
@@ -88,8 +91,10 @@ class Pipeline:
             deadline_s: seconds after which an executor that does not answer is killed.
             known: fingerprint → (trial, evaluation) of earlier sessions.
             hang_s: limit that a `hung` record names when an executor is killed; None for `deadline_s`.
+            ahead: compiles that run at a time where some of them may be ahead of what was asked; 0 for none ahead.
         """
         self._compilers = compilers
+        self._ahead = CompileAhead(compilers, ahead, COMPILE_DEADLINE_S)
         self._executors = executors
         self._job = job
         self._deadline_s = deadline_s
@@ -122,6 +127,11 @@ class Pipeline:
     def submit(self, request: Request) -> None:
         """Accept one candidate; returns at once."""
         self._requests.put(request)
+        self._wake()
+
+    def compile_ahead(self, configs: Sequence[Config]) -> None:
+        """Compile candidates that may be asked for next where workers idle, the likeliest first; returns at once."""
+        self._ahead.want(configs)
         self._wake()
 
     def poll(self, timeout_s: float) -> list[Answer]:
@@ -175,14 +185,19 @@ class Pipeline:
                 results = wait([self._compilers, self._executors], 1.0, also=[self._wake_read])
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
-                self._accept()
+                results += self._accept()
                 for result in results:
-                    if result.key in self._running:
+                    if result.key <= FIRST_KEY:
+                        compiled = self._ahead.finished(result)
+                        if compiled is not None:
+                            self._compiled(compiled)
+                    elif result.key in self._running:
                         self._executed(result)
                     else:
                         self._compiled(result)
                 if results or self._compilers.overdue():
                     self._release()
+                self._ahead.feed(len(self._asked))
         except EvokernError as error:
             self._answers.put(error)
         except Exception as error:
@@ -190,13 +205,20 @@ class Pipeline:
             fault.__cause__ = error
             self._answers.put(fault)
 
-    def _accept(self) -> None:
+    def _accept(self) -> list[JobResult]:
+        """Take up what was submitted; returns the compiles of those that were compiled ahead."""
+        ready: list[JobResult] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 request = self._requests.get_nowait()
                 self._asked[request.number] = request
                 self._compiling.add(request.number)
-                self._compilers.submit(request.number, request.config, COMPILE_DEADLINE_S)
+                compiled = self._ahead.asked(request.number, request.config)
+                if isinstance(compiled, JobResult):
+                    ready.append(compiled)
+                elif not compiled:
+                    self._compilers.submit(request.number, request.config, COMPILE_DEADLINE_S)
+        return ready
 
     def _compiled(self, result: JobResult) -> None:
         self._compiling.discard(result.key)

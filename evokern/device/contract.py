@@ -157,6 +157,17 @@ class Staged(Protocol):
 
 
 @runtime_checkable
+class CompilesAhead(Protocol):
+    """A device whose compilers idle while few candidates are in flight."""
+
+    def compile_ahead(self, configs: Sequence[Config]) -> None:
+        """Compile candidates that may be submitted next, the likeliest first, where that keeps no other waiting.
+
+        It changes no answer; returns at once.
+        """
+
+
+@runtime_checkable
 class Rated(Protocol):
     """A started device that knows, or measures, how fast it copies and multiplies."""
 

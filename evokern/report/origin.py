@@ -63,7 +63,7 @@ def environment(facts: Facts) -> dict[str, Any]:
         "device": record.device,
         "sampler": f"{record.sampler} {dict(record.sampler_options) or ''}",
         "control": record.control,
-        "seed, window": f"{record.seed}, {record.window}",
+        "seed, most in flight": f"{record.seed}, {record.window}",
         "begun": record.created,
         "evokern": record.evokern_version,
     }

@@ -25,7 +25,8 @@ def replay(
     trials: int = 200,
     repeats: int = 30,
     seed: int = 0,
-    window: int = 1,
+    window: int | None = None,
+    oracle: bool = False,
     budget: str | float | None = None,
     jobs: int = 1,
     on_repeat: OnRepeat | None = None,
@@ -38,7 +39,10 @@ def replay(
         trials: evaluations of each repeat.
         repeats: searches per sampler, with the seeds `seed`, `seed` + 1, …
         seed: seed of the first repeat.
-        window: trials in flight; 1 shows every sampler every result.
+        window: most trials in flight; 1 shows every sampler every result. None: as a search has them whose time is
+            limited, on a GPU beside 16 cores.
+        oracle: hand the samplers the list of the recorded configurations; else they ask whether one is recorded, as a
+            search on a GPU asks its constraints. What one search sought out of a space is a list in any case.
         budget: simulated time of each repeat, for example `10m`; needs a recording that knows how long things took.
         jobs: processes that repeat side by side.
         on_repeat: called after each repeat.
@@ -51,7 +55,7 @@ def replay(
     from evokern.store import open_recording
     from evokern.study.duration import parse_duration
 
-    settings = Settings(str(source), trials, window, None if budget is None else parse_duration(budget))
+    settings = Settings(str(source), trials, window, None if budget is None else parse_duration(budget), oracle)
     if repeats < 1 or jobs < 1:
         raise UsageError(f"repeats = {repeats}, jobs = {jobs}; give at least 1 of each")
     table = open_recording(settings.source)
@@ -69,6 +73,7 @@ def replay(
         elapsed = fmean(repeat.elapsed_s for repeat in own)
         results.append(SamplerResult(name, curves, score(curves, expected), elapsed))
     notes: list[str] = worth(table)
+    listed = table.space(listed=settings.oracle).table is not None
     if settings.trials > len(table.answers):
         notes.append(f"recording {table.name} has only {len(table.answers)} configurations")
     if len(table.answers) < FEW:
@@ -76,7 +81,9 @@ def replay(
             f"the scores mean nothing: a recording of {len(table.answers)} configurations is searched through by "
             f"chance; take one of at least {FEW}"
         )
-    return ReplayResult(table.name, settings.trials, optimum, tuple(results), expected, tuple(notes))
+    return ReplayResult(
+        table.name, settings.trials, optimum, tuple(results), expected, tuple(notes), str(settings.in_flight), listed
+    )
 
 
 def _fractions(repeat: Repeat, optimum: float, trials: int) -> tuple[float, ...]:

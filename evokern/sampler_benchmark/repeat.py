@@ -54,7 +54,7 @@ def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve:
     Raises:
         StudyError: there is no such sampler.
     """
-    space, device, curve = table.space(), TableDevice(table), curve or Curve()
+    space, device, curve = table.space(listed=settings.oracle), TableDevice(table), curve or Curve()
 
     def explain(config: Config) -> str:
         violation = table.violation(config)
@@ -62,10 +62,10 @@ def one_repeat(table: Table, settings: Settings, sampler: str, seed: int, curve:
 
     loop = Loop(
         History(space),
-        make_sampler(sampler, space, {}, seed, settings.window, explain),
+        make_sampler(sampler, space, {}, seed, settings.in_flight, explain),
         device,
         curve,
-        Limits(settings.window, settings.budget_s, settings.trials),
+        Limits(settings.in_flight, settings.budget_s, settings.trials),
         table.violation,
         clock=device.clock if table.timed else time.monotonic,
     )
@@ -101,7 +101,7 @@ def run_all(
     """
     space = table.space()
     for sampler in dict.fromkeys(sampler for sampler, _ in work):
-        make_sampler(sampler, space, {}, 0, settings.window)  # an unknown sampler is said so before anything runs
+        make_sampler(sampler, space, {}, 0, settings.in_flight)  # an unknown sampler is said so before anything runs
     done: list[Repeat] = []
     if jobs == 1:
         for sampler, seed in work:

@@ -8,7 +8,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from evokern.errors import UsageError
+from evokern.samplers.contract import TrialSchedule
 
+LIVE = 51
+"""Most trials in flight of a search whose time is limited, on a GPU beside 16 cores."""
 CHECKPOINTS = (50, 100, 200, 500, 1000, 2000, 5000)
 """Evaluations after which results are reported, as far as a replay goes; its last evaluation is always one."""
 
@@ -61,6 +64,10 @@ class ReplayResult:
     """Expected fraction of random search after each evaluation, computed from the recording."""
     notes: tuple[str, ...] = field(default=())
     """What the user should know."""
+    in_flight: str = ""
+    """How many trials were in flight, in words."""
+    oracle: bool = False
+    """Whether samplers were handed the list of the recorded configurations."""
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
@@ -70,7 +77,14 @@ class ReplayResult:
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `replay --json` prints."""
         rows = [self._row(sampler) for sampler in self.samplers]
-        return {"space": self.space, "trials": self.trials, "samplers": rows, "notes": list(self.notes)}
+        return {
+            "space": self.space,
+            "trials": self.trials,
+            "in_flight": self.in_flight,
+            "oracle": self.oracle,
+            "samplers": rows,
+            "notes": list(self.notes),
+        }
 
     def _row(self, result: SamplerResult) -> dict[str, Any]:
         at = {str(n): result.at(n) for n in self.checkpoints}
@@ -92,16 +106,23 @@ class Settings:
     """A recording's file, or `runs.db:study`."""
     trials: int = 200
     """Evaluations of each repeat."""
-    window: int = 1
-    """Trials in flight: proposal n sees the results up to n - window."""
+    window: int | None = None
+    """Most trials in flight, None: `LIVE`."""
     budget_s: float | None = None
     """Simulated seconds of each repeat."""
+    oracle: bool = False
+    """Whether samplers are handed the list of the recorded configurations, which no search on a GPU has."""
 
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise UsageError(f"trials = {self.trials}; give at least 1")
-        if not 1 <= self.window <= 1024:
-            raise UsageError(f"window = {self.window}; give 1 to 1024")
+        if self.window is not None and not 1 <= self.window <= 1024:
+            raise UsageError(f"max_in_flight = {self.window}; give 1 to 1024")
+
+    @property
+    def in_flight(self) -> TrialSchedule:
+        """Trials in flight."""
+        return TrialSchedule(self.window or LIVE)
 
 
 OnRepeat = Callable[[int, int, Repeat], None]

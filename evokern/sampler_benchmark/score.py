@@ -14,7 +14,6 @@ from statistics import stdev
 
 import numpy as np
 
-from evokern.declaration.space import Gene, Space
 from evokern.device.recorded.table import Table
 from evokern.study.trial import Outcome
 
@@ -22,8 +21,6 @@ TIED = 0.01
 """Relative difference from the best time below which configurations count as equally good: a repeated measurement's."""
 MANY_TIED = 0.1
 """Share of such configurations that is worth a remark."""
-COUNTED = 200_000
-"""Combinations up to which configurations that differ in inactive genes alone are counted once."""
 
 
 def random_fractions(table: Table, trials: int) -> tuple[float, ...]:
@@ -69,13 +66,13 @@ def worth(table: Table) -> list[str]:
         table: the recording.
     """
     notes = []
-    total = _distinct(table.genes)
-    if table.visited is not None and table.visited < total:
+    if table.sought_out:
         by = f" by {table.searched_by}" if table.searched_by else ""
         notes.append(
-            f"{table.name} holds what one search{by} visited: {table.visited:,} of {total:,} configurations, those "
-            "that it sought out. The scores tell how soon a sampler finds these again, not how good it is: compare "
-            "samplers on a table that covers the space, such as a tuner's cache or a search with --sampler grid"
+            f"{table.name} holds what one search{by} visited: {table.visited:,} of {table.combinations:,} "
+            "configurations, those that it sought out. The scores tell how soon a sampler finds these again, not how "
+            "good it is: compare samplers on a table that covers the space, such as a tuner's cache or a search with "
+            "--sampler grid"
         )
     times = [a.time_us for a in table.answers.values() if a.outcome is Outcome.MEASURED and a.time_us]
     tied = sum(time_us <= (1 + TIED) * min(times) for time_us in times)
@@ -85,12 +82,6 @@ def worth(table: Table) -> list[str]:
             f"{100 * TIED:g} % of the best: whoever draws one of them early scores well by chance"
         )
     return notes
-
-
-def _distinct(genes: Sequence[Gene]) -> int:
-    """Return how many configurations there are before constraints; of very many, all combinations are counted."""
-    space = Space(tuple(genes))
-    return space.size if space.size > COUNTED else sum(1 for _ in space.grid())
 
 
 def half_width(values: Sequence[float], confidence: float = 0.95) -> float:

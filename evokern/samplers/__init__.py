@@ -19,9 +19,11 @@ from evokern.errors import StudyError, nearest
 from evokern.samplers._prior import Prior
 from evokern.samplers.contract import (
     Explain,
+    Foresighted,
     History,
     Sampler,
     TrialResult,
+    TrialSchedule,
     objective,
     trial_seed,
 )
@@ -29,6 +31,8 @@ from evokern.study.settings import SAMPLERS
 
 MOST_OPTION = 1_000_000
 """Largest number that a sampler's option may be: counts of trials or of draws."""
+VERSIONS: Mapping[str, int] = {"evo": 2}
+"""Sampler → version of its rules, where it is not the first: a study goes on by those that it began with."""
 WARM = ("evo",)
 """Samplers that can use a warm start."""
 
@@ -38,7 +42,7 @@ def make_sampler(
     space: Space,
     options: Mapping[str, Any],
     seed: int,
-    window: int,
+    window: TrialSchedule | int,
     explain: Explain | None = None,
     prior: Prior | None = None,
 ) -> Sampler:
@@ -49,7 +53,7 @@ def make_sampler(
         space: genes with feasibility bound.
         options: the sampler's own keyword arguments, from the study's `[sampler]` table.
         seed: the study's seed.
-        window: the study's window: trials in flight.
+        window: the study's schedule of trials in flight; a number is the same for every trial.
         explain: names the constraint that turns an infeasible configuration away.
         prior: a warm start; samplers that are not in `WARM` leave it aside.
 
@@ -116,12 +120,15 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
 
 
 __all__ = [
+    "VERSIONS",
     "WARM",
     "Explain",
+    "Foresighted",
     "History",
     "Prior",
     "Sampler",
     "TrialResult",
+    "TrialSchedule",
     "make_sampler",
     "objective",
     "trial_seed",

@@ -1,8 +1,8 @@
 """The contract of every sampler: the proposal of trial n is a pure function of what it may see.
 
-What it may see is a `History`: the results of trials up to n - W in number order (W is the study's window), and the
-*proposals* before n, the configurations of the trials in flight among them. A trial that was lost has no result: its
-configuration may be proposed again. The study in the database is a record that no sampler reads; so the sequence of
+What it may see is a `History`: the results of trials up to n - W(n) in number order (W is a `TrialSchedule`), and the
+*proposals* before n, the configurations of the trials in flight among them. A trial that was lost has no result:
+its configuration may be proposed again. The study in the database is a record that no sampler reads; so the sequence of
 proposals depends neither on timing, nor on interruptions, nor on how many workers there are.
 
 A sampler keeps nothing between proposals that changes what it proposes: its random numbers come from
@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from evokern.declaration.space import Config, Space
 from evokern.errors import InternalError
@@ -75,6 +75,42 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
         # Optuna reads 0 as kept, and this one was not.
         return {str(evaluation.evidence["constraint"]): max(excess, 1e-9)}
     return {outcome.value: 1.0}
+
+
+LEAST_IN_FLIGHT = 8
+"""Trials in flight from the start, where as many are allowed: the first ones have no result to wait for."""
+RAMP = 8
+"""Later one in so many of the trials before is in flight."""
+
+
+@dataclass(frozen=True)
+class TrialSchedule:
+    """How many trials are in flight: the proposal of trial n sees the results of trials up to n - schedule(n).
+
+    Few while few results are known, for each then tells much; more as the model has less to gain from each. It depends
+    on the trial's number alone.
+    """
+
+    most: int
+    """Most trials in flight."""
+    least: int = LEAST_IN_FLIGHT
+    """Trials in flight at the beginning, where that is less."""
+    ramp: int = RAMP
+    """Later one in so many of the trials before is in flight."""
+
+    @classmethod
+    def constant(cls, size: int) -> TrialSchedule:
+        """Return the schedule with as many trials in flight from beginning to end."""
+        return cls(size, size)
+
+    def __call__(self, number: int) -> int:
+        """Return the trials in flight with trial `number`, its own among them."""
+        return max(1, min(self.most, max(self.least, number // self.ramp)))
+
+    def __str__(self) -> str:
+        if self.least >= self.most:
+            return str(self.most)
+        return f"{self.least}, one in {self.ramp} of the trials before, at most {self.most}"
 
 
 MOST_LOSSES = 2
@@ -141,6 +177,14 @@ class History:
     def elite_us(self) -> float | None:
         """Time of the best visible measured trial, in µs: what later candidates race against."""
         return None if self._best is None else math.exp(self._best)
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A sampler that can tell what it may propose next."""
+
+    def likely(self) -> Sequence[Config]:
+        """Return what the next proposals may be, the likeliest first; nothing depends on whether it is asked."""
 
 
 class Sampler(Protocol):

@@ -9,16 +9,29 @@ first, and both learn that time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from evokern.declaration.space import Config
 from evokern.errors import InternalError
-from evokern.samplers import History, Sampler, TrialResult, trial_seed
+from evokern.samplers import Foresighted, History, Sampler, TrialResult, TrialSchedule, trial_seed
 from evokern.study.trial import Outcome, Proposal, Trial
 
 
-def arm_window(window: int, arms: int) -> int:
-    """Return how many trials of one arm its next proposal does not see, where the study has `window` in flight."""
-    return -(-window // arms)
+@dataclass(frozen=True)
+class ArmSchedule(TrialSchedule):
+    """How many trials of one arm its next proposal does not see: its share of those that the study has in flight."""
+
+    arms: int = 2
+    """How many take turns."""
+
+    @classmethod
+    def of(cls, study: TrialSchedule, arms: int) -> ArmSchedule:
+        """Return each arm's part of a study's schedule."""
+        return cls(study.most, study.least, study.ramp, arms)
+
+    def __call__(self, number: int) -> int:
+        """Return the trials of the arm in flight with its trial `number`, its own among them."""
+        return -(-super().__call__(number * self.arms) // self.arms)
 
 
 def control_seed(seed: int) -> int:
@@ -70,6 +83,10 @@ class Arm:
             info["parents"] = [self._arms * parent + self._place for parent in info["parents"]]
         return replace(proposal, info=info, control=self.control)
 
+    def likely(self) -> Sequence[Config]:
+        """Return what its next proposals may be, as far as its sampler can tell."""
+        return self._sampler.likely() if isinstance(self._sampler, Foresighted) else ()
+
     def restore(self, number: int, proposal: Proposal) -> None:
         """Put the proposal of an earlier session back."""
         if proposal.control != self.control:
@@ -110,6 +127,10 @@ class Arms:
         """Make the arms: the study's sampler, and perhaps its control, each with its empty history."""
         self.all: Sequence[Arm] = [Arm(*part, place, len(parts)) for place, part in enumerate(parts)]
         """Sampler's arm first."""
+
+    def seen_by(self, number: int, schedule: TrialSchedule) -> int:
+        """Return the last trial whose result the proposal of a trial may see; each round of arms sees the same."""
+        return number - schedule(number - number % len(self.all))
 
     def of(self, number: int) -> Arm:
         """Return the arm of a trial."""

@@ -15,7 +15,7 @@ from evokern.declaration.space import Config
 from evokern.device import Task
 from evokern.device.sim.simulated import SimulatedDevice
 from evokern.hardware.profiles import Profile
-from evokern.samplers import History, make_sampler, objective
+from evokern.samplers import History, TrialSchedule, make_sampler, objective
 from evokern.search.identity import SearchTarget
 from evokern.search.loop import Limits, Loop, NullRecorder
 from evokern.study.trial import Outcome, Trial
@@ -63,8 +63,9 @@ def search_model(
     device = SimulatedDevice(chip, screening=True)
     counting = replace(target.study.simulation, blocks=min(target.study.simulation.blocks, BLOCKS))
     study = replace(target.study, simulation=counting)
-    sampler = make_sampler("evo", space, {}, seed, WINDOW)
-    loop = Loop(History(space), sampler, device, collector, Limits(WINDOW, trials=count), target.violation)
+    schedule = TrialSchedule(WINDOW)
+    sampler = make_sampler("evo", space, {}, seed, schedule)
+    loop = Loop(History(space), sampler, device, collector, Limits(schedule, trials=count), target.violation)
     last_note = time.monotonic()
 
     def after(event: str) -> None:

@@ -15,8 +15,8 @@ from evokern.device import Device, Task
 from evokern.device.contract import Rated, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
-from evokern.samplers import History, Prior, Sampler, make_sampler
-from evokern.search._arms import arm_window, control_seed
+from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
+from evokern.search._arms import ArmSchedule, control_seed
 from evokern.search._report import ProgressReporter
 from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
@@ -30,12 +30,6 @@ from evokern.store import Session, Store, StudyRecord, open_readonly
 from evokern.study.settings import check_control
 from evokern.study.trial import Proposal, Trial
 from evokern.wording import several
-
-TRIALS_A_WINDOW = 16
-"""Trials of a search whose trials are limited, for each one in flight. On a landscape fitted to `attention-s512` on an
-H200, 150 trials from scratch ended 18 % behind its best with 51 in flight, 5 % with 18, and 4 % with 8."""
-LEAST_WINDOW = 8
-"""Trials in flight that such a search may always have, if the device's window is as large."""
 
 
 def run(
@@ -122,7 +116,7 @@ def _one_session(
         sampler_of(record, target, prior),
         target.device,
         session,
-        Limits(record.window, record.budget_s and record.budget_s - kept_s, record.trials_limit),
+        Limits(schedule_of(record), record.budget_s and record.budget_s - kept_s, record.trials_limit),
         target.violation,
         control=(History(target.space), control_of(record, target)) if record.control != "none" else None,
         before_s=session.before_s,
@@ -199,20 +193,9 @@ def plan(store: Store, old: StudyRecord | None, target: SearchTarget, request: S
     else:
         # Where nothing was tried yet, nothing can disagree: a first attempt that failed must not bind the next.
         new = now if old is None else replace(now, uuid=old.uuid, created=old.created)
-        record = _narrowed(request.applied(new), target, request)
+        record = request.applied(new)
     check_control(record.control, record.sampler)
     return record
-
-
-def _narrowed(record: StudyRecord, target: SearchTarget, request: SessionRequest) -> StudyRecord:
-    """Return a new study's record with a window that lets most of its trials profit from results.
-
-    Where trials are limited and neither the command nor the study's file gives a window, one trial in `TRIALS_A_WINDOW`
-    is in flight, but at least `LEAST_WINDOW` are, and no more than the device's window.
-    """
-    if record.trials_limit is None or (request.window or target.study.window) is not None:
-        return record
-    return replace(record, window=min(record.window, max(LEAST_WINDOW, record.trials_limit // TRIALS_A_WINDOW)))
 
 
 def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: SearchTarget) -> StudyRecord:
@@ -226,15 +209,20 @@ def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: S
 
 def sampler_of(record: StudyRecord, target: SearchTarget, prior: Prior | None = None) -> Sampler:
     """Build a study's sampler."""
-    window = record.window if record.control == "none" else arm_window(record.window, 2)
-    explain = _explain(target)
-    return make_sampler(record.sampler, target.space, record.sampler_options, record.seed, window, explain, prior)
+    schedule, explain = schedule_of(record), _explain(target)
+    own = schedule if record.control == "none" else ArmSchedule.of(schedule, 2)
+    return make_sampler(record.sampler, target.space, record.sampler_options, record.seed, own, explain, prior)
+
+
+def schedule_of(record: StudyRecord) -> TrialSchedule:
+    """Return how many trials a study has in flight; one from before there was a ramp has its window throughout."""
+    return TrialSchedule(record.window, *(record.ramp or (record.window,)))
 
 
 def control_of(record: StudyRecord, target: SearchTarget) -> Sampler:
     """Build the sampler of a study's control."""
-    window = arm_window(record.window, 2)
-    return make_sampler(record.control, target.space, {}, control_seed(record.seed), window, _explain(target))
+    own = ArmSchedule.of(schedule_of(record), 2)
+    return make_sampler(record.control, target.space, {}, control_seed(record.seed), own, _explain(target))
 
 
 def _explain(target: SearchTarget) -> Callable[[Config], str]:

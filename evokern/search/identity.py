@@ -18,6 +18,8 @@ from evokern.device.recorded.table import Table
 from evokern.errors import DeviceError, SpaceError, StudyError
 from evokern.hardware.profiles import limits_for
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
+from evokern.samplers import VERSIONS
+from evokern.samplers.contract import LEAST_IN_FLIGHT, RAMP
 from evokern.search.request import SessionRequest
 from evokern.store import StudyRecord
 from evokern.study.settings import GateSettings, SamplerSettings, SimulationSettings, Study, TimingSettings
@@ -95,6 +97,8 @@ class SearchTarget:
             secret=secret_of(request.seed),
             timing_rule=TIMING_RULE if self.device.verifiable and not self.device.predicted else None,
             evokern_version=__version__,
+            sampler_version=VERSIONS.get(request.sampler or study.sampler.name, 1),
+            ramp=(LEAST_IN_FLIGHT, RAMP),
         )
 
 
@@ -179,8 +183,9 @@ def agree(
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
     # Studies from before there were secrets get one now: what they measured stays as it is.
     kept = replace(kept, secret=record.secret or now.secret)
-    kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit)
+    kept = replace(kept, budget_s=record.budget_s, trials_limit=record.trials_limit, ramp=record.ramp)
     kept = replace(kept, **_still_valid(record, now, request))
+    kept = replace(kept, sampler_version=VERSIONS.get(kept.sampler, 1))
     if kept.control != record.control:
         began, requested = (_control_text(one) for one in (record.control, kept.control))
         raise StudyError(
@@ -189,6 +194,9 @@ def agree(
         )
     changes = _differences(_compared(_completed(record.settings)), _compared(now.settings))
     changes += _overridden(record, request)
+    if kept.sampler == record.sampler and kept.sampler_version != record.sampler_version:
+        rules = f"the rules of sampler {record.sampler} were version {record.sampler_version}"
+        changes.append(f"{rules} (evokern {record.evokern_version}), are version {kept.sampler_version}")
     if now.kernel_digest != record.kernel_digest:
         changes.append(_changed_files(old_sources, target.sources()) or "the recording changed")
     if changes and not request.go_on:

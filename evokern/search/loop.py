@@ -1,6 +1,6 @@
 """The loop: ask, evaluate, record, tell in order.
 
-The order is what makes a search repeatable. Trial n is proposed when trials up to n - W are recorded, and its sampler
+The order is what makes a search repeatable. Trial n is proposed when trials up to n - W(n) are recorded; its sampler
 sees exactly those of its arm; answers are recorded as they arrive, and shown in number order. The time that a candidate
 races against follows the same rule. So neither the device's speed, nor its number of workers, nor an interruption
 changes the sequence of candidates.
@@ -18,9 +18,9 @@ from typing import Literal, Protocol
 
 from evokern.declaration.feasibility import Violation
 from evokern.declaration.space import Config
-from evokern.device.contract import Answer, Device, Request, Staged
+from evokern.device.contract import Answer, CompilesAhead, Device, Request, Staged
 from evokern.errors import InternalError
-from evokern.samplers import History, Sampler, TrialResult
+from evokern.samplers import History, Sampler, TrialResult, TrialSchedule
 from evokern.search._arms import Arms
 from evokern.search._failures import LastFailures
 from evokern.search.results import EndReason
@@ -80,8 +80,8 @@ class NullRecorder:
 class Limits:
     """When a search ends."""
 
-    window: int
-    """Trials in flight."""
+    in_flight: TrialSchedule
+    """How many trials are in flight."""
     budget_s: float | None = None
     """Study time over all sessions, seconds."""
     trials: int | None = None
@@ -276,6 +276,8 @@ class Loop:
                     request = offered
         if request is not None:
             self._device.submit(request)
+            if isinstance(self._device, CompilesAhead):
+                self._device.compile_ahead(self.arms.of(number).likely())
         for self.last in recorded:
             after_event("trial")
 
@@ -291,12 +293,12 @@ class Loop:
         # Counting what is in flight makes the trials proposed the shortest prefix with enough evaluated ones, whatever
         # the order of the answers.
         enough = self._limits.trials is not None and self.evaluated + len(self._in_flight) >= self._limits.trials
-        visible = len(self._proposals) - self._limits.window < self._prefix
+        visible = self.arms.seen_by(len(self._proposals), self._limits.in_flight) < self._prefix
         return visible and not (enough or self._exhausted or self._over_budget())
 
     def _show(self, number: int) -> None:
-        """Make visible what the proposal of a trial may see: its arm's results up to number - window."""
-        self.arms.of(number).show(self._results, number - self._limits.window)
+        """Make visible what the proposal of a trial may see: its arm's results, as far as the schedule allows."""
+        self.arms.of(number).show(self._results, self.arms.seen_by(number, self._limits.in_flight))
 
     def _adopt(self) -> None:
         for number, proposal in enumerate(self._proposals):

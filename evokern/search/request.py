@@ -44,7 +44,7 @@ class SessionRequest:
     seed: int | None = None
     """Seed of the proposals."""
     window: int | None = None
-    """Trials in flight."""
+    """Most trials in flight."""
     control: str | None = None
     """Name of the control, or `none`."""
     warm_start: str | None = None
@@ -67,7 +67,7 @@ class SessionRequest:
         check_trials(self.trials)
         check_seed(self.seed)
         if self.window is not None and not 1 <= self.window <= 1024:
-            raise StudyError(f"window = {self.window}; give 1 to 1024")
+            raise StudyError(f"max_in_flight = {self.window}; give 1 to 1024")
         check_control(self.control or "none", "")
         check_price(self.cost_per_hour)
 

@@ -45,7 +45,7 @@ class StudyRecord:
     seed: int
     """Seed of the proposals."""
     window: int
-    """Trials in flight: proposal n sees the results up to n - window."""
+    """Most trials in flight: proposal n sees the results up to n minus those in flight with it."""
     budget_s: float | None = None
     """Total time over all sessions, seconds."""
     trials_limit: int | None = None
@@ -65,6 +65,10 @@ class StudyRecord:
     """When, in ISO 8601."""
     evokern_version: str = ""
     """Version that began it."""
+    sampler_version: int = 1
+    """Version of the sampler's rules."""
+    ramp: tuple[int, int] | None = None
+    """Trials in flight at first, and one in how many of the trials before is later; None: the window throughout."""
 
     def row(self) -> dict[str, Any]:
         """Return the record as a row of `evokern_studies`."""
@@ -78,7 +82,7 @@ class StudyRecord:
             "device": self.device,
             "predicted": int(self.predicted),
             "settings": dumps(self.settings),
-            "sampler": dumps({"name": self.sampler, "options": self.sampler_options}),
+            "sampler": dumps(self._sampler()),
             "seed": self.seed,
             "window": self.window,
             "budget_s": self.budget_s,
@@ -91,6 +95,12 @@ class StudyRecord:
             "created": self.created,
             "evokern_version": self.evokern_version,
         }
+
+    def _sampler(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": self.sampler, "options": self.sampler_options}
+        if self.sampler_version != 1:
+            found["version"] = self.sampler_version
+        return found if self.ramp is None else {**found, "ramp": self.ramp}
 
     def cost(self, elapsed_s: float) -> dict[str, Any] | None:
         """Return what so many seconds of the study's device cost, as JSON values; None where no price is known."""
@@ -112,6 +122,9 @@ class StudyRecord:
             settings=json.loads(row["settings"]),
             sampler=sampler["name"],
             sampler_options=sampler["options"],
+            # Studies from before these keys do not have them.
+            sampler_version=sampler.get("version", 1),
+            ramp=tuple(sampler["ramp"]) if "ramp" in sampler else None,
             # Files from before these columns, opened for reading, do not have them.
             control=row.get("control") or "none",
             cost_per_hour=row.get("cost_per_hour"),

@@ -166,7 +166,7 @@ class Study:
     seed: int = 0
     """Seed of the proposals."""
     window: int | None = None
-    """Trials in flight: proposal n sees the results up to n - window. None takes the device's."""
+    """Most trials in flight: proposal n sees the results up to n minus those in flight. None takes the device's."""
     gate: GateSettings = field(default_factory=GateSettings)
     """How strictly candidates are checked."""
     timing: TimingSettings = field(default_factory=TimingSettings)

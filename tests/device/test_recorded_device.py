@@ -50,7 +50,8 @@ def test_a_space_of_a_recording_agrees_with_its_violations() -> None:
     assert all((table.violation(config) is None) == space.feasible(config) for config in space.grid())
     listed = Table("listed", table.genes, dict([next(iter(table.answers.items()))]), table.profile)
     only = next(iter(listed.answers))
-    assert listed.space().table == (only,)
+    assert listed.space(listed=True).table == (only,)
+    assert listed.space().table is None
     other = only.replace(UNROLL=2)
     assert not listed.space().feasible(other)
     violation = listed.violation(other)

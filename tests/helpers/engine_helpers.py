@@ -14,7 +14,7 @@ from evokern.declaration.space import Config, Gene, Mutation, Parameter, Space
 from evokern.device.recorded.recording import read_recording
 from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.hardware.profiles import chip
-from evokern.samplers import History, make_sampler
+from evokern.samplers import History, TrialSchedule, make_sampler
 from evokern.search import SearchResult
 from evokern.search.loop import Limits, Loop, NullRecorder
 from evokern.store import open_readonly
@@ -95,7 +95,7 @@ def loop_over(
         make_sampler(sampler, space, options or {}, seed, window, explain),
         device,
         Kept(),
-        Limits(window, trials=trials),
+        Limits(TrialSchedule.constant(window), trials=trials),
         table.violation,
     )
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,18 @@ from typer.testing import CliRunner
 
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
-from evokern.declaration.space import Config, Parameter
-from evokern.device.recorded.table import Table, measured
+from evokern.declaration.space import Config, Parameter, Space
+from evokern.device.contract import Task
+from evokern.device.recorded.table import Table, TableDevice, measured
 from evokern.errors import StudyError, UsageError
 from evokern.export.t4 import t4
 from evokern.report.replay_page import replay_page
-from evokern.sampler_benchmark import Repeat, Settings, replay
+from evokern.sampler_benchmark import Repeat, Settings, repeat, replay
 from evokern.sampler_benchmark.repeat import Curve, one_repeat
 from evokern.sampler_benchmark.score import half_width, random_fractions, score, worth
+from evokern.samplers import Sampler, make_sampler
 from evokern.store import open_readonly, open_recording
+from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Outcome
 
 SMALL = DATA / "table_small.json.gz"
@@ -54,7 +58,7 @@ def test_the_json_is_what_is_promised() -> None:
     assert (told["space"], told["trials"], list(told)) == (
         "table_small",
         60,
-        ["space", "trials", "samplers", "notes"],
+        ["space", "trials", "in_flight", "oracle", "samplers", "notes"],
     )
     assert [row["sampler"] for row in told["samplers"]] == ["random", "nsga2"]
     for row in told["samplers"]:
@@ -106,8 +110,40 @@ def test_the_clock_is_that_of_the_recording() -> None:
     table = _ladder()
     found = one_repeat(table, Settings("ladder", 20), "random", 1)
     assert (len(found.best_us), found.elapsed_s) == (20, 40.0)
-    found = one_repeat(table, Settings("ladder", 20, budget_s=10.0), "random", 1)
+    found = one_repeat(table, Settings("ladder", 20, window=1, budget_s=10.0), "random", 1)
     assert len(found.best_us) == 5
+
+
+def test_samplers_ask_what_is_recorded_unless_they_are_handed_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay gives what a live study has: constraints to ask, few in flight at first; `--oracle` gives the list."""
+    table = _ladder()
+    assert [c for c in table.space().grid() if table.space().feasible(c)] == list(table.answers)
+    assert str(Settings("ladder").in_flight) == "8, one in 8 of the trials before, at most 51"
+    given: list[Space] = []
+
+    def spied(name: str, space: Space, *rest: object) -> Sampler:
+        given.append(space)
+        return make_sampler(name, space, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repeat, "make_sampler", spied)
+    for oracle in (False, True):
+        one_repeat(table, Settings("ladder", 4, oracle=oracle), "evo", 1)
+    assert [None, tuple(table.answers)] == [space.table for space in given]
+
+
+def test_what_a_search_sought_out_is_a_list() -> None:
+    """No constraint describes what one search tried of a large space: samplers have its list, and that is said."""
+    table = replace(_ladder(), visited=len(_ladder().answers) - 1)
+    assert tuple(table.answers) == table.space().table
+    device = TableDevice(table)
+    study = Study("s", kernel=table.name, problems=(table.name,))
+    try:
+        assert "has its list of candidates" in device.start(Task(table.kernel(), (), study)).notes[0]
+    finally:
+        device.close()
+    whole = replace(table, visited=table.combinations)
+    assert not whole.sought_out
+    assert whole.space().table is None
 
 
 def test_a_budget_needs_a_recording_that_tells_the_time() -> None:

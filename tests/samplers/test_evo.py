@@ -17,16 +17,16 @@ from evokern.errors import StudyError
 from evokern.samplers import History, Prior, make_sampler
 from evokern.samplers.contract import TrialResult
 from evokern.samplers.evo import EvoSampler
-from evokern.samplers.evo._breeding import BRED, LEAST_SHARE, shares
+from evokern.samplers.evo._candidates import asked, elites_of, neighbours
 from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._generations import boundary
-from evokern.samplers.evo._observations import Ledger
+from evokern.samplers.evo._model import Scale, fit, representative
+from evokern.samplers.evo._observations import OPERATORS, Ledger
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
-from evokern.samplers.evo._sampler import NICHE_TURN, PATIENCE, PROGRESS, RESTART_TURN
-from evokern.samplers.evo._surrogate import DOUBTER, LARGE, OPEN_MINDED, SMALL, Ensemble, Scale, fit, representative
+from evokern.samplers.evo._validity import Validity
 from evokern.samplers.evo.genome import Genome
 from evokern.samplers.evo.inert_genes import InertGenes
 from evokern.study.trial import Outcome, Proposal
@@ -181,14 +181,6 @@ def test_the_first_generation_shows_every_code_choice() -> None:
         assert set(gene.values) == {p.config[gene.name] for p in proposals}
 
 
-def test_no_code_choice_is_lost() -> None:
-    """Every value of every outer gene keeps getting trials, however bad it looks."""
-    proposals, _ = search(kernel_space(), measured, 120, window=8)
-    for gene in kernel_space().mutations:
-        for value in gene.values:
-            assert any(p.config[gene.name] == value for p in proposals[60:]), (gene.name, value)
-
-
 def test_a_window_of_trials_does_not_herd() -> None:
     """Trials in flight together are not neighbours of one point: several genes differ on average."""
     proposals, _ = search(kernel_space(), measured, 96, window=32)
@@ -249,21 +241,11 @@ def test_each_trial_says_where_it_comes_from() -> None:
     """Operator, parents (earlier trials) and prediction are recorded, so that credit can be shown."""
     proposals, _ = search(kernel_space(), measured, 60, window=1)
     for number, proposal in enumerate(proposals[20:], 20):
-        assert proposal.info["operator"] in BRED
+        assert proposal.info["operator"] in OPERATORS[:4]
         assert proposal.info["predicted_us"] > 0
         assert all(parent < number for parent in proposal.info["parents"])
     errors = [abs(math.log(p.info["predicted_us"]) - log_time(p.config)) for p in proposals[30:]]
     assert sorted(errors)[len(errors) // 2] < 0.15
-
-
-def test_operators_earn_their_share() -> None:
-    """An operator whose proposals land among the best gets more candidates; none falls below the floor."""
-    _, history = search(kernel_space(), measured, 80, window=1)
-    seen = Ledger(Genome(kernel_space())).read(history)
-    parts = shares(seen)
-    assert sum(parts.values()) == pytest.approx(1.0)
-    assert min(parts.values()) >= LEAST_SHARE
-    assert len(set(parts.values())) > 1
 
 
 @pytest.mark.thorough
@@ -376,29 +358,20 @@ def test_pending_rows_narrow_the_variance_and_leave_the_mean() -> None:
     features, rng = features_of(genome), np.random.default_rng(3)
     rows, targets = genome.draw(rng, 24), genome.draw(rng, 50)
     y = rng.standard_normal(24)
-    process = Process(features, prior_weights(features), features(rows[:20]), features(targets), room=4)
-    mean, sd = process.predict(y[:20])
+    process = Process(features, prior_weights(features), features(rows[:20]), y[:20], room=4)
+    asked = process.candidates(features(targets))
+    mean, sd = process.predict(asked)
     for row in features(rows[20:]):
-        process.add(row)
-    pending_mean, pending_sd = process.predict(y[:20])
+        process.add(row, asked)
+    pending_mean, pending_sd = process.predict(asked)
     assert pending_mean == pytest.approx(mean)
     assert (pending_sd <= sd + 1e-9).all()
     assert pending_sd.sum() < sd.sum()
-    whole = Process(features, prior_weights(features), features(rows), features(targets), room=0)
-    assert process.predict(y)[0] == pytest.approx(whole.predict(y)[0])
-    assert process.predict(y)[1] == pytest.approx(whole.predict(y)[1])
-
-
-@pytest.mark.thorough
-def test_a_large_space_lets_fewer_genes_decide() -> None:
-    """Length scales may lie farther from what is believed beforehand than in a short list, so more genes fade out."""
-    genome = Genome(large_space())
-    features, rng = features_of(genome), np.random.default_rng(5)
-    rows = genome.draw(rng, 60)
-    values = np.array([log_time(genome.config(row)) for row in rows])
-    failed = np.zeros(len(rows), dtype=bool)
-    small, large = (fit(features, rows, values, failed, belief) - prior_weights(features) for belief in (SMALL, LARGE))
-    assert np.abs(large[:-1]).mean() > 1.3 * np.abs(small[:-1]).mean()
+    at_once = Process(features, prior_weights(features), features(rows), y[:20], room=0)
+    assert pending_mean == pytest.approx(at_once.predict(at_once.candidates(features(targets)))[0])
+    assert pending_sd == pytest.approx(at_once.predict(at_once.candidates(features(targets)))[1])
+    whole = Process(features, prior_weights(features), features(rows), y, room=0)
+    assert whole.predict(whole.candidates(features(targets)))[0] != pytest.approx(mean)
 
 
 def test_a_number_is_like_its_neighbours_and_a_name_is_not() -> None:
@@ -411,8 +384,9 @@ def test_a_number_is_like_its_neighbours_and_a_name_is_not() -> None:
     def forecast(gene: str) -> tuple[float, float]:
         """Return mean and standard deviation at a gene's fourth value when its others took -2.4, -1.4, … 2.6."""
         rows = genome.rows(space.default().replace(**{gene: value}) for value in space.gene(gene).values)
-        process = Process(features, prior_weights(features), features(rows[seen]), features(rows[unseen]), 0, linear=0)
-        mean, sd = process.predict(np.array(seen) - np.mean(seen))
+        y = np.array(seen) - np.mean(seen)
+        process = Process(features, prior_weights(features), features(rows[seen]), y, 0, linear=0)
+        mean, sd = process.predict(process.candidates(features(rows[unseen])))
         return float(mean[0]), float(sd[0])
 
     between, sure = forecast("BLOCK")
@@ -422,76 +396,16 @@ def test_a_number_is_like_its_neighbours_and_a_name_is_not() -> None:
     assert sure < 0.3 * unsure
 
 
-def test_one_member_doubts_that_a_value_is_like_its_neighbours() -> None:
-    """Beside members that fill the gap between two measured values stays one to which the value is open."""
-    space = Space((Parameter("BLOCK", (16, 32, 64, 128, 256, 512)),))
-    genome = Genome(space)
-    features = features_of(genome)
-    rows = genome.rows(space.grid())
-    seen = [0, 1, 2, 4, 5]
-    rng = np.random.default_rng(0)
-    ensemble = Ensemble(features, prior_weights(features), rows[seen], features(rows[[3]]), rng, room=0)
-    doubts = [float(member.predict(np.linspace(-1.0, 1.0, 5))[1][0]) for member in ensemble._members]
-    assert int(np.argmax(doubts)) == DOUBTER
-    assert doubts[DOUBTER] > 1.5 * max(doubts[:DOUBTER] + doubts[DOUBTER + 1 :])
-
-
-def test_one_member_holds_no_gene_for_one_without_effect() -> None:
-    """A choice that the fit finds to change nothing stays open to one member, in a space that is a list."""
-    space = Space((Parameter("CACHE", (0, 1)), Parameter("BLOCK", (16, 32, 64, 128, 256, 512))))
-    genome = Genome(space)
-    features = features_of(genome)
-    logs = prior_weights(features)
-    logs[0] = -8.0
-    off, on = (genome.rows(c for c in space.grid() if c.CACHE == cache) for cache in (0, 1))
-    ensemble = Ensemble(features, logs, off, features(on[[2]]), np.random.default_rng(0), room=0)
-    doubts = [float(member.predict(np.linspace(-1.0, 1.0, 6))[1][0]) for member in ensemble._members]
-    assert int(np.argmax(doubts)) == OPEN_MINDED
-    assert doubts[OPEN_MINDED] > 2.0 * max(doubts[:OPEN_MINDED] + doubts[OPEN_MINDED + 1 :])
-
-
-@pytest.mark.parametrize("share", [0.5, 2.0])
-def test_small_steps_on_a_plateau_do_not_end_being_stuck(share: float) -> None:
-    """A search whose best improves within its patience by less than what counts goes elsewhere, else it stays."""
-    step, told = share * PROGRESS / PATIENCE, iter(range(1000))
-
-    def answer(c: Config) -> tuple[Outcome, float | None, str | None]:
-        return Outcome.MEASURED, -step * next(told), None
-
-    proposals, _ = search(listed_space(), answer, 2 * PATIENCE, window=1)
-    restarts = [n for n, proposal in enumerate(proposals) if proposal.info.get("turn") == "restart"]
-    due = [n for n in range(PATIENCE + 1, 2 * PATIENCE) if n % RESTART_TURN == 0 and n % NICHE_TURN]
-    assert restarts == (due if share < 1 else [])
-
-
-def test_what_must_change_together_is_changed_together() -> None:
-    """Where a constraint ties genes, a child takes over a gene's new value and just what it needs beside it."""
-    genes = (Parameter("ROWS", (64, 128, 256, 512), 256), Parameter("WARPS", (4, 8, 16, 32), 16))
-    genes = (*genes, *(Parameter(f"P{i}", tuple(range(8))) for i in range(6)))
-    space = Space(genes, lambda c: c.ROWS == 16 * c.WARPS)
-    genome = Genome(space)
-    pool = Pool(genome, lambda config: "tied", 0)
-    parent = genome.rows([space.default()])
-    made, _ = pool.repair_crossovers(parent, np.random.default_rng(0), 40, np.empty(0, dtype=np.int64))
-    assert pool.feasible(made).all()
-    changed = made != parent
-    tied = changed[:, 0]
-    assert (tied == changed[:, 1]).all()
-    assert {2} == set(changed[tied].sum(axis=1).tolist())
-    assert {1} == set(changed[~tied].sum(axis=1).tolist())
-
-
-def test_features_tell_names_ranks_and_products_apart() -> None:
-    """Mutations are names; numbers also have a rank, a magnitude where it differs, and pairs have a product."""
+def test_features_tell_names_and_ranks_apart() -> None:
+    """Mutations are names; numbers also have a rank, and a magnitude where it differs."""
     genome = Genome(Space((Mutation("A", ("x", "y", "z")), Parameter("B", (16, 48, 64)), Parameter("C", (1, 2, 4)))))
     features = features_of(genome)
     rows = genome.rows(genome.space.grid())
     columns = features(rows)
     assert columns.min() >= 0.0
     assert columns.max() <= 1.0
-    # A: names. B: names, rank, magnitude, powers of two. C: names, rank (its magnitude is the same). B times C.
-    assert features.product.tolist() == [False] * 7 + [True]
-    assert features.bare.tolist() == [False, True, False, False, False, True, False, False]
+    # A: names. B: names, rank, magnitude, powers of two. C: names, rank (its magnitude is the same).
+    assert features.bare.tolist() == [False, True, False, False, False, True, False]
     assert len(np.unique(columns, axis=0)) == len(rows)
 
 
@@ -504,6 +418,94 @@ def test_compression_keeps_the_order(values: list[int]) -> None:
     assert (np.diff(compressed) > 0).all()
     assert np.ptp(compressed) <= np.ptp(given_values) / scale.unit
     assert scale.expand(compressed) == pytest.approx(given_values)
+
+
+def test_the_gene_that_decides_gets_the_shorter_length_scale() -> None:
+    """Length scales follow the data: of two genes the one that decides gets the larger weight."""
+    genome = Genome(Space((Parameter("A", (1, 2, 4, 8, 16)), Parameter("B", (1, 2, 4, 8, 16)))))
+    features, rows = features_of(genome), genome.rows(genome.space.grid())
+    values = np.array([float(genome.config(row).A) for row in rows])
+    logs = fit(features, rows, np.log(values), np.zeros(len(rows), dtype=bool))
+    assert logs[1] > logs[3] + 1.0  # ranks of A, ranks of B
+
+
+def test_the_elites_hold_the_best_of_every_code_choice() -> None:
+    """A choice between two numbers counts as one: its best trial breeds, however far behind it is."""
+    space = Space((Mutation("LOAD", ("a", "b", "c")), Parameter("FLAG", (0, 1)), Parameter("TILE", tuple(range(40)))))
+    history = History(space)
+    for number in range(40):
+        config = space.canonical(
+            {"LOAD": "abc"[number == 38 or 2 * (number == 39)], "FLAG": number == 37, "TILE": number}
+        )
+        history.commit(number, Proposal(config))
+        history.tell(TrialResult(number, config, Outcome.MEASURED, float(number)))
+    genome = Genome(space)
+    assert genome.choices == (0, 1)
+    seen = Ledger(genome).read(history)
+    assert {0, 1, 2, 3, 4, 5, 37, 38, 39} == set(elites_of(genome, seen).tolist())
+
+
+def test_a_slow_trial_is_never_taken_for_a_fast_one() -> None:
+    """Of two problems a slow trial came to the short one only; what it lost to is what is known of its time."""
+    space = kernel_space()
+    history, configs = History(space), [c for c in space.grid() if space.feasible(c)][:6]
+    for number, config in enumerate(configs):
+        history.commit(number, Proposal(config))
+    for number, (outcome, value) in enumerate(
+        [
+            (Outcome.MEASURED, 3.0),
+            (Outcome.MEASURED, 2.0),
+            (Outcome.SLOW, 0.5),
+            (Outcome.SLOW, 4.0),
+            (Outcome.MEASURED, 1.5),
+        ]
+    ):
+        history.tell(TrialResult(number, configs[number], outcome, value))
+    seen = Ledger(Genome(space), lambda number: 1).read(history)
+    assert [3.0, 2.0, 2.0, 4.0, 1.5] == seen.values[:5].tolist()
+    assert [4, 1, 2, 0, 3] == seen.best_first.tolist()
+
+
+def test_neighbours_are_all_of_them() -> None:
+    """Everything that differs in one gene is made, with what follows where a gene becomes inactive."""
+    genome = Genome(kernel_space())
+    row = genome.rows([kernel_space().default()])
+    made = neighbours(genome, row, np.array([7])).distinct(genome, genome.keys(row))
+    expected = {c.key for c in Space(GENES).neighbours(kernel_space().default())}
+    assert expected == {genome.config(row).key for row in made.rows}
+    assert set(made.parents[:, 0].tolist()) == {7}
+
+
+def test_feasible_rows_are_found_where_draws_find_none() -> None:
+    """With one configuration in a billion feasible, the search goes on from the feasible ones it knows."""
+    genes = tuple(Parameter(f"P{i}", tuple(range(8))) for i in range(12))
+    space = Space(genes, lambda c: sum(c.values()) <= 3)
+    genome = Genome(space)
+    pool = Pool(genome, lambda config: "sum")
+    default = genome.rows([space.default()])
+    found = pool.draw(np.random.default_rng(0), 20, genome.keys(default), default)
+    assert len(found) >= 10
+    assert pool.feasible(found).all()
+
+
+def test_a_failing_pair_is_recognised_among_many_genes() -> None:
+    """Of hundreds of pairs of values the one that fails is avoided, and the rest is not."""
+    genes = tuple(Mutation(f"M{i}", ("a", "b", "c")) for i in range(20))
+    genome, history, draws = Genome(Space(genes)), History(Space(genes)), random.Random(3)
+    for number in range(120):
+        config = history.space.draw(draws)
+        wrong = config["M3"] == "a" and config["M11"] == "b"
+        history.commit(number, Proposal(config))
+        outcome, value = (Outcome.CRASHED, None) if wrong else (Outcome.MEASURED, 1.0)
+        history.tell(TrialResult(number, config, outcome, value))
+    validity = Validity(genome, Ledger(genome).read(history))
+    base = genome.rows([history.space.default()])
+    pair = base.copy()
+    pair[0, [3, 11]] = 0, 1
+    assert validity(pair)[0] < 0.3
+    rows = genome.draw(np.random.default_rng(1), 200)
+    fails = (rows[:, 3] == 0) & (rows[:, 11] == 1)
+    assert validity(rows)[~fails].mean() > validity(rows)[fails].max() + 0.2
 
 
 @given(st.integers(0, 4000), st.sampled_from([16, 32]), st.sampled_from([None, 8]))
@@ -526,3 +528,16 @@ def test_the_selection_keeps_the_best_and_the_pending(values: list[float], most:
     assert len(seen) - 1 in kept
     if not np.isnan(seen).all():
         assert int(np.nanargmin(seen)) in kept
+
+
+def test_asking_goes_on_while_a_generation_lacks_candidates() -> None:
+    """Where the promising ones are infeasible the others are asked about, too; else the limit holds."""
+    space = Space(tuple(Parameter(f"P{i}", (1, 2, 4, 8)) for i in range(7)), lambda c: c.P0 == 1)
+    genome = Genome(space)
+    pool = Pool(genome, lambda config: "P0")
+    rows = pool.distinct(genome.draw(np.random.default_rng(1), 600))
+    score = rows[:, 0].astype(float)  # the larger P0, the more promising
+    assert 0 == len(asked(pool, rows, score, 80, 160, 0))
+    kept = asked(pool, rows, score, 80, 160, 24)
+    assert 24 <= len(kept) < 80
+    assert pool.feasible(rows[kept]).all()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,13 @@ from evokern.device import Request, Task
 from evokern.device.recorded.table import TableDevice, measured
 from evokern.errors import DeviceError, InternalError, KernelError, StudyError
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
-from evokern.search import Progress
+from evokern.samplers import TrialSchedule
+from evokern.samplers.contract import LEAST_IN_FLIGHT, RAMP
+from evokern.search import Progress, SessionRequest, identity
+from evokern.search._find import find
+from evokern.search._run import schedule_of
 from evokern.search.identity import settings_of, study_of
-from evokern.store import open_readonly
+from evokern.store import StudyRecord, open_readonly
 from evokern.study.settings import SamplerSettings, Study, TimingSettings
 from evokern.study.trial import Evaluation, Outcome
 
@@ -35,16 +41,48 @@ def test_the_package_is_the_api(tmp_path: Path) -> None:
     assert not found.interrupted
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("keywords", "window"),
-    [({"trials": 20}, 8), ({"trials": 150}, 9), ({"trials": 5000}, 51), ({"trials": 20, "window": 40}, 40), ({}, 51)],
-)
-def test_few_trials_keep_few_in_flight(tmp_path: Path, keywords: dict[str, int], window: int) -> None:
-    """A search limited to some trials narrows the device's window, so that most see results; a given one stands."""
-    go(tmp_path / "a.db", tiny_table(), device=TableDevice(tiny_table(), window=51), **keywords)
+def test_few_are_in_flight_while_few_results_are_known() -> None:
+    """Trials in flight: 8 at first, later one in eight of the trials before, never more than asked for."""
+    schedule = TrialSchedule(51)
+    assert [8, 8, 10, 51, 51] == [schedule(number) for number in (0, 71, 80, 408, 5000)]
+    assert [3, 3] == [TrialSchedule(3)(number) for number in (0, 5000)]
+    assert [40, 40] == [TrialSchedule.constant(40)(number) for number in (0, 5000)]
+    seen = [number - schedule(number) for number in range(2000)]
+    assert sorted(seen) == seen  # a result that was shown stays shown
+
+
+def test_a_study_keeps_its_schedule(tmp_path: Path) -> None:
+    """How many are in flight is fixed when a study begins; from before there was a ramp it is the window throughout."""
+    go(tmp_path / "a.db", tiny_table(), device=TableDevice(tiny_table(), window=51), trials=4)
     with open_readonly(tmp_path / "a.db") as reader:
-        assert reader.study(None).window == window
+        record = reader.study(None)
+    assert (51, (LEAST_IN_FLIGHT, RAMP)) == (record.window, record.ramp)
+    assert TrialSchedule(51) == schedule_of(record)
+    before = StudyRecord.of({**record.row(), "sampler": json.dumps({"name": "tpe", "options": {}})})
+    assert TrialSchedule.constant(51) == schedule_of(before)
+    assert 1 == before.sampler_version
+
+
+def test_a_recording_is_asked_as_constraints_are() -> None:
+    """A search that is played from a recorded space learns no list of what was recorded."""
+    answers = {config: found for config, found in tiny_table().answers.items() if found.outcome is Outcome.MEASURED}
+    table = replace(tiny_table(), answers=answers)
+    target = find(study(), SessionRequest(device=TableDevice(table)))
+    assert target.space.table is None
+    assert [config for config in target.space.grid() if target.space.feasible(config)] == list(answers)
+
+
+def test_a_study_of_other_rules_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier version of the sampler began is not silently continued by other rules."""
+    db = tmp_path / "a.db"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(identity, "VERSIONS", {})
+        go(db, trials=4, sampler="evo")
+    with pytest.raises(StudyError, match=r"rules of sampler evo were version 1 .*, are version 2.*--fresh.*--go-on"):
+        go(db, trials=8, sampler="evo")
+    go(db, trials=8, sampler="evo", go_on=True)
+    assert 8 == sum(trial.outcome.evaluated for trial in trials_of(db))
+    go(db, trials=12, sampler="evo")  # from now on by these rules
 
 
 def test_the_champion_is_the_least_time_measured(tmp_path: Path) -> None:

@@ -50,11 +50,20 @@ def replay(
     ] = 30,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the first repeat.")] = 0,
     window: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--window", metavar="W", min=1, max=1024, help="Trials in flight; 1 shows every sampler every result."
+            "--max-in-flight",
+            "--window",
+            metavar="W",
+            min=1,
+            max=1024,
+            help="Most trials in flight; 1 shows every sampler every result. Default: as on a GPU beside 16 cores.",
         ),
-    ] = 1,
+    ] = None,
+    oracle: Annotated[
+        bool,
+        typer.Option("--oracle", help="Hand samplers the list of the recorded configurations, which no GPU has."),
+    ] = False,
     budget: Annotated[
         str | None, typer.Option("--budget", metavar="TIME", help="Recorded time of each search: 90m, 45s.")
     ] = None,
@@ -78,8 +87,8 @@ def replay(
 
     progress = ReplayProgress(output, repeats)
     result = run(
-        space, samplers=names, trials=trials, repeats=repeats, seed=seed, window=window, budget=budget, jobs=jobs,
-        on_repeat=progress,
+        space, samplers=names, trials=trials, repeats=repeats, seed=seed, window=window, oracle=oracle, budget=budget,
+        jobs=jobs, on_repeat=progress,
     )  # fmt: skip
     if plot is not None:
         from evokern.report.replay_page import replay_page
@@ -123,6 +132,8 @@ def _lines(result: ReplayResult) -> list[str]:
     lines = [
         f"{result.space}: optimum {microseconds(result.optimum_us)} µs; optimum ÷ best after so many evaluations, "
         f"mean of {repeats} with its 95 % interval",
+        f"in flight: {result.in_flight}; samplers "
+        + ("have the list of the recorded configurations" if result.oracle else "ask whether one is recorded"),
         *result.notes,
     ]
     header = ("score", *(str(n) for n in result.checkpoints), "worst", "recorded time", "sampler")

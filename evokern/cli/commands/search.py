@@ -92,11 +92,11 @@ def search(
     window: Annotated[
         int | None,
         typer.Option(
+            "--max-in-flight",
             "--window",
             metavar="W",
-            help="Trials in flight: proposal n sees the results up to n - W; fixed per study. "
-            "Default: as many as keep the device at work; where trials are limited, a sixteenth of them "
-            "but at least 8, and no more than the device's.",
+            help="Most trials in flight; fixed per study. At first 8 are, later an eighth of the trials before: "
+            "proposal n sees all results but those. Default: as many as keep the device at work.",
         ),
     ] = None,
     control: Annotated[

@@ -137,6 +137,7 @@ class LiveDevice:
             deadline_s=30.0 + 10.0 * hang_s,
             known=task.known,
             hang_s=hang_s,
+            ahead=_compile_workers(),
         )
         self._pipeline.begin()
         environment: dict[str, Any] = {
@@ -179,6 +180,10 @@ class LiveDevice:
     def submit(self, request: Request) -> None:
         """Accept one candidate; returns at once."""
         self._running().submit(request)
+
+    def compile_ahead(self, configs: Sequence[Config]) -> None:
+        """Compile candidates that may be submitted next where compile workers idle; returns at once."""
+        self._running().compile_ahead(configs)
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
         """Return the answers that are ready, waiting at most `timeout_s` for the first."""

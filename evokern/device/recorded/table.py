@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from evokern.declaration.feasibility import Violation
@@ -27,6 +28,8 @@ from evokern.study.trial import Evaluation, Outcome, Timing
 
 FORMAT = "evokern-table/1"
 """First key of a table file of ours."""
+COUNTED = 200_000
+"""Combinations up to which configurations that differ in inactive genes alone are counted once."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,34 @@ class Table:
         if not any(answer.outcome is not Outcome.INFEASIBLE for answer in self.answers.values()):
             raise DeviceError(f"recording {self.name} has no configuration that could run")
 
-    def space(self) -> Space:
+    def space(self, *, listed: bool = False) -> Space:
         """Return the genes with feasibility bound to the recording.
 
-        Where the recording names infeasible configurations the space has them too; otherwise it is the list of the
-        recorded ones.
+        Whether a configuration is recorded must be asked, as a live study's constraints are, and where the recording
+        names infeasible configurations the space has them too. Of a search that sought out a part of its space the
+        list is known in any case: no constraint describes what it tried, so that asking would find next to nothing.
+
+        Args:
+            listed: hand out the list of the recorded configurations.
         """
         answers = self.answers
         if any(answer.outcome is Outcome.INFEASIBLE for answer in answers.values()):
             runs = frozenset(config for config, a in answers.items() if a.outcome is not Outcome.INFEASIBLE)
             return Space(self.genes, feasible=runs.__contains__)
-        return Space(self.genes, table=tuple(answers))
+        if listed or self.sought_out:
+            return Space(self.genes, table=tuple(answers))
+        return Space(self.genes, feasible=answers.__contains__)
+
+    @property
+    def sought_out(self) -> bool:
+        """Whether it holds what one search sought out of its space, not the space."""
+        return self.visited is not None and self.visited < self.combinations
+
+    @cached_property
+    def combinations(self) -> int:
+        """Configurations before constraints; of very many, all combinations of values are counted."""
+        space = Space(self.genes)
+        return space.size if space.size > COUNTED else sum(1 for _ in space.grid())
 
     @property
     def optimum_us(self) -> float | None:
@@ -267,7 +287,10 @@ class TableDevice:
         base = self.table.baseline_us
         timing = () if base is None else (Timing(base, (base, base), (base,)),)
         baselines = (BaselineResult("recorded baseline", timing),) if timing else ()
-        return StartReport(baselines, {"recording": self.table.name, "answers": len(self.table.answers)})
+        notes: tuple[str, ...] = ()
+        if self.table.space().table is not None:
+            notes = (f"{self.table.name} holds what one search sought out, so the sampler has its list of candidates",)
+        return StartReport(baselines, {"recording": self.table.name, "answers": len(self.table.answers)}, notes)
 
     def submit(self, request: Request) -> None:
         """Accept one candidate; returns at once."""

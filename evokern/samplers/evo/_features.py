@@ -1,9 +1,8 @@
-"""What the surrogate sees of a row: one group of columns per way in which a gene, or two genes together, can matter.
+"""What the model sees of a row: one group of columns per way in which a gene can matter.
 
 A numeric gene may act as a name (its values share nothing), as a rank, as a magnitude (log2), or by how often two
-divides it (a multiple of 64 threads is not like one of 48). Two numbers often matter by their product: threads of a
-block, bytes of a tile. Each of these is a group with its own length scale, and the data decide which ones count; groups
-that seldom do are marked, so that the model can be told so before it has data.
+divides it (a multiple of 64 threads is not like one of 48). Each of these is a group with its own length scale, and the
+data decide which ones count; groups that seldom do are marked, so that the model can be told so before it has data.
 """
 
 from __future__ import annotations
@@ -18,30 +17,15 @@ from evokern.samplers.evo.genome import Genome, Rows
 
 Floats = npt.NDArray[np.float64]
 
-MOST_PAIRS = 66
-"""Most products of two genes that get a group: all of those of 12 numeric genes."""
-
-
-@dataclass(frozen=True)
-class GeneColumns:
-    """What each value of a gene adds to columns."""
-
-    own: Floats
-    """Shape (values, columns of its own)."""
-    product: Floats
-    """Shape (values, columns of products)."""
-
 
 @dataclass(frozen=True)
 class Features:
     """A linear map from rows to columns that lie in [0, 1], and the group of each column."""
 
-    tables: tuple[GeneColumns, ...]
-    """One per gene, in declared order."""
+    tables: tuple[Floats, ...]
+    """What each value of a gene is in the gene's columns, shape (values, columns), one per gene in declared order."""
     groups: npt.NDArray[np.intp]
     """Group of each column, ascending from 0."""
-    product: npt.NDArray[np.bool_]
-    """Of each group: whether it is a product of two genes."""
     bare: npt.NDArray[np.bool_]
     """Of each group: whether it is the bare names of a number, which has scales beside them."""
     centre: Floats
@@ -51,16 +35,7 @@ class Features:
 
     def __call__(self, rows: Rows) -> Floats:
         """Return the columns of rows, shape (n, columns)."""
-        columns = np.zeros((len(rows), len(self.groups)))
-        singles = int((~self.product[self.groups]).sum())
-        at = 0
-        for gene, table in enumerate(self.tables):
-            # A gene's own columns follow those of the gene before it; products come after all of them.
-            own = table.own.shape[1]
-            columns[:, at : at + own] = table.own[rows[:, gene]]
-            at += own
-            if table.product.any():
-                columns[:, singles:] += table.product[rows[:, gene]]
+        columns: Floats = np.concatenate([table[rows[:, gene]] for gene, table in enumerate(self.tables)], axis=1)
         return columns
 
 
@@ -69,9 +44,8 @@ def features_of(genome: Genome) -> Features:
     own: list[Floats] = []
     groups: list[int] = []
     bare: list[bool] = []
-    magnitudes: dict[int, Floats] = {}
     count = 0
-    for index, gene in enumerate(genome.genes):
+    for gene in genome.genes:
         columns: list[Floats] = []
         if len(gene.values) > 1:
             # Two values differ in two columns, so 1/sqrt(2) makes their squared distance 1.
@@ -81,21 +55,10 @@ def features_of(genome: Genome) -> Features:
             groups.extend([count] * len(names) + list(range(count + 1, count + 1 + len(scales))))
             bare.extend([bool(scales)] + [False] * len(scales))
             count += 1 + len(scales)
-            if _is_number(gene):
-                magnitudes[index] = _log2(gene)
         own.append(np.array(columns).reshape(-1, len(gene.values)).T)
-    pairs = [(a, b) for a in magnitudes for b in magnitudes if a < b][:MOST_PAIRS]
-    products = [np.zeros((len(gene.values), len(pairs))) for gene in genome.genes]
-    for column, (a, b) in enumerate(pairs):
-        span = np.ptp(magnitudes[a]) + np.ptp(magnitudes[b])
-        products[a][:, column], products[b][:, column] = magnitudes[a] / span, magnitudes[b] / span
-    tables = tuple(GeneColumns(*both) for both in zip(own, products, strict=True))
-    product = np.arange(count + len(pairs)) >= count
-    centre = np.concatenate([*(table.mean(axis=0) for table in own), sum(table.mean(axis=0) for table in products)])
-    variance = np.concatenate([*(table.var(axis=0) for table in own), sum(table.var(axis=0) for table in products)])
-    of_column = np.append(groups, np.arange(count, count + len(pairs))).astype(np.intp)
-    is_bare = np.array(bare + [False] * len(pairs), dtype=bool)
-    return Features(tables, of_column, product, is_bare, centre, variance)
+    centre = np.concatenate([table.mean(axis=0) for table in own])
+    variance = np.concatenate([table.var(axis=0) for table in own])
+    return Features(tuple(own), np.array(groups, dtype=np.intp), np.array(bare, dtype=bool), centre, variance)
 
 
 def _is_number(gene: Gene) -> bool:

@@ -1,58 +1,58 @@
-"""The first generation: what a prior ranks best, the default candidate, then rows that show values not yet shown."""
+"""The first generation: what a prior ranks best, the default candidate, then rows of which the model knows least."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from evokern.declaration.space import Config, Space
-from evokern.samplers.evo._features import Floats
+from evokern.samplers.evo._features import Features, Floats
+from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
-from evokern.samplers.evo.genome import Genome, Rows
+from evokern.samplers.evo.genome import Rows
 
-LEAST = 6
-"""Trials of a first generation in a space without outer genes."""
+TRIALS = 8
+"""Trials of a first generation."""
 FROM_PRIOR = 8
 """Trials that the best of a prior fill."""
 PRIOR_SHARE = 0.75
-"""Share of a prior in the trials that cover values."""
+"""Share of a prior in the trials after them."""
 DRAWN = 48
-"""Rows from which the one that shows most is taken."""
+"""Rows from which the one is taken of which least is known."""
 
 
-def size(genome: Genome, prior: PriorModel | None) -> int:
-    """Return the trials of the first generation: enough for every value of every outer gene, and for the prior."""
-    outer = [len(gene.values) for gene in genome.genes if gene.layer == "mutation"]
-    return max([LEAST, *(1 + values for values in outer)]) + (0 if prior is None else FROM_PRIOR)
+def size(prior: PriorModel | None) -> int:
+    """Return the trials of the first generation, the prior's among them."""
+    return TRIALS + (0 if prior is None else FROM_PRIOR)
 
 
 def propose(
-    pool: Pool, seen: Observations, prior: PriorModel | None, rng: np.random.Generator
+    pool: Pool, features: Features, seen: Observations, prior: PriorModel | None, rng: np.random.Generator
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator; None when nothing is left.
 
-    A large window asks for dozens of rows before the first result. With a prior most of them are good ones of it that
-    show most, for immigrants tell little of a good region.
+    With a prior most of them are good ones of it, for immigrants tell little of a good region.
     """
     genome = pool.genome
     if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < FROM_PRIOR:
         from_prior = pool.admissible(prior.best, seen.keys)
         if len(from_prior):
             return from_prior[:1], "prior"
-    default = pool.admissible(genome.rows([_default(genome.space)]), seen.keys)
-    if len(default):
-        return default, "default"
+    default = genome.rows([_default(genome.space)])
+    if len(left := pool.admissible(default, seen.keys)):
+        return left, "default"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
     if prior is not None and rng.random() < PRIOR_SHARE:
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
     if not len(drawn):
-        drawn, operator = pool.immigrants(rng, DRAWN, seen.keys), "cover"
+        known = np.concatenate([default[pool.feasible(default)], seen.rows])
+        drawn, operator = pool.draw(rng, DRAWN, seen.keys, known), "cover"
     if not len(drawn):
         drawn = pool.first_left(seen.keys)
     if not len(drawn):
         return None
-    return drawn[[int(np.argmax(novelty(genome, drawn, seen.rows)))]], operator
+    return drawn[[int(np.argmax(unknown(features, drawn, seen.rows)))]], operator
 
 
 def _default(space: Space) -> Config:
@@ -63,13 +63,7 @@ def _default(space: Space) -> Config:
     return space.default() if space.table is not None else space.first_feasible() or space.default()
 
 
-def novelty(genome: Genome, rows: Rows, shown: Rows) -> Floats:
-    """Return how much each row shows that was not shown: outer genes first, then the share of each value so far."""
-    score = np.zeros(len(rows))
-    for index, gene in enumerate(genome.genes):
-        if len(gene.values) < 2:
-            continue
-        shows = np.bincount(shown[:, index], minlength=len(gene.values))
-        weight = 10.0 if gene.layer == "mutation" else 1.0
-        score += weight / (1.0 + shows[rows[:, index]])
-    return score
+def unknown(features: Features, rows: Rows, shown: Rows) -> Floats:
+    """Return how much of each row's variance is left to a model that knows what was shown, before any time is known."""
+    process = Process(features, prior_weights(features), features(shown), np.zeros(len(shown)), 0, linear=0.0)
+    return process.candidates(features(rows)).left

@@ -8,6 +8,7 @@ Formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning, secti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,6 @@ LOG_NOISE = (-6.0, 2.0)
 """Mean and standard deviation of the prior of log(noise variance / signal variance)."""
 LOG_WEIGHT = -1.0
 """Prior mean of a group's log inverse squared length scale."""
-LOG_WEIGHT_PRODUCT = -3.0
-"""The same for a product of two genes: rarer, so flatter."""
 LOG_WEIGHT_BARE = -4.0
 """The same for the bare names of a number: near values are seldom unrelated. Under a wide prior, fits to
 250 trials each of five recorded kernels put 22 of 24 of them between -2 and -7."""
@@ -42,8 +41,7 @@ def matern(squared: Floats) -> Floats:
 
 def prior_weights(features: Features) -> Floats:
     """Return the prior mean of the log weights, and of the log noise behind them."""
-    kinds = [features.product, features.bare]
-    return np.append(np.select(kinds, [LOG_WEIGHT_PRODUCT, LOG_WEIGHT_BARE], LOG_WEIGHT), LOG_NOISE[0])
+    return np.append(np.where(features.bare, LOG_WEIGHT_BARE, LOG_WEIGHT), LOG_NOISE[0])
 
 
 def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, iterations: int = 15) -> Floats:
@@ -57,20 +55,22 @@ def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, i
         iterations: of L-BFGS, from the prior mean, so that the answer depends on the data alone.
     """
     start = prior_weights(features)
-    spreads = np.append(np.full(len(features.product), spread), LOG_NOISE[1])
-    n, count = len(y), len(features.product)
-    distances = np.zeros((count, n, n))
-    for column, group in zip(columns.T, features.groups, strict=True):
-        difference = column[:, None] - column[None]
+    spreads = np.append(np.full(len(features.bare), spread), LOG_NOISE[1])
+    n, count = len(y), len(features.bare)
+    # Each pair of trials once, in single precision: reading the distances is what a fit takes its time for.
+    left, right = np.tril_indices(n, -1)
+    distances = np.zeros((count, len(left)), dtype=np.float32)
+    for column, group in zip(columns.T.astype(np.float32), features.groups, strict=True):
+        difference = column[left] - column[right]
         distances[group] += difference * difference
-    flat = distances.reshape(count, n * n)
 
     def loss(logs: Floats) -> tuple[float, Floats]:
         weights, noise = np.exp(logs[:-1]), np.exp(logs[-1])
-        scaled = np.sqrt(5.0 * (weights @ flat))
+        scaled = np.sqrt(5.0 * (weights.astype(np.float32) @ distances).astype(np.float64))
         decay = np.exp(-scaled)
-        covariance = ((1.0 + scaled + scaled * scaled / 3.0) * decay).reshape(n, n)
-        covariance.flat[:: n + 1] += noise + JITTER
+        covariance = np.zeros((n, n))
+        covariance[left, right] = (1.0 + scaled + scaled * scaled / 3.0) * decay
+        covariance.flat[:: n + 1] = 1.0 + noise + JITTER
         factor, failed = dpotrf(covariance, lower=1)
         if failed:
             return 1e10, np.zeros_like(logs)
@@ -78,9 +78,11 @@ def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, i
         inverse = np.tril(lower) + np.tril(lower, -1).T
         alpha = inverse @ y
         signal = max(float(y @ alpha) / n, 1e-12)
-        outer = 0.5 * (inverse - np.outer(alpha, alpha) / signal)
-        by_distance = -(5.0 / 6.0) * (1.0 + scaled) * decay
-        gradient = np.append((flat @ (outer.ravel() * by_distance)) * weights, np.trace(outer) * noise)
+        outer = 0.5 * (inverse[left, right] - alpha[left] * alpha[right] / signal)
+        by_distance = -(5.0 / 3.0) * (1.0 + scaled) * decay  # each pair stands for both of its orders
+        trace = 0.5 * (np.trace(inverse) - float(alpha @ alpha) / signal)
+        by_weight = (distances @ (outer * by_distance).astype(np.float32)).astype(np.float64)
+        gradient = np.append(by_weight * weights, trace * noise)
         off = (logs - start) / spreads
         value = 0.5 * n * np.log(signal) + np.log(np.diag(factor)).sum() + 0.5 * off @ off
         return float(value), gradient + off / spreads
@@ -91,15 +93,48 @@ def fit_weights(features: Features, columns: Floats, y: Floats, spread: float, i
     return best
 
 
-class Process:
-    """A posterior over fixed candidates, conditioned on rows that are added one by one.
+class Candidates:
+    """Configurations that a process is asked about, with what it needs of them."""
 
-    Where the rows lie decides the variance; the targets come later, in `predict`, so that a pending row narrows the
-    variance around it before its result is known.
+    def __init__(self, scaled: Floats, norms: Floats, cross: Floats, solved: Floats, left: Floats) -> None:
+        self.scaled = scaled
+        """Their columns, scaled, shape (m, columns)."""
+        self.norms = norms
+        """Squared norms of these."""
+        self.cross = cross
+        """Covariance with each row of the process, shape (rows and room, m)."""
+        self.solved = solved
+        """The same, solved by the factor of the rows' covariance."""
+        self.left = left
+        """Variance that is left of each, in units of the signal variance."""
+
+    def take(self, kept: Any) -> Candidates:
+        """Return some of them, by position or by mask."""
+        return Candidates(
+            self.scaled[kept], self.norms[kept], self.cross[:, kept], self.solved[:, kept], self.left[kept]
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Candidates]) -> Candidates:
+        """Return all of some."""
+        return Candidates(
+            np.concatenate([part.scaled for part in parts]),
+            np.concatenate([part.norms for part in parts]),
+            np.concatenate([part.cross for part in parts], axis=1),
+            np.concatenate([part.solved for part in parts], axis=1),
+            np.concatenate([part.left for part in parts]),
+        )
+
+
+class Process:
+    """A posterior conditioned on rows, the last of which may be pending and come one by one.
+
+    A pending row is believed to be what the model says of it, which leaves the mean as it is and narrows the variance
+    around it (the kriging believer of Ginsbourger et al. 2010).
     """
 
     def __init__(
-        self, features: Features, logs: Floats, rows: Floats, candidates: Floats, room: int, linear: float = 0.5
+        self, features: Features, logs: Floats, rows: Floats, y: Floats, room: int, linear: float = 0.5
     ) -> None:
         """Condition on rows.
 
@@ -107,7 +142,7 @@ class Process:
             features: columns and groups.
             logs: log weights of the groups and log noise.
             rows: columns of the rows, shape (n, columns).
-            candidates: columns of the candidates.
+            y: targets of the first rows, shape (k,); the others are pending.
             room: rows that may be added later.
             linear: share of the signal variance that is the linear part's.
         """
@@ -120,21 +155,52 @@ class Process:
         self._count = n = len(rows)
         self._rows = np.zeros((n + room, len(scale)))
         self._rows[:n] = self._scaled(rows)
-        self._candidates = self._scaled(candidates)
         # Squared norms, which every distance needs.
-        self._row_norms = np.zeros(n + room)
-        self._row_norms[:n] = _norms(self._rows[:n])
-        self._candidate_norms = _norms(self._candidates)
-        covariance = self._covariance(self._rows[:n], self._row_norms[:n], self._rows[:n], self._row_norms[:n])
+        self._norms = np.zeros(n + room)
+        self._norms[:n] = _norms(self._rows[:n])
+        covariance = self._covariance(self._rows[:n], self._norms[:n], self._rows[:n], self._norms[:n])
         covariance.flat[:: n + 1] += self._noise
-        self._factor = np.zeros((n + room, n + room))
+        self._factor = np.zeros((n + room, n + room), order="F")
         self._factor[:n, :n] = np.linalg.cholesky(covariance)
-        self._cross = np.zeros((n + room, len(candidates)))
-        self._cross[:n] = self._covariance(self._rows[:n], self._row_norms[:n], self._candidates, self._candidate_norms)
-        self._solved = np.zeros_like(self._cross)
-        self._solved[:n] = _solve(self._factor[:n, :n], self._cross[:n])
-        # What is left of each candidate's variance.
-        self._left = self._variance(self._candidate_norms) - np.einsum("ij,ij->j", self._solved[:n], self._solved[:n])
+        known = self._factor[: len(y), : len(y)]
+        half = _solve(known, y)
+        self._weights = _solve(known, half, transposed=True)
+        self._signal = max(float(half @ half) / max(len(y), 1), 1e-12)
+
+    def candidates(self, columns: Floats) -> Candidates:
+        """Return candidates as the process sees them.
+
+        Args:
+            columns: their columns, shape (m, columns).
+        """
+        n, room = self._count, len(self._rows) - self._count
+        scaled = self._scaled(columns)
+        norms = _norms(scaled)
+        cross = self._covariance(self._rows[:n], self._norms[:n], scaled, norms)
+        solved = _solve(self._factor[:n, :n], cross) if len(columns) else cross
+        left = self._variance(norms) - np.einsum("ij,ij->j", solved, solved)
+        more = np.zeros((room, len(columns)))
+        return Candidates(scaled, norms, np.concatenate([cross, more]), np.concatenate([solved, more]), left)
+
+    def add(self, row: Floats, candidates: Candidates) -> None:
+        """Condition on one more row, shape (columns,), a pending one, and take it into account for candidates."""
+        n = self._count
+        scaled = self._scaled(row)[None]
+        norms = _norms(scaled)
+        known = self._covariance(self._rows[:n], self._norms[:n], scaled, norms)[:, 0]
+        link = _solve(self._factor[:n, :n], known)
+        own = np.sqrt(max(float(self._variance(norms)[0]) + self._noise - float(link @ link), self._noise))
+        self._rows[n], self._norms[n] = scaled[0], norms[0]
+        self._factor[n, :n], self._factor[n, n] = link, own
+        candidates.cross[n] = self._covariance(scaled, norms, candidates.scaled, candidates.norms)[0]
+        candidates.solved[n] = (candidates.cross[n] - link @ candidates.solved[:n]) / own
+        candidates.left -= candidates.solved[n] * candidates.solved[n]
+        self._count = n + 1
+
+    def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation at every candidate."""
+        mean: Floats = self._weights @ candidates.cross[: len(self._weights)]
+        return mean, np.sqrt(np.maximum(candidates.left, 1e-10) * self._signal)
 
     def _scaled(self, columns: Floats) -> Floats:
         scaled: Floats = columns * self._scale - self._centre
@@ -148,36 +214,6 @@ class Process:
     def _variance(self, norms: Floats) -> Floats:
         variance: Floats = (1.0 - self._linear) + self._unit * norms
         return variance
-
-    def add(self, row: Floats) -> None:
-        """Condition on one more row, shape (columns,)."""
-        n = self._count
-        scaled = self._scaled(row)[None]
-        norms = _norms(scaled)
-        known = self._covariance(self._rows[:n], self._row_norms[:n], scaled, norms)[:, 0]
-        link = _solve(self._factor[:n, :n], known)
-        own = np.sqrt(max(float(self._variance(norms)[0]) + self._noise - float(link @ link), self._noise))
-        self._rows[n], self._row_norms[n] = scaled[0], norms[0]
-        self._factor[n, :n], self._factor[n, n] = link, own
-        self._cross[n] = self._covariance(scaled, norms, self._candidates, self._candidate_norms)[0]
-        self._solved[n] = (self._cross[n] - link @ self._solved[:n]) / own
-        self._left = self._left - self._solved[n] * self._solved[n]
-        self._count = n + 1
-
-    def predict(self, y: Floats) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation at every candidate.
-
-        Args:
-            y: targets of the first rows that were added, shape (k,). The rows after them are pending: believed to be
-                what the model says of them, which leaves the mean as it is and narrows the variance (the kriging
-                believer of Ginsbourger et al. 2010).
-        """
-        known = self._factor[: len(y), : len(y)]
-        half = _solve(known, y)
-        weights = _solve(known, half, transposed=True)
-        mean: Floats = weights @ self._cross[: len(y)]
-        signal = max(float(half @ half) / max(len(y), 1), 1e-12)
-        return mean, np.sqrt(np.maximum(self._left, 1e-10) * signal)
 
 
 def _norms(rows: Floats) -> Floats:

@@ -10,7 +10,7 @@ is as if it had not been. One whose configuration may not be proposed again stay
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from evokern.samplers.contract import History, TrialResult
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo.genome import Genome, Keys, Rows
-from evokern.study.trial import Proposal
+from evokern.study.trial import Outcome, Proposal
 
 OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover")
 """What makes a proposal: change of one gene, of a few, a mix of two elites, a draw from the whole space; or, in the
@@ -39,19 +39,15 @@ class Observations:
     keys: Keys
     """Their keys."""
     values: Floats
-    """log(time) where one was seen, else NaN."""
+    """log(time) where one was seen, else NaN; of a slow trial what is known: it is above what it raced against."""
     finished: npt.NDArray[np.bool_]
     """Whether the result is visible; the others are pending."""
     fingerprints: npt.NDArray[np.int64]
     """A number per distinct fingerprint; -1 where none is known."""
     operators: npt.NDArray[np.int8]
     """Position in `OPERATORS`; -1 where another sampler proposed."""
-    roots: npt.NDArray[np.intp]
-    """Number of the first trial of the niche restart that each belongs to; -1 where it belongs to none."""
-    slots: npt.NDArray[np.int16]
-    """The niche restart's slot; -1 where there is none."""
-    held: npt.NDArray[np.int16]
-    """Position of the gene that the niche restart holds; -1 where there is none."""
+    slow: npt.NDArray[np.bool_]
+    """Whether racing stopped it: its time is above that of the best trial visible when it was proposed."""
     lost: npt.NDArray[np.bool_]
     """Whether it is visible that the trial was lost, and its configuration may be proposed again."""
 
@@ -74,20 +70,6 @@ class Observations:
         order = np.argsort(np.where(self.timed, self.values, np.inf), kind="stable")
         return order[: int(self.timed.sum())]
 
-    def stuck(self, progress: float, patience: int, share: int) -> bool:
-        """Tell whether the best time, give or take `progress` in log(time), was reached long ago.
-
-        Args:
-            progress: difference in log(time) from which a better time counts as progress.
-            patience: least number of trials without progress.
-            share: where it is more, the trials so far over this.
-        """
-        if not self.timed.any():
-            return False
-        latest = int(self.numbers[self.finished][-1])
-        reached = self.timed & (np.nan_to_num(self.values, nan=np.inf) <= np.nanmin(self.values) + progress)
-        return latest - int(self.numbers[np.argmax(reached)]) >= max(patience, latest // share)
-
     def without_lost(self) -> Observations:
         """Return what is left without the trials that were lost."""
         return self if not self.lost.any() else self.before(int(self.numbers[-1]) + 1, int(self.numbers[-1]))
@@ -104,9 +86,7 @@ class Observations:
             self.finished[there] & visible,
             np.where(visible, self.fingerprints[there], -1),
             self.operators[there],
-            self.roots[there],
-            self.slots[there],
-            self.held[there],
+            self.slow[there] & visible,
             self.lost[there] & visible,
         )
 
@@ -114,8 +94,9 @@ class Observations:
 class Ledger:
     """Reads histories, remembering the finished trials of the latest one."""
 
-    def __init__(self, genome: Genome) -> None:
+    def __init__(self, genome: Genome, in_flight: Callable[[int], int] = lambda number: 1) -> None:
         self._genome = genome
+        self._in_flight = in_flight
         self._history: History | None = None
         self._codes: dict[str, int] = {}
         self._done = self._arrays(range(0), [], {})
@@ -130,9 +111,21 @@ class Ledger:
             results = {result.number: result for result in history.results[self._taken :]}
             self._taken = len(history.results)
             fresh = self._arrays(range(begin, end), history.proposals[begin:end], results, history.lost)
-            self._done = _joined(self._done, fresh)
+            self._done = self._censored(_joined(self._done, fresh), begin)
         pending = range(end, len(history.proposals))
         return _joined(self._done, self._arrays(pending, history.proposals[end:], {}))
+
+    def _censored(self, seen: Observations, begin: int) -> Observations:
+        """Lift slow trials from one on to what they raced against, where what was seen of them is less.
+
+        Over several problems a slow trial tells the time of those that it came to, which may be the short ones.
+        """
+        for at in np.flatnonzero(seen.slow[begin:] & seen.timed[begin:]) + begin:
+            number = int(seen.numbers[at])
+            raced = seen.timed & ~seen.slow & (seen.numbers <= number - self._in_flight(number))
+            if raced.any():
+                seen.values[at] = max(seen.values[at], seen.values[raced].min())
+        return seen
 
     def _arrays(
         self,
@@ -144,7 +137,6 @@ class Ledger:
         """Return some trials in number order: those without a result are pending, or were lost."""
         rows = self._genome.rows(proposal.config for proposal in proposals)
         made = [proposal.info for proposal in proposals]
-        position = {gene.name: index for index, gene in enumerate(self._genome.genes)}
         found = [results.get(number) for number in numbers]
         values = [math.nan if one is None or one.value is None else one.value for one in found]
         codes = [-1 if one is None else self._code(one.fingerprint) for one in found]
@@ -156,9 +148,7 @@ class Ledger:
             np.array([one is not None for one in found], dtype=bool),
             np.array(codes, dtype=np.int64),
             np.array([_operator(info) for info in made], dtype=np.int8),
-            np.array([info.get("root", -1) for info in made], dtype=np.intp),
-            np.array([info.get("slot", -1) for info in made], dtype=np.int16),
-            np.array([position.get(info.get("held", ""), -1) for info in made], dtype=np.int16),
+            np.array([one is not None and one.outcome is Outcome.SLOW for one in found], dtype=bool),
             np.array([lost.get(number, False) for number in numbers], dtype=bool),
         )
 

@@ -1,4 +1,4 @@
-"""Which configurations there are to choose from: all of them where that is a short list, else drawn ones."""
+"""Feasibility of rows, asked once each, and rows drawn from the whole space."""
 
 from __future__ import annotations
 
@@ -10,25 +10,19 @@ import numpy.typing as npt
 from evokern.samplers.contract import Explain
 from evokern.samplers.evo.genome import Genome, Keys, Rows
 
-LISTED = 20_000
-"""Longest list of feasible rows whose every row is a candidate."""
 ENUMERABLE = 4_096
 """Largest grid that is enumerated at once; beyond it feasibility checks would delay the first trial."""
-CHUNK = 48
-"""Rows by which the reservoir of a space that is not enumerated grows."""
-MOST_CHUNKS = 24
-"""Chunks at which the reservoir stops growing."""
-REMEMBERED = 64
-"""Rows whose distances to a whole list are kept."""
+ROUNDS = 12
+"""Batches of draws before a search for feasible rows goes on from feasible ones."""
+STEPS = 24
+"""Changes that such a walk tries from each row."""
 
 
 class Pool:
     """Feasibility of rows, remembered, and the whole list of feasible rows where it is short or known."""
 
-    def __init__(self, genome: Genome, explain: Explain, seed: int) -> None:
+    def __init__(self, genome: Genome, explain: Explain) -> None:
         self.genome = genome
-        self._seed = seed
-        self._reservoir: list[Rows] = []
         self._explain = explain
         self._memory: dict[int, str] = {}
         self.rejections: Counter[str] = Counter()
@@ -41,10 +35,8 @@ class Pool:
         elif space.size <= ENUMERABLE:
             self.everything = genome.rows(config for config in space.grid() if space.feasible(config))
         if self.everything is not None:
-            self._columns = np.ascontiguousarray(self.everything.T)
             self._keys: Keys = genome.keys(self.everything)
             self._sorted: Keys = np.sort(self._keys)
-            self._distances: dict[bytes, npt.NDArray[np.uint8]] = {}
 
     def feasible(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Tell for each canonical row whether it is feasible; count the constraints that turn rows away."""
@@ -68,135 +60,60 @@ class Pool:
             known = self._memory[key] = "" if self.genome.space.feasible(config) else self._explain(config)
         return known
 
-    def draw(self, rng: np.random.Generator, count: int, taken: Keys, rounds: int = 12) -> Rows:
+    def anywhere(self, rng: np.random.Generator, count: int, taken: Keys) -> Rows:
+        """Return up to `count` distinct rows from anywhere, not among `taken`; whether they are feasible is not known.
+
+        Where the feasible set is a list they come from it.
+        """
+        if self.everything is not None:
+            left = np.flatnonzero(~np.isin(self._keys, taken))
+            listed: Rows = self.everything[rng.permutation(left)[:count]]
+            return listed
+        drawn = self.distinct(self.genome.draw(rng, count))
+        fresh: Rows = drawn[~np.isin(self.genome.keys(drawn), taken)]
+        return fresh
+
+    def draw(self, rng: np.random.Generator, count: int, taken: Keys, known: Rows) -> Rows:
         """Draw up to `count` distinct feasible rows whose keys are not among `taken`.
 
         Args:
             rng: source of randomness.
             count: how many rows to find.
             taken: keys that must not be drawn.
-            rounds: batches of draws before giving up.
+            known: feasible rows, from which the search goes on where constraints leave too little to draw blindly.
         """
         if self.everything is not None:
-            total = len(self.everything)
-            picked = rng.choice(total, size=min(total, count + len(taken)), replace=False)
-            return self.everything[picked[~np.isin(self._keys[picked], taken)][:count]]
+            return self.anywhere(rng, count, taken)
         found = np.empty((0, len(self.genome)), dtype=np.int16)
-        for _ in range(rounds):
-            drawn = self.admissible(self.genome.draw(rng, 4 * count), taken)
-            found = self.distinct(np.concatenate([found, drawn]))
+        for _ in range(ROUNDS):
+            found = self.distinct(np.concatenate([found, self.admissible(self.genome.draw(rng, 4 * count), taken)]))
             if len(found) >= count:
+                return found[:count]
+        walked = known
+        for _ in range(ROUNDS):
+            if not len(walked) or len(found) >= count:
                 break
+            made = self.changed(walked[rng.integers(len(walked), size=STEPS)], rng, 2)
+            walked = np.concatenate([walked, made[self.feasible(made)]])
+            fresh = self.admissible(walked[len(known) :], taken)
+            found = self.distinct(np.concatenate([found, fresh]))
         return found[:count]
 
-    def near(
-        self, parents: Rows, rng: np.random.Generator, count: int, genes: int
-    ) -> tuple[Rows, npt.NDArray[np.intp]]:
-        """Return rows that differ from a parent in one gene (`genes` = 1) or in two, and the position of that parent.
-
-        Where the space is a list they come from it, all of them. Else about `count` of them are drawn, with a third
-        gene changed now and then, and whether they are feasible is not known.
-        """
-        if self.everything is not None:
-            around = [np.flatnonzero(self._distance(row) == genes) for row in parents]
-            parent = np.repeat(np.arange(len(parents)), [len(found) for found in around])
-            return self.everything[np.concatenate(around)], parent
-        genome = self.genome
-        parent = rng.integers(len(parents), size=count)
-        made = parents[parent]
-        for share in (1.0,) if genes == 1 else (1.0, 1.0, 0.3):
-            gene = rng.integers(len(genome), size=count)
-            value = (rng.random(count) * genome.sizes[gene]).astype(np.int16)
-            changes = rng.random(count) < share
-            made[np.flatnonzero(changes), gene[changes]] = value[changes]
-        return genome.canonical(made), parent
-
-    def repair_crossovers(
-        self, parents: Rows, rng: np.random.Generator, count: int, taken: Keys
-    ) -> tuple[Rows, npt.NDArray[np.intp]]:
-        """Return feasible rows that take one gene's value from an immigrant, with what else it needs to be feasible.
-
-        Constraints tie genes together: a tile of 16 rows needs one warp along them, and neither change is feasible
-        alone. The immigrant, which is feasible, shows one way in which all of them fit.
+    def changed(self, rows: Rows, rng: np.random.Generator, genes: int | npt.NDArray[np.intp]) -> Rows:
+        """Return each row with some genes drawn anew, canonical.
 
         Args:
-            parents: feasible rows.
+            rows: the rows.
             rng: source of randomness.
-            count: how many to try.
-            taken: keys of rows that must not be drawn.
-
-        Returns:
-            The rows, and the position of each one's parent.
+            genes: how many, of all or of each.
         """
-        donors = self.immigrants(rng, count, taken)
-        parent = rng.integers(len(parents), size=len(donors))
-        made = [self._repair_crossover(parents[at], donor, rng) for donor, at in zip(donors, parent, strict=True)]
-        return np.array(made, dtype=np.int16).reshape(-1, len(self.genome)), parent
-
-    def _repair_crossover(self, parent: Rows, donor: Rows, rng: np.random.Generator) -> Rows:
-        order = rng.permutation(np.flatnonzero(parent != donor))
-
-        def child(genes: npt.NDArray[np.intp]) -> Rows:
-            row = parent.copy()
-            row[genes] = donor[genes]
-            return self.genome.canonical(row[None])
-
-        child_of_one: Rows = child(order[:1])[0]
-        if self.feasible(child_of_one[None])[0]:
-            return child_of_one
-        # The whole donor is feasible, so some prefix of the order is; halving finds a short one.
-        low, high = 2, len(order)
-        while low < high:
-            middle = (low + high) // 2
-            if self.feasible(child(order[:middle]))[0]:
-                high = middle
-            else:
-                low = middle + 1
-        kept = order[:high]
-        for gene in kept[1:]:
-            fewer = kept[kept != gene]
-            if self.feasible(child(fewer))[0]:
-                kept = fewer
-        repaired: Rows = child(kept)[0]
-        return repaired
-
-    def _distance(self, row: Rows) -> npt.NDArray[np.uint8]:
-        """Return the Hamming distance of every row of the list to one row; elites are asked about again and again."""
-        known = self._distances.get(row.tobytes())
-        if known is None:
-            known = np.zeros(self._columns.shape[1], dtype=np.uint8)
-            for column, value in zip(self._columns, row, strict=True):
-                known += column != value
-            if len(self._distances) >= REMEMBERED:
-                self._distances.clear()
-            self._distances[row.tobytes()] = known
-        return known
-
-    def immigrants(self, rng: np.random.Generator, count: int, taken: Keys) -> Rows:
-        """Return up to `count` feasible rows from anywhere, not among `taken`.
-
-        Where the space is not a list, most come from a reservoir that grows with the study, so that a proposal does
-        not pay for hundreds of feasibility checks.
-        """
-        if self.everything is not None:
-            return self.draw(rng, count, taken)
-        chunks = min(2 + len(taken) // 4, MOST_CHUNKS)
-        while len(self._reservoir) < chunks:
-            own, counted = np.random.default_rng([self._seed, len(self._reservoir)]), self.rejections.copy()
-            self._reservoir.append(self.draw(own, CHUNK, np.empty(0, dtype=np.int64), rounds=4))
-            self.rejections = counted  # drawn once in a process's life, so no trial's own
-        stored = np.concatenate(self._reservoir[:chunks])
-        stored = stored[~np.isin(self.genome.keys(stored), taken)]
-        return stored[rng.permutation(len(stored))[:count]]
-
-    @property
-    def listed(self) -> bool:
-        """Whether there is a list short enough that a model can look at every row of it."""
-        return self.everything is not None and len(self.everything) <= LISTED
-
-    def left(self, taken: Keys) -> npt.NDArray[np.intp]:
-        """Return the positions in the list of the rows whose keys are not among `taken`."""
-        return np.flatnonzero(~np.isin(self._keys, taken))
+        made, most = rows.copy(), int(np.max(genes, initial=0))
+        for turn in range(most):
+            gene = rng.integers(len(self.genome), size=len(rows))
+            value = (rng.random(len(rows)) * self.genome.sizes[gene]).astype(np.int16)
+            changes = np.flatnonzero(np.broadcast_to(np.asarray(genes) > turn, len(rows)))
+            made[changes, gene[changes]] = value[changes]
+        return self.genome.canonical(made)
 
     def admissible(self, rows: Rows, taken: Keys) -> Rows:
         """Return the distinct rows that are feasible and not among `taken`, in order of first appearance."""

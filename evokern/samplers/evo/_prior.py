@@ -8,7 +8,7 @@ import numpy.typing as npt
 from evokern.samplers._prior import Prior
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process
-from evokern.samplers.evo._surrogate import fit, representative, standardised, targets_of
+from evokern.samplers.evo._model import LINEAR, fit, representative, standardised, targets_of
 from evokern.samplers.evo.genome import Genome, Rows
 
 STRENGTH = 10.0
@@ -36,14 +36,13 @@ class PriorModel:
         """Its configurations that are not far behind its best, or not behind the best with the same code choice."""
         self._features = features
         kept = representative(values, np.zeros(len(values), dtype=bool), ENTRIES)
-        self._rows = rows[kept]
-        self._targets = standardised(targets_of(values[kept])[0])
-        self._logs = fit(features, self._rows, values[kept], np.zeros(len(kept), dtype=bool))
+        targets = standardised(targets_of(values[kept])[0])
+        logs = fit(features, rows[kept], values[kept], np.zeros(len(kept), dtype=bool))
+        self._process = Process(features, logs, features(rows[kept]), targets, 0, LINEAR)
 
     def preference(self, rows: Rows, finished: int) -> Floats:
         """Return the factor on the acquisition of each row after `finished` trials: it fades to 1."""
-        process = Process(self._features, self._logs, self._features(self._rows), self._features(rows), 0)
-        mean, _ = process.predict(self._targets)
+        mean, _ = self._process.predict(self._process.candidates(self._features(rows)))
         preference: Floats = np.exp(-2.0 * (mean - mean.min()) * STRENGTH / (STRENGTH + finished))
         return preference
 

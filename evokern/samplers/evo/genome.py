@@ -28,6 +28,8 @@ class Genome:
         self.genes: tuple[Gene, ...] = space.genes
         self.sizes = np.array([len(gene.values) for gene in space.genes], dtype=np.int64)
         """Number of values of each gene."""
+        self.choices: tuple[int, ...] = tuple(i for i, gene in enumerate(space.genes) if _is_choice(gene))
+        """Positions of the outer genes: mutations, and numbers with two values, which name a choice as well."""
         self._positions: list[dict[Value, int]] = [{v: i for i, v in enumerate(g.values)} for g in space.genes]
         column = {gene.name: i for i, gene in enumerate(space.genes)}
         self._pins = [
@@ -77,6 +79,10 @@ class Genome:
         """Draw canonical rows, uniform over the combinations."""
         drawn = rng.integers(0, self.sizes, size=(count, len(self.genes)))
         return self.canonical(drawn.astype(np.int16))
+
+
+def _is_choice(gene: Gene) -> bool:
+    return len(gene.values) == 2 or (gene.layer == "mutation" and len(gene.values) > 1)
 
 
 def _listed(gene: Gene, allowed: Sequence[Value]) -> npt.NDArray[np.bool_]:

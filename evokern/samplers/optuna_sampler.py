@@ -1,0 +1,113 @@
+"""`evo` in a plain Optuna study: `optuna.create_study(sampler=EvoForOptuna(space))`.
+
+A proposal sees whatever is finished when it is asked for, so with several jobs the sequence depends on timing, as that
+of Optuna's own samplers does. Inside evokern the sampler reads a `History` instead, and the sequence repeats.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from evokern.declaration.space import Config, Space
+from evokern.errors import SpaceError, StudyError
+from evokern.samplers.contract import History, TrialResult
+from evokern.samplers.evo import EvoSampler
+from evokern.samplers.optuna_view import distributions
+from evokern.study.trial import Outcome, Proposal
+
+PROPOSED = "evokern:proposed"
+"""System attribute of a trial that holds its proposal before its parameters are suggested one by one."""
+
+
+class EvoForOptuna(BaseSampler):
+    """Proposes feasible configurations, none twice; one object serves one study.
+
+    Objectives suggest every gene of the space with `trial.suggest_categorical(gene.name, gene.values)`. A pruned trial
+    counts with its last intermediate value, and like a failed one gives none where it has none: what is near it is
+    avoided.
+
+    Args:
+        space: genes with feasibility bound.
+        seed: of the proposals.
+    """
+
+    def __init__(self, space: Space, seed: int = 0) -> None:
+        self._space = space
+        self._seed = seed
+        self._distributions: dict[str, BaseDistribution] = dict(distributions(space))
+        self._lock = threading.Lock()
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return every gene, as a categorical choice."""
+        return self._distributions
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the proposal for a trial.
+
+        Raises:
+            StudyError: the study has several objectives, or every feasible configuration was proposed already.
+        """
+        if len(study.directions) != 1:
+            raise StudyError(f"evo searches for one objective, and this study has {len(study.directions)}; give one")
+        # Jobs are threads that share this object: one proposal at a time, and each sees those before it.
+        with self._lock:
+            history = self._history(study, trial)
+            proposal = EvoSampler(self._space, self._seed).propose(history, len(history.proposals))
+            if proposal is None:
+                raise StudyError("every feasible configuration of the space was proposed already; end the study here")
+            study._storage.set_trial_system_attr(trial._trial_id, PROPOSED, dict(proposal.config))
+        return dict(proposal.config)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Refuse a parameter that the space does not have.
+
+        Raises:
+            StudyError: always.
+        """
+        raise StudyError(
+            f"{param_name} is no gene of the space ({', '.join(self._distributions)}); add it, or fix its value"
+        )
+
+    def _history(self, study: optuna.Study, asking: FrozenTrial) -> History:
+        """Return what is known: finished trials in number order, then those that are running."""
+        found: list[tuple[bool, Config, FrozenTrial]] = []
+        for trial in study.get_trials(deepcopy=False):
+            values = trial.system_attrs.get(PROPOSED) or trial.params
+            if trial.number == asking.number or not values:
+                continue
+            try:
+                config = self._space.canonical(values)
+            except SpaceError:  # enqueued, or of another sampler: nothing that this space could learn from
+                continue
+            found.append((trial.state.is_finished(), config, trial))
+        found.sort(key=lambda entry: (not entry[0], entry[2].number))
+        history = History(self._space)
+        for number, (_, config, _) in enumerate(found):
+            history.commit(number, Proposal(config))
+        sign = -1.0 if study.direction is StudyDirection.MAXIMIZE else 1.0
+        for number, (finished, config, trial) in enumerate(found):
+            if finished:
+                history.tell(_result(number, config, trial, sign))
+        return history
+
+
+def _result(number: int, config: Config, trial: FrozenTrial, sign: float) -> TrialResult:
+    value = trial.value if trial.state is TrialState.COMPLETE else None
+    if trial.state is TrialState.PRUNED and trial.intermediate_values:
+        value = trial.intermediate_values[max(trial.intermediate_values)]
+    if value is None or not math.isfinite(value):
+        return TrialResult(number, config, Outcome.CRASHED)
+    outcome = Outcome.MEASURED if trial.state is TrialState.COMPLETE else Outcome.SLOW
+    return TrialResult(number, config, outcome, sign * value)
