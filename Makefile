@@ -27,12 +27,13 @@ search: setup
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 lint tests
 
+# Each worker begins with files of its own (what a module makes is made once) and helps the other at the end.
 tests:
-	$(BIN)/pytest --numprocesses $(WORKERS) $(ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 # What takes seconds carries the marker `thorough`; the slowest are listed, so that one that lacks it is seen.
 test-fast: setup
-	$(BIN)/pytest --numprocesses $(WORKERS) -m "not gpu and not slow and not thorough" --timeout 60 --durations 5 \
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not gpu and not slow and not thorough" --timeout 60 --durations 5 \
 		--durations-min 3 $(ARGS)
 
 lint: setup

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+import warm_servers
 
 from evokern.hardware.driver import probe
 
@@ -20,6 +22,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let whoever runs the fuzzers by hand say how many cases, and from which seed on."""
     parser.addoption("--count", type=int, default=None, help="cases of each fuzzer of tests/fuzz")
     parser.addoption("--seed", type=int, default=1, help="seed of a fuzzer's first case")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def simulated_devices_start_fast() -> Iterator[None]:
+    """Fork servers of simulated devices begin as copies of one: importing torch in each takes a third of all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        warm_servers.install(patch)
+        yield
 
 
 @pytest.fixture

@@ -84,16 +84,7 @@ class ForkServer:
                 "parent": os.getpid(),
                 "tied": threading.current_thread() is threading.main_thread(),
             }
-            # A session of its own keeps the terminal's Ctrl-C away: the parent decides when workers end.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, json.dumps(settings)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,
-                env=os.environ | _ENVIRONMENT,
-            )
+            self._process = _start(settings, self._log)
         # It sees the closed socket only once its imports are over: seconds in which an interrupted command, whoever was
         # about to close this server, would seem to have left a process behind.
         self._end = weakref.finalize(self, _kill, self._process)
@@ -230,6 +221,20 @@ class ForkServer:
         self._control.close()
         self._log.close()
         self._end()  # its workers die with it
+
+
+def _start(settings: dict[str, Any], log: Any) -> subprocess.Popen[bytes]:
+    """Start a server's process, which prints to a file and inherits the other end of the control socket."""
+    # A session of its own keeps the terminal's Ctrl-C away: the parent decides when workers end.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _BOOT, json.dumps(settings)],
+        pass_fds=[settings["control"]],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        env=os.environ | _ENVIRONMENT,
+    )
 
 
 def _fallen(how: str, server: int) -> Death:

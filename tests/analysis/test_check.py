@@ -340,9 +340,8 @@ def test_a_folder_s_name_is_no_code_of_the_reference_s_program(tmp_path: Path) -
         (odd / name).write_text(text)
     kernel = load_kernel(odd)
     problem = kernel.problem("1000")
-    tensors = workload_tensors(kernel, problem)
-    expected = python_reference(kernel, problem, tensors)
-    assert compare_with_cpp(kernel, problem, tensors, expected, str(host_compiler())) < 1e-9
+    expected = python_reference(kernel, problem, workload_tensors(kernel, problem))
+    assert compare_with_cpp(kernel, {problem: expected}, str(host_compiler())) < 1e-9
 
 
 def test_a_gene_with_one_value_may_act_through_the_launch(folder: Path) -> None:

@@ -18,6 +18,7 @@ from evokern.analysis.sanitize.candidate import UNWRITTEN, architecture, sanitiz
 from evokern.analysis.sanitize.diagnose import diagnose
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.compile.isolated import compile_ptx
 from evokern.errors import UsageError
 from evokern.simt.sanitizer.findings import variable_name
 from evokern.study.discovery import load_kernel
@@ -198,6 +199,17 @@ def test_a_kernel_without_end_is_told_with_the_way_out() -> None:
         assert hint in finding["hint"]
 
 
+_PROGRAMS: dict[str, Any] = {}
+
+
+def _compiled_once(*arguments: Any, **options: Any) -> Any:
+    """Compile what was not compiled before: most mistakes are made with one and the same file."""
+    asked = repr((arguments, options))
+    if asked not in _PROGRAMS:
+        _PROGRAMS[asked] = compile_ptx(*arguments, **options)
+    return _PROGRAMS[asked]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("command", "told"),
@@ -245,6 +257,7 @@ def test_mistakes_are_told_with_the_remedy(
 ) -> None:
     """Each mistake ends with exit code 2 and one line that names the value and what to do."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("evokern.compile.build.compile_ptx", _compiled_once)
     assert told in _refused(*command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -9,8 +10,10 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from gpu_tools import find_tool
@@ -152,15 +155,23 @@ def test_a_number_that_escapes_unseen_binds_the_whole_shape(scale: Kernel) -> No
 # ---- programs
 
 
-def _fake_run(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    source, binary = folder / "best.cpp", folder / "best"
+_BINARIES = TemporaryDirectory(prefix="evokern-programs-")
+
+
+@cache
+def _built(program: str) -> Path:
+    """Return an exported program built with the stand-in for CUDA; each text is built once."""
+    source = Path(_BINARIES.name) / f"{hashlib.sha256(program.encode()).hexdigest()}.cpp"
     source.write_text(program)
     types = ["-DFAKE_KERNEL_TYPES=const float*,float*,int", "-DFAKE_KERNEL_COUNT=3"]
-    compiler = host_compiler()
-    assert compiler is not None
-    build = [compiler, "-std=c++17", "-O1", "-w", f"-I{FAKE}", "-include", "utility", *types]
+    build = [str(host_compiler()), "-std=c++17", "-O1", "-w", f"-I{FAKE}", "-include", "utility", *types]
+    binary = source.with_suffix("")
     subprocess.run([*build, str(source), "-o", str(binary)], check=True, capture_output=True, text=True)
-    return subprocess.run([str(binary), *arguments], capture_output=True, text=True, timeout=60)
+    return binary
+
+
+def _fake_run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(_built(program)), *arguments], capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture
@@ -178,13 +189,13 @@ def program(scale: Kernel) -> Callable[..., str]:
 @pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize("loads", ["scalar", "vector4"])
-def test_a_right_kernel_passes(program: Callable[..., str], loads: str, tmp_path: Path) -> None:
+def test_a_right_kernel_passes(program: Callable[..., str], loads: str) -> None:
     """A right candidate prints its time and PASS, and exits with 0, at the study's shape and at others.
 
     The check launches once, the pilot of the timing once for each of four input sets, and then as many calls as fill
     500 µs: 12 or 13 of the pilot's 40.
     """
-    done = _fake_run(program(LOADS=loads), tmp_path, "1000", "3")
+    done = _fake_run(program(LOADS=loads), "1000", "3")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
     assert re.search(r"^time: 10\.000 us a call", done.stdout, re.MULTILINE)
     assert done.stderr.count("a launch\n") in (1 + 4 + 48, 1 + 4 + 52)
@@ -195,12 +206,12 @@ def test_a_right_kernel_passes(program: Callable[..., str], loads: str, tmp_path
 @pytest.mark.parametrize(
     "arguments", [("--check",), ("--check", "1000"), ("1000", "--check"), ("1000", "3", "--check")]
 )
-def test_a_check_launches_once(program: Callable[..., str], arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_check_launches_once(program: Callable[..., str], arguments: tuple[str, ...]) -> None:
     """`--check`, wherever it stands, is one launch held against the reference: no timing, and the same exit codes."""
     text = program(LOADS="scalar")
-    right = _fake_run(text, tmp_path, *arguments)
+    right = _fake_run(text, *arguments)
     assert (right.returncode, right.stdout.splitlines()[-1], right.stderr) == (0, "PASS", "a launch\n")
-    wrong = _fake_run(text.replace("y[i] = 2 * x[i];", "y[i] = 2.001f * x[i];", 1), tmp_path, *arguments)
+    wrong = _fake_run(text.replace("y[i] = 2 * x[i];", "y[i] = 2.001f * x[i];", 1), *arguments)
     assert (wrong.returncode, wrong.stdout.splitlines()[-1], wrong.stderr) == (1, "FAIL", "a launch\n")
     for done in (right, wrong):
         assert "time:" not in done.stdout
@@ -208,10 +219,10 @@ def test_a_check_launches_once(program: Callable[..., str], arguments: tuple[str
 
 @pytest.mark.thorough
 @needs_compiler
-def test_a_check_checks_what_the_timed_program_checks(program: Callable[..., str], tmp_path: Path) -> None:
+def test_a_check_checks_what_the_timed_program_checks(program: Callable[..., str]) -> None:
     """A seed draws the same inputs with `--check` and without; another seed draws others."""
     worst = [
-        _fake_run(program(LOADS="scalar"), tmp_path, *arguments).stdout.splitlines()[0]
+        _fake_run(program(LOADS="scalar"), *arguments).stdout.splitlines()[0]
         for arguments in (("1000", "3"), ("--check", "1000", "3"), ("--check", "1000", "4"))
     ]
     assert worst[0] == worst[1] != worst[2]
@@ -219,9 +230,9 @@ def test_a_check_checks_what_the_timed_program_checks(program: Callable[..., str
 
 @pytest.mark.thorough
 @needs_compiler
-def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) -> None:
+def test_help_says_what_it_takes(program: Callable[..., str]) -> None:
     """`--help` names the option, the fields of a shape and the seed, and runs nothing."""
-    done = _fake_run(program(LOADS="scalar"), tmp_path, "--help")
+    done = _fake_run(program(LOADS="scalar"), "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "[--check] [--whole] [SHAPE] [SEED]" in done.stdout
     assert "N, for example 4096" in done.stdout
@@ -230,12 +241,12 @@ def test_help_says_what_it_takes(program: Callable[..., str], tmp_path: Path) ->
 
 @pytest.mark.thorough
 @needs_compiler
-def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[..., str], tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_no_failure_of_the_kernel(program: Callable[..., str]) -> None:
     """An error of CUDA's, as where there is no GPU, is told with the call that met it and ends with 3, never with 1."""
     text = program(LOADS="scalar")
     call = "cudaMalloc(&buffer.device, count * sizeof(T))"
     assert call in text
-    done = _fake_run(text.replace(call, "100 /* cudaErrorNoDevice */"), tmp_path)
+    done = _fake_run(text.replace(call, "100 /* cudaErrorNoDevice */"))
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "cudaMalloc: fake error\n")
 
 
@@ -263,11 +274,11 @@ def test_the_documents_name_every_exit_code() -> None:
         ("y[i] = 2 * x[i];", ";"),
     ],
 )
-def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: str, tmp_path: Path) -> None:
+def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: str) -> None:
     """A value that is off, a NaN, and an output never written each end with FAIL and exit code 1."""
     text = program(LOADS="scalar")
     assert right in text
-    done = _fake_run(text.replace(right, wrong, 1), tmp_path, "1000")
+    done = _fake_run(text.replace(right, wrong, 1), "1000")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAIL")
 
 
@@ -288,17 +299,17 @@ def test_a_wrong_kernel_fails(program: Callable[..., str], right: str, wrong: st
     ],
 )
 def test_shapes_it_cannot_take_are_refused(
-    program: Callable[..., str], arguments: tuple[str, ...], message: str, tmp_path: Path
+    program: Callable[..., str], arguments: tuple[str, ...], message: str
 ) -> None:
     """A shape that the candidate cannot take ends with 2 and the reason, before anything is launched."""
-    done = _fake_run(program(LOADS="vector4"), tmp_path, *arguments)
+    done = _fake_run(program(LOADS="vector4"), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
 
 
 @pytest.mark.thorough
 @needs_compiler
-def test_misaligned_pointers_are_refused(program: Callable[..., str], tmp_path: Path) -> None:
+def test_misaligned_pointers_are_refused(program: Callable[..., str]) -> None:
     """The launcher returns MISALIGNED and launches nothing for a pointer that wide accesses cannot take."""
     text = program(LOADS="vector4").replace("int main(", "int unused(")
     text += """
@@ -308,7 +319,7 @@ int main() {
   return 10 * evokern::launch(shape, memory, memory + 8192, 0) + evokern::launch(shape, memory + 4, memory + 8192, 0);
 }
 """
-    assert _fake_run(text, tmp_path).returncode == 2
+    assert _fake_run(text).returncode == 2
 
 
 def test_the_file_says_where_it_comes_from(program: Callable[..., str]) -> None:
@@ -342,10 +353,13 @@ def test_build_line_names_the_architecture_that_the_candidate_needs(tensor_cores
 @pytest.mark.thorough
 @needs_nvcc
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("attention_fp8", "rmsnorm"))) for name in SHIPPED]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "attention")) for name in SHIPPED]
 )
 def test_shipped_kernels_build_with_nvcc_alone(name: str, tmp_path: Path) -> None:
-    """An export of each shipped kernel's default candidate builds without a warning, and refuses bad shapes alone."""
+    """An export of each shipped kernel's default candidate builds without a warning, and refuses bad shapes alone.
+
+    The one of attention with all tests, the others by hand (`-m slow`): nvcc takes five seconds for each.
+    """
     kernel = find_kernel(str(KERNELS / name))
     text = standalone(kernel, kernel.space.default(), kernel.problem(SHIPPED[name]), CHIPS["l4"], Provenance())
     (tmp_path / "best.cu").write_text(text)
@@ -435,7 +449,7 @@ def test_without_the_compiler_library_every_choice_is_exported(scale: Kernel, mo
 
 
 @pytest.mark.parametrize("entry", ["scale<2>", "::scale<2>", "ours::scale<2>", "ours::scale< 2 >"])
-def test_a_template_kernel_is_exported(scale: Kernel, entry: str, tmp_path: Path) -> None:
+def test_a_template_kernel_is_exported(scale: Kernel, entry: str) -> None:
     """A kernel launched with template arguments, in a namespace or not, stands in the export, and compiles there."""
     from dataclasses import replace
 
@@ -477,19 +491,17 @@ def _impatient(text: str) -> str:
 
 @pytest.mark.thorough
 @needs_compiler
-def test_a_long_check_takes_a_sample_and_says_so(program: Callable[..., str], tmp_path: Path) -> None:
+def test_a_long_check_takes_a_sample_and_says_so(program: Callable[..., str]) -> None:
     """Where the reference of all takes too long a sample is checked, with its size told; `--whole` checks all."""
     text = _impatient(program(LOADS="scalar")).replace("steps[FIELDS] = {1}", "steps[FIELDS] = {100}")
-    done = _fake_run(text, tmp_path, "1000", "--check")
+    done = _fake_run(text, "1000", "--check")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "PASS")
     assert re.search(r"^checked: a sample, 100 of 1000 N; the reference of all would take about", done.stdout, re.M)
-    whole = subprocess.run(
-        [str(tmp_path / "best"), "1000", "--check", "--whole"], capture_output=True, text=True, timeout=60
-    )
+    whole = _fake_run(text, "1000", "--check", "--whole")
     assert (whole.returncode, "sample" in whole.stdout) == (0, False)
     before, right, after = text.rpartition("y[i] = 2 * x[i];")
     assert right
-    last = _fake_run(f"{before}y[i] = 2 * x[i] + (i == 999);{after}", tmp_path, "1000", "--check")
+    last = _fake_run(f"{before}y[i] = 2 * x[i] + (i == 999);{after}", "1000", "--check")
     assert (last.returncode, "worst element 999 is" in last.stdout, "FAIL" in last.stdout) == (1, True, True)
 
 

@@ -3,6 +3,7 @@
 import random
 import re
 import subprocess
+from functools import cache
 
 import numpy as np
 import pytest
@@ -170,16 +171,22 @@ def test_a_block_that_overflows_begins_anew(problem, choices, magnitude):
     assert _error_on_the_ptx_machine(problem, {"RESCALE": "restart"} | choices, magnitude) < 1e-3
 
 
+@cache
+def _compiled(config, problem, architecture):
+    """Return the PTX of a candidate, which inputs of every magnitude share."""
+    built = render(KERNEL, config, problem)
+    architecture += built.architecture_suffix
+    return compile_program(
+        built.source, built.name, built.headers, built.options, built.entries, architecture, line_info=True
+    )
+
+
 def _error_on_the_ptx_machine(problem, choices, magnitude=1):
     """Return the error relative to the reference; q and k are `magnitude` times as large as a normal draw."""
     p = KERNEL.problem(problem)
     config = KERNEL.space.canonical({**KERNEL.space.default(), **choices})
-    built = render(KERNEL, config, p)
     chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
-    architecture = chip.architecture.replace("sm_", "compute_") + built.architecture_suffix
-    program = compile_program(
-        built.source, built.name, built.headers, built.options, built.entries, architecture, line_info=True
-    )
+    program = _compiled(config, p, chip.architecture.replace("sm_", "compute_"))
     torch.manual_seed(0)
     shape = (p.B, p.H, p.S, p.D)
     scales = {"q": magnitude, "k": magnitude, "v": 1}

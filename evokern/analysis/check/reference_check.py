@@ -90,39 +90,58 @@ def python_reference(kernel: Kernel, problem: Problem, tensors: Mapping[str, Ten
     return {name: results[name] for name in wanted}
 
 
-def compare_with_cpp(
-    kernel: Kernel,
-    problem: Problem,
-    tensors: Mapping[str, Tensor],
-    expected: Mapping[str, torch.Tensor],
-    compiler: str,
-) -> float:
-    """Compile `reference.h` for the host, run it on the same inputs, and return the largest relative difference.
+def compare_with_cpp(kernel: Kernel, expected: Mapping[Problem, Mapping[str, torch.Tensor]], compiler: str) -> float:
+    """Compile `reference.h` for the host, run it at each problem, and return the largest relative difference.
+
+    Args:
+        kernel: the kernel that the file belongs to.
+        expected: problem → what the Python reference returns on `draw_inputs`.
+        compiler: path of g++ or clang++.
 
     Raises:
         KernelError: it does not compile, crashes, or does not finish within a minute.
     """
-    import torch
-
     with tempfile.TemporaryDirectory(prefix="evokern-reference-") as folder:
         work = Path(folder)
-        (work / "main.cpp").write_text(_program(kernel, problem, tensors), encoding="utf-8")
-        binary = work / "main"
-        where = ["-iquote", str(kernel.folder.resolve())]  # for this one name, not for <vector>
-        command = [compiler, "-std=c++17", "-O2", *where, "-o", str(binary), str(work / "main.cpp")]
-        _run(command, "does not compile", work)
-        for index, values in enumerate(draw_inputs(tensors).values()):
-            (work / f"{index}.in").write_bytes(values.contiguous().numpy().tobytes())
-        _run([str(binary)], "crashed", work)
+        compiled: set[Path] = set()
         worst = 0.0
-        outputs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
-        for name, wanted in expected.items():
-            raw = bytearray((work / f"{outputs.index(name)}.out").read_bytes())
-            got = torch.frombuffer(raw, dtype=torch.float64).reshape(wanted.shape)
-            scale = max(float(wanted.abs().max()), 1e-300)
-            difference = float((got - wanted).abs().max()) / scale
-            worst = max(worst, difference if difference == difference else float("inf"))
+        for problem, results in expected.items():
+            tensors = workload_tensors(kernel, problem)
+            inputs, outputs = _inputs(tensors), _outputs(tensors)
+            numbers = reference_arguments(kernel, problem)
+            # Numbers and sizes come on the command line, so that one compile serves every problem.
+            binary = work / f"main_{len(numbers)}_{len(inputs)}_{len(outputs)}"
+            if binary not in compiled:
+                text = _program(len(numbers), len(inputs), len(outputs))
+                binary.with_suffix(".cpp").write_text(text, encoding="utf-8")
+                where = ["-iquote", str(kernel.folder.resolve())]  # for this one name, not for <cmath>
+                options = ["-std=c++17", "-O2", *where, "-o", str(binary)]
+                _run([compiler, *options, str(binary.with_suffix(".cpp"))], "does not compile", work)
+                compiled.add(binary)
+            for index, values in enumerate(draw_inputs(tensors).values()):
+                (work / f"{index}.in").write_bytes(values.contiguous().numpy().tobytes())
+            sizes = [tensors[name].elements for name in (*inputs, *outputs)]
+            _run([str(binary), *map(str, (*numbers, *sizes))], "crashed", work)
+            worst = max([worst, *(_difference(work, outputs.index(name), wanted) for name, wanted in results.items())])
         return worst
+
+
+def _inputs(tensors: Mapping[str, Tensor]) -> list[str]:
+    return [name for name, tensor in tensors.items() if tensor.given]
+
+
+def _outputs(tensors: Mapping[str, Tensor]) -> list[str]:
+    return [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
+
+
+def _difference(work: Path, index: int, wanted: torch.Tensor) -> float:
+    """Return the largest difference of an output from what is wanted, relative to the largest element of that."""
+    import torch
+
+    raw = bytearray((work / f"{index}.out").read_bytes())
+    got = torch.frombuffer(raw, dtype=torch.float64).reshape(wanted.shape)
+    difference = float((got - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-300)
+    return difference if difference == difference else float("inf")
 
 
 def reference_arguments(kernel: Kernel, problem: Problem) -> list[int]:
@@ -135,28 +154,46 @@ def reference_arguments(kernel: Kernel, problem: Problem) -> list[int]:
     ]
 
 
-def _program(kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor]) -> str:
-    """Write a program that reads the inputs from files, calls `reference`, and writes the outputs."""
-    ins = [name for name, tensor in tensors.items() if tensor.given]
-    outs = [name for name, tensor in tensors.items() if tensor.role in ("output", "inout")]
-    arguments = [str(number) for number in reference_arguments(kernel, problem)]
-    arguments += [f"in_{index}.data()" for index in range(len(ins))]
-    arguments += [f"out_{index}.data()" for index in range(len(outs))]
-    # Nothing of a folder's or a buffer's name stands in the text.
-    lines = ['#include "reference.h"', "#include <cstdio>", "#include <vector>"]
-    lines += ["static void read(const char* name, std::vector<double>& values) {",
-              '  FILE* file = std::fopen(name, "rb");',
-              "  if (!file || std::fread(values.data(), 8, values.size(), file) != values.size()) throw 1;",
-              "  std::fclose(file);", "}", "int main() {"]  # fmt: skip
-    for index, name in enumerate(ins):
-        lines.append(f'  std::vector<double> in_{index}({tensors[name].elements}); read("{index}.in", in_{index});')
-    for index, name in enumerate(outs):
-        lines.append(f"  std::vector<double> out_{index}({tensors[name].elements}, 0.0 / 0.0);")
+_FRAME = """#include "reference.h"
+#include <cstdio>
+#include <cstdlib>
+namespace evokern_check {
+double* buffer(const char* name, const char* elements) {
+  const long long count = std::atoll(elements);
+  double* values = static_cast<double*>(std::malloc(8 * count));
+  if (!values) std::abort();
+  for (long long i = 0; i < count; ++i) values[i] = 0.0 / 0.0;
+  if (!name) return values;
+  FILE* file = std::fopen(name, "rb");
+  if (!file || std::fread(values, 8, count, file) != static_cast<std::size_t>(count)) std::abort();
+  std::fclose(file);
+  return values;
+}
+void write(const char* name, const double* values, const char* elements) {
+  FILE* file = std::fopen(name, "wb");
+  const std::size_t count = std::atoll(elements);
+  if (!file || std::fwrite(values, 8, count, file) != count || std::fclose(file)) std::abort();
+}
+}  // namespace evokern_check
+"""
+"""What is alike in each program. (C's own allocation: <vector> takes most of the compile.)"""
+
+
+def _program(numbers: int, inputs: int, outputs: int) -> str:
+    """Write a program that reads the inputs from files, calls `reference`, and writes the outputs.
+
+    Its arguments are the numbers that `reference` takes, then the elements of each input and of each output. Nothing
+    of a folder's or a buffer's name stands in the text.
+    """
+    first_out = 1 + numbers + inputs
+    own = "evokern_check::"
+    ins = [f'{own}buffer("{index}.in", given[{1 + numbers + index}])' for index in range(inputs)]
+    lines = [f"  double* out_{index} = {own}buffer(nullptr, given[{first_out + index}]);" for index in range(outputs)]
+    arguments = [f"std::atoll(given[{1 + index}])" for index in range(numbers)]
+    arguments += [*ins, *(f"out_{index}" for index in range(outputs))]
     lines.append(f"  reference({', '.join(arguments)});")
-    for index in range(len(outs)):
-        lines.append(f'  {{ FILE* file = std::fopen("{index}.out", "wb");')
-        lines.append(f"    std::fwrite(out_{index}.data(), 8, out_{index}.size(), file); std::fclose(file); }}")
-    return "\n".join([*lines, "  return 0;", "}", ""])
+    lines += [f'  {own}write("{index}.out", out_{index}, given[{first_out + index}]);' for index in range(outputs)]
+    return "\n".join([_FRAME + "int main(int, char** given) {", *lines, "}", ""])
 
 
 def _run(command: list[str], what: str, folder: Path) -> None:
