@@ -98,7 +98,8 @@ class SearchTarget:
             timing_rule=TIMING_RULE if self.device.verifiable and not self.device.predicted else None,
             evokern_version=__version__,
             sampler_version=VERSIONS.get(request.sampler or study.sampler.name, 1),
-            ramp=(LEAST_IN_FLIGHT, RAMP),
+            # Who learns nothing of results need not wait for any.
+            ramp=None if (request.sampler or study.sampler.name) == "random" else (LEAST_IN_FLIGHT, RAMP),
         )
 
 

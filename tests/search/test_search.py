@@ -58,6 +58,9 @@ def test_a_study_keeps_its_schedule(tmp_path: Path) -> None:
         record = reader.study(None)
     assert (51, (LEAST_IN_FLIGHT, RAMP)) == (record.window, record.ramp)
     assert TrialSchedule(51) == schedule_of(record)
+    go(tmp_path / "r.db", tiny_table(), device=TableDevice(tiny_table(), window=51), trials=4, sampler="random")
+    with open_readonly(tmp_path / "r.db") as reader:
+        assert TrialSchedule.constant(51) == schedule_of(reader.study(None))  # nothing to learn, nothing to wait for
     before = StudyRecord.of({**record.row(), "sampler": json.dumps({"name": "tpe", "options": {}})})
     assert TrialSchedule.constant(51) == schedule_of(before)
     assert 1 == before.sampler_version

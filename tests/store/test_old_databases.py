@@ -90,12 +90,14 @@ def _name(path: Path) -> str:
 
 
 def test_a_search_goes_on_in_an_old_database(old: Path) -> None:
-    """`resume` brings the tables up to date, keeps every trial as it was, and goes on after them."""
+    """Told to go on by new rules, `resume` brings the tables up to date, keeps every trial and goes on after them."""
     trials = "SELECT number, config, outcome, time_us, evidence FROM evokern_trials ORDER BY study, number"
     with sqlite3.connect(old) as db:
         before = db.execute(trials).fetchall()
     more = FILES[_name(old)] + 6
-    _run("resume", "small", "--trials", str(more))
+    refused = CliRunner().invoke(app, ["resume", "small", "--trials", str(more)])
+    assert (refused.exit_code, "the rules of sampler evo were version 1" in refused.output) == (2, True)
+    _run("resume", "small", "--go-on", "--trials", str(more))
     assert known_migrations() == _applied(old)
     assert more == _evaluated(old)
     with sqlite3.connect(old) as db:
