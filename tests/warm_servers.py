@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 
 _READ_WHEN_IMPORTED = ("CUDA", "CUPY", "LD_", "MKL", "NUMPY", "NVIDIA", "OMP", "OPENBLAS", "PYTHON", "TORCH")
+_HOME = {"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}
 _PR_SET_CHILD_SUBREAPER = 36
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from warm_servers import serve; serve()"
 _MESSAGE_BYTES = 1 << 18
@@ -164,7 +165,8 @@ _warm: dict[int, tuple[WarmProcess, list[str], dict[str, str]]] = {}
 def _warm_process(owner: int, environment: dict[str, str]) -> tuple[WarmProcess, list[str], dict[str, str]]:
     """Return the warm process of a process, and the path and variables that it began with."""
     if owner not in _warm:  # a fork of pytest's has none of its own yet
-        made = WarmProcess(_preloaded(), environment)
+        # CuPy makes its folder at home when it is imported: not in that of the test that happens to come first.
+        made = WarmProcess(_preloaded(), environment | _HOME)
         _warm[owner] = made, list(sys.path), _read_when_imported(environment)
     return _warm[owner]
 
