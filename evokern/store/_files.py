@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,7 @@ LOG_BYTES = 4 << 20
 leaves no more on the disk than this, as soon as it has ended."""
 FOLD_S = 2.0
 """How long to wait for readers when the log is folded in."""
+_CLOSING = threading.Lock()
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -225,6 +227,16 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA query_only=ON")
         return connection
     return _connect_without_writing(path)
+
+
+def close_reading(connection: sqlite3.Connection) -> None:
+    """Close what `connect_readonly` opened; safe to call twice.
+
+    SQLite removes a database's -wal and -shm files when its last connection closes. Two of one process that close at
+    once each still see the other's lock, and the files would stay: here one closes after the other.
+    """
+    with _CLOSING:
+        connection.close()
 
 
 def _connect_without_writing(path: Path) -> sqlite3.Connection:

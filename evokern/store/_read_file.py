@@ -16,7 +16,7 @@ from typing import Self
 from sqlite_utils import Database
 
 from evokern.errors import MOST_NUMBER, StoreError, StudyError, nearest
-from evokern.store._files import connect_readonly, explained
+from evokern.store._files import close_reading, connect_readonly, explained
 from evokern.store._integrity import COLUMN, SoundRows, damage, require_sound, required, select, select_numbered, sound
 from evokern.store._profiles import ProfileRecord
 from evokern.store._proofs import ProofRecord
@@ -64,7 +64,7 @@ class ReadFile:
             if not found:
                 raise StoreError(f"{path} holds no evokern study; `{command('search', '--db', path)}` would begin one")
         except BaseException:
-            connection.close()
+            close_reading(connection)
             raise
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class ReadFile:
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
-        self._db.conn.close()
+        close_reading(self._db.conn)
 
     @property
     def damaged(self) -> tuple[str, ...]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -248,6 +251,30 @@ def test_a_reader_that_outlasts_a_search_is_told_of(tmp_path: Path) -> None:
     assert log_bytes(db) > 0
     Store(db).close()
     assert log_bytes(db) == 0
+
+
+def test_readers_that_close_at_once_leave_no_file(tmp_path: Path) -> None:
+    """The last one removes what SQLite keeps beside a database, though several close in the same microseconds."""
+    go(tmp_path / "a.db", tiny_table(), trials=3)
+    readers = 6
+    draw = random.Random(1)
+
+    def read(wait_s: float) -> None:
+        with open_readonly(tmp_path / "a.db") as reader:
+            reader.studies()
+            together.wait()
+            end = time.perf_counter() + wait_s
+            while time.perf_counter() < end:
+                pass
+
+    for _ in range(150):
+        together = threading.Barrier(readers)
+        threads = [threading.Thread(target=read, args=[draw.uniform(0.0, 2e-4)]) for _ in range(readers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [one.name for one in tmp_path.iterdir()] == ["a.db"]
 
 
 def test_a_session_that_was_killed_is_told_of(tmp_path: Path) -> None:
