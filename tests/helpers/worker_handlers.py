@@ -27,6 +27,9 @@ class Obedient:
         if init == "die":
             print("dying on purpose", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGSEGV)
+        match init:
+            case ("late after the first", folder) if (Path(folder) / "first").exists():
+                time.sleep(1.0)
         self.ready_report = {"init": init}
 
     def listen(self, next_waits: Callable[[], bool]) -> None:

@@ -93,7 +93,7 @@ class KilledSearch:
         assert self._process is not None
         assert self._settled()
         while not any(row[2] == outcome for row in self.rows().values()):
-            assert self._process.poll() is None
+            assert self._process.poll() is None, f"ended before one was {outcome}"
             for _ in range(5):
                 self._hits(action)
                 time.sleep(every_s)
@@ -164,7 +164,8 @@ class KilledSearch:
         self.hit[action] += 1
         (os.killpg if action == "kill group" else os.kill)(self._process.pid, ENDS_PARENT[action])
         code = self._process.wait(60)
-        assert code in ((130, 0) if ENDS_PARENT[action] is not signal.SIGKILL else (-signal.SIGKILL,))
+        ends = (130, 0) if ENDS_PARENT[action] is not signal.SIGKILL else (-signal.SIGKILL,)
+        assert code in ends, f"exit code {code} after {[*self.done, action]}"
         self._check_nothing_left()
         self._check_whole()
 

@@ -70,22 +70,24 @@ def check(killed: KilledSearch, whole: Path, actions: int) -> None:
 @pytest.mark.timeout(120)
 def test_parts_that_die_change_nothing(tmp_path: Path) -> None:
     """Worker, compile worker and fork server killed, the parent hung up: the same sequence."""
-    killed = on_recording(tmp_path / "killed.db", 48)
+    trials = 96  # twice what it takes to do all, so that the search is not just ending when the last is done
+    killed = on_recording(tmp_path / "killed.db", trials)
     killed.run(SHORT)
-    check(killed, undisturbed(tmp_path, 48), len(SHORT))
+    check(killed, undisturbed(tmp_path, trials), len(SHORT))
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_a_worker_killed_twice_loses_its_trial_and_nothing_else(tmp_path: Path) -> None:
     """Kill after kill ends in `lost`; the search goes on, and every other trial has the answer that it deserves."""
-    killed = on_recording(tmp_path / "killed.db", 20)
+    trials = 100
+    killed = on_recording(tmp_path / "killed.db", trials)
     killed.hit_until("kill worker", "lost")
     found = list(killed.rows().values())
     answers = {config.key: answer.outcome for config, answer in small_table().answers.items()}
     assert sum(outcome == "lost" for _, _, outcome, _ in found) > 0
     assert all(outcome in ("lost", "duplicate", answers[config]) for _, config, outcome, _ in found)
-    assert sum(Outcome(outcome).evaluated for _, _, outcome, _ in found) == 20
+    assert sum(Outcome(outcome).evaluated for _, _, outcome, _ in found) == trials
 
 
 @pytest.mark.slow
