@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from evokern.analysis.control_verdict import control_verdict
+from evokern.analysis.genes.forest import ForestFit, ForestProcess, Forests
 from evokern.analysis.genes.gene_report import GenesReport, report
 from evokern.analysis.genes.importance import Effort
 from evokern.analysis.stored import chip_of
@@ -27,6 +29,8 @@ EFFORT = Effort(repeats=6, most=300)
 """What the model of the genes may cost: the page is made in seconds."""
 _NO_FAILURE = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
 _REASON_WIDTH = 160
+MANY = 1000
+"""Trials that take longer to read than a process takes to start, which then fits the model of the genes."""
 SAMPLED = 1000
 """Trials, the fastest ones, whose samples the page holds."""
 
@@ -128,29 +132,34 @@ def gather(reader: Reader, name: str | None, known: KnownFacts | None = None) ->
         StudyError: there is no such study.
     """
     record = reader.study(name)
-    trials = tuple(reader.trials(record)) if known is None else known.trials
-    best = reader.best(record)
-    sessions = tuple(reader.sessions(record))
-    baseline = reader.baseline(record)
-    verified, ablated = reader.proofs(record, "verify"), reader.proofs(record, "ablate")
-    refuted = {number: _why_refuted(verified, number) for number in sorted(reader.refuted(record))}
-    return Facts(
-        record=record,
-        trials=trials,
-        sessions=sessions,
-        baseline=baseline,
-        baseline_timing=_baseline_timing(sessions, baseline[0] if baseline else None),
-        rejections=reader.rejections(record),
-        proof=verified[-1] if verified else None,
-        refuted=refuted,
-        samples=reader.samples(record, fastest(trials, SAMPLED)),
-        ablation=ablated[-1] if ablated else None,
-        control=control_table(record, trials),
-        curves=_curves(reader, record, trials),
-        learned=known.learned if known is not None else learn(record, trials),
-        chip=_chip(record, sessions),
-        **_of_champion(reader, record, trials, best, refuted),
-    )
+    with ExitStack() as stack:
+        fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit
+        if known is None and reader.count(record) >= MANY:
+            fit = stack.enter_context(ForestProcess()).fit
+        trials = tuple(reader.trials(record)) if known is None else known.trials
+        best = reader.best(record)
+        sessions = tuple(reader.sessions(record))
+        baseline = reader.baseline(record)
+        verified, ablated = reader.proofs(record, "verify"), reader.proofs(record, "ablate")
+        refuted = {number: _why_refuted(verified, number) for number in sorted(reader.refuted(record))}
+        return Facts(
+            record=record,
+            trials=trials,
+            sessions=sessions,
+            baseline=baseline,
+            baseline_timing=_baseline_timing(sessions, baseline[0] if baseline else None),
+            rejections=reader.rejections(record),
+            proof=verified[-1] if verified else None,
+            refuted=refuted,
+            samples=reader.samples(record, fastest(trials, SAMPLED)),
+            ablation=ablated[-1] if ablated else None,
+            control=control_table(record, trials),
+            curves=_curves(reader, record, trials),
+            chip=_chip(record, sessions),
+            **_of_champion(reader, record, trials, best, refuted),
+            # Last: the process may still be importing its library.
+            learned=learn(record, trials, fit) if known is None else known.learned,
+        )
 
 
 def with_champion(reader: Reader, facts: Facts, trials: tuple[Trial, ...], number: int) -> Facts:
@@ -195,9 +204,17 @@ def _of_champion(
     }
 
 
-def learn(record: StudyRecord, trials: Sequence[Trial]) -> GenesReport:
-    """Return what trials of a study tell of its genes, at the page's `EFFORT`."""
-    return report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT)
+def learn(
+    record: StudyRecord, trials: Sequence[Trial], fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit
+) -> GenesReport:
+    """Return what trials of a study tell of its genes, at the page's `EFFORT`.
+
+    Args:
+        record: the study.
+        trials: its trials.
+        fit: fits the model, here or in another process.
+    """
+    return report(record.name, Space(record.genes), trials, predicted=record.predicted, effort=EFFORT, fit=fit)
 
 
 def fastest(trials: Iterable[Trial], most: int) -> list[int]:

@@ -150,6 +150,12 @@ class ReadFile:
         self.standing(study)
         yield from trials
 
+    def count(self, study: StudyRecord) -> int:
+        """Return how many trials a study has, open and damaged ones too; no row is read."""
+        with explained(self.path):
+            found = self._db.execute("SELECT count(*) FROM evokern_trials WHERE study = ?", [study.uuid])
+            return int(found.fetchone()[0])
+
     def proposed_s(self, study: StudyRecord) -> dict[int, float]:
         """Return trial → study time in seconds at which it was proposed, of recorded trials."""
         where = "study = ? AND outcome IS NOT NULL"

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from paths import ROOT
+from search_process import marked
 from stored_studies import NASTY, multiplied, reseal, write_study
 from typer.testing import CliRunner
 
+from evokern.analysis.genes.forest import ForestFit, Forests
 from evokern.cli.app import app
 from evokern.report import gather, page
 from evokern.report.facts import elites, fastest
@@ -70,6 +72,28 @@ def test_rows_are_the_trials(tmp_path: Path) -> None:
     fast = fastest(facts.trials, 50)
     assert set(data["differences"]) == {str(n) for n in {*fast, *elites(facts)}} - {str(fast[0])}
     assert set(data["samples"]) == {str(number) for number in fast}
+
+
+def test_a_large_study_s_model_comes_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the model that this process would fit, to the last digit; the process is gone with the answer."""
+    write_study(tmp_path / "r.db", 60)
+    fitted: list[Forests] = []
+    here = Forests.fit
+
+    def fit(forests: Forests) -> list[ForestFit]:
+        fitted.append(forests)
+        return here(forests)
+
+    monkeypatch.setattr(Forests, "fit", fit)
+    monkeypatch.setenv("EVOKERN_TEST_MARK", str(tmp_path))
+    with open_readonly(tmp_path / "r.db") as reader:
+        mine = gather(reader, None)
+        assert len(fitted) == 1
+        monkeypatch.setattr("evokern.report.facts.MANY", 60)
+        assert gather(reader, None) == mine
+    assert len(fitted) == 1
+    assert mine.learned.effects
+    assert marked(str(tmp_path)) == []
 
 
 def test_every_outcome_has_a_mark_of_its_own_shape() -> None:

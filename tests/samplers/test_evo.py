@@ -27,8 +27,8 @@ from evokern.samplers.evo._observations import OPERATORS, Ledger
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
 from evokern.samplers.evo._validity import Validity
-from evokern.samplers.evo.genome import Genome
-from evokern.samplers.evo.inert_genes import InertGenes
+from evokern.samplers.genome import Genome
+from evokern.samplers.inert_genes import InertGenes
 from evokern.study.trial import Outcome, Proposal
 
 Answer = Callable[[Config], tuple[Outcome, float | None, str | None]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evokern.declaration.space import Space, Value
-from evokern.samplers.evo.genome import Genome
+from evokern.samplers.genome import Genome
 from evokern.study.trial import Evaluation, Outcome, Trial
 
 CHANCE = 0.01

@@ -7,11 +7,12 @@ values at once come last (`evokern.analysis.genes.failures`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from evokern.analysis.genes.failures import Failing, failing_pairs
+from evokern.analysis.genes.forest import ForestFit, Forests
 from evokern.analysis.genes.genes import GeneFinding, Kind, learned
 from evokern.analysis.genes.importance import FULL, Effort, GeneEffect, importance
 from evokern.declaration.space import Space
@@ -106,7 +107,13 @@ def genes_report(reader: Reader, record: StudyRecord) -> GenesReport:
 
 
 def report(
-    study: str, space: Space, trials: Sequence[Trial], *, predicted: bool = False, effort: Effort = FULL
+    study: str,
+    space: Space,
+    trials: Sequence[Trial],
+    *,
+    predicted: bool = False,
+    effort: Effort = FULL,
+    fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit,
 ) -> GenesReport:
     """Return what trials tell of a space's genes.
 
@@ -116,16 +123,20 @@ def report(
         trials: what was tried.
         predicted: whether times are predicted.
         effort: what the forest may cost.
+        fit: fits forests, here or in another process.
     """
     findings = list(learned(space.genes, trials))
+    barred = {finding.gene for finding in findings if finding.kind in ("locked", "barred")}
+    combinations = tuple(failing_pairs(space, trials, barred))
     timed = [
         (t, v) for t in trials if t.outcome is not Outcome.DUPLICATE and (v := objective(t.evaluation)) is not None
     ]
-    model = importance(space, [trial.config for trial, _ in timed], [value for _, value in timed], effort=effort)
+    # Last: the process that fits it may have to import its library first.
+    configs, values = [trial.config for trial, _ in timed], [value for _, value in timed]
+    model = importance(space, configs, values, effort=effort, fit=fit)
     effects = model.effects if model else {}
     explained = {finding.gene for finding in findings if finding.kind in ("dead", "decisive")}
     findings += [_decisive(gene, e, len(timed)) for gene, e in effects.items() if gene not in explained and decides(e)]
-    barred = {finding.gene for finding in findings if finding.kind in ("locked", "barred")}
     reported = {finding.gene for finding in findings}
     return GenesReport(
         study,
@@ -135,7 +146,7 @@ def report(
         tuple(findings),
         effects,
         model.explained if model else None,
-        tuple(failing_pairs(space, trials, barred)),
+        combinations,
         tuple(gene.name for gene in space.genes if len(gene.values) > 1 and gene.name not in reported),
         tuple(gene.name for gene in space.genes if len(gene.values) == 1),
     )

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from evokern.analysis.genes.failures import pattern
 from evokern.declaration.space import Gene, Space, Value
-from evokern.samplers.evo.genome import Genome, Rows
-from evokern.samplers.evo.inert_genes import InertGenes, single_gene_pairs
+from evokern.samplers.genome import Genome, Rows
+from evokern.samplers.inert_genes import InertGenes, single_gene_pairs
 from evokern.study.trial import Outcome, Trial
 
 TIMED = frozenset({Outcome.MEASURED, Outcome.DUPLICATE})

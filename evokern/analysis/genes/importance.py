@@ -8,23 +8,17 @@ when every trial is given that value. Each repeat fits a forest to trials drawn 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evokern.declaration.space import Config, Gene, Space, Value
-
-Floats = npt.NDArray[np.float64]
+from evokern.analysis.genes.forest import Floats, ForestFit, Forests
+from evokern.declaration.space import Config, Space, Value
 
 LEAST_TRIALS = 24
 """Measured trials below which a forest says nothing that would hold."""
-TREES = 32
-"""Trees of each repeat's forest."""
-MOST_ROWS = 200
-"""Trials over which partial dependence is averaged."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,12 @@ class Importance:
 
 
 def importance(
-    space: Space, configs: Sequence[Config], logs: Sequence[float], seed: int = 0, effort: Effort = FULL
+    space: Space,
+    configs: Sequence[Config],
+    logs: Sequence[float],
+    seed: int = 0,
+    effort: Effort = FULL,
+    fit: Callable[[Forests], Sequence[ForestFit]] = Forests.fit,
 ) -> Importance | None:
     """Return each gene's importance and effect; None with fewer than `LEAST_TRIALS` trials, or times all alike.
 
@@ -85,6 +84,7 @@ def importance(
         logs: its log(time).
         seed: of the bootstrap.
         effort: how much is spent on it.
+        fit: fits the forests, here or in another process.
     """
     rng = np.random.default_rng(seed)
     kept = _kept(np.asarray(logs, dtype=float), effort.most, rng)
@@ -94,7 +94,7 @@ def importance(
         return None
     active = np.array([[space.active(gene, config) for gene in genes] for config in configs])
     levels = np.array([[gene.values.index(config[gene.name]) for gene in genes] for config in configs])
-    found = [_repeat(genes, levels, active, times, rng) for _ in range(effort.repeats)]
+    found = fit(Forests(genes, levels, active, times, rng, effort.repeats))
     losses = np.array([repeat.losses for repeat in found])
     shares = np.maximum(losses, 0) / np.maximum(np.maximum(losses, 0).sum(axis=1, keepdims=True), 1e-12)
     effects = {}
@@ -114,113 +114,12 @@ def importance(
     return Importance(effects, float(np.mean([repeat.explained for repeat in found])), len(kept))
 
 
-@dataclass(frozen=True)
-class _Repeat:
-    losses: Floats
-    dependence: list[Floats]
-    explained: float
-
-
 def _kept(logs: Floats, most: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
     order = np.argsort(logs, kind="stable")
     if len(order) <= most:
         return np.sort(order)
     half = most // 2
     return np.sort(np.concatenate([order[:half], rng.choice(order[half:], most - half, replace=False)]))
-
-
-def _repeat(
-    genes: Sequence[Gene],
-    levels: npt.NDArray[np.int_],
-    active: npt.NDArray[np.bool_],
-    times: Floats,
-    rng: np.random.Generator,
-) -> _Repeat:
-    count = len(times)
-    drawn = rng.integers(count, size=count)
-    rest = np.setdiff1d(np.arange(count), drawn)
-    forest = _forest(_features(genes, levels[drawn]), times[drawn], int(rng.integers(2**31)))
-    variance = float(times[rest].var()) or 1.0
-    asked = [levels[rest]]
-    for index in range(len(genes)):
-        permuted = levels[rest].copy()
-        permuted[:, index] = rng.permutation(permuted[:, index])
-        asked.append(permuted)
-    curves, waiting = [], []
-    for index, gene in enumerate(genes):
-        curve = np.full(len(gene.values), np.nan)
-        curves.append(curve)
-        measured, rows = _changed(levels, active, index, rng)
-        if rows:
-            waiting.append((curve, measured, len(asked)))
-            asked += rows
-        else:
-            curve[measured] = 0.0
-    # All at once: asking a forest costs milliseconds, however little is asked.
-    predicted = _predict(forest, genes, asked)
-    errors = np.array([np.square(one - times[rest]).mean() for one in predicted[: len(genes) + 1]])
-    for curve, measured, first in waiting:
-        curve[measured] = [one.mean() for one in predicted[first : first + len(measured)]]
-    return _Repeat((errors[1:] - errors[0]) / variance, curves, 1 - float(errors[0]) / variance)
-
-
-def _changed(
-    levels: npt.NDArray[np.int_], active: npt.NDArray[np.bool_], index: int, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int_], list[npt.NDArray[np.int_]]]:
-    """Return a gene's values where it matters, and for each the trials with that value; no trials with fewer than two.
-
-    The mean prediction over each is the gene's partial dependence.
-    """
-    matters = np.flatnonzero(active[:, index])
-    measured = np.unique(levels[matters, index])
-    if len(measured) < 2:
-        return np.unique(levels[:, index]), []
-    rows = levels[rng.choice(matters, min(len(matters), MOST_ROWS), replace=False)]
-    found = []
-    for level in measured:
-        changed = rows.copy()
-        changed[:, index] = level
-        found.append(changed)
-    return measured, found
-
-
-def _forest(features: npt.NDArray[np.float32], times: Floats, seed: int) -> list[Any]:
-    """Return extremely randomised trees (Geurts, Ernst and Wehenkel, Machine Learning 63 (2006), 3).
-
-    They are those of scikit-learn's `ExtraTreesRegressor`, which takes as long again to see to its threads and to check
-    what each of its trees is given.
-    """
-    from sklearn import config_context
-    from sklearn.tree import ExtraTreeRegressor
-
-    rng = np.random.RandomState(seed)
-    trees = [
-        ExtraTreeRegressor(max_features=1.0, min_samples_leaf=2, random_state=rng.randint(np.iinfo(np.int32).max))
-        for _ in range(TREES)
-    ]
-    with config_context(skip_parameter_validation=True):
-        return [tree.fit(features, times, check_input=False) for tree in trees]
-
-
-def _predict(trees: Sequence[Any], genes: Sequence[Gene], asked: Sequence[npt.NDArray[np.int_]]) -> list[Floats]:
-    """Return the predicted log(time) of each of several lists of trials: the mean over the trees."""
-    ends = np.cumsum([len(rows) for rows in asked])[:-1]
-    features = _features(genes, np.concatenate(asked))
-    total = np.zeros(len(features))
-    for tree in trees:
-        total += tree.predict(features, check_input=False)
-    return np.split(total / len(trees), ends)
-
-
-def _features(genes: Sequence[Gene], levels: npt.NDArray[np.int_]) -> npt.NDArray[np.float32]:
-    """Return numbers by their rank, and code choices one column per value."""
-    columns: list[npt.NDArray[np.generic]] = []
-    for index, gene in enumerate(genes):
-        if gene.layer == "parameter" or len(gene.values) == 2:
-            columns.append(levels[:, index])
-        else:
-            columns += [levels[:, index] == level for level in range(len(gene.values))]
-    return np.column_stack(columns).astype(np.float32)
 
 
 def _interval(values: Floats) -> tuple[float, float]:

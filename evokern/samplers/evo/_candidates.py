@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
-from evokern.samplers.evo.genome import Genome, Keys, Rows
+from evokern.samplers.genome import Genome, Keys, Rows
 
 BEST = 6
 """Elites taken from the whole population."""

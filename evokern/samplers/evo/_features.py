@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.declaration.space import Gene
-from evokern.samplers.evo.genome import Genome, Rows
+from evokern.samplers.genome import Genome, Rows
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._observations import OPERATORS, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
-from evokern.samplers.evo.genome import Rows
+from evokern.samplers.genome import Rows
 
 TRIALS = 8
 """Trials of a first generation."""

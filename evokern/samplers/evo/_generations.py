@@ -21,8 +21,8 @@ from evokern.samplers.evo._observations import Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
 from evokern.samplers.evo._validity import Validity
-from evokern.samplers.evo.genome import Keys
-from evokern.samplers.evo.inert_genes import InertGenes
+from evokern.samplers.genome import Keys
+from evokern.samplers.inert_genes import InertGenes
 
 MODEL_ROWS = 384
 """Most trials that condition the model: the best half of them, and the rest spread over all."""

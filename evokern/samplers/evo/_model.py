@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Candidates, Process, fit_weights
-from evokern.samplers.evo.genome import Rows
+from evokern.samplers.genome import Rows
 
 FIT_ROWS = 96
 """Most trials from which the length scales are fitted."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from evokern.samplers.contract import History, TrialResult
 from evokern.samplers.evo._features import Floats
-from evokern.samplers.evo.genome import Genome, Keys, Rows
+from evokern.samplers.genome import Genome, Keys, Rows
 from evokern.study.trial import Outcome, Proposal
 
 OPERATORS: Final = ("neighbour", "mutation", "crossover", "immigrant", "prior", "default", "cover")

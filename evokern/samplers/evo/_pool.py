@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.samplers.contract import Explain
-from evokern.samplers.evo.genome import Genome, Keys, Rows
+from evokern.samplers.genome import Genome, Keys, Rows
 
 ENUMERABLE = 4_096
 """Largest grid that is enumerated at once; beyond it feasibility checks would delay the first trial."""

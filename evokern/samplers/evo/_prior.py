@@ -9,7 +9,7 @@ from evokern.samplers._prior import Prior
 from evokern.samplers.evo._features import Features, Floats
 from evokern.samplers.evo._gaussian import Process
 from evokern.samplers.evo._model import LINEAR, fit, representative, standardised, targets_of
-from evokern.samplers.evo.genome import Genome, Rows
+from evokern.samplers.genome import Genome, Rows
 
 STRENGTH = 10.0
 """Trials after which the prior's word and the model's count alike (the exponent of Hvarfner et al. 2022, piBO)."""

@@ -24,7 +24,7 @@ from evokern.samplers.evo._generations import Generation, Generations
 from evokern.samplers.evo._observations import OPERATORS, Ledger, Observations
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import PriorModel
-from evokern.samplers.evo.genome import Genome, Rows
+from evokern.samplers.genome import Genome, Rows
 from evokern.study.trial import Proposal
 
 LEAST_TIMES = 3

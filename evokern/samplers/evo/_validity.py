@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evokern.samplers.evo._features import Floats
 from evokern.samplers.evo._observations import Observations
-from evokern.samplers.evo.genome import Genome, Rows
+from evokern.samplers.genome import Genome, Rows
 
 CAUTION = 4.0
 """Trials that the overall failure rate is worth in a cell."""

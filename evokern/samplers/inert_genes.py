@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evokern.samplers.evo.genome import Genome, Keys, Rows
+from evokern.samplers.genome import Genome, Keys, Rows
 
 ENOUGH = 2
 """Pairs with equal fingerprints, and none with different ones, that make a gene inert in a context."""
