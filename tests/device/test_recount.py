@@ -14,7 +14,9 @@ from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device.sim import worker as sim_worker
 from evokern.device.sim.jobs import SimSettings, Simulate
-from evokern.device.sim.predict import Predicted, PredictedLaunch
+from evokern.device.sim.own_problem import OwnProblemCheck
+from evokern.device.sim.own_problem_runs import OwnProblem
+from evokern.device.sim.predict import Predicted, PredictedLaunch, Predictor
 from evokern.device.sim.recount import Ran, is_short, slower
 from evokern.device.sim.worker import SimWorker
 from evokern.hardware.profiles import chip
@@ -30,7 +32,7 @@ from evokern import Kernel, Launch, Parameter, ProblemField, Tensor, Tolerance, 
 
 kernel = Kernel(
     name="rows",
-    genes=(Parameter("MOVES", (0, 1, 2), default=0, doc="which work moves away"),),
+    genes=(Parameter("MOVES", (0, 1, 2, 3, 4), default=0, doc="which work moves away, or is wrong"),),
     fields=(ProblemField("M", doc="rows"),),
     launches=lambda c, p: [Launch("run", grid=-(-p.M // 8), block=128, args=("x", "y", i32(p.M)))],
     workload=Workload(
@@ -46,17 +48,7 @@ kernel = Kernel(
 SOURCE = """
 // y[m] = sum over k of x[m][k]^2, eight rows a block. Blocks at places that a prediction counts do one of theirs and
 // leave the others to the block after; MOVES 2 does so at all places that may be counted where blocks differ, too.
-__device__ void row(const float* x, float* y, int m) {
-  __shared__ float sums[4];
-  float sum = 0;
-  for (int k = threadIdx.x; k < 512; k += 128) sum += x[m * 512 + k] * x[m * 512 + k];
-  for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-  __syncthreads();
-  if (threadIdx.x == 0) y[m] = sums[0] + sums[1] + sums[2] + sums[3];
-}
-
+// MOVES 3 is wrong in every odd block of a large grid but those places. With MOVES 4 even blocks do all the work.
 __device__ bool counted(int block, int blocks) {
   bool found = false;
 #pragma unroll
@@ -66,8 +58,25 @@ __device__ bool counted(int block, int blocks) {
   return MOVES && blocks > 99 && found;
 }
 
+__device__ void row(const float* x, float* y, int m) {
+  __shared__ float sums[4];
+  float sum = 0;
+  for (int k = threadIdx.x; k < 512; k += 128) sum += x[m * 512 + k] * x[m * 512 + k];
+  for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  const float wrong = MOVES == 3 && blockIdx.x % 2 && gridDim.x > 99 && !counted(blockIdx.x, gridDim.x);
+  if (threadIdx.x == 0) y[m] = sums[0] + sums[1] + sums[2] + sums[3] + wrong;
+}
+
 extern "C" __global__ void run(const float* x, float* y, int M) {
   const int block = blockIdx.x, blocks = gridDim.x, before = (block + blocks - 1) % blocks;
+  if (MOVES == 3 || MOVES == 4) {
+    const int rows = MOVES == 3 ? 8 : block % 2 ? 0 : 16;
+    for (int m = 8 * block; m < 8 * block + rows && m < M; m++) row(x, y, m);
+    return;
+  }
   const int own = counted(block, blocks) ? 1 : 8;
   const int last = blocks - 2;  // takes over for the last one, as 1 does for the first
   for (int m = 8 * block; m < 8 * block + own && m < M; m++) row(x, y, m);
@@ -87,14 +96,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def _evaluated(folder: Path, moves: int, best_us: float | None = None) -> Evaluation:
+def _study(folder: Path) -> Study:
+    return Study("rows", str(folder), (PROBLEM,), timing=replace(TimingSettings(), race=0.0))
+
+
+def _built(folder: Path, config: Config) -> Built:
     kernel = load_kernel(folder)
-    problems, study = (kernel.problem(PROBLEM),), Study("rows", str(folder), (PROBLEM,))
-    study = replace(study, timing=replace(TimingSettings(), race=0.0))
-    context, config = WorkerContext(folder, problems, L4), Config({"MOVES": moves})
-    settings = SimSettings(context, study.gate, study.timing, study.simulation, kernel.space.default(), 5)
-    built = build(kernel, config, problems, Target(L4, None))
+    built = build(kernel, config, (kernel.problem(PROBLEM),), Target(L4, None))
     assert isinstance(built, Built), built.reason
+    return built
+
+
+def _evaluated(folder: Path, moves: int, best_us: float | None = None) -> Evaluation:
+    kernel, study, config = load_kernel(folder), _study(folder), Config({"MOVES": moves})
+    context, built = WorkerContext(folder, (kernel.problem(PROBLEM),), L4), _built(folder, config)
+    settings = SimSettings(context, study.gate, study.timing, study.simulation, kernel.space.default(), 5)
     found = SimWorker(settings).handle(Simulate(config, built, None, best_us))
     assert found is not None
     return found
@@ -115,6 +131,30 @@ def test_work_in_blocks_that_are_not_counted_is_predicted_too(folder: Path, monk
     assert all(time is not None and time < 0.8 * plain.time_us for time in unchecked)
 
 
+def test_a_wrong_answer_of_the_blocks_at_drawn_places_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted once more is judged once more: a source that knows the other places is wrong."""
+    monkeypatch.setattr(OwnProblemCheck, "check", lambda self, *asked, **options: OwnProblem(None))
+    monkeypatch.setattr(sim_worker, "is_short", lambda predicted, ran: False)
+    assert Outcome.MEASURED is _evaluated(folder, 3).outcome
+    monkeypatch.setattr(sim_worker, "is_short", lambda predicted, ran: True)
+    found = _evaluated(folder, 3)
+    assert (Outcome.WRONG, "sampled_blocks") == (found.outcome, found.evidence.get("check"))
+    assert Outcome.MEASURED is _evaluated(folder, 0).outcome
+
+
+def test_a_drawn_block_may_have_nothing_to_do(folder: Path) -> None:
+    """Whether some blocks write anything is asked where corners are among them, not of blocks at drawn places."""
+    kernel, study, config = load_kernel(folder), _study(folder), Config({"MOVES": 4})
+    predictor = Predictor(kernel, L4, study.timing, study.simulation, kernel.workload.tolerance)
+    built, problem = _built(folder, config), kernel.problem(PROBLEM)
+    assert predictor.predict(config, built, problem).sampled is None
+    assert predictor.predict(config, built, problem, blocks=((1, 3, 5),)).sampled is None
+    wrong = Config({"MOVES": 3})
+    found = predictor.predict(wrong, _built(folder, wrong), problem, blocks=((1, 3, 5),)).sampled
+    assert found is not None
+    assert "that sampled blocks wrote are wrong" in found
+
+
 def _predicted(time_us: float, instructions: float) -> Predicted:
     one = Prediction(time_us, {"issue": time_us, "launch": 1.0})
     return Predicted(one, (PredictedLaunch(one, cast(Any, None), {}, np.full(100, instructions), {}),))
@@ -126,7 +166,11 @@ def test_the_slower_prediction_holds_where_blocks_do_more() -> None:
     assert is_short(counted, [Ran(0, some, 106)])
     assert not is_short(counted, [Ran(0, some, 105)])
     assert not is_short(counted, [Ran(0, None, 5100)])
-    assert slower(counted, _predicted(12.0, 51.0), [Ran(0, some, 200)]) is counted  # two odd blocks of a hundred
+    # Two odd blocks of a hundred.
+    assert slower(counted, _predicted(12.0, 51.0), [Ran(0, some, 200)]).launches is counted.launches
+    for instructions in (51.0, 80.0):
+        again = replace(_predicted(16.0, instructions), sampled="wrong")
+        assert "wrong" == slower(counted, again, [Ran(0, some, 160)]).sampled
     assert 16.0 == slower(counted, _predicted(16.0, 80.0), [Ran(0, some, 160)]).total.time_us
     assert 10.0 == slower(counted, _predicted(9.0, 80.0), [Ran(0, some, 160)]).total.time_us
     # All blocks do twice what even the drawn ones show: one of them does most of it.

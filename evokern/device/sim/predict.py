@@ -118,7 +118,8 @@ class Predictor:
             problem: one of the problems it was built for.
             limit_us: time beyond which it does not matter how slow it is.
             stage: other buffers than the predictor's own.
-            blocks: for each launch the blocks to count; by default some that are spread evenly.
+            blocks: for each launch the blocks to count, which may have nothing to do; by default some that are spread
+                evenly.
 
         Raises:
             RunFailed: it crashed, does not end, or is slower than the limit.
@@ -135,7 +136,7 @@ class Predictor:
             self._launch(stage, program, uses[launch.entry], launch, chosen, limit_us)
             for launch, chosen in zip(launches, counted, strict=True)
         )
-        fault = stage.fault(self._kernel, self._tolerance) if judged else None
+        fault = stage.fault(self._kernel, self._tolerance, idle=bool(blocks)) if judged else None
         fills = tuple(timemodel.fill(bytes_, self._chip) for bytes_ in filled_bytes(built, problem, stage.tensors))
         return Predicted(timemodel.total((*(part.prediction for part in parts), *fills)), parts, fault, fills)
 

@@ -42,7 +42,7 @@ def is_short(predicted: Predicted, ran: Sequence[Ran]) -> bool:
 
 
 def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Predicted:
-    """Return the prediction that holds.
+    """Return the prediction that holds, with what is wrong with the results of the blocks at drawn places.
 
     Args:
         predicted: from the blocks at known places.
@@ -59,8 +59,8 @@ def slower(predicted: Predicted, recounted: Predicted, ran: Sequence[Ran]) -> Pr
         launches.append(replace(after, prediction=held))
     times = [one.prediction for one in launches]
     if times == [one.prediction for one in predicted.launches]:
-        return predicted
-    return replace(recounted, total=total((*times, *recounted.fills)), launches=tuple(launches), sampled=None)
+        return replace(predicted, sampled=recounted.sampled)
+    return replace(recounted, total=total((*times, *recounted.fills)), launches=tuple(launches))
 
 
 def _scaled(prediction: Prediction, scale: float) -> Prediction:

@@ -149,6 +149,9 @@ class SimWorker:
             if is_short(prediction, found.ran):
                 with self._phases.phase("prediction"):
                     predicted = predicted.replaced(at, self._recounted(job, problem, prediction, found))
+                impossible = predicted.impossible()
+                if impossible is not None:
+                    return Evaluation(Outcome.WRONG, evidence=impossible, gate=reports)
         time_us = predicted.time_us
         first = predicted.predictions[0].total
         evidence = {
