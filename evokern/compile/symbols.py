@@ -32,11 +32,17 @@ def constant_symbols(ptx: str) -> list[str]:
 def variable_name(symbol: str) -> str:
     """Return a variable's name as the source has it, with namespaces; of a function's static one `function::name`."""
     # Itanium C++ ABI, section 5.1.6: _Z Z <function> E <name> [<discriminator>]
-    local = re.fullmatch(r"_ZZ(.+)E(\d+)(\w+?)(?:_\d+|__\d+_)?", symbol)
-    if local and len(local[3]) == int(local[2]):
-        return f"{source_name('_Z' + local[1])}::{local[3]}"
-    parts = source_name(symbol).split("::")
-    return "::".join(part for part in parts if not part.startswith("_INTERNAL_"))
+    for end in re.finditer(r"E(\d+)", symbol) if symbol.startswith("_ZZ") else ():
+        name = symbol[end.end() :][: int(end[1])]
+        behind = symbol[end.end() + len(name) :]
+        if len(name) == int(end[1]) and re.fullmatch(r"(?:_\d+|__\d+_)?", behind):
+            return f"{_scope('_Z' + symbol[3 : end.start()])}::{name}"
+    return _scope(symbol)
+
+
+def _scope(symbol: str) -> str:
+    """Return a name as the source has it, without the compiler's namespace for what a file keeps to itself."""
+    return "::".join(part for part in source_name(symbol).split("::") if not part.startswith("_INTERNAL_"))
 
 
 def named(name: str, symbols: Iterable[str]) -> list[str]:

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import re
 
+_NAME = re.compile(r"L?(\d+)")
+"""What begins a name; an L marks internal linkage."""
+_WITHOUT_NAME = re.compile(r"S[0-9A-Z]*_|S[abdiost]|T\d*_|A\d*_|D.|[a-zKMOPR]|L(?:D.|[a-z])n?[0-9a-f]*E")
+"""Parts of template arguments in which no name stands: substitutions, parameters, extents, builtin types, pointers,
+references, and numbers of builtin types (sections 5.1.5, 5.1.6 and 5.1.10)."""
+_LIST = re.compile(r"[IJNFX]|LN")
+"""What begins a list that an E ends: arguments, packs, nested names, functions, expressions, a number whose type has a
+nested name."""
+_VALUE = re.compile(r"n?\d+E")
+"""The value of a number whose type is an enumeration, behind the name of that."""
+
 
 def mangled_parts(symbol: str) -> tuple[list[str], str]:
     """Return the names in a mangled symbol, outermost first, and what follows them: template arguments, parameters.
@@ -11,20 +22,70 @@ def mangled_parts(symbol: str) -> tuple[list[str], str]:
     Args:
         symbol: for example ``_ZN2ns1kIfEEvPT_``. One that is not mangled gives no names.
     """
-    if not symbol.startswith("_Z"):
-        return [], symbol
-    nested = symbol.startswith("_ZN")
-    rest = symbol[3:] if nested else symbol[2:]
-    parts: list[str] = []
-    while match := re.match(r"L?(\d+)", rest):  # an L marks internal linkage
-        length = int(match.group(1))
-        parts.append(rest[match.end() : match.end() + length])
-        rest = rest[match.end() + length :]
-        if not nested:
-            break
-    return [part for part in parts if not part.startswith("_GLOBAL__N")], rest
+    parts, rest, _ = _taken_apart(symbol)
+    return parts, rest
+
+
+def is_of_template(symbol: str) -> bool:
+    """Tell whether a symbol stands for something made of a template, or inside of something that is."""
+    _, rest, inside = _taken_apart(symbol)
+    return symbol.startswith("_Z") and (inside or rest.startswith("I"))
 
 
 def source_name(symbol: str) -> str:
     """Return a function's name as the source has it, without template arguments; a plain symbol is its own name."""
     return "::".join(mangled_parts(symbol)[0]) or symbol
+
+
+def _taken_apart(symbol: str) -> tuple[list[str], str, bool]:
+    """Return names, what follows, and whether a name but the last one has template arguments."""
+    if not symbol.startswith("_Z"):
+        return [], symbol, False
+    nested = symbol.startswith("_ZN")
+    rest = symbol[3:] if nested else symbol[2:]
+    parts = ["std"] if rest.startswith("St") else []  # section 5.1.10
+    rest = rest.removeprefix("St")
+    inside = False
+    while match := _NAME.match(rest):
+        end = match.end() + int(match[1])
+        parts.append(rest[match.end() : end])
+        rest = rest[end:]
+        if not nested:
+            break
+        behind = _behind_arguments(rest)
+        if behind is not None and _NAME.match(rest, behind):
+            rest, inside = rest[behind:], True
+    return [part for part in parts if not part.startswith("_GLOBAL__N")], rest, inside
+
+
+def _behind_arguments(text: str) -> int | None:
+    """Return where the template arguments end with which a text begins; None where none do, or they cannot be read."""
+    try:
+        return _behind_list(text, 1) if text.startswith("I") else None
+    except ValueError:
+        return None
+
+
+def _behind_list(text: str, at: int) -> int:
+    """Return the place behind the E that ends the list whose first item stands at a place.
+
+    Raises:
+        ValueError: something in it cannot be read.
+    """
+    while not text.startswith("E", at):
+        enumeration = text[at : at + 1] == "L"
+        if match := _WITHOUT_NAME.match(text, at):
+            at = match.end()
+            continue
+        if match := _NAME.match(text, at):
+            at = match.end() + int(match[1])
+        elif match := _LIST.match(text, at):
+            at = _behind_list(text, match.end())
+        else:
+            raise ValueError(f"no part of template arguments: {text[at:]!r}")
+        if enumeration:
+            value = _VALUE.match(text, at)
+            if value is None:
+                raise ValueError(f"no value of an enumeration: {text[at:]!r}")
+            at = value.end()
+    return at + 1

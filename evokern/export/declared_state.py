@@ -10,7 +10,7 @@ from evokern.compile.isolated import compile_ptx
 from evokern.compile.module_state import restored_state
 from evokern.compile.records import Program
 from evokern.compile.symbols import variable_name
-from evokern.cuda_source.mangled import mangled_parts
+from evokern.cuda_source.mangled import is_of_template
 from evokern.declaration.kernel import Kernel
 from evokern.declaration.render import Rendered
 from evokern.errors import KernelError
@@ -80,7 +80,7 @@ def restored_variables(kernel: Kernel, rendered: Rendered, chip: Profile) -> lis
     sizes = {name: one.size for name, one in variables.items() if one.space == "global" and name in in_use}
     found = []
     for symbol, value in restored_state(kernel.state, sizes).items():
-        if symbol.startswith("_ZZ") or ("I" in mangled_parts(symbol)[1] and symbol.startswith("_Z")):
+        if symbol.startswith("_ZZ") or is_of_template(symbol):
             raise KernelError(
                 f"kernel {kernel.name}: state names {variable_name(symbol)!r}, which is static in a function or made "
                 "of a template, so that the exported program has no name for it; declare it as a variable of the file"

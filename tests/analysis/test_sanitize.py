@@ -20,7 +20,8 @@ from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.isolated import compile_ptx
 from evokern.errors import UsageError
-from evokern.simt.sanitizer.findings import variable_name
+from evokern.ptx.lines import UNKNOWN_LOCATION
+from evokern.simt.sanitizer.findings import Collector
 from evokern.study.discovery import load_kernel
 
 FILES = DATA / "cuda_files"
@@ -335,9 +336,17 @@ def test_an_output_that_no_thread_writes_is_named(tmp_path: Path, written: int, 
 
 
 def test_variables_are_called_as_in_the_source() -> None:
-    """Mangled names of shared variables lose their decoration."""
-    names = {"_ZZ6kernelE4tile": "tile", "_ZZN2ns1kIfEEvPT_E5stage": "stage", "_ZN2ns5tableE": "table", "in": "in"}
-    assert names == {symbol: variable_name(symbol) for symbol in names}
+    """Mangled names of variables lose their decoration, and what they stand in."""
+    names = {
+        "_ZZ6kernelE4tile": "tile", "_ZZN2ns1kIfEEvPT_E5stage": "stage", "_ZN2ns5tableE": "table", "in": "in",
+        "_ZN3BoxILi4EE5countE": "count", "_ZZN3BoxIN2ns1VIfEELj8EE3runEvE4tile_0": "tile",
+    }  # fmt: skip
+    found = {}
+    for symbol in names:
+        collector = Collector(None)
+        collector.add("out_of_bounds", UNKNOWN_LOCATION, "ld.global.u32", allocation=symbol)
+        (found[symbol],) = (finding.allocation for finding in collector.findings)
+    assert names == found
 
 
 def test_a_kernel_folder_is_clean_at_its_small_problems() -> None:

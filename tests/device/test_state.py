@@ -216,10 +216,20 @@ def test_variables_that_no_code_uses_cost_nothing() -> None:
 SOURCE = """
 namespace a { __device__ int inside; namespace { __device__ int hidden = 3; } static __device__ int own = 4; }
 template <int N> __device__ int many = N;
+template <class T, int N> struct Box {
+  static int count;
+  __device__ int next() { static int kept; return kept++; }
+};
+template <class T, int N> int Box<T, N>::count = N;
+struct Kind { enum Of { plain, other }; };
+template <Kind::Of K, int... N> struct Shelf { struct Board { static int width; }; };
+template <Kind::Of K, int... N> int Shelf<K, N...>::Board::width = sizeof...(N);
 __device__ __noinline__ int held(int n) { return *(int*)malloc(n); }
 extern "C" __global__ void counts(int* y) {
   static int calls;
-  y[0] = calls++ + a::inside++ + a::hidden++ + a::own++ + many<3>++ + many<5>++;
+  y[0] = calls++ + a::inside++ + a::hidden++ + a::own++ + many<3>++ + many<5>++
+      + Box<float2, 4>::count++ + Box<int*, 8>::count++ + Box<int, 2>().next()
+      + Shelf<Kind::other, 1, 2>::Board::width++;
 }
 extern "C" __global__ void allocates(int* y) { y[0] = held(y[1]); }
 extern "C" __global__ void prints(int* y) { printf("%d", y[0]); }
@@ -234,11 +244,13 @@ def program() -> Program:
 
 
 def test_variables_are_known_by_their_names_in_the_source(program: Program) -> None:
-    """Namespaces, nameless ones, internal linkage, templates and static variables of functions."""
+    """Namespaces, nameless ones, internal linkage, templates and their static members, variables of functions."""
     sizes = {one.name: one.size for one in data_symbols(program.cubin)}
     names = {variable_name(symbol) for symbol in sizes}
     assert {"a::inside", "a::hidden", "a::own", "many", "counts::calls"} <= names
-    for name, count in (("inside", 1), ("a::inside", 1), ("b::inside", 0), ("many", 2), ("calls", 1), ("nside", 0)):
+    assert {"Box::count", "Box::next::kept", "Shelf::Board::width", "std::numeric_limits::digits"} <= names
+    counted = {"inside": 1, "a::inside": 1, "b::inside": 0, "many": 2, "calls": 1, "nside": 0, "count": 3, "Box": 0}
+    for name, count in counted.items():
         assert len(named(name, sizes)) == count, name
     (symbol,) = named("hidden", sizes)
     assert named(symbol, sizes) == [symbol]

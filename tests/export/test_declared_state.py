@@ -36,18 +36,30 @@ def test_each_call_begins_with_the_declared_bytes() -> None:
     assert "cudaGetSymbolAddress" not in plain
 
 
-def test_what_no_program_can_name_is_refused(tmp_path: Path) -> None:
-    """A static variable of a function is out of the launcher's reach: the message says where to put it."""
-    for name in ("kernel.py", "reference.h"):
-        shutil.copy(DATA / "kernels" / "state" / name, tmp_path)
+@pytest.mark.parametrize(
+    ("declaration", "used", "inside", "name"),
+    [
+        ("", "inner", "  static int inner[kMost];\n", "twice::inner"),
+        (
+            "template <int N> struct Box { static int kept[N]; };\ntemplate <int N> int Box<N>::kept[N];\n",
+            "Box<kMost>::kept",
+            "",
+            "Box::kept",
+        ),
+    ],
+)
+def test_what_no_program_can_name_is_refused(
+    tmp_path: Path, declaration: str, used: str, inside: str, name: str
+) -> None:
+    """Static variables of functions and of templates are out of the launcher's reach; the message has the remedy."""
+    for file in ("kernel.py", "reference.h"):
+        shutil.copy(DATA / "kernels" / "state" / file, tmp_path)
     source = (DATA / "kernels" / "state" / "kernel.cu").read_text()
-    changed = source.replace("float(2 + counts::calls[i]++)", "float(2 + inner[i]++)")
-    changed = changed.replace(
-        "#elif KEEPS == KEEPS_RESTORED\n  y", "#elif KEEPS == KEEPS_RESTORED\n  static int inner[kMost];\n  y"
-    )
-    (tmp_path / "kernel.cu").write_text(changed)
-    kernel = replace(KERNEL, folder=tmp_path, state={"inner": 0})
-    with pytest.raises(KernelError, match=r"'twice::inner', which is static in a function"):
+    changed = source.replace("float(2 + counts::calls[i]++)", f"float(2 + {used}[i]++)")
+    changed = changed.replace("#elif KEEPS == KEEPS_RESTORED\n  y", f"#elif KEEPS == KEEPS_RESTORED\n{inside}  y")
+    (tmp_path / "kernel.cu").write_text(changed.replace('extern "C"', f'{declaration}extern "C"', 1))
+    kernel = replace(KERNEL, folder=tmp_path, state={name.rpartition("::")[2]: 0})
+    with pytest.raises(KernelError, match=rf"'{name}', which is static in a function or made of a template"):
         standalone(kernel, Config({"KEEPS": "restored"}), PROBLEM, L4, Provenance())
 
 

@@ -6,13 +6,13 @@ the thread and the address.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from evokern.compile.symbols import variable_name
 from evokern.ptx.lines import UNKNOWN_LOCATION, SourceLocation
 from evokern.simt.arrays import Array
 
@@ -190,7 +190,7 @@ class Collector:
             block,
             thread,
             address,
-            variable_name(allocation),
+            variable_name(allocation).rpartition("::")[2],
             offset,
             other.line,
             count,
@@ -287,17 +287,3 @@ def _at(who: Array, granule: Array) -> Array:
     """Return one number per reader and place; two that agree by chance leave a finding an error."""
     mixed: Array = who.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + granule.astype(np.uint64)
     return mixed
-
-
-def variable_name(symbol: str) -> str:
-    """Return the name of a variable as the source has it, from a mangled one (Itanium C++ ABI, section 5.1.6)."""
-    if not symbol.startswith("_Z"):
-        return symbol
-    found, rest = symbol, symbol
-    while match := re.search(r"\d+", rest):
-        length, start = int(match[0]), match.end()
-        if start + length <= len(rest):
-            found, rest = rest[start : start + length], rest[start + length :]
-        else:
-            rest = rest[start:]
-    return found
