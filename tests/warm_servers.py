@@ -13,8 +13,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
-import importlib
 import json
 import os
 import signal
@@ -27,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from evokern.workers.process import main, preload
 
 _READ_WHEN_IMPORTED = ("CUDA", "CUPY", "LD_", "MKL", "NUMPY", "NVIDIA", "OMP", "OPENBLAS", "PYTHON", "TORCH")
 _HOME = {"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}
@@ -103,11 +103,7 @@ def _adopting() -> Any:
 def serve() -> None:
     """Import what the command line names, then fork a server for each message; ends with pytest's process."""
     asked = socket.socket(fileno=int(sys.argv[2]))
-    for name in json.loads(sys.argv[3]):
-        with contextlib.suppress(Exception, SystemExit):  # as `main` does
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
+    preload(json.loads(sys.argv[3]))
     while True:
         message, descriptors, _, _ = socket.recv_fds(asked, _MESSAGE_BYTES, 2)
         if not message:
@@ -137,8 +133,6 @@ def _become_server(wanted: dict[str, Any], asked: socket.socket, control: int, l
     sys.argv = ["-c", json.dumps(settings)]
     asked.send(str(os.getpid()).encode())
     asked.close()
-    from evokern.workers.process import main
-
     main()
 
 

@@ -57,7 +57,7 @@ class _Child:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self._lock = threading.Lock()
-        self._server = ForkServer(("cupy.cuda.nvrtc", "evokern.compile.isolated"))
+        self._server = ForkServer(("evokern.compile.isolated", nvrtc.PRELOAD))
         spec = WorkerSpec("evokern.compile.isolated:CompilerProcess", None, {"CUDA_CACHE_DISABLE": "1"})
         self._pool = WorkerPool(self._server, spec, size=1)
 

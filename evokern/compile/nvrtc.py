@@ -18,6 +18,8 @@ from evokern.errors import DeviceError, InternalError
 
 STANDARD = "--std=c++17"
 """Language standard of device code; an option of the kernel's own overrides it."""
+PRELOAD = "evokern.compile.nvrtc:base_options"
+"""What a fork server preloads for workers that compile: CuPy, the compiler's library, and where its headers lie."""
 
 
 @functools.cache

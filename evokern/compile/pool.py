@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evokern.compile import nvrtc
 from evokern.compile.build import Target, build
 from evokern.compile.cache import CompileCache
-from evokern.compile.nvrtc import compiler_version
 from evokern.compile.records import Built
 from evokern.cuda_source.reader.reader import device_only
 from evokern.declaration.foreign import ForeignCandidate, ForeignSource
@@ -19,8 +19,8 @@ from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import WorkerSpec
 from evokern.workers.role import limit_memory
 
-PRELOAD = ("cupy.cuda.nvrtc", "evokern.compile.pool")
-"""Modules that the compile pool's fork server imports."""
+PRELOAD = ("evokern.compile.pool", nvrtc.PRELOAD)
+"""What the compile pool's fork server preloads."""
 FOREIGN_MEMORY = 4 << 30
 """Bytes of address space that a worker which compiles foreign sources may take beyond what it starts with. Packaged
 kernels take 60 MB (`attention`, 2026-11-23); room is left for template libraries, and a source may ask for anything."""
@@ -52,7 +52,7 @@ class CompileWorker:
         self._problems = settings.context.problems
         self._kernel = settings.context.kernel()
         self._target = Target(settings.context.profile, CompileCache(settings.cache) if settings.cache else None)
-        self.ready_report = {"compiler": compiler_version()}
+        self.ready_report = {"compiler": nvrtc.compiler_version()}
 
     def handle(self, config: Config) -> Built | Evaluation:
         """Build one candidate.

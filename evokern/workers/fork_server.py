@@ -65,6 +65,11 @@ class ForkServer:
     """A process with modules preloaded that forks workers on demand."""
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
+        """Start the process.
+
+        Args:
+            preload: modules that it imports, and functions that it calls, as `module:function`.
+        """
         self._preload = tuple(preload)
         self._tickets = 0
         self._notices: dict[tuple[bytes, int], tuple[int, int]] = {}

@@ -6,7 +6,7 @@ died, and every worker ends with it (`PR_SET_PDEATHSIG`).
 
 The standard library's fork server (`multiprocessing.forkserver`) is not used, for four reasons. It imports the user's
 `__main__` into every worker. There is one for each process, with one list of modules to preload, where a search keeps
-two: a compile worker needs no CUDA, and a GPU's worker no compiler. Its workers outlive a parent that is killed, for it
+two: a compile worker needs nothing of what a GPU's imports. Its workers outlive a parent that is killed, for it
 waits until they have ended, and a candidate that hangs on a GPU never does. And its parent kills a worker by the number
 of a process that the server may have reaped already, so that another process may have it.
 """
@@ -26,6 +26,7 @@ import socket
 import struct
 import sys
 import traceback
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
@@ -76,16 +77,24 @@ def main() -> None:
     _name_process("evokern-forks")
     sys.path[:] = settings["path"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in settings["preload"]:
-        # A module that cannot be imported, whatever it raises, is reported by the worker that needs it.
-        with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(name)
-    # Frozen objects are not visited by the workers' collectors, so their pages stay shared.
-    gc.collect()
-    gc.freeze()
+    preload(settings["preload"])
     if not settings["tied"]:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
     _serve(socket.socket(fileno=settings["control"]))
+
+
+def preload(names: Iterable[str]) -> None:
+    """Import modules, and call functions given as `module:function`: what they load is there in every worker."""
+    for name in names:
+        module, _, function = name.partition(":")
+        # What cannot be imported, whatever it raises, is reported by the worker that needs it.
+        with contextlib.suppress(Exception, SystemExit):
+            loaded = importlib.import_module(module)
+            if function:
+                getattr(loaded, function)()
+    # Frozen objects are not visited by the workers' collectors, so their pages stay shared.
+    gc.collect()
+    gc.freeze()
 
 
 def _die_with(parent: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from worker_handlers import DeadlyCompile, WhichProcess
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile import isolated
+from evokern.compile.pool import PRELOAD
 from evokern.compile.records import CompileFailure, Program
+from evokern.device.gpu import live
+from evokern.device.sim.simulated import MODULES
 from evokern.workers import role
+from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 CRASHES = (
     "template <int A> __global__ void __launch_bounds__(WARP_SIZE * A) kk(half* q, int n) { q[threadIdx.x] = n; }\n"
@@ -44,6 +49,26 @@ def test_a_worker_compiles_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(role, "_worker", True)
     monkeypatch.setattr(isolated, "_own_child", lambda: pytest.fail("a worker asked for a child"))
     assert isinstance(isolated.compile_ptx("__global__ void k() {}", "k.cu", {}, (), ("k",), (8, 9)), Program)
+
+
+@pytest.mark.parametrize("names", [PRELOAD, MODULES, live._GPU_PRELOAD])
+def test_what_is_preloaded_is_there(names: tuple[str, ...]) -> None:
+    """A fork server passes over what it cannot import: no list names such a thing."""
+    for name in names:
+        module, _, function = name.partition(":")
+        loaded = importlib.import_module(module)
+        assert not function or callable(getattr(loaded, function))
+
+
+def test_a_worker_finds_the_compiler_loaded() -> None:
+    """The fork server loads NVRTC once: no worker does it again before its first compile."""
+    server = ForkServer(PRELOAD)
+    pool = WorkerPool(server, WorkerSpec("worker_handlers:Obedient", "x"), size=1)
+    pool.wait_ready()
+    (worker,) = pool.processes
+    assert "libnvrtc" in Path(f"/proc/{worker}/maps").read_text()
+    pool.close()
+    server.close()
 
 
 def test_a_file_on_which_the_compiler_crashes_ends_with_a_sentence(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from evokern.compile import nvrtc
 from evokern.compile.cache import default_directory
 from evokern.compile.headers import cuda_major
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
@@ -33,7 +34,7 @@ from evokern.study.discovery import WorkerContext
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 
 _LOGGER = logging.getLogger("evokern")
-_GPU_PRELOAD = ("torch", "cuda.bindings.driver", "cupy.cuda.nvrtc", "evokern.device.gpu.worker")
+_GPU_PRELOAD = ("torch", "cuda.bindings.driver", nvrtc.PRELOAD, "evokern.device.gpu.worker")
 _START_DEADLINE_S = 600.0
 _RATES_DEADLINE_S = 5.0
 """Seconds for what takes a tenth of one."""
