@@ -16,6 +16,7 @@ from evokern.declaration.space import Config
 from evokern.device.sim.coverage import class_sizes, extrapolated, place_of, sample
 from evokern.device.sim.jobs import SimSettings, Simulate
 from evokern.device.sim.own_problem import OwnProblemCheck
+from evokern.device.sim.own_problem_runs import OwnProblemRuns
 from evokern.device.sim.worker import SimWorker
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import WorkerContext, load_kernel
@@ -145,7 +146,7 @@ def test_a_buffer_in_place_is_covered_once_it_was_judged_whole(tmp_path: Path) -
     (folder / "kernel.cu").write_text(IN_PLACE_CU)
     kernel = load_kernel(folder)
     study = Study("own", "in_place", ("1000",))
-    checker = OwnProblemCheck(kernel, L4, study.simulation, kernel.workload.tolerance, 5)
+    checker = OwnProblemCheck(OwnProblemRuns(kernel, L4, study.simulation, kernel.workload.tolerance, 5))
     right, wrong = (checker.at(Config({"SKIP": skip}), kernel.problem("1000"), most=1e6) for skip in (0, 1))
     assert (right.against, right.covered, right.judged, right.blocks) == (None, True, True, 16)
     assert wrong.against is not None and "own_problem" == wrong.against["check"]

@@ -83,10 +83,11 @@ def _tried(
 
 def _covers(where: str, kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Answer:
     from evokern.device.sim.own_problem import OwnProblemCheck
+    from evokern.device.sim.own_problem_runs import OwnProblemRuns
     from evokern.gate.comparison import tolerances
 
-    checker = OwnProblemCheck(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
-    found = checker.at(config, problem, most=OWN_INSTRUCTIONS)
+    runs = OwnProblemRuns(kernel, chip, SimulationSettings(), tolerances(kernel, None, None), SEED)
+    found = OwnProblemCheck(runs).at(config, problem, most=OWN_INSTRUCTIONS)
     if found.against is not None:
         return False, f"{where}: {found.against['message']}"
     ran = f"{found.blocks} of {found.of} blocks ran" + (", and they are right" if found.judged else "")

@@ -14,7 +14,7 @@ from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.declaration.kernel import Problem
 from evokern.declaration.small_problems import MOST, elements, keeps_limits, of_whole_tiles, runnable, small_problem
 from evokern.device.sim.own_problem import OwnProblemCheck
-from evokern.device.sim.own_problem_runs import OwnProblem
+from evokern.device.sim.own_problem_runs import OwnProblem, OwnProblemRuns
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
 from evokern.store import OWN_PROBLEM
@@ -129,7 +129,8 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
 def _own_problem_check(candidate: CandidateUnderTest) -> OwnProblemCheck:
     gate = candidate.study.gate
     tolerance = tolerances(candidate.kernel, gate.atol, gate.rtol)
-    return OwnProblemCheck(candidate.kernel, candidate.chip, candidate.study.simulation, tolerance, candidate.secret)
+    simulation, secret = candidate.study.simulation, candidate.secret
+    return OwnProblemCheck(OwnProblemRuns(candidate.kernel, candidate.chip, simulation, tolerance, secret))
 
 
 def _near(candidate: CandidateUnderTest, near_check: OwnProblemCheck) -> Iterator[Problem]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from evokern.compile.build import tensors_of
 from evokern.compile.records import Built
-from evokern.declaration.kernel import Kernel, Problem, Tolerance
+from evokern.declaration.kernel import Problem
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import runnable
 from evokern.declaration.space import Config
@@ -28,8 +28,6 @@ from evokern.device.sim import coverage
 from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS, CandidateCall, OwnProblem, OwnProblemRuns
 from evokern.device.sim.program import SimulatedProgram
 from evokern.device.sim.stage import ProblemBuffers, has_reference, independent
-from evokern.hardware.profiles import Profile
-from evokern.study.settings import SimulationSettings
 
 CANDIDATE_INSTRUCTIONS = 1_500_000
 """Warp instructions of a candidate whose blocks cannot be judged one by one and that would not be the best."""
@@ -43,25 +41,13 @@ MISSING_SHARE = 0.25
 class OwnProblemCheck:
     """Checks candidates of one kernel on one chip; keeps the buffers of the last problems."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        chip: Profile,
-        simulation: SimulationSettings,
-        tolerance: Mapping[str, Tolerance],
-        secret: int,
-    ) -> None:
-        """Prepare.
+    def __init__(self, runs: OwnProblemRuns) -> None:
+        """Decide what candidates run.
 
         Args:
-            kernel: the kernel.
-            chip: limits that a scaled-down problem must keep.
-            simulation: limits of a launch.
-            tolerance: what is allowed of each output.
-            secret: of the study: draws inputs and places.
+            runs: runs them; a scaled-down problem keeps the limits of its chip, and places are drawn from its secret.
         """
-        self._kernel, self._chip, self._secret = kernel, chip, secret
-        self._runs = OwnProblemRuns(kernel, chip, simulation, tolerance, secret)
+        self._runs, self._kernel, self._secret = runs, runs.kernel, runs.secret
 
     def check(
         self,
@@ -203,7 +189,7 @@ class OwnProblemCheck:
 
     def _halved(self, config: Config, problem: Problem, name: str) -> Problem | None:
         value = int(problem[name]) // 2
-        return runnable(self._kernel, config, problem, {name: value}, self._chip) if value >= 1 else None
+        return runnable(self._kernel, config, problem, {name: value}, self._runs.chip) if value >= 1 else None
 
 
 def _draw(blocks: int, most: int, rng: random.Random, known: Sequence[int] = ()) -> tuple[int, ...]:

@@ -110,8 +110,13 @@ class OwnProblemRuns:
             tolerance: what is allowed of each output.
             secret: of the study: draws inputs.
         """
-        self._kernel, self._chip, self._simulation = kernel, chip, simulation
-        self._tolerance, self._secret = tolerance, secret
+        self.kernel = kernel
+        """The kernel."""
+        self.chip = chip
+        """What runs them."""
+        self.secret = secret
+        """Of the study."""
+        self._simulation, self._tolerance = simulation, tolerance
         self._stages: dict[Problem, ProblemBuffers] = {}
 
     def call(self, config: Config, problem: Problem, like: tuple[Rendered, SimulatedProgram] | None) -> CandidateCall:
@@ -125,17 +130,17 @@ class OwnProblemRuns:
         Raises:
             RunFailed: it does not compile there.
         """
-        rendered = render(self._kernel, config, problem)
+        rendered = render(self.kernel, config, problem)
         if like is not None and like[0] == rendered:
             program = like[1]
         else:
-            made = compile_simulated(rendered, self._chip)
+            made = compile_simulated(rendered, self.chip)
             if isinstance(made, CompileFailure):
                 evidence = {"log": made.log[:8000], "message": f"{made.message} (at {problem})"}
                 raise RunFailed(Outcome.COMPILE_ERROR, evidence)
             program = made
-        tensors = tensors_of(self._kernel, config, problem)
-        return CandidateCall(problem, program, launches_of(self._kernel, config, problem), tensors)
+        tensors = tensors_of(self.kernel, config, problem)
+        return CandidateCall(problem, program, launches_of(self.kernel, config, problem), tensors)
 
     def counted(self, call: CandidateCall) -> list[float]:
         """Return the warp instructions of an average block of each launch, by a few blocks.
@@ -175,8 +180,8 @@ class OwnProblemRuns:
             if tensor.role == "output":
                 wrote = record.elements(stage.buffers[name], tensor.bytes // tensor.elements)
                 found[name] = coverage.extrapolated(launch.grid, blocks, *wrote, tensor.elements)
-        judged = has_reference(self._kernel, call.problem, call.tensors)
-        message = stage.fault(self._kernel, self._tolerance, stage.written(record)) if judged else None
+        judged = has_reference(self.kernel, call.problem, call.tensors)
+        message = stage.fault(self.kernel, self._tolerance, stage.written(record)) if judged else None
         against = _wrong(message, call.problem) if message else None
         return OwnProblem(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
@@ -199,18 +204,18 @@ class OwnProblemRuns:
             for name, tensor in call.tensors.items()
             if tensor.role == "output"
         }
-        judged = has_reference(self._kernel, call.problem, call.tensors)
+        judged = has_reference(self.kernel, call.problem, call.tensors)
         against = next(
             (coverage.evidence(name, one, call.problem, "") for name, one in found.items() if not one.complete), None
         )
         if against is None and (left := call.program.changed(stage.memory)):
-            against = state_evidence(left, call.problem, self._kernel.state, call.program.variables)
+            against = state_evidence(left, call.problem, self.kernel.state, call.program.variables)
         if against is None and judged:
             for name, tensor in call.tensors.items():
                 if tensor.role == "inout":
                     marks[name][:] = True  # what is left as it was is an answer too, and compared
                     found[name] = Coverage(tensor.elements, tensor.elements, certain=True)
-            message = stage.fault(self._kernel, self._tolerance, marks, "its blocks")
+            message = stage.fault(self.kernel, self._tolerance, marks, "its blocks")
             against = _wrong(message, call.problem) if message else None
         return OwnProblem(against, call.blocks, call.blocks, judged, found, scaled, ran)
 
@@ -220,7 +225,7 @@ class OwnProblemRuns:
         if stage is None or stage.key != (problem, tuple(tensors.items())):
             if len(self._stages) > 2:
                 self._stages.clear()  # the old buffers go before the new ones come
-            seed = int.from_bytes(hashlib.sha256(f"{self._secret} inputs".encode()).digest()[:7], "big")
+            seed = int.from_bytes(hashlib.sha256(f"{self.secret} inputs".encode()).digest()[:7], "big")
             stage = self._stages[problem] = ProblemBuffers(problem, tensors, seed=seed, read_only=True)
         stage.reset()
         return stage

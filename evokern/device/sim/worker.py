@@ -27,7 +27,7 @@ from evokern.device.sim.host_memory import COPIES
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
 from evokern.device.sim.lines import FailureLines
 from evokern.device.sim.own_problem import OwnProblemCheck
-from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS, OwnProblem
+from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS, OwnProblem, OwnProblemRuns
 from evokern.device.sim.predict import MODEL_MARGIN, Predicted, Predictor
 from evokern.device.sim.program import SimulatedProgram, compile_simulated
 from evokern.device.sim.recount import RECOUNTED, is_short, slower
@@ -60,7 +60,8 @@ class SimWorker:
         self._predictor = Predictor(self._kernel, chip, settings.timing, settings.simulation, tolerance)
         self._lines = FailureLines(self._kernel, chip)
         self._probe = TailRiskProbe(self._kernel, chip, settings.simulation, tolerance)
-        self._own = OwnProblemCheck(self._kernel, chip, settings.simulation, tolerance, settings.secret)
+        own_runs = OwnProblemRuns(self._kernel, chip, settings.simulation, tolerance, settings.secret)
+        self._own = OwnProblemCheck(own_runs)
         self._phases = PhaseClock()
         self.ready_report: dict[str, Any] = {}
 
