@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evokern.compile.cache import CompileCache, program_key
+from evokern.compile.cache import CompileCache, default_cache, program_key
 from evokern.compile.elf import parameter_sizes
 from evokern.compile.fingerprint import fingerprint
 from evokern.compile.isolated import compile_program, compile_ptx
@@ -18,7 +18,7 @@ from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import SCALAR_BYTES, Kernel, Launch, Problem, Scalar, Tensor
 from evokern.declaration.render import Rendered, render
 from evokern.declaration.space import Config
-from evokern.errors import RAISED, KernelError
+from evokern.errors import RAISED, DeviceError, KernelError
 from evokern.hardware.profiles import Profile
 from evokern.study.trial import Evaluation, Outcome, Resources
 
@@ -117,6 +117,24 @@ def compile_rendered(rendered: Rendered, target: Target) -> Program | CompileFai
     )
     if target.cache and isinstance(program, Program):
         target.cache.put(key, program)
+    return program
+
+
+def compile_own(source: str, name: str, entry: str, chip: Profile) -> Program:
+    """Compile a kernel of evokern's own, or take it from the user's cache.
+
+    Args:
+        source: its text.
+        name: its file's name in messages.
+        entry: its entry point.
+        chip: what runs it.
+
+    Raises:
+        DeviceError: the compiler cannot be loaded, or refuses it.
+    """
+    program = compile_rendered(Rendered(source, name, {}, (), (entry,)), Target(chip, default_cache()))
+    if isinstance(program, CompileFailure):
+        raise DeviceError(f"evokern's own kernel {name} does not compile for {chip.name}: {program.message}")
     return program
 
 

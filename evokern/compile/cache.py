@@ -227,3 +227,13 @@ class CompileCache:
 
     def _path(self, key: str) -> Path:
         return self.directory / "programs" / key[:2] / key[2:]
+
+
+def default_cache() -> CompileCache | None:
+    """Open the cache in `default_directory`; None where none is kept.
+
+    Raises:
+        UsageError: the folder cannot be created or written, or others may write it.
+    """
+    folder = default_directory()
+    return None if folder is None else CompileCache(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import pickle
@@ -13,7 +14,7 @@ import pytest
 from paths import DATA
 
 from evokern import ownership
-from evokern.compile.build import Target, build
+from evokern.compile.build import Target, build, compile_own
 from evokern.compile.cache import CompileCache, default_directory, program_key
 from evokern.compile.elf import parameter_sizes, sections
 from evokern.compile.fingerprint import code_digest, fingerprint
@@ -23,7 +24,8 @@ from evokern.compile.nvrtc import compile_program, compiler_version
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built, CompileFailure, EntryUse, ProblemBuild, Program
 from evokern.declaration.kernel import Launch, Problem, Tensor, f32, i32, i64
-from evokern.errors import InternalError, KernelError, UsageError
+from evokern.device.gpu import between_calls, timed_calls
+from evokern.errors import DeviceError, InternalError, KernelError, UsageError
 from evokern.hardware.profiles import chip
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.trial import Evaluation, Outcome
@@ -392,3 +394,20 @@ def test_constants_that_nothing_reads_do_not_tell_programs_apart() -> None:
     read = "__constant__ float T[2] = {{1, {0}}}; " + entry + "T[threadIdx.x]; }}"
     assert _digest(unread.format(3)) == _digest(unread.format(4))
     assert _digest(read.format(3)) != _digest(read.format(4))
+
+
+@pytest.mark.parametrize("name", ["l4", "h200"])
+def test_own_kernels_compile_and_take_what_they_are_passed(name: str) -> None:
+    """Both that a GPU's worker loads; the record of a step has the size of the kernel's parameter."""
+    source, entry = timed_calls.SOURCE.read_text(), timed_calls._ENTRY
+    step = compile_own(source, timed_calls.SOURCE.name, entry, chip(name))
+    assert (ctypes.sizeof(timed_calls._StepRecord),) == parameter_sizes(step.cubin, step.lowered[entry])
+    entry = between_calls._ENTRY
+    overwrite = compile_own(between_calls.SOURCE, "overwrite.cu", entry, chip(name))
+    assert (4, 4, 4, 1) == parameter_sizes(overwrite.cubin, overwrite.lowered[entry])
+
+
+def test_an_own_kernel_that_does_not_compile_is_named() -> None:
+    """The message says which, for which chip, and why."""
+    with pytest.raises(DeviceError, match=r"own kernel broken\.cu does not compile for l4: .*\"missing\" is undefined"):
+        compile_own('extern "C" __global__ void k() { missing(); }', "broken.cu", "k", chip("l4"))

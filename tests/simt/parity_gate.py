@@ -15,7 +15,7 @@ from typing import Any
 from parity_candidates import FOLDERS
 
 from evokern.compile.build import Target, build
-from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.cache import default_cache
 from evokern.declaration.feasibility import feasible_space
 from evokern.declaration.small_problems import gate_problems
 from evokern.declaration.space import Config
@@ -74,8 +74,7 @@ def simulated_gate(kernel: str, problem: str, name: str, config: Config) -> tupl
     worker = _worker(kernel, problem, name)
     loaded, profile = load_kernel(FOLDERS[kernel]), chip(name)
     problems = (loaded.problem(problem),)
-    folder = default_directory()
-    built = build(loaded, config, problems, Target(profile, CompileCache(folder) if folder else None))
+    built = build(loaded, config, problems, Target(profile, default_cache()))
     if isinstance(built, Evaluation):
         return f"{built.outcome}: {built.reason}", False
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from evokern.analysis.check.folder import known_problems
 from evokern.analysis.stored import chip_of, chosen_trial, declared_config
 from evokern.compile.build import Target, build
-from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.cache import default_cache
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Kernel, Problem
@@ -90,9 +90,7 @@ class ProfileSubject:
         violation = check(self.kernel, self.config, [self.problem], self.chip)
         if violation:
             raise UsageError(f"{self.title} cannot run at {self.problem} on {self.chip.model}: {violation}")
-        folder = default_directory()
-        target = Target(self.chip, CompileCache(folder) if folder else None)
-        built = build(self.kernel, self.config, [self.problem], target)
+        built = build(self.kernel, self.config, [self.problem], Target(self.chip, default_cache()))
         if not isinstance(built, Built):
             raise UsageError(f"{self.title} cannot be built for {self.chip.model}: {built.outcome}: {built.reason}")
         return built

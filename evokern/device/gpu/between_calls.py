@@ -15,16 +15,13 @@ from dataclasses import replace
 
 import torch
 
-from evokern.compile.build import Target, compile_rendered
-from evokern.compile.cache import CompileCache, default_directory
+from evokern.compile.build import compile_own
 from evokern.compile.module_state import state_evidence
-from evokern.compile.records import Built, EntryUse, Program
+from evokern.compile.records import Built, EntryUse
 from evokern.declaration.foreign import ForeignCandidate
 from evokern.declaration.kernel import Kernel, Launch, Problem, Scalar
-from evokern.declaration.render import Rendered
 from evokern.device.gpu.cuda import Candidate
 from evokern.device.gpu.jobs import Evaluate
-from evokern.errors import DeviceError
 from evokern.gate import Call, RunFailed, Verdict
 from evokern.gate.bench import Bench
 from evokern.hardware.profiles import Profile
@@ -46,6 +43,7 @@ extern "C" __global__ void overwrite(unsigned seed, unsigned kept, unsigned word
 """
 KEPT = 128
 """Of 256 words those that a partial overwriting leaves as they are."""
+_ENTRY = "overwrite"
 _ROUNDS = 2
 """Blocks for each SM in a launch that overwrites everything: an SM that is done early may take a second one."""
 WORDS = (0x3F000000, 0x40200000, 0, 0xFFFFFFFF)
@@ -64,11 +62,7 @@ class SharedMemory:
         Raises:
             DeviceError: it does not compile.
         """
-        folder = default_directory()
-        rendered = Rendered(SOURCE, "overwrite.cu", {}, (), ("overwrite",))
-        program = compile_rendered(rendered, Target(chip, None if folder is None else CompileCache(folder)))
-        if not isinstance(program, Program):
-            raise DeviceError(f"evokern's own kernel does not compile: {program.message}")
+        program = compile_own(SOURCE, f"{_ENTRY}.cu", _ENTRY, chip)
         self._chip = chip
         self._candidate = Candidate(Built((program,), (), (), "", 0.0))
 
@@ -109,7 +103,7 @@ class SharedMemory:
 def _launch(blocks: int, threads: int, size: int, seed: int, kept: int, alike: bool = False) -> Launch:
     words = size // 4
     arguments = (*(Scalar("u32", value) for value in (seed, kept, words)), Scalar("bool", alike))
-    return Launch("overwrite", blocks, threads, arguments, shared_bytes=4 * words)  # type: ignore[arg-type]
+    return Launch(_ENTRY, blocks, threads, arguments, shared_bytes=4 * words)  # type: ignore[arg-type]
 
 
 class BetweenCalls:

@@ -10,10 +10,7 @@ from pathlib import Path
 import torch
 from cuda.bindings import driver
 
-from evokern.compile.build import Target, compile_rendered
-from evokern.compile.cache import CompileCache, default_directory
-from evokern.compile.records import CompileFailure
-from evokern.declaration.render import Rendered
+from evokern.compile.build import compile_own
 from evokern.device.gpu.cuda import check
 from evokern.errors import InternalError
 from evokern.gate.kept_answers import SLOTS, Copy
@@ -43,16 +40,12 @@ class StepKernel:
     """The kernel, loaded into this process's context once."""
 
     def __init__(self, profile: Profile) -> None:
-        """Compile it for a GPU, or take it from the cache of programs, and load it.
+        """Compile and load it.
 
         Raises:
-            DeviceError: the compiler cannot be loaded.
+            DeviceError: it does not compile.
         """
-        folder = default_directory()
-        rendered = Rendered(SOURCE.read_text("utf-8"), SOURCE.name, {}, (), (_ENTRY,))
-        program = compile_rendered(rendered, Target(profile, CompileCache(folder) if folder else None))
-        if isinstance(program, CompileFailure):
-            raise InternalError(f"{SOURCE.name} does not compile: {program.log}")
+        program = compile_own(SOURCE.read_text("utf-8"), SOURCE.name, _ENTRY, profile)
         self._module = check(driver.cuModuleLoadData(program.cubin))
         self._function = check(driver.cuModuleGetFunction(self._module, program.lowered[_ENTRY].encode()))
 
