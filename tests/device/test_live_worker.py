@@ -111,6 +111,16 @@ def test_every_check_of_the_worker_has_a_cheat_that_only_it_catches(
     assert [one.caught_by for one in weakened.results] == ["" for _ in cheats]
 
 
+def test_a_declaration_is_asked_once_for_a_candidate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Gate, timing and the least time need its buffers and launches: `kernel.py` is called once at each problem."""
+    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn")
+    config, before = Config({"CASE": "honest_four_each"}), here._runs.workload.cache_info()
+    assert Outcome.MEASURED is evaluated(here, config, built(config, SMALL, L4)).outcome
+    after = here._runs.workload.cache_info()
+    assert len(SMALL) == after.misses - before.misses
+    assert after.hits - before.hits >= 2 * len(SMALL)
+
+
 def test_a_slow_candidate_says_what_it_lost_against(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The time to beat stands beside the least time that its work takes at each problem, and each is read as itself."""
     here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn", race=1.3)
