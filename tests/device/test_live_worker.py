@@ -38,12 +38,18 @@ SMALLEST = SMALL[1:]
 HARDWARE = frozenset(
     {
         *("cheat_race", "cheat_uninitialised_shared", "cheat_unordered_blocks", "cheat_noise"),  # chance
-        *("cheat_reads_outside", "cheat_writes_outside", "cheat_writes_past_input"),  # what lies beside a buffer
+        *(
+            "cheat_reads_outside",
+            "cheat_writes_outside",
+            "cheat_writes_past_input",
+            "cheat_notes_in_slack",
+        ),  # what lies beside a buffer
         *(
             "cheat_never_ends",
             "cheat_skips_after_warmup",
             "cheat_skips_two_of_three",
             "cheat_odd_launches",
+            "cheat_by_burst",
         ),  # long runs
         *("cheat_other_set", "cheat_scans_for_reference", "cheat_stale_shared", "cheat_heap"),  # memory as a GPU has it
         "cheat_fixed_point",  # sums of many terms
