@@ -73,7 +73,7 @@ class SearchTarget:
     def record(self, request: SessionRequest) -> StudyRecord:
         """Return a new study's record; identity and date are the store's to give."""
         study = self.study
-        renamed = request.sampler is not None and request.sampler != study.sampler.name
+        sampler = request.sampler or study.sampler.name
         return StudyRecord(
             uuid="",
             name=study.name,
@@ -84,9 +84,9 @@ class SearchTarget:
             device=self.device.identity,
             predicted=self.device.predicted,
             settings=settings_of(study),
-            sampler=request.sampler or study.sampler.name,
+            sampler=sampler,
             # Options belong to the sampler that the file names.
-            sampler_options={} if renamed else dict(study.sampler.options),
+            sampler_options=dict(study.sampler.options) if sampler == study.sampler.name else {},
             seed=study.seed if request.seed is None else request.seed,
             window=request.window or study.window or self.device.window,
             budget_s=study.budget_s,
@@ -97,9 +97,9 @@ class SearchTarget:
             secret=secret_of(request.seed),
             timing_rule=TIMING_RULE if self.device.verifiable and not self.device.predicted else None,
             evokern_version=__version__,
-            sampler_version=VERSIONS.get(request.sampler or study.sampler.name, 1),
+            sampler_version=VERSIONS.get(sampler, 1),
             # Who learns nothing of results need not wait for any.
-            ramp=None if (request.sampler or study.sampler.name) == "random" else (LEAST_IN_FLIGHT, RAMP),
+            ramp=None if sampler == "random" else (LEAST_IN_FLIGHT, RAMP),
         )
 
 

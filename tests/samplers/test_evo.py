@@ -22,7 +22,7 @@ from evokern.samplers.evo._features import features_of
 from evokern.samplers.evo._first import FROM_PRIOR
 from evokern.samplers.evo._gaussian import Process, prior_weights
 from evokern.samplers.evo._generations import boundary
-from evokern.samplers.evo._model import Scale, fit, representative
+from evokern.samplers.evo._model import LINEAR, Scale, fit, representative
 from evokern.samplers.evo._observations import OPERATORS, Ledger
 from evokern.samplers.evo._pool import Pool
 from evokern.samplers.evo._prior import GOOD, MISJUDGED
@@ -358,7 +358,7 @@ def test_pending_rows_narrow_the_variance_and_leave_the_mean() -> None:
     features, rng = features_of(genome), np.random.default_rng(3)
     rows, targets = genome.draw(rng, 24), genome.draw(rng, 50)
     y = rng.standard_normal(24)
-    process = Process(features, prior_weights(features), features(rows[:20]), y[:20], room=4)
+    process = Process(features, prior_weights(features), features(rows[:20]), y[:20], room=4, linear=LINEAR)
     asked = process.candidates(features(targets))
     mean, sd = process.predict(asked)
     for row in features(rows[20:]):
@@ -367,10 +367,10 @@ def test_pending_rows_narrow_the_variance_and_leave_the_mean() -> None:
     assert pending_mean == pytest.approx(mean)
     assert (pending_sd <= sd + 1e-9).all()
     assert pending_sd.sum() < sd.sum()
-    at_once = Process(features, prior_weights(features), features(rows), y[:20], room=0)
+    at_once = Process(features, prior_weights(features), features(rows), y[:20], room=0, linear=LINEAR)
     assert pending_mean == pytest.approx(at_once.predict(at_once.candidates(features(targets)))[0])
     assert pending_sd == pytest.approx(at_once.predict(at_once.candidates(features(targets)))[1])
-    whole = Process(features, prior_weights(features), features(rows), y, room=0)
+    whole = Process(features, prior_weights(features), features(rows), y, room=0, linear=LINEAR)
     assert whole.predict(whole.candidates(features(targets)))[0] != pytest.approx(mean)
 
 

@@ -48,7 +48,7 @@ LOOKED_AT = 240
 
 @dataclass(frozen=True)
 class Made:
-    """Distinct configurations that were not proposed before."""
+    """Configurations, and what made them."""
 
     rows: Rows
     """The configurations."""
@@ -88,7 +88,7 @@ def elites_of(genome: Genome, seen: Observations) -> npt.NDArray[np.intp]:
 
 
 def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
-    """Return candidates made from the elites and drawn from anywhere; they may turn out infeasible."""
+    """Return candidates made from the elites and drawn from anywhere; some twice, or infeasible."""
     elites = elites_of(pool.genome, seen)
     parts = [neighbours(pool.genome, seen.rows[elites[:SURROUNDED]], seen.numbers[elites[:SURROUNDED]])]
     # Half of the children come from the best, half from all elites.
@@ -102,7 +102,7 @@ def bred(pool: Pool, seen: Observations, rng: np.random.Generator) -> Made:
     parts.append(_made(pool.genome.canonical(mixed), np.full(CROSSED, 2), seen.numbers[one], seen.numbers[two]))
     drawn = pool.anywhere(rng, DRAWN, seen.keys)
     parts.append(_made(drawn, np.full(len(drawn), OPERATORS.index("immigrant")), np.full(len(drawn), -1)))
-    return Made.joined(parts).distinct(pool.genome, seen.keys)
+    return Made.joined(parts)
 
 
 def neighbours(genome: Genome, rows: Rows, numbers: npt.NDArray[np.intp]) -> Made:

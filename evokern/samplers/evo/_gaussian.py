@@ -133,9 +133,7 @@ class Process:
     around it (the kriging believer of Ginsbourger et al. 2010).
     """
 
-    def __init__(
-        self, features: Features, logs: Floats, rows: Floats, y: Floats, room: int, linear: float = 0.5
-    ) -> None:
+    def __init__(self, features: Features, logs: Floats, rows: Floats, y: Floats, room: int, linear: float) -> None:
         """Condition on rows.
 
         Args:
