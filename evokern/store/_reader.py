@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
+from evokern.store._proofs import ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
 from evokern.store.records import StudyRecord, fastest_baseline, interval_us
@@ -35,7 +37,8 @@ class Reader(ReadFile):
         A trial that its last verification refuted is none: the next one takes its place.
         A champion of a playoff carries the playoff's time, not that of its luckiest samples.
         """
-        proofs, refuted = self.proofs(study, "verify"), self.refuted(study)
+        proofs = self.proofs(study, "verify")
+        refuted = _refuted(proofs)
         measured = [one for one in self.standing(study) if one.outcome == Outcome.MEASURED.value]
         known = {one.number for one in measured}
         sound_ones = [(one.time_us, one.number) for one in measured if one.number not in refuted]
@@ -52,8 +55,7 @@ class Reader(ReadFile):
 
     def refuted(self, study: StudyRecord) -> frozenset[int]:
         """Return the trials that their last verification refuted."""
-        last = {proof.trial: proof.passed for proof in self.proofs(study, "verify")}
-        return frozenset(number for number, passed in last.items() if not passed)
+        return _refuted(self.proofs(study, "verify"))
 
     def verification(self, study: StudyRecord, trial: Trial) -> Verification:
         """Return what is proved of a trial."""
@@ -109,6 +111,11 @@ class Reader(ReadFile):
             "control": control_table(study, () if study.control == "none" else self.trials(study)),
             "damaged": list(self.damaged),
         }
+
+
+def _refuted(proofs: Iterable[ProofRecord]) -> frozenset[int]:
+    last = {proof.trial: proof.passed for proof in proofs}
+    return frozenset(number for number, passed in last.items() if not passed)
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:
