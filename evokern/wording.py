@@ -16,12 +16,11 @@ def command(*words: object) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    """Return a time with the digits that matter: 0.0037, 5.43, 61.3, 1094."""
+    """Return a time with three digits, zeros at the end kept, so that columns line up: 0.00372, 5.43, 61.3, 1,094."""
     if value is None:
         return "-"
-    if 0 < value < 0.095:
-        return f"{value:.2g}"
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
+    return f"{value:,.{min(digits, 6)}f}"
 
 
 def told_apart(got: float, expected: float) -> tuple[str, str]:

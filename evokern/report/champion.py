@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.plots import bars, microseconds, number
+from evokern.report.plots import bars, number
 from evokern.report.tables import TextTable, flattened
+from evokern.wording import microseconds
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """State of a stage of a verification → class of its colour."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evokern.analysis.compare.compare import Comparison, ProblemComparison, changes
-from evokern.report.plots import Plot, interval_bars
+from evokern.report.plots import IntervalBar, Plot, interval_bars
 from evokern.report.tables import TextTable
 from evokern.report.times import sample_shares
 from evokern.templating import environment
@@ -54,7 +54,7 @@ def compare_page(found: Comparison) -> str:
     )
 
 
-def _bars(found: Comparison, line: ProblemComparison, unit: str) -> object:
+def _bars(found: Comparison, line: ProblemComparison, unit: str) -> list[IntervalBar]:
     rows = []
     for name, kind, run, time_us in (("old", "base", found.old, line.old_us), ("new", "own", found.new, line.new_us)):
         reading = run.readings.get(line.problem)

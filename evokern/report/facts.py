@@ -20,10 +20,9 @@ from evokern.declaration.space import Space, Value
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
-from evokern.report.plots import microseconds
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
-from evokern.wording import counts
+from evokern.wording import counts, microseconds
 
 EFFORT = Effort(repeats=6, most=300)
 """What the model of the genes may cost: the page is made in seconds."""

@@ -9,11 +9,11 @@ from typing import Any
 from evokern.analysis.control_verdict import price
 from evokern.declaration.space import Gene, Value
 from evokern.report.facts import Facts, ValueFacts
-from evokern.report.plots import IntervalBar, apart, interval_bars, microseconds, percent
+from evokern.report.plots import IntervalBar, apart, interval_bars, percent
 from evokern.report.space import convergence_plot
 from evokern.store import interval_us
 from evokern.study.trial import Timing
-from evokern.wording import duration, several
+from evokern.wording import duration, microseconds, several
 
 CHOICES = 7
 """Choices that are shown before the rest is unfolded."""

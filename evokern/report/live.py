@@ -21,11 +21,10 @@ from evokern.errors import EvokernError, StudyError
 from evokern.report import render_first, render_page
 from evokern.report.facts import Facts, KnownFacts, gather, learn, with_champion
 from evokern.report.page_data import TrialRows, difference, thinned
-from evokern.report.plots import microseconds
 from evokern.report.source_difference import SourceDifference
 from evokern.store import Reader, SessionRecord, open_readonly
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import duration, several
+from evokern.wording import duration, microseconds, several
 
 POLL_S = 0.6
 """How often the database is asked for new trials, seconds."""

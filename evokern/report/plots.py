@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from evokern.wording import microseconds
+
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 76, 22, 12, 46
 LANE = 15
@@ -57,12 +59,6 @@ def number(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{min(digits, 6)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def microseconds(value: float) -> str:
-    """Return a time with three digits, zeros at the end kept, so that a column of them lines up."""
-    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
-    return f"{value:,.{min(digits, 6)}f}"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 from evokern.report.facts import Facts, reasons
 from evokern.report.marks import CONTROL, MARKS, mark_of
-from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, microseconds, span
+from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
 from evokern.report.tables import TextTable
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial
-from evokern.wording import changed, several
+from evokern.wording import changed, microseconds, several
 
 SHOWN = (1.5, 6.0)
 """Multiples of the least time up to which the axis of times reaches: far slower ones would press the others flat."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -221,11 +222,11 @@ def test_times_are_written_for_people() -> None:
 
     assert [duration(s) for s in (4, 59.4, 60, 3600, 5400)] == ["4 s", "59 s", "1 min", "1 h", "1 h 30 min"]
     assert [duration(s) for s in (59.7, 75, 599.9, 640)] == ["1 min", "1 min 15 s", "10 min", "11 min"]
-    assert [microseconds(t) for t in (5.432, 61.27, 1094.2, None)] == ["5.43", "61.3", "1094", "-"]
-    assert [microseconds(t) for t in (0.0, 0.00372, 0.094, 0.1)] == ["0.00", "0.0037", "0.094", "0.10"]
+    assert [microseconds(t) for t in (5.432, 61.27, 1094.2, None)] == ["5.43", "61.3", "1,094", "-"]
+    assert [microseconds(t) for t in (0.0, 0.00372, 0.1, math.inf)] == ["0", "0.00372", "0.100", "inf"]
     assert [several(n, "trial") for n in (0, 1, 2)] == ["0 trials", "1 trial", "2 trials"]
     told = [limit({"share": s, "time_us": 0.004, "setter": "memory"}, "µs") for s in (0.441, 0.0019)]
-    assert told == [f"{s} % of the limit, 0.004 µs, bound by memory" for s in ("44", "0.2")]
+    assert told == [f"{s} % of the limit, 0.00400 µs, bound by memory" for s in ("44", "0.2")]
 
 
 @pytest.mark.thorough

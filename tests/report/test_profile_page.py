@@ -71,7 +71,7 @@ def test_counters_stand_beside_their_line() -> None:
     assert re.findall(r'<a href="#([^"]*)">', page) == ["k.cu%3A2", "tile.cuh%3A1"]
     assert 'class="n conflict">640 (3.2×)' in page
     assert page.count('class="hot"') == 2
-    assert "names no line for takes 0.50 µs" in page
+    assert "names no line for takes 0.500 µs" in page
     assert "predicted" in page
 
 
