@@ -22,7 +22,6 @@ a list of `Copy`, which `evokern.device.gpu.timed_calls` makes a node of a graph
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -43,7 +42,7 @@ from evokern.gate.kept_answers import (
     expectation,
     pick,
 )
-from evokern.gate.slicing import Indices, SlicedTensors
+from evokern.gate.piece_draw import PieceDraw
 from evokern.measurement.timing import STEPS
 from evokern.study.settings import InputSet
 
@@ -59,10 +58,6 @@ _CHANGES: tuple[tuple[int, int, InputSet], ...] = (
 """Pieces of an input that change, the bytes of each (at least an element), and how they are drawn. Few and small ones
 deceive who recognises inputs by some of their elements, and a single one shows where it is large; where no output
 differs by more than the tolerance, the next are taken."""
-_POISONED = 24
-"""Poisoned parts, at most."""
-_POISON_BYTES = 4096
-"""Bytes of one poisoned part; a step writes at most 96 KB of poison, which takes a GPU less than a launch."""
 _IN_PLACE_BYTES = 256 * 1024
 """Bytes of what is computed in place that a step writes anew. Where it has more, calls work on their own results, which
 nothing can be compared with, and no step is taken."""
@@ -88,9 +83,7 @@ class TimedCalls:
         self._in_place = [name for name, tensor in bench.tensors.items() if tensor.role == "inout"]
         self._shows = False
         self._pieces: list[Piece] = []
-        generator = bench.generator
-        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-        self._random = random.Random(int(seed))
+        self._draw = PieceDraw(bench.generator)
         self.replays = 0
         """How often the graph ran; whoever runs it counts."""
         self.calls = 0
@@ -123,9 +116,9 @@ class TimedCalls:
         self.calls = calls
         if sum(bench.tensors[name].bytes for name in self._in_place) > _IN_PLACE_BYTES:
             return
-        drawn = self._integer(calls)
+        drawn = self._draw.integer(calls)
         self._index = drawn % bench.sets
-        self._poisoned = self._draw_poison()
+        self._poisoned = self._draw.poison(bench.tensors)
         kept, expected = self._draw_change()
         self._steps = {drawn: 0, drawn + 1: 1}
         # References were computed; none is to be found while the candidate runs.
@@ -139,36 +132,6 @@ class TimedCalls:
     def slot_bytes(self) -> int:
         """Bytes from one slot of kept answers to the next."""
         return self._answers.ring.shape[1]
-
-    def _integer(self, below: int) -> int:
-        return self._random.randrange(max(below, 1))
-
-    def _distinct(self, below: int, count: int) -> list[int]:
-        """Draw different numbers from 0 up, as many as there are, in random order."""
-        return self._random.sample(range(below), min(below, count))
-
-    def _draw_poison(self) -> list[tuple[str, int, int]]:
-        """Draw (tensor, first byte, bytes): up to half of each output and workspace, the rest stays as it was left."""
-        targets = {
-            name: tensor
-            for name, tensor in self._bench.tensors.items()
-            if tensor.role == "output" or (tensor.role == "workspace" and tensor.initial == "poison")
-        }
-        parts: list[tuple[str, int, int]] = []
-        for name, tensor in list(targets.items())[:_POISONED]:
-            count = max(1, _POISONED // len(targets))
-            size = max(1, min(_POISON_BYTES, tensor.bytes // (2 * count)))
-            size = size // 16 * 16 or size
-            parts += [self._draw_inside(name, at * size, size) for at in self._distinct(tensor.bytes // size, count)]
-        return parts
-
-    def _draw_inside(self, name: str, start: int, size: int) -> tuple[str, int, int]:
-        """Draw a part of a part, long or short, at any place: who looks at one element of a block misses some."""
-        units = size // 16
-        if units < 2:
-            return name, start, size
-        length = max(1, int(units ** self._random.random()))
-        return name, start + 16 * self._integer(units - length + 1), 16 * length
 
     def _draw_change(self) -> tuple[dict[str, list[Piece]], Expected]:
         """Draw what changes and what is kept, so that the change shows there.
@@ -187,11 +150,11 @@ class TimedCalls:
         self._pieces = []
         able = [name for name in given if _changeable(bench.tensors[name])]
         showing = [name for name in able if bench.reach.get(name, 0) < len(_CHANGES)]
-        name = showing[self._integer(len(showing))] if showing and not self._still else ""
+        name = showing[self._draw.integer(len(showing))] if showing and not self._still else ""
         for level in range(bench.reach.get(name, 0), len(_CHANGES)) if name else ():
             count, size, kind = _CHANGES[level]
-            part = self._draw_part(name, size)
-            self._pieces = self._draw_pieces(name, bench.tensors[name], size, count, part)
+            part = self._draw.input_slice(name, bench.tensors[name], bench.slices, size)
+            self._pieces = self._draw.pieces(name, bench.tensors[name], size, count, part)
             self._old, drawn = self._values(given), self._drawn_values(name, kind)
             try:
                 self._write(given, drawn)
@@ -221,20 +184,6 @@ class TimedCalls:
         for piece in self._pieces:
             _flat(_elements(given, piece)).copy_(values[piece])
 
-    def _draw_part(self, name: str, size: int) -> tuple[SlicedTensors, Indices] | None:
-        """Draw where along the axes of a declared slice an input changes; None where its reference is not cut."""
-        able = [one for one in self._bench.slices if name in one.inputs]
-        if not able:
-            return None
-        one, tensor = able[self._integer(len(able))], self._bench.tensors[name]
-        at: list[list[int]] = []
-        for axis, extent in zip(one.declared.cut(name), one.extents, strict=True):
-            # Pieces lie side by side in memory: along the last axis as many indices as one has elements.
-            count = min(extent, _length(tensor, size)) if axis == len(tensor.shape) - 1 else 1
-            first = self._integer(extent - count + 1)
-            at.append(list(range(first, first + count)))
-        return one, tuple(at)
-
     def _values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
         """Return copies of the inputs' bytes: of each piece that changes, and all of what is computed in place."""
         values: dict[Piece | str, torch.Tensor] = {p: _flat(_elements(given, p)).clone() for p in self._pieces}
@@ -242,40 +191,6 @@ class TimedCalls:
 
     def _in_place_values(self, given: Mapping[str, torch.Tensor]) -> dict[Piece | str, torch.Tensor]:
         return {name: _flat(given[name]).clone() for name in self._in_place}
-
-    def _draw_pieces(
-        self, name: str, tensor: Tensor, size: int, count: int, part: tuple[SlicedTensors, Indices] | None = None
-    ) -> list[Piece]:
-        """Draw pieces of so many bytes that do not overlap: each in another row, where there are as many rows."""
-        length = _length(tensor, size)
-        row = tensor.shape[-1] if tensor.shape else 1
-        rows = tensor.elements // row
-        if part is not None:
-            return self._draw_pieces_of(part, name, tensor, min(length, row), count)
-        if row >= length and rows >= count:
-            starts = [at * row + self._integer(row - length + 1) for at in self._distinct(rows, count)]
-        else:
-            phase = self._integer(tensor.elements % length + 1)
-            starts = [phase + at * length for at in self._distinct(tensor.elements // length, count)]
-        return [Piece(name, start, length) for start in starts]
-
-    def _draw_pieces_of(
-        self, part: tuple[SlicedTensors, Indices], name: str, tensor: Tensor, length: int, count: int
-    ) -> list[Piece]:
-        """Draw pieces inside a slice of an input."""
-        one, at = part
-        fixed = dict(zip(one.declared.cut(name), at, strict=True))
-        last = len(tensor.shape) - 1
-        starts = set()
-        for _ in range(count):
-            start = 0
-            for axis, extent in enumerate(tensor.shape):
-                place = fixed[axis][0] if axis in fixed else self._integer(extent)
-                if axis == last and axis not in fixed:
-                    place = self._integer(extent // length) * length
-                start = start * extent + place
-            starts.add(start)
-        return [Piece(name, start, length) for start in sorted(starts)]
 
     def _draw_kept(
         self, old: Mapping[str, torch.Tensor], answers: Mapping[str, torch.Tensor]
@@ -291,7 +206,7 @@ class TimedCalls:
         finite = all(bool(answer.isfinite().all()) for answer in answers.values())
         for name, tensor in self._bench.results.items():
             count = max(3, _KEPT // len(self._bench.results))
-            kept[name] = self._draw_pieces(name, tensor, PIECE_BYTES, 2 * count // 3)
+            kept[name] = self._draw.pieces(name, tensor, PIECE_BYTES, 2 * count // 3)
             length = kept[name][0].count
             starts = self._poisoned_elements(name, tensor, length, count // 6)
             if name in answers and finite:
@@ -313,8 +228,8 @@ class TimedCalls:
         """Draw elements of an output with which pieces begin that are poisoned."""
         width = tensor.bytes // tensor.elements
         own = [(at, size) for of, at, size in self._poisoned if of == name]
-        chosen = [own[number] for number in self._distinct(len(own), count)] if own else []
-        return [at // width + self._integer(size // width - length + 1) for at, size in chosen]
+        chosen = [own[number] for number in self._draw.distinct(len(own), count)] if own else []
+        return [at // width + self._draw.integer(size // width - length + 1) for at, size in chosen]
 
     def _changed_elements(self, name: str, before: torch.Tensor, after: torch.Tensor, count: int) -> list[int]:
         """Return elements of an output in which the change shows: half of them most, the others drawn."""
@@ -324,7 +239,7 @@ class TimedCalls:
         most = over.topk(min(count // 2, over.numel())).indices
         where = (over > 0).nonzero().flatten()
         self._shows |= len(where) > 0
-        drawn = where[self._distinct(len(where), count - count // 2)]
+        drawn = where[self._draw.distinct(len(where), count - count // 2)]
         chosen: list[int] = torch.cat([most, drawn]).tolist() if len(where) else []
         return chosen
 
@@ -401,11 +316,6 @@ def _copied(values: Mapping[Piece | str, torch.Tensor]) -> dict[Piece | str, tor
 def _changeable(tensor: Tensor) -> bool:
     """Whether elements of an input may be others, each by itself."""
     return is_float(tensor.dtype) and tensor.draw is None and tensor.change == "elements"
-
-
-def _length(tensor: Tensor, size: int) -> int:
-    """Return the elements of a piece of so many bytes."""
-    return max(1, min(tensor.elements, size * tensor.elements // tensor.bytes))
 
 
 def _elements(tensors: Mapping[str, torch.Tensor], piece: Piece) -> torch.Tensor:
