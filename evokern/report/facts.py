@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,14 +19,13 @@ from evokern.declaration.space import Space, Value
 from evokern.errors import EvokernError
 from evokern.hardware.profiles import Profile
 from evokern.measurement.roofline import Limit
+from evokern.report.trial_counts import ValueFacts, tunability
 from evokern.store import ProofRecord, Reader, SessionRecord, StudyRecord, Verification, arms, control_table
 from evokern.study.trial import Outcome, Timing, Trial
 from evokern.wording import counts, microseconds
 
 EFFORT = Effort(repeats=6, most=300)
 """What the model of the genes may cost: the page is made in seconds."""
-_NO_FAILURE = (Outcome.MEASURED, Outcome.DUPLICATE, Outcome.SLOW)
-_REASON_WIDTH = 160
 MANY = 1000
 """Trials that take longer to read than a process takes to start, which then fits the model of the genes."""
 SAMPLED = 1000
@@ -89,7 +87,7 @@ class Facts:
     @cached_property
     def values(self) -> Mapping[str, Sequence[ValueFacts]]:
         """What became of the trials with each value of each gene."""
-        return tunability(self)
+        return tunability(self.trials, self.record.genes)
 
     @cached_property
     def measured(self) -> list[Trial]:
@@ -278,90 +276,3 @@ def _chip(record: StudyRecord, sessions: Sequence[SessionRecord]) -> Profile | N
         return chip_of(record.device, sessions)
     except EvokernError:
         return None
-
-
-@dataclass(frozen=True)
-class ValueFacts:
-    """One value of one gene."""
-
-    value: Value
-    """The value."""
-    tried: int
-    """Trials that had it and ran to a verdict on their answers, or failed before."""
-    worked: int
-    """Those that were right and ran, however slowly."""
-    unchecked: int
-    """Further trials, which were predicted to be slow and never checked."""
-    best_us: float | None
-    """Fastest of them, µs."""
-
-
-def tunability(facts: Facts) -> dict[str, list[ValueFacts]]:
-    """Return, for every gene, what became of the trials with each of its values."""
-    ended: dict[tuple[str, Value], list[int]] = defaultdict(lambda: [0, 0, 0])
-    best: dict[tuple[str, Value], float] = {}
-    for trial in facts.trials:
-        if trial.outcome is Outcome.LOST:
-            continue
-        worked = trial.evaluation.passed_gate
-        unchecked = trial.outcome is Outcome.SLOW and not worked
-        time_us = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED else None
-        for item in trial.config.items():
-            found = ended[item]
-            found[0] += not unchecked
-            found[1] += worked
-            found[2] += unchecked
-            if time_us and time_us < best.get(item, math.inf):
-                best[item] = time_us
-    told: dict[str, list[ValueFacts]] = {gene.name: [] for gene in facts.record.genes}
-    for gene in facts.record.genes:
-        for value in gene.values:
-            tried, ran, left = ended[gene.name, value]
-            told[gene.name].append(ValueFacts(value, tried, ran, left, best.get((gene.name, value))))
-    return told
-
-
-def pairs(facts: Facts, one: str, two: str) -> dict[tuple[Value, Value], float]:
-    """Return the fastest time of each pair of two genes' values, µs."""
-    found: dict[tuple[Value, Value], float] = {}
-    for trial in facts.measured:
-        key = (trial.config[one], trial.config[two])
-        time_us = trial.evaluation.time_us or 0.0
-        found[key] = min(found.get(key, time_us), time_us)
-    return found
-
-
-@dataclass(frozen=True)
-class FailureReason:
-    """Trials that failed for one reason, apart from its numbers."""
-
-    outcome: str
-    """How they ended."""
-    example: str
-    """The reason as the first of them has it."""
-    trial: int
-    """Which trial that is."""
-    count: int
-    """How many they are."""
-
-
-def reasons(trials: Iterable[Trial], most: int | None = 12) -> list[FailureReason]:
-    """Return the commonest reasons of failure, None for all, each with one real example."""
-    found: Counter[tuple[str, str]] = Counter()
-    first: dict[tuple[str, str], Trial] = {}
-    for trial in trials:
-        if trial.outcome in _NO_FAILURE:
-            continue
-        text = re.sub(r"\[[\d, ]+\]", "[…]", trial.evaluation.reason)
-        key = trial.outcome.value, re.sub(r"(?<!line )(?<![\d.])-?(\d+(\.\d+)?(e[+-]?\d+)?|\bnan\b|\binf\b)", "#", text)
-        found[key] += 1
-        if key not in first or trial.number < first[key].number:
-            first[key] = trial
-    return [
-        FailureReason(key[0], _shortened(first[key].evaluation.reason), first[key].number, count)
-        for key, count in found.most_common(most)
-    ]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} …"

@@ -8,9 +8,10 @@ from typing import Any
 
 from evokern.analysis.control_verdict import price
 from evokern.declaration.space import Gene, Value
-from evokern.report.facts import Facts, ValueFacts
+from evokern.report.facts import Facts
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
 from evokern.report.space import convergence_plot
+from evokern.report.trial_counts import ValueFacts
 from evokern.store import interval_us
 from evokern.study.trial import Timing
 from evokern.wording import duration, microseconds, several

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from evokern.report.facts import Facts, ValueFacts, pairs
+from evokern.report.facts import Facts
 from evokern.report.plots import bars
 from evokern.report.tables import Cell, TextTable
+from evokern.report.trial_counts import ValueFacts, pairs
 
 DECIDING = 8
 """Genes whose values are drawn, those that decide most."""
@@ -113,7 +114,7 @@ def _pair_matrices(facts: Facts, names: list[str]) -> list[dict[str, Any]]:
     values = {gene.name: gene.values for gene in facts.record.genes}
     made = []
     for down, across in combinations(names, 2):
-        times = pairs(facts, down, across)
+        times = pairs(facts.measured, down, across)
         rows = [(value, [_pair(times.get((value, other)), best) for other in values[across]]) for value in values[down]]
         made.append({"down": down, "across": across, "columns": values[across], "rows": rows})
     return made

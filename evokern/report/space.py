@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from evokern.report.facts import Facts, reasons
+from evokern.report.facts import Facts
 from evokern.report.marks import CONTROL, MARKS, mark_of
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
 from evokern.report.tables import TextTable
+from evokern.report.trial_counts import reasons
 from evokern.store import bests
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import changed, microseconds, several

@@ -6,7 +6,7 @@ import pytest
 
 from evokern.analysis.wrong_trials import hints
 from evokern.declaration.space import Config, Parameter
-from evokern.report.facts import reasons
+from evokern.report.trial_counts import reasons
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 from evokern.wording import command, told_apart
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from evokern.cli.app import app
 from evokern.declaration.space import Config
 from evokern.report import SECTIONS, page
-from evokern.report.facts import reasons
 from evokern.report.plots import Axis, Plot, bars, number, span
+from evokern.report.trial_counts import reasons
 from evokern.store import open_readonly
 from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
 

@@ -213,7 +213,7 @@ def _counted(result: SearchResult) -> str:
 
 def _reasons(result: SearchResult) -> list[str]:
     """Return the commonest reasons of failure as lines."""
-    from evokern.report.facts import reasons
+    from evokern.report.trial_counts import reasons
     from evokern.store import open_readonly
 
     with open_readonly(result.db) as reader:

@@ -176,7 +176,7 @@ def _rejected(summary: Mapping[str, Any]) -> list[str]:
 def _failures(reader: Reader, record: StudyRecord, *, most: int | None = None, each: int | None = None) -> list[str]:
     """Return a table of the commonest reasons of failure: the `most` of all, and of each outcome `each`."""
     from evokern.analysis.wrong_trials import hints
-    from evokern.report.facts import reasons
+    from evokern.report.trial_counts import reasons
 
     trials = list(reader.trials(record))
     shown_per_outcome, rows = Counter[str](), []
