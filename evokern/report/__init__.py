@@ -32,6 +32,7 @@ SECTIONS = (
     ("timing", "Timing", times.timing),
     ("source", "Source", origin.source),
     ("environment", "Environment", origin.environment),
+    ("words", "Words", origin.words),
 )
 """Anchor (and template), title, and what gathers each section's contents, in the page's order.
 

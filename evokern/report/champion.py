@@ -7,11 +7,25 @@ from typing import Any
 
 from evokern.report.facts import Facts
 from evokern.report.plots import bars, number
-from evokern.report.tables import TextTable, flattened
+from evokern.report.tables import TextTable, flattened, plain
 from evokern.wording import microseconds
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """State of a stage of a verification → class of its colour."""
+_FIGURES = {
+    "relative_error": "relative error",
+    "tolerance_spent": "share of the tolerance that is spent",
+    "input_sets": "inputs",
+    "runs": "runs on each",
+}
+"""Figure of the gate → words."""
+_CHECKS = {
+    "guard_bytes": "bytes changed outside the buffers",
+    "input_words": "words changed in inputs",
+    "bad_elements": "elements beyond the tolerance",
+    "differing_bytes": "bytes that differ between runs",
+}
+"""Check of the gate → words of what it counts."""
 
 
 def proof(facts: Facts) -> dict[str, Any]:
@@ -28,7 +42,7 @@ def proof(facts: Facts) -> dict[str, Any]:
         ]
         if best
         else [],
-        "gate": flattened(best.evaluation.gate) if best and best.evaluation.gate else None,
+        "gate": [(problem, _gate(report)) for problem, report in best.evaluation.gate.items()] if best else [],
         "refuted": [(str(number), why) for number, why in facts.refuted.items()],
         "proof": facts.proof,
         "stages": [
@@ -38,6 +52,35 @@ def proof(facts: Facts) -> dict[str, Any]:
         "playoff": _playoff(played, facts.unit) if played else None,
         "playoff_how": _method(played) if played else "",
     }
+
+
+def _gate(report: Mapping[str, Any]) -> TextTable:
+    """Return what the gate found at a problem, in words; what this version has no words for under its own name."""
+    left = dict(report)
+    checks = dict(left.pop("checks", None) or {})
+    spent = checks.pop("of_tolerance", None) or {}
+    rows = [(words, plain(left.pop(name))) for name, words in _FIGURES.items() if name in left]
+    rows += [(f"largest error ÷ tolerance, inputs {_words(kind)}", plain(share)) for kind, share in spent.items()]
+    rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
+    match left.pop("worst", None):
+        case {"output": output, "index": [*index], "got": got, "expected": expected, "allowed": allowed, **more}:
+            told = f"{output}[{plain(index)}] is {number(got)}, expected {number(expected)} within {number(allowed)}"
+            rows.append(
+                ("the element nearest its tolerance", f"{told}, inputs {_words(str(more.get('input_set', '')))}")
+            )
+    match left.pop("timed_calls", None):
+        case {"changed": [*changed], "calls": calls, "kept": kept}:
+            told = f"{plain(changed) or 'nothing'} around one of {calls} calls of a graph, {kept} elements compared"
+            rows.append(("changed between timed calls", told))
+    return TextTable(("", ""), [*rows, *flattened(left).rows])
+
+
+def _exact(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else plain(value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _method(played: Mapping[str, Any]) -> str:
@@ -58,7 +101,7 @@ def _playoff(played: Mapping[str, Any], unit: str) -> TextTable:
 
 def ablation(facts: Facts) -> dict[str, Any]:
     """Return what became of each choice of the champion taken back."""
-    about = "each of the champion's choices taken back at the default, alone and together"
+    about = "each of the champion's choices taken back at the default, and the way from the default to it"
     if facts.ablation is None:
         return {"about": f"{about}: not asked for yet", "proof": None}
     found = facts.ablation.result

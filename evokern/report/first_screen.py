@@ -10,10 +10,10 @@ from evokern.analysis.control_verdict import price
 from evokern.declaration.space import Gene, Value
 from evokern.report.facts import Facts
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
-from evokern.report.space import convergence_plot
+from evokern.report.space import convergence_plot, improvement
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import interval_us
-from evokern.study.trial import Timing
+from evokern.study.trial import Timing, Trial
 from evokern.wording import duration, microseconds, several
 
 CHOICES = 7
@@ -24,6 +24,8 @@ VALUES = 4
 """Values of each that are shown: the fastest, and always the champion's."""
 TURNED_DOWN = 2
 """Refuted trials that are named."""
+UNGUIDED = ("random", "grid")
+"""Samplers that learn nothing from results: a random control would say nothing of them."""
 
 
 def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
@@ -41,6 +43,8 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "curve": convergence_plot(facts, over_time=False, width=760, height=330) if curve else None,
         "verdict": facts.verdict,
         "ended": facts.ended,
+        "uncontrolled": facts.record.sampler not in UNGUIDED,
+        "progress": improvement(facts),
         "decides": _decides(facts),
     }
 
@@ -120,6 +124,9 @@ def _speed(facts: Facts) -> dict[str, Any]:
     time_us = best.evaluation.time_us
     interval = None if facts.record.predicted else interval_us(best.evaluation)
     bars: list[tuple[str, str, float, tuple[float, float] | None]] = [("champion", "own", time_us, interval)]
+    default = next((t.evaluation.time_us for t in facts.measured if _is_default(facts, t)), None)
+    if default and not _is_default(facts, best):
+        bars.append(("default candidate", "dimmed", default, None))
     timing = facts.baseline_timing
     if baseline:
         # Over several problems the baseline's time is a geometric mean, which one problem's interval says nothing of.
@@ -135,6 +142,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "interval": apart(*interval) if interval else "",
         "predicted": facts.record.predicted,
         "speedup": f"{baseline[1] / time_us:.2f}×" if baseline else "",
+        "slower": bool(baseline and baseline[1] < time_us),
         "speedup_interval": _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
         "baseline": baseline[0] if baseline else "",
         "playoff": best.evaluation.evidence.get("time_from") == "playoff",
@@ -143,6 +151,10 @@ def _speed(facts: Facts) -> dict[str, Any]:
         else "",
         "bars": interval_bars(bars, facts.unit),
     }
+
+
+def _is_default(facts: Facts, trial: Trial) -> bool:
+    return all(trial.config[gene.name] == gene.default for gene in facts.record.genes)
 
 
 def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None, problems: int) -> str:

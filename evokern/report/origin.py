@@ -9,6 +9,28 @@ from typing import Any
 from evokern.report.facts import Facts
 from evokern.report.tables import TextTable, flattened
 
+WORDS = (
+    ("gene", "one choice of the kernel: a number (tile, warps) or a code path"),
+    ("trial", "one candidate, a value for every gene, and what became of it"),
+    ("default candidate", "every gene at its default: what the kernel's author would have written"),
+    ("champion", "the fastest trial that passed the gate; after a playoff its winner"),
+    ("elite", "a trial among the fastest when another one raced against it, or the fastest with a code path"),
+    (
+        "gate",
+        "the checks that every candidate must pass: answers against a float64 reference on several kinds of inputs, "
+        "guard zones around buffers, inputs unchanged, equal answers of two runs, calls repeated on other inputs",
+    ),
+    ("wrong", "it failed a check of the gate; tolerance: an element was off by more than the kernel allows"),
+    ("slow", "sampling stopped once it was clearly slower than the elite that it raced against"),
+    ("margin", "wrong although this draw passed: its errors came so near the tolerance that other inputs would fail"),
+    ("same program", "its machine code is that of an earlier trial, whose time it shares"),
+    ("control", "every second trial drawn at random, which shows whether the sampler was better than chance"),
+    ("verified", "gate at full strength (every kind of inputs, more runs), sanitizer, playoff and fuzzing passed"),
+    ("playoff", "the fastest trials (finalists) measured again in turn: which one is really the fastest"),
+    ("locked, barred", "only one of a gene's values works; a barred value never does"),
+)
+"""Words of the page that are the tool's own, as its glossary explains them."""
+
 
 @dataclass(frozen=True)
 class MarkedFile:
@@ -44,17 +66,26 @@ def source(facts: Facts) -> dict[str, Any]:
     }
 
 
+def words(facts: Facts) -> dict[str, Any]:
+    """Return what the page's words mean."""
+    unit = "a time model's, not a clock's" if facts.record.predicted else "a clock's, the median of samples"
+    return {
+        "about": "gene, champion, gate, elite, control, playoff …",
+        "words": [*WORDS, ("µs", f"of one call; {unit}")],
+    }
+
+
 def environment(facts: Facts) -> dict[str, Any]:
     """Return versions, clocks, notes, settings."""
     sessions = []
     for place, session in enumerate(facts.sessions, 1):
-        for name, value in {
+        told = {
             "started": session.started,
             "ended": session.end_reason or "not properly",
             "minutes": f"{session.elapsed_s / 60:.1f}",
             **session.environment,
-        }.items():
-            sessions.append((str(place), str(name), str(value)))
+        }
+        sessions += [(str(place), name, value) for name, value in flattened(told).rows if value]
         sessions += [(str(place), "note", note) for note in session.notes]
     record = facts.record
     about = {

@@ -189,7 +189,9 @@ class Plot:
         for value in self.y.ticks():
             _, top = self.at(self.x.low, value)
             shapes.append(_line("grid", LEFT, right, top, top))
-            shapes.append(Shape("text", {"x": LEFT - 6, "y": f"{top + 4:.1f}", "text-anchor": "end"}, number(value)))
+            if not self.lanes or top > self.top + 8:  # the lane above has a name there
+                ends = {"x": LEFT - 6, "y": f"{top + 4:.1f}", "text-anchor": "end"}
+                shapes.append(Shape("text", ends, number(value)))
         turned = f"translate(14 {(self.top + bottom) / 2}) rotate(-90)"
         shapes += [
             Shape("text", {"x": (LEFT + right) / 2, "y": self.height - 8, "text-anchor": "middle"}, self.x.label),

@@ -18,6 +18,9 @@ from evokern.wording import changed, microseconds, several
 SHOWN = (1.5, 6.0)
 """Multiples of the least time up to which the axis of times reaches: far slower ones would press the others flat."""
 
+LEAST_TOLD = 8
+"""Evaluated trials below which it is not told how a search went on."""
+
 UNCHECKED = "slow, not checked"
 """What a candidate is called that was predicted to be slow: whether it is right was not asked."""
 
@@ -91,6 +94,21 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
     return plot
 
 
+def improvement(facts: Facts) -> str:
+    """Return when the best came, and what the second half of the sampler's trials brought; nothing without a time."""
+    trials = next(iter(facts.curves.values()), ())
+    curve = [(when.evaluated, time_us) for when, time_us in bests(trials)]
+    evaluated = sum(trial.outcome.evaluated for trial in trials)
+    if not curve or evaluated < LEAST_TOLD:
+        return ""
+    last, time_us = curve[-1]
+    half = next((us for place, us in reversed(curve) if place <= evaluated / 2), None)
+    gained = (
+        "the first time" if half is None else f"{100 * (half / time_us - 1):.1f} %" if half > time_us else "nothing"
+    )
+    return f"The best came at evaluated trial {last} of {evaluated}; the second half brought {gained}"
+
+
 def shown_up_to(facts: Facts, least: float) -> float:
     """Return the time that the axis reaches to: the baseline's, or that of the first trial where it is slower."""
     first = next((t.evaluation.time_us for t in facts.measured if t.evaluation.time_us), least)
@@ -143,7 +161,7 @@ def outcomes(facts: Facts) -> dict[str, Any]:
             [(name.replace("_", " "), float(n), str(n)) for name, n in counted.most_common()],
             lambda name: "own" if name in good else "dimmed" if name == UNCHECKED else "fault",
         ),
-        "reasons": TextTable(("outcome", "reason, as one trial has it", "trial", "trials"), failed, (2, 3)),
+        "reasons": failed,
         "rejections": bars("Proposals turned away by constraint", turned_away, lambda name: "dimmed"),
     }
 

@@ -47,15 +47,16 @@ def flattened(given: Mapping[str, Any]) -> TextTable:
             for key, value in part.items():
                 walk(value, f"{name} {key}".strip())
         else:
-            flat.append((name, _plain(part)))
+            flat.append((name, plain(part)))
 
     walk(given, "")
     return TextTable(("", ""), flat)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Return a stored value as text."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value))
+        return ", ".join(map(plain, value))
     if isinstance(value, float):
         return f"{value:.4g}"
     return "not given" if value is None else str(value)

@@ -96,6 +96,7 @@ def roofline(facts: Facts) -> dict[str, Any]:
         "about": about,
         "plot": plot,
         "chip": chip.model,
+        "measured": found.measured is not None,
         "bound": str(evidence["bound"]) if "bound" in evidence else "",
     }
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import sqlite3
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from typer.testing import CliRunner
 
 from evokern.analysis.genes.forest import ForestFit, Forests
 from evokern.cli.app import app
+from evokern.declaration.space import Config
 from evokern.report import gather, page
+from evokern.report.champion import proof
 from evokern.report.facts import elites, fastest
 from evokern.report.first_screen import first_screen
 from evokern.report.marks import MARKS, mark_of
@@ -27,6 +30,7 @@ from evokern.report.plots import apart
 from evokern.report.space import tied
 from evokern.store import add_proof, open_readonly
 from evokern.study.trial import Outcome
+from evokern.wording import microseconds
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -145,6 +149,57 @@ def test_what_a_choice_is_worth_is_that_of_the_champion(tmp_path: Path) -> None:
     told = [one["worth"] for one in [*variant["shown"], *variant["more"]]]
     assert told[-1] == "+20.0 % [+10.0, +30.0]"
     assert len(told) == len(changed)
+
+
+def test_the_first_screen_tells_the_default_s_time_and_how_the_search_went_on(tmp_path: Path) -> None:
+    """The default candidate's time stands beside the champion's; when the best came, and what came of the rest."""
+    write_study(tmp_path / "r.db", 60)
+    with open_readonly(tmp_path / "r.db") as reader:
+        facts = gather(reader, None)
+    first = first_screen(facts)
+    assert "default candidate" not in [bar.name for bar in first["speed"]["bars"]]  # it was not among them
+    assert first["speed"]["slower"] is False
+    default = Config({gene.name: gene.default for gene in facts.record.genes})
+    slowest = max(facts.measured, key=lambda trial: trial.evaluation.time_us or 0.0)
+    renamed = replace(slowest, proposal=replace(slowest.proposal, config=default))
+    trials = tuple(renamed if trial is slowest else trial for trial in facts.trials)
+    told = first_screen(replace(facts, trials=trials, baseline=("sdpa", 1.0)))["speed"]
+    bars = {bar.name: bar.words for bar in told["bars"]}
+    assert bars["default candidate"] == f"{microseconds(slowest.evaluation.time_us or 0.0)} µs"
+    assert told["slower"] is True
+
+    evaluated = [trial for trial in facts.trials if trial.outcome.evaluated]
+    assert facts.best is not None
+    place = [trial.number for trial in evaluated].index(facts.best.number) + 1
+    assert first["progress"].startswith(f"The best came at evaluated trial {place} of {len(evaluated)}; ")
+    cut = replace(facts, curves={"evo": facts.trials[:4]})
+    assert first_screen(cut)["progress"] == ""
+
+
+def test_the_gate_s_figures_are_words(tmp_path: Path) -> None:
+    """What the gate measured has names that a reader knows; what has none keeps its own, and nothing is left out."""
+    write_study(tmp_path / "r.db", 20)
+    worst = {"output": "o", "index": [1, 7], "got": 0.5, "expected": 0.25, "allowed": 1e-3, "input_set": "equal_rows"}
+    checks = {"guard_bytes": 0, "of_tolerance": {"equal_rows": 0.25}, "new_check": 3}
+    timed = {"calls": 44, "drawn": [1], "changed": ["q"], "kept": 6144, "replays": 12}
+    report = {"relative_error": 1e-4, "runs": 2, "worst": worst, "checks": checks, "timed_calls": timed, "other": 5}
+    with open_readonly(tmp_path / "r.db") as reader:
+        facts = gather(reader, None)
+    assert facts.best is not None
+    for found, odd in ((report, False), ({"worst": {"index": "x"}, "checks": None, "timed_calls": 3}, True)):
+        best = replace(facts.best, evaluation=replace(facts.best.evaluation, gate={"2,8": found}))
+        ((problem, table),) = proof(replace(facts, best=best))["gate"]
+        assert problem == "2,8"
+        assert odd or dict(table.rows) == {
+            "relative error": "0.0001",
+            "runs on each": "2",
+            "largest error ÷ tolerance, inputs equal rows": "0.25",
+            "bytes changed outside the buffers": "0",
+            "new check": "3",
+            "the element nearest its tolerance": "o[1, 7] is 0.5, expected 0.25 within 0.001, inputs equal rows",
+            "changed between timed calls": "q around one of 44 calls of a graph, 6144 elements compared",
+            "other": "5",
+        }
 
 
 @pytest.mark.parametrize("trials", [0, 20])

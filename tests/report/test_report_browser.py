@@ -235,6 +235,40 @@ def test_a_click_opens_a_trial_everywhere(measured: Path, browser: Browser) -> N
     assert silent(browser)
 
 
+def test_a_trial_is_opened_by_its_number(measured: Path, browser: Browser) -> None:
+    """A number in the field opens its card; one that no trial has is said. The row that is clicked stays in sight."""
+    browser.open(measured, 1400)
+    browser.run("document.getElementById('trials').open = true; " + FRAME)
+    typed = (
+        "(() => { const field = document.getElementById('open-trial'); field.value = 'VALUE'; "
+        "field.dispatchEvent(new Event('change')); return field.validationMessage; })()"
+    )
+    number = stored(measured)["rows"][-1][0]
+    assert browser.run(typed.replace("VALUE", "99999")) == "There is no trial 99999."
+    assert browser.run("document.getElementById('card').hidden")
+    assert browser.run(typed.replace("VALUE", str(number))) == ""
+    assert browser.run("document.getElementById('card-title').textContent").startswith(f"Trial {number}: ")
+    browser.press("Escape", 27)
+    place = "document.querySelectorAll('.trials tbody [data-trial] button')[40]"
+    browser.run(f"{place}.scrollIntoView({{block: 'center', behavior: 'instant'}}); " + FRAME)
+    before = browser.run(f"{place}.getBoundingClientRect().top")
+    browser.run(f"{place}.click(); " + FRAME)
+    assert not browser.run("document.getElementById('card').hidden")
+    assert browser.run(f"{place}.getBoundingClientRect().top") == pytest.approx(before, abs=1.5)
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_bars_of_one_list_have_one_scale(width: int, measured: Path, browser: Browser) -> None:
+    """Whatever stands beside them, bars begin at one place, and their lengths are those of their shares."""
+    browser.open(measured, width)
+    lists = browser.run(BARS)
+    assert len(lists) >= 2
+    for bars in lists:
+        assert len({round(bar["left"]) for bar in bars}) == 1
+        scales = [bar["width"] / bar["share"] for bar in bars if bar["share"] > 0.2]
+        assert max(scales) == pytest.approx(min(scales), rel=0.02), bars
+
+
 def test_a_card_tells_why_and_what_differs(measured: Path, browser: Browser) -> None:
     """A card has reason, resources, samples, the genes that differ, and the difference of the source."""
     data = stored(measured)
@@ -450,8 +484,14 @@ MARK_OF = """
 NAME = """
 e => e.id || e.getAttribute('href') || e.tagName.toLowerCase() + ' ' + e.textContent.slice(0, 40)
 """
+BARS = """
+[...document.querySelectorAll('.bars2')].map(list => [...list.querySelectorAll('.track .bar')].map(bar => {
+  const box = bar.getBoundingClientRect();
+  return { left: box.left, width: box.width, share: Number(bar.style.getPropertyValue('--share')) };
+}))
+"""
 STOPS = f"""
-[...document.querySelectorAll('a[href], button, summary, select, .plot, .wide')]
+[...document.querySelectorAll('a[href], button, summary, select, input, .plot, .wide')]
   .filter(e => e.checkVisibility() && !e.disabled)
   .filter(e => !e.matches('.wide') || e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight).map({NAME})
 """

@@ -8,8 +8,11 @@ function showCard(opener) {
   if (opener) openedBy = opener;
   const fresh = card.hidden, stopped = cardStops().indexOf(document.activeElement);
   const unfolded = [...card.querySelectorAll("details")].map(one => one.open), told = Number(card.dataset.trial) === trial.number;
+  const at = opener && opener.getBoundingClientRect().top;
   card.hidden = false;
   document.body.classList.add("with-card");
+  // The page makes room for the card: what was clicked stays where it was.
+  if (opener && fresh) scrollBy({ top: opener.getBoundingClientRect().top - at, behavior: "instant" });
   card.replaceChildren(
     element("div", { class: "card-head" }, element("h2", { id: "card-title", tabindex: "-1" }, `Trial ${trial.number}: ${outcomeOf(trial)}`),
       element("button", { type: "button", class: "close", "aria-label": "Close the card", onclick: () => select(null) }, "×")),

@@ -38,7 +38,7 @@ class Chart {
   room() { return Math.floor(this.box.clientWidth); }
   begin({ title, x, y, lanes = [] }) {
     this.width = this.room();
-    this.left = 70; this.right = 14; this.bottom = this.height - 40;
+    this.left = 70; this.right = 22; this.bottom = this.height - 40;
     this.top = 10 + LANE * lanes.length;
     this.x = x; this.y = y; this.lanes = lanes;
     this.points = []; this.keys = [];
@@ -55,13 +55,14 @@ class Chart {
     for (const [value, words] of across) {
       const at = this.atX(value);
       if (!x.ticks) svg.append(shape("line", { class: "grid", x1: at, x2: at, y1: this.top, y2: this.bottom }));
-      const late = !x.ticks && at > edge - 16;  // it would end outside
+      const late = !x.ticks && at + 4 * words.length > this.width;  // it would end outside
       svg.append(shape("text", { x: late ? this.width - 2 : at, y: this.bottom + 15, "text-anchor": late ? "end" : "middle" }, words));
     }
     for (const value of ticksOf(y.low, y.high, y.log, 5)) {
       const at = this.atY(value);
       svg.append(shape("line", { class: "grid", x1: this.left, x2: edge, y1: at, y2: at }));
-      svg.append(shape("text", { x: this.left - 6, y: at + 4, "text-anchor": "end" }, round(value)));
+      if (!lanes.length || at > this.top + 8)  // the lane above has a name there
+        svg.append(shape("text", { x: this.left - 6, y: at + 4, "text-anchor": "end" }, round(value)));
     }
     svg.append(shape("text", { x: (this.left + edge) / 2, y: this.height - 6, "text-anchor": "middle" }, x.label));
     svg.append(shape("text", { transform: `translate(13 ${(this.top + this.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, y.label));

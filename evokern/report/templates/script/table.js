@@ -23,7 +23,7 @@ const cells = {
   shared: trial => trial.shared === null ? "–" : round(trial.shared / 1024),
   occupancy: trial => trial.occupancy ?? "–",
   outcome: trial => outcomeOf(trial) + (trial.control ? " (control)" : ""),
-  reason: trial => text(trial.reason).slice(0, 140),
+  reason: trial => text(trial.reason).length > 140 ? `${text(trial.reason).slice(0, 139)}…` : text(trial.reason),
   choices: trial => {
     if (trial === fastest) return "it is the champion";
     const found = differing(trial), shown = found.slice(0, 5).map(gene => `${data.genes[gene].name}=${valueOf(trial, gene)}`);
@@ -51,13 +51,22 @@ class Table {
     this.next = element("button", { type: "button", onclick: () => { this.more += PAGE; this.draw(); } });
     holder.replaceChildren(
       element("div", { class: "filters", role: "group", "aria-label": "Filters" }, ...fields, gene[1], value[1], constraint[1],
-        element("button", { type: "button", onclick: () => change({ outcome: "", gene: "", value: "", constraint: "" }, this) }, "All")),
+        element("button", { type: "button", onclick: () => change({ outcome: "", gene: "", value: "", constraint: "" }, this) }, "All"), this.asked()),
       this.count, element("div", { class: "wide" }, element("table", { class: "trials" }, element("thead", {}, this.head), this.body)), this.next);
     for (const box of holder.querySelectorAll(".wide")) stops.observe(box);
     this.seen = new IntersectionObserver(entries => { if (entries.some(one => one.isIntersecting) && this.stale) this.draw(); });
     this.seen.observe(holder);
   }
   follows(name) { return name !== "against"; }
+  // Opens the card of a trial whose number is known.
+  asked() {
+    const number = element("input", { id: "open-trial", type: "number", min: 0, onchange: () => {
+      const found = byNumber.has(Number(number.value)) && number.value !== "";
+      number.setCustomValidity(found || number.value === "" ? "" : `There is no trial ${number.value}.`);
+      if (found) select(Number(number.value), number); else number.reportValidity();
+    } });
+    return element("span", { class: "field" }, element("label", { for: "open-trial" }, "open trial"), number);
+  }
   options(select, words, list, value) {
     const wanted = [["", words], ...list];
     if (value && !wanted.some(one => one[0] === value)) wanted.push([value, value]);

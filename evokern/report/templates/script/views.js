@@ -144,9 +144,10 @@ class Parallel extends View {
     genes.forEach((gene, place) => {
       svg.append(shape("line", { class: "axis", x1: x(place), x2: x(place), y1: chart.top, y2: chart.bottom }));
       const name = data.genes[gene].name, cut = Math.max(5, Math.floor((x(1) - x(0)) / 7.6));
-      svg.append(shape("text", { x: x(place), y: chart.bottom + 16, "text-anchor": "middle" }, name.length > cut ? `${name.slice(0, cut - 1)}…` : name));
-      for (const [value, at] of spots[place]) svg.append(shape("text", { class: "note onplot", x: x(place) + 4, y: at - 6 }, String(data.genes[gene].values[value] ?? "?").slice(0, Math.max(4, cut - 2))));
+      svg.append(shape("text", { x: place ? x(place) : 2, y: chart.bottom + 16, "text-anchor": place ? "middle" : "start" }, name.length > cut ? `${name.slice(0, cut - 1)}…` : name));
+      for (const [value, at] of spots[place]) svg.append(shape("text", { class: "note onplot", x: x(place) + 4, y: at - 6 }, String(data.genes[gene].values[value] ?? "?").replace(new RegExp(`^(.{${Math.max(3, cut - 3)}}).{2,}$`), "$1…")));
     });
+    if (this.lines.some(line => line.trial === fastest)) chart.keys.push(["line parallel best", "M0 8h18", "the champion"]);
     const last = x(genes.length);
     svg.append(shape("line", { class: "axis", x1: last, x2: last, y1: chart.top, y2: chart.bottom }));
     svg.append(shape("text", { x: last, y: chart.bottom + 16, "text-anchor": "middle" }, data.unit));
