@@ -26,8 +26,9 @@ def chosen_trial(reader: Reader, record: StudyRecord, trial: int | None) -> Tria
     if best is None:
         raise StudyError(
             f"study {record.name} has no measured trial yet "
-            f"(`{command('show', record.name, '--db', reader.path)}` tells what became of the "
-            "others); name a trial with --trial"
+            f"(`{command('show', record.name, '--db', reader.path)}` tells what became of the others); let it search "
+            f"longer with `{command('resume', record.name, '--extend', '10m', '--db', reader.path)}`, or name a trial "
+            "with --trial"
         )
     return reader.trial(record, best.number)
 

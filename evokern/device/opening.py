@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evokern.device.contract import Device
 from evokern.errors import DeviceError, nearest
+from evokern.hardware.profiles import CHIPS
 
 KINDS = ("auto", "cuda", "cuda:N", "sim:CHIP", "replay:FILE")
 """What a device may be called."""
@@ -46,4 +47,6 @@ def open_device(name: str) -> Device:
 
             return open_live(name.strip().lower())
         case _:
-            raise DeviceError(f"there is no device {name!r}: {nearest(name, KINDS)}")
+            chip = name.strip().lower()
+            guess = f"did you mean 'sim:{chip}'? known: {', '.join(KINDS)}" if chip in CHIPS else nearest(name, KINDS)
+            raise DeviceError(f"there is no device {name!r}: {guess}")

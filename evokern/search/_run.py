@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from evokern.search.results import EndReason, OnProgress, SearchResult
 from evokern.store import Session, Store, StudyRecord, open_readonly
 from evokern.study.settings import check_control
 from evokern.study.trial import Proposal, Trial
-from evokern.wording import several
+from evokern.wording import duration, several
 
 
 def run(
@@ -77,6 +78,11 @@ def run(
                     f"the session of {killed} did not end: it was killed, or the machine went down. Nothing that it "
                     f"recorded is lost; {several(again, 'trial')} that it had in flight "
                     f"{'is' if again == 1 else 'are'} evaluated again"
+                )
+            if old is not None and not begins and (record.budget_s or math.inf) < (old.budget_s or 0.0):
+                reporter.note(
+                    f"the budget is {duration(record.budget_s or 0.0)} from now on, it was "
+                    f"{duration(old.budget_s or 0.0)}; it counts all sessions of the study"
                 )
             try:
                 prior = warm_start(store, record, target, request.warm_start, offer, reporter.note)

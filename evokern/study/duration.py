@@ -8,12 +8,14 @@ from evokern.errors import StudyError
 
 LONGEST_S = 100 * 365 * 24 * 3600.0
 """A hundred years: no clock here counts further."""
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_duration(text: str | int | float) -> float:
-    """Return seconds from `2h`, `1h30m`, `90m` or `45s`; a number, which only Python can give, is seconds already.
+    """Return seconds from `2h`, `1h30m`, `90m`, `45s`, or `1 h 30 min` as it is printed.
+
+    A number, which only Python can give, is seconds already.
 
     Raises:
         StudyError: it is no duration, has no unit, or is not longer than nothing.

@@ -65,6 +65,7 @@ def _change(path: Path, old: str, new: str) -> None:
         (("search", "studies/absent.toml"), "there is no study file studies/absent.toml"),
         (("search", "small", "--sampler", "evolution"), "'evolution'"),
         (("search", "small", "--device", "gpu"), "there is no device 'gpu'"),
+        (("search", "small", "--device", "h200"), "there is no device 'h200': did you mean 'sim:h200'? known: auto"),
         (("search", "small", "--device", "sim:l5"), "there is no chip 'l5': did you mean 'l4'?"),
         (("search", "small", "--device", "replay:absent.json"), "there is no recording absent.json; name a"),
         (("search", "small", "--budget", "2x"), "'2x' is no duration; write for example 2h"),

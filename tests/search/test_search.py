@@ -294,6 +294,11 @@ def test_budget_and_trials_may_change_freely(tmp_path: Path) -> None:
         assert (reader.study().trials_limit, reader.study().budget_s) == (5, 100.0)
     go(db, study=study(), trials=7)
     assert sum(trial.outcome.evaluated for trial in trials_of(db)) == 7
+    told: set[str] = set()
+    for budget in ("3m", "50s"):
+        go(db, study=study(), trials=7, budget=budget, on_progress=lambda progress: told.update(progress.notes))
+    shorter = "the budget is 50 s from now on, it was 3 min; it counts all sessions of the study"
+    assert [note for note in told if note.startswith("the budget is")] == [shorter]
 
 
 @pytest.mark.thorough

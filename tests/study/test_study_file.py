@@ -12,6 +12,7 @@ from evokern.analysis.check.study_soundness import require_sound
 from evokern.errors import StudyError
 from evokern.study.duration import parse_duration
 from evokern.study.file import read_study
+from evokern.wording import duration
 
 GOOD = """
 kernel = "attention"
@@ -145,6 +146,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_durations_add_up(hours: int, minutes: int, seconds: int) -> None:
     """Any mixture of hours, minutes and seconds reads as their sum."""
     assert parse_duration(f"{hours}h{minutes}m{seconds}s") == 3600 * hours + 60 * minutes + seconds
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(45, "45 s"), (75, "1 min 15 s"), (720, "12 min"), (5400, "1 h 30 min")])
+def test_a_duration_reads_as_it_is_printed(seconds: int, said: str) -> None:
+    """What a page or a terminal says of a time can be given back."""
+    assert duration(seconds) == said
+    assert parse_duration(said) == seconds
 
 
 @pytest.mark.parametrize("given", ["0", "0s", "0h0m", 0, -3, float("nan")])
