@@ -11,10 +11,12 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from evokern.version import __version__
+
 
 @cache
 def environment(package: str) -> Environment:
-    """Return the templates of a package; a name that a template uses and is not given is an error.
+    """Return the templates of a package; a name that a template uses and is not given is an error, but for `version`.
 
     Args:
         package: the package beside whose modules the folder `templates` lies: its own `__package__`.
@@ -28,4 +30,5 @@ def environment(package: str) -> Environment:
     )
     # `tojson` writes `<`, `>`, `&` and `'` as escapes of JSON, so no text ends the script element that it stands in.
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.globals["version"] = __version__
     return made

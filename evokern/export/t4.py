@@ -65,11 +65,11 @@ def t4(reader: Reader, record: StudyRecord) -> dict[str, Any]:
     return {"schema_version": SCHEMA, "metadata": {"timeunit": "seconds", "evokern": own}, "results": results}
 
 
-def t4_bytes(made: Mapping[str, Any], file: Path) -> bytes:
-    """Return the content of a T4 file; one whose name ends in `.gz` is compressed.
+def json_bytes(made: Mapping[str, Any], file: Path) -> bytes:
+    """Return the content of a JSON file; one whose name ends in `.gz` is compressed.
 
     Args:
-        made: what `t4` returned.
+        made: what `t4`, `t1` or `search_trace` returned.
         file: where it goes.
     """
     text = dumps(made).encode()

@@ -17,7 +17,6 @@ from evokern.report.first_screen import first_screen
 from evokern.report.page_data import page_data
 from evokern.store import Reader
 from evokern.templating import environment
-from evokern.version import __version__
 
 SECTIONS = (
     ("trials", "Every trial", space.fastest_trials),
@@ -77,7 +76,6 @@ def render_page(
         # Nothing but this very script may run, whatever stands in the page.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         live=live is not None,
-        version=__version__,
     )
 
 

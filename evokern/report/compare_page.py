@@ -7,7 +7,6 @@ from evokern.report.plots import IntervalBar, Plot, interval_bars
 from evokern.report.tables import TextTable
 from evokern.report.times import sample_shares
 from evokern.templating import environment
-from evokern.version import __version__
 from evokern.wording import microseconds
 
 _KINDS = {"slower": "bad", "faster": "good", "same": "unasked"}
@@ -49,7 +48,6 @@ def compare_page(found: Comparison) -> str:
             ),
             changed=TextTable(("", "old", "new"), changed),
             remarks=found.remarks,
-            version=__version__,
         )
     )
 

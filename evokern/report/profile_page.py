@@ -11,7 +11,6 @@ from evokern.analysis.profile.lines import LineProfile
 from evokern.analysis.profile.simulated import CandidateProfile
 from evokern.escaping import visible
 from evokern.templating import environment
-from evokern.version import __version__
 from evokern.wording import microseconds, several
 
 HOT = 0.05
@@ -68,7 +67,6 @@ def profile_page(found: CandidateProfile | CountedCandidate, sources: Mapping[st
         "about": f"{found.kernel} at {found.problem} on {found.device}",
         "verdict": found.verdict,
         "genes": [f"{name}={value}" for name, value in found.config.items()],
-        "version": __version__,
         "fault": None,
         "predicted": simulated,
         "hot": [],

@@ -12,7 +12,6 @@ from evokern.report.plots import Axis, Plot
 from evokern.report.tables import TextTable
 from evokern.sampler_benchmark import ReplayResult
 from evokern.templating import environment
-from evokern.version import __version__
 
 WIDTH, HEIGHT = 920, 460
 COLOURS = 8
@@ -39,7 +38,6 @@ def replay_page(result: ReplayResult) -> str:
             plot=_plot(result),
             table=_table(result),
             notes=result.notes,
-            version=__version__,
         )
     )
 

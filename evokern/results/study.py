@@ -148,10 +148,10 @@ class StudyResults:
                     name = {"t4": "a T4 file", "trace": "a trace"}[format]
                     raise UsageError(f"{name} holds every trial and problem; leave trial and problem away")
                 from evokern.export.search_trace import search_trace
-                from evokern.export.t4 import t4, t4_bytes
+                from evokern.export.t4 import json_bytes, t4
 
                 made = t4(reader, record) if format == "t4" else search_trace(reader, record)
-                return _write(file, t4_bytes(made, file))
+                return _write(file, json_bytes(made, file))
             from evokern.export import export_trial
 
             program = export_trial(reader, record.name, trial, problem=problem, file_name=file.name, trust=trust)

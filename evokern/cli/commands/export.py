@@ -160,9 +160,9 @@ def _written(output: Output, file: Path, made: Mapping[str, Any], facts: Mapping
         made: what is written.
         facts: what `--json` says of it beside the file's name.
     """
-    from evokern.export.t4 import t4_bytes
+    from evokern.export.t4 import json_bytes
 
-    content = t4_bytes(made, file)
+    content = json_bytes(made, file)
     if str(file) == "-":
         output.write(content.decode() + "\n")
         return False
