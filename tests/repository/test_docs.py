@@ -63,6 +63,7 @@ COMMANDS: dict[str, Way] = {
     'make search ARGS="--budget 3m"': DRY,
     ".venv/bin/evokern show --top 3": RECORDED,
     ".venv/bin/evokern export -o best.cu": SIMULATED,
+    ". .venv/bin/activate": HAND,
     "evokern doctor": RECORDED,
     "evokern cache --cap 4GB": Way("recorded", "cache --cap 4GB"),
     "evokern list": RECORDED,
