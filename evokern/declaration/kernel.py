@@ -125,12 +125,29 @@ class Tolerance:
     """Absolute part."""
     rtol: float
     """Relative part."""
+    by_dtype: Mapping[str, Tolerance] = field(default_factory=dict, hash=False)
+    """What holds instead where the problem gives the output another dtype, by its name: `{"bf16": Tolerance(…)}`."""
 
     def __post_init__(self) -> None:
+        for dtype in self.by_dtype:
+            if dtype not in DTYPE_BYTES:
+                raise KernelError(f"tolerance of dtype {dtype!r}: {nearest(dtype, DTYPE_BYTES)}")
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not (number and math.isfinite(value) and value >= 0):
                 raise KernelError(f"{name} = {value!r} is no tolerance; give a finite number of at least 0")
+
+    def of(self, dtype: str) -> Tolerance:
+        """Return what holds for an output of a dtype."""
+        return self.by_dtype.get(dtype, self)
+
+    def overridden(self, atol: float | None, rtol: float | None) -> Tolerance:
+        """Return this with a study's own parts in place of every dtype's; None leaves a part as it is."""
+        return Tolerance(
+            self.atol if atol is None else atol,
+            self.rtol if rtol is None else rtol,
+            {dtype: one.overridden(atol, rtol) for dtype, one in self.by_dtype.items()},
+        )
 
 
 Inputs = Mapping[str, "torch.Tensor"]
