@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check
+from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.declaration.space import Value
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.doctor import host_compiler
-from evokern.hardware.profiles import CHIPS
+from evokern.gate.data import torch_dtype
+from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
 
 FOLDER = KERNELS / "matmul"
 KERNEL = load_kernel(FOLDER)
 WGMMA: dict[str, Value] = {"TENSOR_CORES": "wgmma", "WARPS_M": 4}
-PROBLEMS = ("4096,4096,4096", "144,160,96", "33,35,37", "1,8,72")
+PROBLEMS = ("4096,4096,4096", "144,160,96,dtype=bf16", "33,35,37", "1,8,72,dtype=bf16")
 
 
 @pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
@@ -65,6 +69,16 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
     ("problem", "choices"),
     [
         ("144,160,96", {}),
+        ("144,160,96,dtype=bf16", {}),
+        (
+            "33,35,37,dtype=bf16",
+            {"LOAD": "registers", "STAGES": 2, "VECTOR": 1, "BLOCK_M": 32, "BLOCK_N": 64, "WARPS_M": 1},
+        ),
+        (
+            "72,72,200,dtype=bf16",
+            {"SPLIT_K": 4, "BLOCK_M": 32, "BLOCK_N": 64, "SMEM_LAYOUT": "plain", "EPILOGUE": "shared"},
+        ),
+        ("72,136,200,dtype=bf16", WGMMA | {"BLOCK_K": 64, "STAGES": 3, "EPILOGUE": "shared"}),
         ("72,48,200", {"BLOCK_N": 64, "STAGES": 4, "BLOCK_K": 64}),
         ("40,72,72", {"FRAGMENTS": "in_place", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 16, "WARPS_M": 1}),
         ("40,36,52", {"VECTOR": 4, "BLOCK_M": 64, "BLOCK_N": 64, "SMEM_LAYOUT": "padded", "EPILOGUE": "shared"}),
@@ -94,10 +108,24 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
     half = config["ACCUMULATOR"] == "fp16"  # sums of large products are beyond its precision
     gate = GateSettings(input_sets=("normal", "equal_rows", "denormal")) if half else GateSettings()
     chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
-    settings = SimSettings(
-        WorkerContext(KERNEL.folder, (p,), chip), gate, TimingSettings(), SimulationSettings(), default
-    )
     assert check(KERNEL, config, [p], chip) is None
-    verdict = SimWorker(settings)._check(config, p)
+    verdict = _worker(KERNEL, p, chip, gate)._check(config, p)
     assert verdict.passed, verdict.evidence
-    assert verdict.report["relative_error"] < (2e-3 if half else 5e-4)
+    assert verdict.report["relative_error"] < (2e-3 if half else torch.finfo(torch_dtype(str(p["dtype"]))).eps / 2)
+
+
+def _worker(kernel: Kernel, problem: Problem, chip: Profile, gate: GateSettings) -> SimWorker:
+    context = WorkerContext(kernel.folder, (problem,), chip)
+    return SimWorker(SimSettings(context, gate, TimingSettings(), SimulationSettings(), kernel.space.default()))
+
+
+def test_what_has_no_bf16_is_a_named_constraint() -> None:
+    """Sums in fp16, and compute capability 7.5, are infeasible before any compile; fp16 is not touched."""
+    half, brain = (KERNEL.problem(f"1024,1024,1024,dtype={dtype}") for dtype in ("f16", "bf16"))
+    default = KERNEL.space.default()
+    short = KERNEL.space.with_changes(default, {"ACCUMULATOR": "fp16"})
+    turing = replace(CHIPS["l4"], compute_capability=(7, 5))
+    assert check(KERNEL, short, [half], CHIPS["l4"]) is None and check(KERNEL, default, [half], turing) is None
+    violations = check(KERNEL, short, [brain], CHIPS["l4"]), check(KERNEL, default, [brain], turing)
+    assert [violation and violation.constraint for violation in violations] == ["bf16_sums", "bf16_instructions"]
+    assert check(KERNEL, default, [brain], CHIPS["l4"]) is None
