@@ -5,8 +5,8 @@
 #include "../common/types.cuh"
 
 #if BF16
-// ---- bfloat16: conversions. It is the upper half of a float, so shifts widen it on every chip; cvt.f32.bf16 and the plain
-// additions, products and exponentials of pairs need compute capability 9.0, what stands for them here 8.0.
+// ---- conversions of bfloat16, the upper half of a float: shifts widen it on every chip, where cvt.f32.bf16, like the
+// plain additions and products of pairs, needs compute capability 9.0; what stands for them here needs 8.0.
 
 __device__ __forceinline__ Half2 pack_half2(float low, float high) {
   Half2 x;
