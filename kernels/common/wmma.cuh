@@ -30,13 +30,6 @@ struct WmmaHalves {
                  : "r"(address), "r"(stride) : "memory");                                                        \
     return r;                                                                                                    \
   }
-#define WMMA_MULTIPLY(name, b_order)                                                                             \
-  __device__ __forceinline__ void name(WmmaFloats& c, const WmmaOperand& a, const WmmaOperand& b) {              \
-    asm("wmma.mma.sync.aligned.row." b_order ".m16n16k16.f32.bf16.bf16.f32 {%0,%1,%2,%3,%4,%5,%6,%7}, "          \
-        "{%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3,%4,%5,%6,%7};"                                         \
-        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3]), "+f"(c.v[4]), "+f"(c.v[5]), "+f"(c.v[6]),      \
-          "+f"(c.v[7]) : REGISTERS_OF(a), REGISTERS_OF(b));                                                      \
-  }
 #else
 #define REGISTERS_OF(r) \
   "r"(r.v[0]), "r"(r.v[1]), "r"(r.v[2]), "r"(r.v[3]), "r"(r.v[4]), "r"(r.v[5]), "r"(r.v[6]), "r"(r.v[7])
@@ -49,6 +42,21 @@ struct WmmaHalves {
                    "=r"(r.v[6]), "=r"(r.v[7]) : "r"(address), "r"(stride) : "memory");                           \
     return r;                                                                                                    \
   }
+#endif
+WMMA_LOAD(wmma_load_a, "a", "row")
+WMMA_LOAD(wmma_load_b, "b", "row")
+WMMA_LOAD(wmma_load_b_columns, "b", "col")
+#undef WMMA_LOAD
+
+#if BF16
+#define WMMA_MULTIPLY(name, b_order)                                                                             \
+  __device__ __forceinline__ void name(WmmaFloats& c, const WmmaOperand& a, const WmmaOperand& b) {              \
+    asm("wmma.mma.sync.aligned.row." b_order ".m16n16k16.f32.bf16.bf16.f32 {%0,%1,%2,%3,%4,%5,%6,%7}, "          \
+        "{%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3,%4,%5,%6,%7};"                                         \
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3]), "+f"(c.v[4]), "+f"(c.v[5]), "+f"(c.v[6]),      \
+          "+f"(c.v[7]) : REGISTERS_OF(a), REGISTERS_OF(b));                                                      \
+  }
+#else
 #define WMMA_MULTIPLY(name, b_order)                                                                             \
   __device__ __forceinline__ void name(WmmaFloats& c, const WmmaOperand& a, const WmmaOperand& b) {              \
     asm("wmma.mma.sync.aligned.row." b_order ".m16n16k16.f32.f32 {%0,%1,%2,%3,%4,%5,%6,%7}, "                    \
@@ -62,10 +70,6 @@ struct WmmaHalves {
         : "+r"(c.v[0]), "+r"(c.v[1]), "+r"(c.v[2]), "+r"(c.v[3]) : REGISTERS_OF(a), REGISTERS_OF(b));            \
   }
 #endif
-WMMA_LOAD(wmma_load_a, "a", "row")
-WMMA_LOAD(wmma_load_b, "b", "row")
-WMMA_LOAD(wmma_load_b_columns, "b", "col")
-#undef WMMA_LOAD
 WMMA_MULTIPLY(wmma_multiply, "row")
 WMMA_MULTIPLY(wmma_multiply_columns, "col")
 #undef WMMA_MULTIPLY

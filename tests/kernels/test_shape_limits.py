@@ -38,6 +38,7 @@ REFUSED = [
     ("matmul", "64,64,65537", "K=65537 is out of range; it takes 1 to 65536"),
     ("matmul", "64,64", "lacks K; fields: M, N, K"),
     ("rmsnorm", "0,64", "ROWS=0 is out of range; it takes 1 to 16777216"),
+    ("matmul", "64,64,64,layout=tn", "layout=tn is not supported; it takes nn, nt"),
     ("matmul", "64,64,64,dtype=fp16", "dtype=fp16 is not supported; it takes f16, bf16"),
     ("rmsnorm", "8,8192,dtype=f32", "dtype=f32 is not supported; it takes f16, bf16"),
     ("rmsnorm", "8,8191", "COLS=8191 is not supported; it takes multiples of 2 up to 65536"),

@@ -201,7 +201,7 @@ def _grid(
     value = int(problem[entry.name]) + steps * entry.multiple_of
     if value > entry.most:
         return None
-    larger = Problem({**problem, entry.name: value})
+    larger = problem.changed({entry.name: value})
     if _chip(kernel, config, larger) is None:
         return None
     return tuple(launch.grid for launch in launches_of(kernel, config, larger))
