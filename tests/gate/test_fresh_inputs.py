@@ -104,6 +104,19 @@ def test_a_slice_that_is_declared_wrong_is_refused(wrong: Slice, message: str) -
         gate_of(kernel).prove_slices(TENSORS)
 
 
+def test_slices_may_depend_on_the_problem() -> None:
+    """Those of one layout are refused at the other, and a function that raises is named with the problem."""
+    weights = MATMUL.problem("72,48,40,layout=nt")
+    tensors = MATMUL.workload.tensors(weights, CONFIG)
+    assert [one.axes for one in MATMUL.workload.slices_at(weights)] == [{"a": 0, "c": 0}, {"b": 0, "c": 1}]
+    fixed = replace(MATMUL, workload=replace(MATMUL.workload, slices=MATMUL.workload.slices_at(PROBLEM)))
+    with pytest.raises(KernelError, match="extent"):
+        Gate(fixed, weights, GateSettings(), CPU, 0).prove_slices(tensors)
+    broken = replace(MATMUL, workload=replace(MATMUL.workload, slices=lambda p: p["order"]))
+    with pytest.raises(KernelError, match="slices raised KeyError"):
+        Gate(broken, weights, GateSettings(), CPU, 0).prove_slices(tensors)
+
+
 def test_a_slice_that_reaches_more_than_it_says_is_refused() -> None:
     """Rows of x that change all of y through a sum are no slice."""
     workload = Workload(
