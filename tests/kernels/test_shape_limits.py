@@ -53,6 +53,7 @@ EXPORTED = [
     ("attention_fp8", "2,8,512,64", "0,8,512,64,0", "B must be 1 to 65535"),
     ("matmul", "512,512,512", "0,512,512", "M must be 1 to 65536"),
     ("matmul", "512,512,512", "512,510,512", "floor_mod"),
+    pytest.param("matmul", "512,512,512,dtype=bf16,layout=nt", "512,510,512", "floor_mod", marks=pytest.mark.slow),
     ("matmul", "512,512,512", "512,512,65537", "K must be 1 to 65536"),
     ("rmsnorm", "64,8192", "0,8192", "ROWS must be 1 to 16777216"),
     ("rmsnorm", "64,8192", "64,8191", "COLS must be 1 to 65536, a multiple of 2"),
