@@ -38,7 +38,7 @@ from evokern.declaration.problem import problem_of
 from evokern.declaration.slices import Slice as Slice
 from evokern.declaration.space import Config, Gene, Space, Value
 from evokern.declaration.state import State, checked_state
-from evokern.errors import KernelError, nearest
+from evokern.errors import RAISED, KernelError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -125,12 +125,29 @@ class Tolerance:
     """Absolute part."""
     rtol: float
     """Relative part."""
+    by_dtype: Mapping[str, Tolerance] = field(default_factory=dict, hash=False)
+    """What holds instead where the problem gives the output another dtype, by its name: `{"bf16": Tolerance(…)}`."""
 
     def __post_init__(self) -> None:
+        for dtype in self.by_dtype:
+            if dtype not in DTYPE_BYTES:
+                raise KernelError(f"tolerance of dtype {dtype!r}: {nearest(dtype, DTYPE_BYTES)}")
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not (number and math.isfinite(value) and value >= 0):
                 raise KernelError(f"{name} = {value!r} is no tolerance; give a finite number of at least 0")
+
+    def of(self, dtype: str) -> Tolerance:
+        """Return what holds for an output of a dtype."""
+        return self.by_dtype.get(dtype, self)
+
+    def overridden(self, atol: float | None, rtol: float | None) -> Tolerance:
+        """Return this with a study's own parts in place of every dtype's; None leaves a part as it is."""
+        return Tolerance(
+            self.atol if atol is None else atol,
+            self.rtol if rtol is None else rtol,
+            {dtype: one.overridden(atol, rtol) for dtype, one in self.by_dtype.items()},
+        )
 
 
 Inputs = Mapping[str, "torch.Tensor"]
@@ -181,9 +198,10 @@ class Workload:
     too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the
     tensors: the narrowest type of inputs and outputs."""
 
-    slices: tuple[Slice, ...] = ()
-    """Which part of the outputs a part of the inputs reaches. With it each candidate of a large problem gets inputs of
-    its own, in slices; without it the inputs of a large problem are renewed whole, every `gate.renew_every`."""
+    slices: Sequence[Slice] | Callable[[Problem], Sequence[Slice]] = ()
+    """Which part of the outputs a part of the inputs reaches, or a function that says it of a problem. With it each
+    candidate of a large problem gets inputs of its own, in slices; without it the inputs of a large problem are renewed
+    whole, every `gate.renew_every`."""
     nonfinite: tuple[str, ...] = ()
     """Inputs that may hold infinities and NaN: the reference says what becomes of them, and every variant does it. The
     gate's `edges` inputs hold some there, and NaN or an infinity is right where the reference has the same."""
@@ -195,9 +213,23 @@ class Workload:
     def __post_init__(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in get_args(Arithmetic):
             raise KernelError(f"arithmetic = {self.arithmetic!r}: {nearest(self.arithmetic, get_args(Arithmetic))}")
-        object.__setattr__(self, "slices", tuple(self.slices))
+        if not callable(self.slices):
+            object.__setattr__(self, "slices", tuple(self.slices))
         given = (self.nonfinite,) if isinstance(self.nonfinite, str) else tuple(self.nonfinite)
         object.__setattr__(self, "nonfinite", given)
+
+    def slices_at(self, problem: Problem) -> tuple[Slice, ...]:
+        """Return the declared slices at a problem.
+
+        Raises:
+            KernelError: the function that says them raised.
+        """
+        if not callable(self.slices):
+            return tuple(self.slices)
+        try:
+            return tuple(self.slices(problem))
+        except RAISED as error:
+            raise KernelError(f"slices raised {type(error).__name__}: {error} at {problem}") from error
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ A `Problem` is the second of the things that a kernel's functions get; the field
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from evokern.declaration.space import NamedValues, Value
 from evokern.errors import KernelError, nearest
@@ -16,7 +17,22 @@ from evokern.errors import KernelError, nearest
 class Problem(NamedValues):
     """The shapes, dtype and options of one call: an immutable mapping whose fields also read as attributes (`p.S`)."""
 
-    __slots__ = ()
+    __slots__ = ("_unwritten",)
+
+    def __init__(self, values: Mapping[str, Value], unwritten: Collection[str] = ()) -> None:
+        """Take the fields, and the names of those that the text leaves out."""
+        super().__init__(values)
+        self._unwritten = frozenset(unwritten)
+
+    def changed(self, changes: Mapping[str, Value]) -> Problem:
+        """Return this problem with some numbers changed."""
+        return Problem({**self._values, **changes}, self._unwritten)
+
+    def __getstate__(self) -> Any:
+        return self._values, self._unwritten
+
+    def __setstate__(self, state: Any) -> None:
+        self._values, self._unwritten = state
 
     def _unknown(self, name: str) -> KernelError:
         return KernelError(f"the problem has no field {name!r}: {nearest(name, self._values)}")
@@ -28,7 +44,8 @@ class Problem(NamedValues):
         return isinstance(other, Problem) and self._values == other._values
 
     def __str__(self) -> str:
-        return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in self._values.items())
+        written = ((n, v) for n, v in self._values.items() if n not in self._unwritten)
+        return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in written)
 
     def __repr__(self) -> str:
         return f"Problem({', '.join(f'{name}={value}' for name, value in self._values.items())})"
@@ -50,8 +67,15 @@ class ProblemField:
     """Largest value of a number."""
     multiple_of: int = 1
     """What divides a number."""
+    later: bool = False
+    """Whether the kernel had it only after problems without it were recorded: at its default the text of a problem, by
+    which studies, draws and reports know it, leaves it out. Such fields stand last."""
     doc: str = ""
     """What it means."""
+
+    def __post_init__(self) -> None:
+        if self.later and self.default is None:
+            raise KernelError(f"problem field {self.name} came later, so that it needs a default: what it was before")
 
     def parse(self, text: str | int | bool) -> Value:
         """Return the field's value from a study file or the command line.
@@ -107,7 +131,7 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
             ordered[entry.name] = entry.default
         else:
             raise KernelError(f"{kernel}: the problem lacks {entry.name}; fields: {', '.join(names)}")
-    return Problem(ordered)
+    return Problem(ordered, [entry.name for entry in fields if entry.later and ordered[entry.name] == entry.default])
 
 
 def parse_problems(

@@ -50,7 +50,7 @@ class Slice:
 
     def part(self, problem: Problem, counts: tuple[int, ...]) -> Problem:
         """Return the problem that a slice of so many indices along each axis is by itself."""
-        return Problem({**problem, **dict(zip(self.fields, counts, strict=False))}) if self.fields else problem
+        return problem.changed(dict(zip(self.fields, counts, strict=False))) if self.fields else problem
 
     def extents(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
         """Return the extents of the axes that are cut.

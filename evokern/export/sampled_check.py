@@ -80,7 +80,7 @@ def _holds(kernel: Kernel, config: Config, problem: Problem, fields: Sequence[Sa
         except EvokernError:
             continue
         # With an index or two nothing could be left out.
-        small = Problem({**small, **{one.name: max(int(small[one.name]), 3 * one.step) for one in fields}})
+        small = small.changed({one.name: max(int(small[one.name]), 3 * one.step) for one in fields})
         for _ in range(_TRIES):
             if not _agrees(kernel, config, small, fields, rng):
                 return False
@@ -97,7 +97,7 @@ def _agrees(
 
     tensors = kernel.workload.tensors(problem, config)
     picked = {one.name: _picked(int(problem[one.name]), one.step, rng) for one in fields}
-    part = Problem({**problem, **{name: len(indices) for name, indices in picked.items()}})
+    part = problem.changed({name: len(indices) for name, indices in picked.items()})
 
     def sampled(name: str, values: torch.Tensor) -> torch.Tensor:
         for one in fields:

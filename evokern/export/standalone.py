@@ -247,7 +247,8 @@ def _check(
     call = "reference_within(shape, inputs[0], random, whole)" if sampled else "run_reference(shape, inputs[0], {})"
     lines = [f"  const std::vector<Expected> expected = {call};", "  double worst = 0;"]
     for index, name in enumerate(by_role["output"]):
-        kind, limit = _HOST_TYPES[traces.tensors[name].dtype], limits[name]
+        dtype = traces.tensors[name].dtype
+        kind, limit = _HOST_TYPES[dtype], limits[name].of(dtype)
         where = f'"{name}", outputs[0][{index}], {elements(traces.tensors[name])}, expected[{index}]'
         lines.append(f"  worst = std::max(worst, worst_ratio<{kind}>({where}, {limit.atol!r}, {limit.rtol!r}));")
     return "\n".join(lines)

@@ -163,7 +163,7 @@ class Gate:
         Raises:
             KernelError: one does not.
         """
-        if self.kernel.workload.slices:
+        if self.kernel.workload.slices_at(self.problem):
             self.bench(tensors, ("normal",), 1, fresh=True).prove_slices()
 
     def repeat(self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor]) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -253,7 +253,4 @@ def unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def tolerances(kernel: Kernel, atol: float | None, rtol: float | None) -> dict[str, Tolerance]:
     """Return the kernel's tolerances with a study's own in their place."""
-    return {
-        name: replace(t, atol=t.atol if atol is None else atol, rtol=t.rtol if rtol is None else rtol)
-        for name, t in kernel.workload.tolerance.items()
-    }
+    return {name: one.overridden(atol, rtol) for name, one in kernel.workload.tolerance.items()}

@@ -65,7 +65,7 @@ class Renewal:
         self._given = {name: tensor for name, tensor in tensors.items() if tensor.given}
         self._kinds, self._generator, self._every = tuple(kinds), generator, every
         self._nonfinite = workload.nonfinite
-        self.slices = [SlicedTensors(one, problem, tensors, secret) for one in workload.slices]
+        self.slices = [SlicedTensors(one, problem, tensors, secret) for one in workload.slices_at(problem)]
         """The declared slices."""
         elements = sum(tensor.elements for tensor in tensors.values() if tensor.role != "workspace")
         self.large = elements > LARGE_ELEMENTS or workload.flops(problem) > LARGE_FLOPS

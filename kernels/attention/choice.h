@@ -11,7 +11,7 @@
 
 struct Choice {
   // problem
-  int head_dim, causal, seq_len;  // seq_len 0: known at run time only
+  int head_dim, causal, seq_len, bf16;  // seq_len 0: known at run time only; bf16 0: fp16
   // mutations
   int tensor_cores, kv_load, kv_buffers, smem_layout, q_location, qk_acc, pv_acc, exp, row_sum, rescale, loop_order;
   int merge, output, key_walk, warp_roles, schedule, score_buffer, qk_path;
@@ -116,6 +116,10 @@ HOST_DEVICE constexpr bool restart_finds_its_keys(Choice c) {
   return !in_registers(c) || c.rescale != RESCALE_RESTART ||
          (!specialised(c) && c.key_walk == KEY_WALK_FORWARD && c.pv_acc == PV_ACC_FP32);
 }
+HOST_DEVICE constexpr bool bf16_sums(Choice c) {
+  return !c.bf16 || (c.qk_acc == QK_ACC_FP32 && c.pv_acc == PV_ACC_FP32 && c.score_buffer == SCORE_BUFFER_FLOAT);
+}
+HOST_DEVICE constexpr bool bf16_exponents(Choice c) { return !c.bf16 || c.exp == EXP_FP32; }
 HOST_DEVICE constexpr bool wmma_needs_whole_rows(Choice c) {
   return c.tensor_cores != TENSOR_CORES_WMMA || c.smem_layout != SMEM_LAYOUT_XOR_SWIZZLE;
 }

@@ -80,7 +80,8 @@ struct Rows {
       for (int n = 0; n < D / 8; ++n) clear(output[m][n]);
     }
   }
-  /// Whether some P may have been too large for fp16: no summand is above its sum. Sums that are no numbers count too.
+  /// Whether some P may have been too large (LARGEST_HALF): no summand is above its sum. Sums that are no numbers count
+  /// too.
   __device__ __forceinline__ bool overflowed() const {
     bool beyond = false;
 #pragma unroll

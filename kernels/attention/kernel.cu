@@ -1,10 +1,12 @@
 // FlashAttention forward: O = softmax(scale * Q K^T) V for each head.
 //
-// Q, K, V, O: fp16, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1: tails are masked. CAUSAL hides
-// keys after the row. Softmax is taken in base 2 (scale_log2e = scale * log2 e) against a running reference per row.
+// Q, K, V, O: 16-bit floats, [batch, heads, S, HEAD_DIM], contiguous. S is any length from 1: tails are masked. CAUSAL
+// hides keys after the row. Softmax is taken in base 2 (scale_log2e = scale * log2 e) against a running reference per row.
 // mma_path.cuh holds the fast algorithms, tile_path.cuh the one through shared memory, choice.h the rules and sizes.
 //
-// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time.
+// Problem macros: HEAD_DIM 64 or 128; CAUSAL 0 or 1; SEQ_LEN the length, or 0 when only known at run time; BF16 1 where
+// the tensors, and with them P, are bfloat16, 0 where they are fp16. What is told of fp16 below is told of either, but for
+// accumulators, exponentials and scores in shared memory: 8 significant bits are too few for those.
 // Tunables (values in kernel.py; named values arrive as GENE_VALUE constants):
 //   TENSOR_CORES  who multiplies: plain FMAs, wmma, mma.sync with fragments in registers, or (sm_90a) wgmma, four warps
 //                 together, which keeps scores in registers too and reads K and V from shared memory by itself
@@ -37,8 +39,8 @@
 //   BLOCK_M WARPS_M BLOCK_N   query rows of a block, warps along them, keys of one split in one step
 //   UNROLL        steps unrolled;  MIN_BLOCKS blocks per SM that bound the registers
 
-#if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN)
-#error "define the problem: HEAD_DIM, CAUSAL and SEQ_LEN"
+#if !defined(HEAD_DIM) || !defined(CAUSAL) || !defined(SEQ_LEN) || !defined(BF16)
+#error "define the problem: HEAD_DIM, CAUSAL, SEQ_LEN and BF16"
 #endif
 #if !defined(TENSOR_CORES) || !defined(KV_LOAD) || !defined(KV_BUFFERS) || !defined(SMEM_LAYOUT) || !defined(Q_LOCATION)
 #error "define TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT and Q_LOCATION"
@@ -67,9 +69,13 @@
 #include "../common/memory.cuh"
 #include "choice.h"
 
+#if BF16
+constexpr Half2 ONES = 0x3F803F80u;  // 1.0, 1.0
+#else
 constexpr Half2 ONES = 0x3C003C00u;  // 1.0, 1.0
+#endif
 constexpr Choice CHOICE = {
-    HEAD_DIM, CAUSAL, SEQ_LEN,
+    HEAD_DIM, CAUSAL, SEQ_LEN, BF16,
     TENSOR_CORES, KV_LOAD, KV_BUFFERS, SMEM_LAYOUT, Q_LOCATION, QK_ACC, PV_ACC, EXP, ROW_SUM, RESCALE, LOOP_ORDER,
     MERGE, OUTPUT, KEY_WALK, WARP_ROLES, SCHEDULE, SCORE_BUFFER, QK_PATH,
     BLOCK_M, WARPS_M, KEY_SPLITS, BLOCK_N, STAGES, LOOKAHEAD, MIN_BLOCKS, LOAD_WARPS};
@@ -86,6 +92,8 @@ static_assert(direct_takes_one_step(CHOICE), "fragments from global memory hold 
 static_assert(qk_first_needs_lookahead(CHOICE), "K of the next step must be there while V of this one is read");
 static_assert(loaders_need_a_ring(CHOICE), "producer warps fill free buffers of a ring");
 static_assert(restart_finds_its_keys(CHOICE), "warps load keys themselves, from the first, and fp32 sums show overflow");
+static_assert(bf16_sums(CHOICE), "products of bf16 add up in fp32 alone, and its 8 significant bits hold no scores");
+static_assert(bf16_exponents(CHOICE), "exponents rounded to 8 significant bits would be off by several percent");
 static_assert(wmma_needs_whole_rows(CHOICE), "wmma loads rows at one stride, which a swizzle breaks up");
 static_assert(wgmma_takes_64_rows(CHOICE), "four warps together take 64 query rows");
 static_assert(wgmma_reads_swizzled_tiles(CHOICE), "the tensor cores read rows of 128 bytes with swizzled chunks");

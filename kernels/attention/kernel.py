@@ -1,4 +1,4 @@
-"""FlashAttention forward in fp16 on tensor cores, every structural choice of it a gene."""
+"""FlashAttention forward in fp16 or bf16 on tensor cores, every structural choice of it a gene."""
 
 import math
 
@@ -26,6 +26,10 @@ FRAGMENTS = {"TENSOR_CORES": ("mma_sync", "wgmma")}
 MMA = {"TENSOR_CORES": ("mma_sync",)}
 SHARED_SCORES = {"TENSOR_CORES": ("none", "wmma")}
 RING, RESIDENT = {"KV_BUFFERS": ("ring",)}, {"KV_BUFFERS": ("resident",)}
+
+BF16_ROUNDOFF = 2.0**-8
+"""Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(x) - x| <= u |x| (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2). That of fp16 is 2^-11."""
 
 GENES = (
     Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), min_compute_capability={"wgmma": (9, 0)},
@@ -102,7 +106,7 @@ GENES = (
     Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="resident blocks promised to the compiler: bounds the registers",
               relieves=("latency", "launch", "arithmetic")),
     Mutation("MERGE", ("fp16", "fp32"), when={**FRAGMENTS, "KEY_SPLITS": (2, 4, 8)},
-             doc="type in which the splits' partial outputs are merged",
+             doc="type in which the splits' partial outputs are merged; fp16 is bf16 where the tensors are",
              relieves=("latency", "launch", "arithmetic")),
     Mutation("OUTPUT", ("staged", "direct"), when={**FRAGMENTS, "KEY_SPLITS": (1,)},
              doc="16-byte stores through shared memory, or 4-byte stores from fragments",
@@ -185,6 +189,13 @@ def held_registers(c, p):
 
 # ---- rules, as in choice.h
 
+
+def bf16_instructions(c, p, chip):
+    """Compare the chip's compute capability with what bf16 takes (PTX ISA, "mma": .bf16 from sm_80)."""
+    major, minor = chip.compute_capability
+    return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
+
+
 CONSTRAINTS = (
     Constraint("rows_split_over_warps", lambda c: not in_registers(c) or divides(16 * c.WARPS_M, c.BLOCK_M, "rows"),
                "each warp takes whole tiles of 16 query rows"),
@@ -220,6 +231,13 @@ CONSTRAINTS = (
     Constraint("restart_finds_its_keys", lambda c: not in_registers(c) or c["RESCALE"] != "restart"
                or (not loaders(c) and c["KEY_WALK"] == "forward" and c["PV_ACC"] == "fp32"),
                "to begin anew, warps load keys themselves, from the first one; only fp32 sums show that P overflowed"),
+    Constraint("bf16_sums", lambda c, p: p["dtype"] == "f16"
+               or (c["QK_ACC"] == "fp32" and c["PV_ACC"] == "fp32" and c["SCORE_BUFFER"] == "float"),
+               "products of bf16 add up in fp32 alone, and its 8 significant bits hold no scores: fp32, and float"),
+    Constraint("bf16_exponents", lambda c, p: p["dtype"] == "f16" or c["EXP"] == "fp32",
+               "exponents rounded to 8 significant bits would be off by several percent: EXP=fp32"),
+    Constraint("bf16_instructions", bf16_instructions,
+               "instructions on bf16 need compute capability 8.0; dtype=f16 runs here"),
     Constraint("wmma_needs_whole_rows", lambda c: c["TENSOR_CORES"] != "wmma" or c["SMEM_LAYOUT"] != "xor_swizzle",
                "wmma loads rows at one stride, which a swizzle breaks up"),
     Constraint("wgmma_takes_64_rows",
@@ -254,10 +272,10 @@ def tensors(p, c):
     """Q, K, V and O, each [B, H, S, D]."""
     shape = (p.B, p.H, p.S, p.D)
     return {
-        "q": Tensor("f16", shape, large=8.0),
-        "k": Tensor("f16", shape, large=8.0),
-        "v": Tensor("f16", shape, large=1.0),
-        "o": Tensor("f16", shape, "output"),
+        "q": Tensor(p["dtype"], shape, large=8.0),
+        "k": Tensor(p["dtype"], shape, large=8.0),
+        "v": Tensor(p["dtype"], shape, large=1.0),
+        "o": Tensor(p["dtype"], shape, "output"),
     }
 
 
@@ -300,11 +318,16 @@ kernel = Kernel(
         ProblemField("S", most=1 << 22, doc="sequence length"),
         ProblemField("D", (64, 128), doc="head dimension"),
         ProblemField("causal", (0, 1), 0, doc="hide keys after the row"),
-        ProblemField("dtype", ("f16",), "f16"),
+        ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of q, k, v and o"),
     ),
     launches=launches,
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
-    macros=lambda c, p: {"HEAD_DIM": p.D, "CAUSAL": p.causal, "SEQ_LEN": p.S if c.STATIC_SEQ else 0},
+    macros=lambda c, p: {
+        "HEAD_DIM": p.D,
+        "CAUSAL": p.causal,
+        "SEQ_LEN": p.S if c.STATIC_SEQ else 0,
+        "BF16": int(p["dtype"] == "bf16"),
+    },
     constraints=CONSTRAINTS,
     vector_accesses=lambda c, p: [
         VectorAccess("rows of q, k, v and o", 16, (2 * p.D, 2 * p.S * p.D)),
@@ -313,7 +336,10 @@ kernel = Kernel(
     workload=Workload(
         tensors=tensors,
         reference=reference,
-        tolerance={"o": Tolerance(1e-3, 1e-3)},
+        # Each p rounded by at most u moves o by u times the mean of |v - o| under p at most; a merge in 16 bits rounds
+        # the part of each split, and the output is rounded once more. Everything else is fp32, so the error is so many
+        # times u, as that of fp16 is, whose tolerance is 2 u (1 + |o|) for v of deviation 1 in its own u.
+        tolerance={"o": Tolerance(1e-3, 1e-3, {"bf16": Tolerance(2 * BF16_ROUNDOFF, 2 * BF16_ROUNDOFF)})},
         flops=lambda p: 4 * p.B * p.H * p.D * (p.S * (p.S + 1) / 2 if p.causal else p.S * p.S),
         bytes=lambda p: 4 * 2 * p.B * p.H * p.S * p.D,
         baselines=(

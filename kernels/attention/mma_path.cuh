@@ -36,7 +36,7 @@ constexpr int PRODUCER_THREADS = SPECIALISED ? 32 * LOAD_WARPS : 32;
 constexpr float MASKED_SCORE = QK_ACC == QK_ACC_FP32 ? -1.2676506e30f : -32768.f;
 // How far (in powers of two) a score may exceed its row's reference before the lazy rescale acts; P stays below 2^8.
 constexpr float LAZY_THRESHOLD = 8.f;
-constexpr float LARGEST_HALF = 65504.f;
+constexpr float LARGEST_HALF = 65504.f;  // of fp16; so it stays for bf16, for at the end of its own range P V overflows
 
 using Fragment32 = Accumulator<32>::type;
 using Fragment16 = Accumulator<16>::type;

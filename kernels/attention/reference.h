@@ -1,11 +1,12 @@
-// Attention in double: o = softmax(q k^T / sqrt(D)) v for each head; causal hides keys after the row.
+// Attention in double: o = softmax(q k^T / sqrt(D)) v for each head; causal hides keys after the row. dtype (0 fp16,
+// 1 bf16) says how q, k and v were rounded, and changes nothing here.
 #pragma once
 
 #include <cmath>
 #include <vector>
 
-inline void reference(int B, int H, int S, int D, int causal, const double* q, const double* k, const double* v,
-                      double* o) {
+inline void reference(int B, int H, int S, int D, int causal, int /*dtype*/, const double* q, const double* k,
+                      const double* v, double* o) {
   std::vector<double> weight(S);
   const double scale = 1 / std::sqrt(static_cast<double>(D));
   for (long long head = 0; head < static_cast<long long>(B) * H; head++) {

@@ -1,8 +1,41 @@
 // Conversions and arithmetic of halves, and approximate functions: one PTX instruction each. Names follow cuda_fp16.h.
+// Halves are IEEE halves, or bfloat16 in a kernel that takes both and whose problem macro BF16 is 1.
 #pragma once
 
 #include "../common/types.cuh"
 
+#if BF16
+// ---- conversions of bfloat16, the upper half of a float: shifts widen it on every chip, where cvt.f32.bf16, like the
+// plain additions and products of pairs, needs compute capability 9.0; what stands for them here needs 8.0.
+
+__device__ __forceinline__ Half2 pack_half2(float low, float high) {
+  Half2 x;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+  return x;
+}
+__device__ __forceinline__ float low2float(Half2 a) { return __uint_as_float(a << 16); }
+__device__ __forceinline__ float high2float(Half2 a) { return __uint_as_float(a & 0xFFFF0000u); }
+
+// ---- two bfloat16 at a time
+
+__device__ __forceinline__ Half2 fma_half2(Half2 a, Half2 b, Half2 c) {
+  Half2 y;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+  return y;
+}
+__device__ __forceinline__ Half2 add_half2(Half2 a, Half2 b) { return fma_half2(a, 0x3F803F80u, b); }  // a 1 + b
+__device__ __forceinline__ Half2 mul_half2(Half2 a, Half2 b) { return fma_half2(a, b, 0x80008000u); }  // a b + -0
+__device__ __forceinline__ Half2 max_half2(Half2 a, Half2 b) {
+  Half2 y;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+__device__ __forceinline__ Half2 exp2_half2(Half2 x) {  // compute capability 9.0
+  Half2 y;
+  asm("ex2.approx.ftz.bf16x2 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+#else
 // ---- conversions
 
 __device__ __forceinline__ Half2 pack_half2(float low, float high) {
@@ -53,6 +86,7 @@ __device__ __forceinline__ Half2 exp2_half2(Half2 x) {
   asm("ex2.approx.f16x2 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
+#endif
 
 // ---- floats
 

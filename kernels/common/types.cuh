@@ -4,8 +4,8 @@
 
 using u32 = unsigned int;
 using u64 = unsigned long long;
-using Half = unsigned short;  // bits of one IEEE half
-using Half2 = unsigned int;   // two halves, the lower one first in memory
+using Half = unsigned short;  // bits of one IEEE half; of one bfloat16 in a kernel whose problem macro BF16 is 1
+using Half2 = unsigned int;   // two of them, the lower one first in memory
 
 struct __align__(16) Chunk {  // 16 bytes: what one vector access moves at most
   u32 v[4];

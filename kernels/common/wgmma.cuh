@@ -38,6 +38,11 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
 
 // ---- products over a depth of 16: 64 rows of the warpgroup, and as many columns as c has
 
+#if BF16  // see half.cuh
+#define FACTORS "bf16.bf16"
+#else
+#define FACTORS "f16.f16"
+#endif
 #define OUT_1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define OUT_2(i) OUT_1(i), OUT_1(i + 1)
 #define OUT_4(i) OUT_2(i), OUT_2(i + 2)
@@ -61,7 +66,7 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
   template <int TRANSPOSED>                                                                                           \
   __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 8][4], const u32 (&a)[4], u64 b, bool add) {             \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " R5 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS           \
-                 "k16.f32.f16.f16 {" LIST "}, {" R0 "," R1 "," R2 "," R3 "}, " R4 ", add, 1, 1, " R6 "; }"            \
+                 "k16.f32." FACTORS " {" LIST "}, {" R0 "," R1 "," R2 "," R3 "}, " R4 ", add, 1, 1, " R6 "; }"        \
                  : OUT(0)                                                                                             \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED)    \
                  : "memory");                                                                                         \
@@ -69,12 +74,12 @@ __device__ __forceinline__ void pin_accumulators(float (&c)[COUNT][4]) {
   template <int TRANSPOSED>                                                                                           \
   __device__ __forceinline__ void wgmma(float (&c)[COLUMNS / 8][4], u64 a, u64 b, bool add) {                         \
     asm volatile("{ .reg .pred add; setp.ne.b32 add, " R2 ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS           \
-                 "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, " R3 "; }"                                \
+                 "k16.f32." FACTORS " {" LIST "}, " R0 ", " R1 ", add, 1, 1, 0, " R3 "; }"                            \
                  : OUT(0) : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(TRANSPOSED) : "memory");                  \
   }                                                                                                                   \
   template <int TRANSPOSED>                                                                                           \
   __device__ __forceinline__ void wgmma_accumulate(float (&c)[COLUMNS / 8][4], u64 a, u64 b) {                        \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32.f16.f16 {" LIST "}, " R0 ", " R1               \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." FACTORS " {" LIST "}, " R0 ", " R1           \
                  ", 1, 1, 1, 0, " R2 ";" : OUT(0) : "l"(a), "l"(b), "n"(TRANSPOSED) : "memory");                      \
   }
 WGMMA_OF(16, OUT_2, LIST_8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")

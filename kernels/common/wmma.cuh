@@ -1,18 +1,36 @@
 // Tensor cores through wmma, products of 16x16x16 on rows in shared memory: opaque fragments, so that it is unspecified
-// which lane holds which element. Strides in elements.
+// which lane holds which element. Strides in elements. Halves are bfloat16 where BF16 is 1 (half.cuh); those add up in
+// fp32 alone, so that WmmaHalves have no product then.
 #pragma once
 
 #include "../common/types.cuh"
 
+#if BF16
+struct WmmaOperand {
+  u32 v[4];
+};
+#else
 struct WmmaOperand {
   u32 v[8];
 };
+#endif
 struct WmmaFloats {
   float v[8];
 };
 struct WmmaHalves {
   Half2 v[4];
 };
+#if BF16
+#define REGISTERS_OF(r) "r"(r.v[0]), "r"(r.v[1]), "r"(r.v[2]), "r"(r.v[3])
+#define WMMA_LOAD(name, operand, order)                                                                          \
+  __device__ __forceinline__ WmmaOperand name(u32 address, int stride) {                                         \
+    WmmaOperand r;                                                                                               \
+    asm volatile("wmma.load." operand ".sync.aligned." order ".m16n16k16.shared.bf16 {%0,%1,%2,%3}, [%4], %5;"   \
+                 : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3])                                        \
+                 : "r"(address), "r"(stride) : "memory");                                                        \
+    return r;                                                                                                    \
+  }
+#else
 #define REGISTERS_OF(r) \
   "r"(r.v[0]), "r"(r.v[1]), "r"(r.v[2]), "r"(r.v[3]), "r"(r.v[4]), "r"(r.v[5]), "r"(r.v[6]), "r"(r.v[7])
 #define WMMA_LOAD(name, operand, order)                                                                          \
@@ -24,11 +42,21 @@ struct WmmaHalves {
                    "=r"(r.v[6]), "=r"(r.v[7]) : "r"(address), "r"(stride) : "memory");                           \
     return r;                                                                                                    \
   }
+#endif
 WMMA_LOAD(wmma_load_a, "a", "row")
 WMMA_LOAD(wmma_load_b, "b", "row")
 WMMA_LOAD(wmma_load_b_columns, "b", "col")
 #undef WMMA_LOAD
 
+#if BF16
+#define WMMA_MULTIPLY(name, b_order)                                                                             \
+  __device__ __forceinline__ void name(WmmaFloats& c, const WmmaOperand& a, const WmmaOperand& b) {              \
+    asm("wmma.mma.sync.aligned.row." b_order ".m16n16k16.f32.bf16.bf16.f32 {%0,%1,%2,%3,%4,%5,%6,%7}, "          \
+        "{%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3,%4,%5,%6,%7};"                                         \
+        : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3]), "+f"(c.v[4]), "+f"(c.v[5]), "+f"(c.v[6]),      \
+          "+f"(c.v[7]) : REGISTERS_OF(a), REGISTERS_OF(b));                                                      \
+  }
+#else
 #define WMMA_MULTIPLY(name, b_order)                                                                             \
   __device__ __forceinline__ void name(WmmaFloats& c, const WmmaOperand& a, const WmmaOperand& b) {              \
     asm("wmma.mma.sync.aligned.row." b_order ".m16n16k16.f32.f32 {%0,%1,%2,%3,%4,%5,%6,%7}, "                    \
@@ -41,6 +69,7 @@ WMMA_LOAD(wmma_load_b_columns, "b", "col")
         "{%12,%13,%14,%15,%16,%17,%18,%19}, {%0,%1,%2,%3};"                                                      \
         : "+r"(c.v[0]), "+r"(c.v[1]), "+r"(c.v[2]), "+r"(c.v[3]) : REGISTERS_OF(a), REGISTERS_OF(b));            \
   }
+#endif
 WMMA_MULTIPLY(wmma_multiply, "row")
 WMMA_MULTIPLY(wmma_multiply_columns, "col")
 #undef WMMA_MULTIPLY

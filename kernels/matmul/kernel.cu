@@ -1,7 +1,7 @@
-// Matrix product: C[m][n] = sum_k A[m][k] * B[k][n]
+// Matrix product: C[m][n] = sum_k A[m][k] * B[k][n], or with B as a linear layer keeps its weights * B[n][k]
 //
-//   A [M, K], B [K, N], C [M, N]: fp16, row-major, contiguous; any M, N, K for which VECTOR divides K and N
-//   tensor cores through mma.sync m16n8k16, or on sm_90a through wgmma; accumulation in fp32 or fp16
+//   A [M, K], B [K, N] or [N, K], C [M, N]: 16-bit floats, row-major, contiguous; any M, N, K, if VECTOR divides K and N
+//   tensor cores through mma.sync m16n8k16, or on sm_90a through wgmma; accumulation in fp32, or of fp16 in fp16
 //
 // A block computes a BLOCK_M x BLOCK_N tile of C, walking K in steps of BLOCK_K through a ring of shared-memory stages.
 //
@@ -14,7 +14,7 @@
 //                     steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with wgmma,
 //                     a step is still multiplied while the next one is waited for)
 //   LOAD              global to shared memory: cp_async (no registers on the way) or registers (load early, store late)
-//   VECTOR            fp16 elements that a thread moves at once; must divide K and N, or addresses are misaligned
+//   VECTOR            elements that a thread moves at once; must divide K and N, or addresses are misaligned
 //   SMEM_LAYOUT       xor_swizzle (16-byte chunks permuted by row), padded (16 bytes more a row) or plain (conflicts)
 //   ACCUMULATOR       fp32, or fp16 (half the registers; overflows on large inputs)
 //   RASTER            order of blocks: rows, columns, or grouped (GROUP rows of tiles together, for reuse in L2)
@@ -22,6 +22,9 @@
 //   SPLIT_K           blocks that share a tile of C along K; above 1 a second launch adds their partial sums
 //   EPILOGUE          C straight from registers, or through shared memory in 16-byte stores
 //   MIN_BLOCKS        resident blocks promised to the compiler
+//
+// Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
+// [K, N]: its tile then has the rows of another one of A).
 
 #include <stdint.h>
 
@@ -31,8 +34,8 @@
 #if !defined(STAGES) || !defined(VECTOR) || !defined(GROUP) || !defined(SPLIT_K) || !defined(MIN_BLOCKS)
 #error "STAGES, VECTOR, GROUP, SPLIT_K and MIN_BLOCKS must be defined"
 #endif
-#if !defined(TENSOR_CORES)
-#error "TENSOR_CORES must be defined"
+#if !defined(TENSOR_CORES) || !defined(BF16) || !defined(NT)
+#error "TENSOR_CORES, BF16 and NT must be defined"
 #endif
 #if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
 #error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
@@ -41,7 +44,7 @@
 constexpr int THREADS = WARPS_M * WARPS_N * 32;
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // tile of one warp
 constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma tiles of one warp
-constexpr int CHUNK = 8;                                               // fp16 elements of a 16-byte chunk
+constexpr int CHUNK = 8;                                               // elements of a 16-byte chunk
 constexpr bool ASYNC = LOAD == LOAD_CP_ASYNC;
 constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
 constexpr bool WGMMA = TENSOR_CORES == TENSOR_CORES_WGMMA;
@@ -49,8 +52,13 @@ constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows f
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
 constexpr bool STAGED_STORE = EPILOGUE == EPILOGUE_SHARED && SPLIT_K == 1;
 constexpr int PAD = SMEM_LAYOUT == SMEM_LAYOUT_PADDED ? CHUNK : 0;
+#if NT
+constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_K + PAD;        // elements of a row in shared memory
+constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_N * B_PITCH * 2;  // bytes
+#else
 constexpr int A_PITCH = BLOCK_K + PAD, B_PITCH = BLOCK_N + PAD;        // elements of a row in shared memory
 constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_K * B_PITCH * 2;  // bytes
+#endif
 constexpr int STAGE = A_STAGE + B_STAGE;
 constexpr int DEPTHS = BLOCK_K / 16;                                   // mma tiles along K of a step
 constexpr int IN_FLIGHT = STAGES - (WGMMA && AHEAD ? 2 : 1);           // steps on their way while one is multiplied
@@ -64,8 +72,9 @@ static_assert((BLOCK_K * BLOCK_N / CHUNK) % THREADS == 0, "b_tile_split: the B t
 static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async moves at least 4 bytes");
 static_assert(ASYNC || STAGES == 2, "register_ring: registers hold one step only");
 static_assert(WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
+static_assert(!BF16 || !FP16_SUM, "bf16_sums: tensor cores add products of bf16 in fp32 alone");
 static_assert(!WGMMA || WARPS_M % 4 == 0, "wgmma_rows: four warps along the rows multiply together");
-static_assert(!WGMMA || WARP_N % 64 == 0, "wgmma_columns: rows of B stand in panels of 64 columns");
+static_assert(!WGMMA || NT || WARP_N % 64 == 0, "wgmma_columns: rows of B stand in panels of 64 columns");
 static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one awaited and one filled");
 
 #include "../common/barrier.cuh"
@@ -99,7 +108,7 @@ __device__ __forceinline__ void tile_of_block(int tiles_m, int tiles_n, int& til
   }
 }
 
-// Two neighbouring elements of C, as fp16; rows of odd length leave pairs unaligned, so those are stored one by one.
+// Two neighbouring elements of C; rows of odd length leave pairs unaligned, so those are stored one by one.
 __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int M, int N, uint32_t pair) {
   if (row >= M || column >= N) return;
   uint16_t* target = c + static_cast<size_t>(row) * N + column;
@@ -111,10 +120,15 @@ __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int
   }
 }
 
+
 // The steps of one block, on their way through the ring of stages.
 struct Pipeline {
   TileLoader<BLOCK_M, BLOCK_K, A_PITCH, true> a;
+#if NT
+  TileLoader<BLOCK_N, BLOCK_K, B_PITCH, true> b;
+#else
   TileLoader<BLOCK_K, BLOCK_N, B_PITCH, false> b;
+#endif
   uint32_t shared;  // address of the ring
   int to_load;      // steps not yet on their way
   uint32_t filled;  // stage that is filled next, as an offset
@@ -174,7 +188,11 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   const int all_steps = (K + BLOCK_K - 1) / BLOCK_K, share = (all_steps + SPLIT_K - 1) / SPLIT_K;
   const int first_step = blockIdx.y * share, steps = min(share, all_steps - first_step);
 
+#if NT
+  Pipeline pipeline{{a, row0, first_step * BLOCK_K, M, K}, {b, column0, first_step * BLOCK_K, N, K}, shared, steps, 0};
+#else
   Pipeline pipeline{{a, row0, first_step * BLOCK_K, M, K}, {b, first_step * BLOCK_K, column0, K, N}, shared, steps, 0};
+#endif
 #pragma unroll
   for (int stage = 0; stage < (ASYNC ? IN_FLIGHT : 1); stage++) pipeline.load_next();
 

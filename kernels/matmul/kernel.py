@@ -1,4 +1,4 @@
-"""Matrix product of two fp16 matrices on tensor cores."""
+"""Matrix product of two matrices in fp16 or bf16 on tensor cores, the second one as it is or as a layer's weights."""
 
 from evokern import (
     Baseline,
@@ -20,6 +20,9 @@ from evokern import (
 )
 
 MMA = {"TENSOR_CORES": ("mma_sync",)}
+BF16_ROUNDOFF = 2.0**-8
+"""Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(c) - c| <= u |c| (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
 
 GENES = (
     Mutation(
@@ -51,7 +54,7 @@ GENES = (
     Mutation(
         "ACCUMULATOR",
         ("fp32", "fp16"),
-        doc="type of the sums; fp16 overflows on large inputs",
+        doc="type of the sums; fp16 overflows on large inputs, and bf16 adds up in fp32 alone",
         when=MMA,
         relieves={"arithmetic": 2, "tensor": 1},
     ),
@@ -82,7 +85,7 @@ GENES = (
     Parameter(
         "VECTOR",
         (8, 4, 2, 1),
-        doc="fp16 elements of one access; must divide K and N",
+        doc="elements of one access; must divide K and N",
         relieves={"memory": 2, "arithmetic": 1},
     ),
     Parameter(
@@ -108,15 +111,21 @@ def on_wgmma(c):
     return c["TENSOR_CORES"] == "wgmma"
 
 
+def transposed(p):
+    """Whether b is [N, K], as torch's Linear keeps its weights."""
+    return p["layout"] == "nt"
+
+
 def in_flight(c):
     """Return the steps that are on their way while one is multiplied."""
     return c.STAGES - (2 if on_wgmma(c) and c["FRAGMENTS"] == "ahead" else 1)
 
 
-def shared_bytes(c):
+def shared_bytes(c, p):
     """Return the bytes of the ring, or of the tile of C that takes its place."""
     pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
-    ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + c.BLOCK_K * (c.BLOCK_N + pad))
+    rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
+    ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + rows * (columns + pad))
     tile = 2 * c.BLOCK_M * (c.BLOCK_N + 8) if c["EPILOGUE"] == "shared" and c.SPLIT_K == 1 else 0
     return max(ring, tile)
 
@@ -144,13 +153,19 @@ def last_share(c, p):
     return Need((c.SPLIT_K - 1) * share + 1, total, "steps")
 
 
+def bf16_instructions(c, p, chip):
+    """Compare the chip's compute capability with what bf16 takes (PTX ISA, "mma": .bf16 from sm_80)."""
+    major, minor = chip.compute_capability
+    return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
+
+
 def launches(c, p):
     """One block a tile of C and share of K; then the sum of the shares."""
     tiles = -(-p.M // c.BLOCK_M) * -(-p.N // c.BLOCK_N)
     product = Launch(
         "matmul", (tiles, c.SPLIT_K), 32 * c.WARPS_M * c.WARPS_N,
         ("a", "b", "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
-        shared_bytes=shared_bytes(c), min_blocks=c.MIN_BLOCKS,
+        shared_bytes=shared_bytes(c, p), min_blocks=c.MIN_BLOCKS,
     )  # fmt: skip
     if c.SPLIT_K == 1:
         return [product]
@@ -162,23 +177,40 @@ def tensors(p, c):
     """A, B, C, and the partial sums of a split along K."""
     partial = (c.SPLIT_K, p.M, p.N) if c.SPLIT_K > 1 else (1,)
     return {
-        "a": Tensor("f16", (p.M, p.K), large=4.0),
-        "b": Tensor("f16", (p.K, p.N), large=4.0),
-        "c": Tensor("f16", (p.M, p.N), "output"),
+        "a": Tensor(p["dtype"], (p.M, p.K), large=4.0),
+        "b": Tensor(p["dtype"], (p.N, p.K) if transposed(p) else (p.K, p.N), large=4.0),
+        "c": Tensor(p["dtype"], (p.M, p.N), "output"),
         "partial": Tensor("f32", partial, "workspace"),
     }
 
 
+def reference(p, t):
+    """The product in float64."""
+    return {"c": t["a"] @ (t["b"].T if transposed(p) else t["b"])}
+
+
 def cublas(p, t):
-    """The product of torch, which calls cuBLAS."""
-    return {"c": t["a"] @ t["b"]}
+    """The product of torch, or its linear layer, which call cuBLAS."""
+    from torch.nn.functional import linear
+
+    return {"c": linear(t["a"], t["b"]) if transposed(p) else t["a"] @ t["b"]}
+
+
+def slices(p):
+    """Rows of a reach rows of c, and columns of b (its rows at nt) columns of c."""
+    return Slice({"a": 0, "c": 0}), Slice({"b": 0 if transposed(p) else 1, "c": 1})
 
 
 kernel = Kernel(
     name="matmul",
     genes=GENES,
-    fields=(*(ProblemField(name, most=65536) for name in "MNK"), ProblemField("dtype", ("f16",), "f16")),
+    fields=(
+        *(ProblemField(name, most=65536) for name in "MNK"),
+        ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of a, b and c"),
+        ProblemField("layout", ("nn", "nt"), "nn", later=True, doc="b [K, N], or [N, K] as a linear layer keeps it"),
+    ),
     launches=launches,
+    macros=lambda c, p: {"BF16": int(p["dtype"] == "bf16"), "NT": int(transposed(p))},
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
     vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],
     constraints=(
@@ -219,25 +251,37 @@ kernel = Kernel(
         ),
         Constraint(
             "wgmma_columns",
-            lambda c: not on_wgmma(c) or divides(64 * c.WARPS_N, c.BLOCK_N),
-            "rows of B stand in panels of 64 columns",
+            lambda c, p: not on_wgmma(c) or transposed(p) or divides(64 * c.WARPS_N, c.BLOCK_N),
+            "rows of B stand in panels of 64 columns; at layout=nt they are rows of K",
         ),
         Constraint(
             "wgmma_ring",
             lambda c: not on_wgmma(c) or in_flight(c) > 0,
             "a step is multiplied, one awaited and one filled",
         ),
+        Constraint(
+            "bf16_sums",
+            lambda c, p: p["dtype"] == "f16" or c["ACCUMULATOR"] == "fp32",
+            "tensor cores add products of bf16 in fp32 alone: ACCUMULATOR=fp32",
+        ),
+        Constraint(
+            "bf16_instructions",
+            bf16_instructions,
+            "instructions on bf16 need compute capability 8.0; dtype=f16 runs here",
+        ),
         Constraint("whole_last_share", last_share, "the last split must have a step left"),
     ),
     workload=Workload(
         tensors=tensors,
-        reference=lambda p, t: {"c": t["a"] @ t["b"]},
-        tolerance={"c": Tolerance(0.05, 2e-3)},
+        reference=reference,
+        # Products of bf16 are exact in fp32 (16 bits of 24), so sums round as those of fp16 do and have the same room;
+        # then c is rounded once, by u |c|. The tolerance is twice that, for errors beyond its half are marginal.
+        tolerance={"c": Tolerance(0.05, 2e-3, {"bf16": Tolerance(0.05, 2 * BF16_ROUNDOFF)})},
         flops=lambda p: 2 * p.M * p.N * p.K,
         bytes=lambda p: 2 * (p.M * p.K + p.K * p.N + p.M * p.N),
         baselines=(Baseline("cuBLAS", cublas),),
-        small_problems=("144,160,96", "72,48,200"),
-        slices=(Slice({"a": 0, "c": 0}), Slice({"b": 1, "c": 1})),
+        small_problems=("M=144,N=160,K=96", "M=72,N=48,K=200"),
+        slices=slices,
         nonfinite=("a", "b"),
     ),
 )

@@ -4,17 +4,26 @@
 // Where this lane's rows of the warp's fragments start in a stage.
 struct FragmentOffsets {
   int row_a, chunk_a;          // within the tile of A
+#if NT
+  int row_b, chunk_b;          // within the tile of B, whose rows are columns of C
+#else
   uint32_t b[TILES_N / 2];     // offsets within the tile of B
+#endif
 
   __device__ __forceinline__ FragmentOffsets(int warp_m, int warp_n) {
     const int lane = threadIdx.x % 32;
     row_a = warp_m + lane % 16;
     chunk_a = lane / 16;
+#if NT
+    row_b = warp_n + lane / 16 * 8 + lane % 8;
+    chunk_b = lane / 8 % 2;
+#else
 #pragma unroll
     for (int n = 0; n < TILES_N / 2; n++) {
       b[n] = A_STAGE + chunk_offset<BLOCK_K, B_PITCH>(lane % 16, warp_n / CHUNK + n * 2 + lane / 16);
       asm("" : "+r"(b[n]));  // pinned: the swizzle would be recomputed in every step
     }
+#endif
   }
 };
 
@@ -26,8 +35,14 @@ struct Fragments {
     const uint32_t tile_a = stage + chunk_offset<BLOCK_M, A_PITCH>(at.row_a, k * 2 + at.chunk_a);
 #pragma unroll
     for (int m = 0; m < TILES_M; m++) ldmatrix_x4(a[m], tile_a + m * 16 * (A_PITCH * 2));
+#if NT
+    const uint32_t tile_b = stage + A_STAGE + chunk_offset<BLOCK_N, B_PITCH>(at.row_b, k * 2 + at.chunk_b);
+#pragma unroll
+    for (int n = 0; n < TILES_N / 2; n++) ldmatrix_x4(b[n], tile_b + n * 16 * (B_PITCH * 2));
+#else
 #pragma unroll
     for (int n = 0; n < TILES_N / 2; n++) ldmatrix_x4_trans(b[n], stage + at.b[n] + k * 16 * (B_PITCH * 2));
+#endif
   }
 };
 

@@ -23,8 +23,8 @@ __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
 }
 
 // One thread's part of the ROWS x COLUMNS tiles of a row-major matrix that a block walks through, one BLOCK_K after the
-// other: along the rows of A, down the columns of B. What lies past the end of K counts as zero. What lies past the other
-// edge repeats the last row or column there: products with it are never stored.
+// other: along the rows of A, and of B at NT; else down the columns of B. What lies past the end of K counts as zero. What
+// lies past the other edge repeats the last row or column there: products with it are never stored.
 template <int ROWS, int COLUMNS, int PITCH, bool ALONG_ROWS>
 struct TileLoader {
   static constexpr int PER_ROW = COLUMNS / CHUNK;

@@ -7,19 +7,31 @@ static_assert(!FP16_SUM, "sums of wgmma are fp32 here");
 // Adds the products of all steps to this warp's sums.
 __device__ __forceinline__ void accumulate(Sum (&sum)[TILES_M][TILES_N], Pipeline& pipeline, uint32_t shared, int steps,
                                            int warp_m, int warp_n) {
+#if NT  // B lies as A does, a row for each column of C; else in panels of 64 columns, a row for each depth
+  const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n * (2 * BLOCK_K);
+#else
   const uint32_t first_a = warp_m / 64 * 64 * (2 * BLOCK_K), first_b = A_STAGE + warp_n / PANEL * (BLOCK_K * PANEL * 2);
+#endif
   uint32_t stage = shared;
 #pragma unroll 1
   for (int step = 0; step < steps; step++) {
     pipeline.wait();
     const MatrixDescriptor<2 * BLOCK_K> rows(stage + first_a, 16);
+#if NT
+    const MatrixDescriptor<2 * BLOCK_K> columns(stage + first_b, 16);
+#else
     const MatrixDescriptor<2 * PANEL> columns(stage + first_b, BLOCK_K * PANEL * 2);
+#endif
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DEPTHS; k++)
 #pragma unroll
       for (int m = 0; m < TILES_M; m++)
+#if NT
+        wgmma_accumulate<0>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * 32));
+#else
         wgmma_accumulate<1>(sum[m], rows.at(m * 64 * (2 * BLOCK_K) + k * 32), columns.at(k * 16 * (2 * PANEL)));
+#endif
     wgmma_commit_group();
     pipeline.load_next();
     wgmma_wait_group<AHEAD ? 1 : 0>();

@@ -1,13 +1,13 @@
 // Root-mean-square normalisation: y[r][c] = x[r][c] * rsqrt(mean_c(x[r][c]^2) + eps) * weight[c]
 //
-//   x, y    fp16 [ROWS, COLS], row-major, contiguous        weight  fp16 [COLS]
+//   x, y    16-bit floats [ROWS, COLS], row-major, contiguous        weight  [COLS], alike
 //   statistics in fp32; any ROWS, COLS a multiple of VECTOR
 //
 // Memory-bound: each element is read once and written once, so what matters is how many bytes are in flight.
 //
 //   THREADS_PER_ROW  threads that share a row; a row's sum needs no shared memory when it is one warp
 //   ROWS_PER_BLOCK   rows of a block, one group of threads each
-//   VECTOR           fp16 elements that a thread moves at once (8 = 16 bytes)
+//   VECTOR           elements that a thread moves at once (8 = 16 bytes)
 //   ROW_STORAGE      where a row waits between the sum and the scaling: in registers, in shared memory, or nowhere (the row
 //                    is read a second time, from L2)
 //   WEIGHT_LOAD      weights fetched before the row's sum (more bytes in flight) or after it (fewer registers)
@@ -15,7 +15,8 @@
 //   LOAD_POLICY      loads of x as usual, or marked as streaming
 //   MIN_BLOCKS       resident blocks promised to the compiler, which bounds the registers of a thread
 //
-// Problem macro: COLS (columns of a row, known at compile time so that a row's share of registers is a constant).
+// Problem macros: COLS (columns of a row, known at compile time so that a row's share of registers is a constant); BF16
+// (1 where the tensors are bfloat16, 0 where they are fp16).
 
 #include <stdint.h>
 
@@ -25,8 +26,8 @@
 #if !defined(ROW_STORAGE) || !defined(WEIGHT_LOAD) || !defined(STORE_POLICY) || !defined(LOAD_POLICY)
 #error "ROW_STORAGE, WEIGHT_LOAD, STORE_POLICY and LOAD_POLICY must be defined"
 #endif
-#ifndef COLS
-#error "COLS must be defined"
+#if !defined(COLS) || !defined(BF16)
+#error "COLS and BF16 must be defined"
 #endif
 
 constexpr int THREADS = THREADS_PER_ROW * ROWS_PER_BLOCK;
@@ -90,6 +91,19 @@ __device__ __forceinline__ void store(uint32_t* target, const Vector& v) {
   }
 }
 
+#if BF16
+// A bfloat16 is the upper half of a float: shifts serve every chip, where cvt.f32.bf16 would need compute capability 9.0.
+__device__ __forceinline__ void unpack(uint32_t word, float& low, float& high) {
+  low = __uint_as_float(word << 16);
+  high = __uint_as_float(word & 0xFFFF0000u);
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+#else
 __device__ __forceinline__ void unpack(uint32_t word, float& low, float& high) {
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(word));
 }
@@ -99,6 +113,7 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
+#endif
 
 __device__ __forceinline__ float sum_of_squares(const Vector& v, float sum) {
 #pragma unroll

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation of the rows of an fp16 matrix: memory-bound, so bytes in flight decide."""
+"""Root-mean-square normalisation of the rows of a matrix in fp16 or bf16: memory-bound, so bytes in flight decide."""
 
 from functools import cache
 
@@ -22,6 +22,11 @@ from evokern import (
 )
 
 EPS = 1e-5
+BF16_ROUNDOFF = 2.0**-8
+"""Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(y) - y| <= u |y| (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
+FLUSHED = 2.0**-126
+"""Smallest normal number of fp32 and bf16: below it results may be flushed to zero."""
 GENES = (
     Mutation(
         "ROW_STORAGE",
@@ -42,9 +47,7 @@ GENES = (
         relieves=("launch",),
     ),
     Parameter("ROWS_PER_BLOCK", (1, 2, 4, 8), doc="rows of a block", relieves=("launch",)),
-    Parameter(
-        "VECTOR", (2, 4, 8), default=8, doc="fp16 elements of one access", relieves={"memory": 2, "arithmetic": 1}
-    ),
+    Parameter("VECTOR", (2, 4, 8), default=8, doc="elements of one access", relieves={"memory": 2, "arithmetic": 1}),
     Parameter(
         "MIN_BLOCKS", (1, 2, 4, 8), doc="resident blocks promised to the compiler", relieves=("latency", "launch")
     ),
@@ -62,6 +65,12 @@ def registers_for_rows(c, p):
     kept = words_per_thread(c, p) * ((c["ROW_STORAGE"] == "registers") + (c["WEIGHT_LOAD"] == "before_sum"))
     threads = c.THREADS_PER_ROW * c.ROWS_PER_BLOCK
     return Need(kept, min(128, 65536 // (threads * c.MIN_BLOCKS) - 24), "registers")
+
+
+def bf16_instructions(c, p, chip):
+    """Compare the chip's compute capability with what bf16 takes (PTX ISA, "cvt": cvt.rn.bf16x2.f32 from sm_80)."""
+    major, minor = chip.compute_capability
+    return Need(8.0 if p["dtype"] == "bf16" else 0.0, major + minor / 10)
 
 
 def launches(c, p):
@@ -110,10 +119,10 @@ kernel = Kernel(
     fields=(
         ProblemField("ROWS", most=2**24, doc="rows"),
         ProblemField("COLS", most=65536, multiple_of=2, doc="columns, a multiple of the vector width"),
-        ProblemField("dtype", ("f16",), "f16"),
+        ProblemField("dtype", ("f16", "bf16"), "f16", doc="elements of x, weight and y"),
     ),
     launches=launches,
-    macros=lambda c, p: {"COLS": p.COLS},
+    macros=lambda c, p: {"COLS": p.COLS, "BF16": int(p["dtype"] == "bf16")},
     vector_accesses=lambda c, p: [VectorAccess("rows of x and y", 2 * c.VECTOR, (2 * p.COLS,))],
     constraints=(
         Constraint("whole_vectors", lambda c, p: divides(c.VECTOR, p.COLS), "a row must be a whole number of vectors"),
@@ -125,19 +134,28 @@ kernel = Kernel(
             "threads beyond the row's vectors would only wait",
             wasteful=True,
         ),
+        Constraint(
+            "bf16_instructions",
+            bf16_instructions,
+            "instructions on bf16 need compute capability 8.0; dtype=f16 runs here",
+        ),
     ),
     workload=Workload(
         tensors=lambda p, c: {
-            "x": Tensor("f16", (p.ROWS, p.COLS)),
-            "weight": Tensor("f16", (p.COLS,)),
-            "y": Tensor("f16", (p.ROWS, p.COLS), "output"),
+            "x": Tensor(p["dtype"], (p.ROWS, p.COLS)),
+            "weight": Tensor(p["dtype"], (p.COLS,)),
+            "y": Tensor(p["dtype"], (p.ROWS, p.COLS), "output"),
         },
         reference=reference,
-        tolerance={"y": Tolerance(1e-3, 2e-3)},
+        # Statistics are fp32, whose rounding is 2^-16 of bf16's; y is rounded once, and where the normalised row is
+        # rounded ahead of the product with the weight, as in layers of transformers, twice: by (1 + u)^2 - 1 at most,
+        # about 2 u. The tolerance is twice that, for errors beyond its half are marginal; nothing absolute but what may
+        # be flushed.
+        tolerance={"y": Tolerance(1e-3, 2e-3, {"bf16": Tolerance(FLUSHED, 4 * BF16_ROUNDOFF)})},
         flops=lambda p: 4 * p.ROWS * p.COLS,
         bytes=lambda p: 2 * (2 * p.ROWS * p.COLS + p.COLS),
         baselines=(Baseline("torch", eager), Baseline("torch.compile", lambda p, t: _compiled()(p, t))),
-        small_problems=("5,264", "3,1024"),
+        small_problems=("ROWS=5,COLS=264", "ROWS=3,COLS=1024"),
         slices=(Slice({"x": 0, "y": 0}), Slice({"weight": 0, "y": 1}, reference=some_columns)),
         nonfinite=("x", "weight"),
     ),

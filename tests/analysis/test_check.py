@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import KERNELS, ROOT
 from typer.testing import CliRunner
 
-from evokern.analysis.check.folder import Folder
+from evokern.analysis.check.folder import Folder, known_problems
 from evokern.analysis.check.simulated_run import small_problems_that_show
+from evokern.analysis.check.soundness import _cpp_reference
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
+from evokern.cuda_source import read
 from evokern.declaration.kernel import Kernel, Launch, ProblemField, Tensor, Tolerance, Workload
 from evokern.doctor import host_compiler
+from evokern.study.discovery import load_kernel
 
 RIGHT = 'reference=lambda p, t: {"y": 2 * t["x"]}'
 GUIDE = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
@@ -44,6 +48,20 @@ def _change(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
+def test_every_word_of_a_field_is_looked_at(tmp_path: Path) -> None:
+    """A reference.h that is wrong at a layout which no small problem names is found, before any study asks for it."""
+    for name in ("matmul", "common"):
+        shutil.copytree(KERNELS / name, tmp_path / name)
+    _change(tmp_path / "matmul" / "reference.h", "along = layout == 0 ? 1 : K;", "along = 1;")
+    kernel = load_kernel(tmp_path / "matmul")
+    folder = Folder(kernel, known_problems(kernel), read(kernel.source_path))
+    assert [str(problem) for problem in folder.worded] == ["144,160,96,dtype=bf16", "144,160,96,dtype=f16,layout=nt"]
+    ((holds, detail),) = _cpp_reference(folder)
+    assert holds is False and "reference.h differs from the Python reference" in detail
 
 
 @pytest.mark.thorough

@@ -274,6 +274,17 @@ def test_a_tolerance_is_finite_and_not_negative(name: str, value: object) -> Non
         Tolerance(**{"atol": 0.0, "rtol": 0.0, name: value})  # type: ignore[arg-type]
 
 
+def test_a_tolerance_may_depend_on_the_dtype() -> None:
+    """What holds is the output's own; a study's parts replace those of every dtype; an unknown dtype is refused."""
+    brain = Tolerance(1e-3, 1e-2)
+    both = Tolerance(0.0, 1e-3, {"bf16": brain})
+    assert (both.of("bf16"), both.of("f16"), Tolerance(0.0, 1e-3).of("bf16")) == (brain, both, Tolerance(0.0, 1e-3))
+    assert both.overridden(None, 0.5).of("bf16") == Tolerance(1e-3, 0.5)
+    assert both.overridden(0.25, None).of("f16").atol == 0.25 and both.overridden(None, None) == both
+    with pytest.raises(KernelError, match="tolerance of dtype 'bf61': did you mean 'bf16'"):
+        Tolerance(0.0, 0.0, {"bf61": brain})
+
+
 @pytest.mark.parametrize(
     ("grid", "block", "told"),
     [(1, -32, "the block is empty: -32 along x"), ((1, -2), 32, "the grid is empty: -2 along y")],

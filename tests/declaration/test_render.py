@@ -76,3 +76,14 @@ def test_problem_text_is_positional_then_named(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(KernelError, match=message):
             kernel.problem(text)
+
+
+def test_a_field_that_came_later_leaves_texts_as_they_were(tmp_path: Path) -> None:
+    """At its default it is a field like others but not in the text, which older records have; it needs a default."""
+    fields = (ProblemField("N"), ProblemField("order", ("rows", "columns"), "rows", later=True))
+    kernel = _kernel(tmp_path, fields=fields)
+    old, new = kernel.problem("7"), kernel.problem("7,order=columns")
+    assert (str(old), str(new), old["order"], new["order"]) == ("7", "7,order=columns", "rows", "columns")
+    assert str(old.changed({"N": 8})) == "8" and kernel.problem({**new, "order": "rows"}) == old
+    with pytest.raises(KernelError, match="problem field order came later, so that it needs a default"):
+        ProblemField("order", ("rows", "columns"), later=True)

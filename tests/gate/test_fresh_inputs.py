@@ -68,7 +68,7 @@ def without_slices(kernel: Kernel = MATMUL) -> Kernel:
 @pytest.mark.parametrize(
     ("folder", "problem"),
     [
-        *(("kernels/matmul", text) for text in ("144,160,96", "3,5,7", "300,1,8")),
+        *(("kernels/matmul", text) for text in ("144,160,96", "3,5,7", "300,1,8", "72,48,40,layout=nt")),
         *(("kernels/rmsnorm", text) for text in ("5,264", "300,1024", "1,2")),
         *(("kernels/attention", text) for text in ("2,3,72,64", "1,1,33,64", "2,8,64,64,causal=1")),
         *(("kernels/attention_fp8", text) for text in ("2,3,72,64", "1,2,64,64,causal=1", "2,2,40,64,dtype=u8")),
@@ -80,7 +80,7 @@ def test_slices_of_packaged_kernels_are_the_whole_reference(folder: str, problem
     kernel = load_kernel(ROOT / folder)
     at = kernel.problem(problem)
     tensors = kernel.workload.tensors(at, kernel.space.default())
-    named = {name for one in kernel.workload.slices for name in one.axes}
+    named = {name for one in kernel.workload.slices_at(at) for name in one.axes}
     assert {name for name, tensor in tensors.items() if tensor.given} <= named
     for seed in range(2):
         Gate(kernel, at, GateSettings(), CPU, seed).prove_slices(tensors)
@@ -102,6 +102,19 @@ def test_a_slice_that_is_declared_wrong_is_refused(wrong: Slice, message: str) -
     kernel = replace(MATMUL, workload=replace(MATMUL.workload, slices=(wrong,)))
     with pytest.raises(KernelError, match=message):
         gate_of(kernel).prove_slices(TENSORS)
+
+
+def test_slices_may_depend_on_the_problem() -> None:
+    """Those of one layout are refused at the other, and a function that raises is named with the problem."""
+    weights = MATMUL.problem("72,48,40,layout=nt")
+    tensors = MATMUL.workload.tensors(weights, CONFIG)
+    assert [one.axes for one in MATMUL.workload.slices_at(weights)] == [{"a": 0, "c": 0}, {"b": 0, "c": 1}]
+    fixed = replace(MATMUL, workload=replace(MATMUL.workload, slices=MATMUL.workload.slices_at(PROBLEM)))
+    with pytest.raises(KernelError, match="extent"):
+        Gate(fixed, weights, GateSettings(), CPU, 0).prove_slices(tensors)
+    broken = replace(MATMUL, workload=replace(MATMUL.workload, slices=lambda p: p["order"]))
+    with pytest.raises(KernelError, match="slices raised KeyError"):
+        Gate(broken, weights, GateSettings(), CPU, 0).prove_slices(tensors)
 
 
 def test_a_slice_that_reaches_more_than_it_says_is_refused() -> None:

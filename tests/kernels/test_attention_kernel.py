@@ -2,7 +2,9 @@
 
 import random
 import re
+import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,15 +17,19 @@ from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check
 from evokern.declaration.render import macros, render
+from evokern.device.sim.jobs import SimSettings
+from evokern.device.sim.worker import SimWorker
 from evokern.doctor import host_compiler
+from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import CHIPS
-from evokern.study.discovery import load_kernel
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
 
 FOLDER = KERNELS / "attention"
 KERNEL = load_kernel(FOLDER)
 RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", (FOLDER / "kernel.cu").read_text())
 WGMMA = {"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "WARPS_M": 4}
-PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128", "1,1,1,128,causal=1")
+PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128,dtype=bf16", "1,1,1,128,causal=1")
 
 
 def _drawn(count, seed=0):
@@ -143,11 +149,27 @@ def test_feasible_candidates_compile(chip, ways):
         ),
         ("1,1,200,64,causal=1", WGMMA | {"WARP_ROLES": "loaders", "STAGES": 3, "KEY_SPLITS": 1, "RESCALE": "always"}),
         ("1,1,72,128", WGMMA | {"KV_LOAD": "vector16", "BLOCK_N": 64, "STATIC_SEQ": 0, "Q_LOCATION": "shared"}),
+        ("1,1,200,64,dtype=bf16", {}),
+        ("1,1,72,64,causal=1,dtype=bf16", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "ROW_SUM": "add"}),
+        (
+            "1,2,100,64,dtype=bf16",
+            {
+                "KV_BUFFERS": "resident",
+                "QK_PATH": "direct",
+                "BLOCK_N": 16,
+                "KEY_SPLITS": 8,
+                "BLOCK_M": 32,
+                "WARPS_M": 2,
+            },
+        ),
+        ("1,1,72,64,causal=1,dtype=bf16", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),
+        ("1,1,24,64,dtype=bf16", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
+        ("1,1,136,128,causal=1,dtype=bf16", WGMMA | {"LOOP_ORDER": "plain", "Q_LOCATION": "shared", "MERGE": "fp32"}),
     ],
 )
 def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
     """Each way through the kernel agrees with the float64 reference, and the sanitizer finds nothing."""
-    assert _error_on_the_ptx_machine(problem, choices) < 5e-4
+    assert _error_on_the_ptx_machine(problem, choices) < torch.finfo(_dtype(KERNEL.problem(problem))).eps / 2
 
 
 @pytest.mark.thorough
@@ -163,12 +185,66 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem, choices):
             {"SCHEDULE": "persistent", "GRID_BLOCKS": 58, "BLOCK_M": 32, "WARPS_M": 2, "Q_LOCATION": "shared"},
         ),
         ("1,1,256,64", WGMMA | {"Q_LOCATION": "shared", "ROW_SUM": "add"}),
+        pytest.param("1,1,200,64,dtype=bf16", {}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("magnitude", [1, 8])
 def test_a_block_that_overflows_begins_anew(problem, choices, magnitude):
     """With RESCALE=restart, scores far above those of the first step leave the answer as right as small ones do."""
-    assert _error_on_the_ptx_machine(problem, {"RESCALE": "restart"} | choices, magnitude) < 1e-3
+    roundoff = torch.finfo(_dtype(KERNEL.problem(problem))).eps / 2
+    assert _error_on_the_ptx_machine(problem, {"RESCALE": "restart"} | choices, magnitude) < 2 * roundoff
+
+
+@pytest.mark.parametrize(
+    ("choices", "constraint"),
+    [
+        ({"PV_ACC": "fp16"}, "bf16_sums"),
+        ({"EXP": "f16x2"}, "bf16_exponents"),
+        ({"TENSOR_CORES": "none", "SCORE_BUFFER": "half", "BLOCK_M": 32, "BLOCK_N": 16}, "bf16_sums"),
+    ],
+)
+def test_what_has_no_bf16_is_a_named_constraint(choices, constraint):
+    """A way through fp16 is infeasible before any compile where the tensors are bf16, and stays feasible at fp16."""
+    config = KERNEL.space.with_changes(KERNEL.space.default(), choices)
+    half, brain = (KERNEL.problem(f"2,8,512,64,dtype={dtype}") for dtype in ("f16", "bf16"))
+    assert check(KERNEL, config, [half], CHIPS["l4"]) is None
+    violation = check(KERNEL, config, [brain], CHIPS["l4"])
+    assert violation is not None and violation.constraint == constraint
+
+
+def test_a_chip_without_bf16_is_a_named_constraint():
+    """Compute capability 7.5 has no bf16."""
+    turing = replace(CHIPS["l4"], compute_capability=(7, 5))
+    violation = check(KERNEL, KERNEL.space.default(), [KERNEL.problem("2,8,512,64,dtype=bf16")], turing)
+    assert violation is not None and violation.constraint == "bf16_instructions"
+    assert check(KERNEL, KERNEL.space.default(), [KERNEL.problem("2,8,512,64")], turing) is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "right", "broken"),
+    [
+        pytest.param(
+            "attention/kernel.cu", "ONES = 0x3F803F80u", "ONES = 0x3C003C00u", marks=pytest.mark.slow
+        ),  # fp16's
+        ("attention/softmax.cuh", "(KEY_TAIL && key >= length)", "(KEY_TAIL && key > length)"),
+        pytest.param("common/mma.cuh", "f32.bf16.bf16.f32", "f32.f16.f16.f32", marks=pytest.mark.slow),
+        # Four bits of every other element of a partial output.
+        pytest.param("common/half.cuh", "a & 0xFFFF0000u", "a & 0xFFF00000u", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_of_bf16_is_caught(name, right, broken, tmp_path):
+    """One change of the text, and the gate turns the default candidate away."""
+    for folder in ("attention", "common"):
+        shutil.copytree(KERNELS / folder, tmp_path / folder)
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    (tmp_path / name).write_text(text.replace(right, broken), encoding="utf-8")
+    kernel = load_kernel(tmp_path / "attention")
+    problem = kernel.problem("1,1,72,64,dtype=bf16")
+    context = WorkerContext(kernel.folder, (problem,), CHIPS["l4"])
+    settings = SimSettings(context, GateSettings(), TimingSettings(), SimulationSettings(), kernel.space.default())
+    assert not SimWorker(settings)._check(kernel.space.default(), problem).passed
 
 
 @cache
@@ -190,10 +266,11 @@ def _error_on_the_ptx_machine(problem, choices, magnitude=1):
     torch.manual_seed(0)
     shape = (p.B, p.H, p.S, p.D)
     scales = {"q": magnitude, "k": magnitude, "v": 1}
-    inputs = {name: (torch.randn(shape, dtype=torch.float64) * scale).half() for name, scale in scales.items()}
+    inputs = {name: (torch.randn(shape, dtype=torch.float64) * scale).to(_dtype(p)) for name, scale in scales.items()}
     memory = simt.Memory()
-    buffers = {name: memory.allocate(name, tensor.numpy(), writable=False) for name, tensor in inputs.items()}
-    buffers["o"] = memory.allocate("o", np.full(shape, np.nan, np.float16), initialised=False)
+    bits = {name: tensor.view(torch.int16).numpy() for name, tensor in inputs.items()}
+    buffers = {name: memory.allocate(name, array, writable=False) for name, array in bits.items()}
+    buffers["o"] = memory.allocate("o", np.full(shape, -1, np.int16), initialised=False)  # NaN of either type
     (launch,) = KERNEL.launches(config, p)
     kinds = {"i32": np.int32, "f32": np.float32}
     arguments = [buffers[a] if isinstance(a, str) else kinds[a.dtype](a.value) for a in launch.args]
@@ -203,4 +280,10 @@ def _error_on_the_ptx_machine(problem, choices, magnitude=1):
     )  # fmt: skip
     assert result.findings == ()
     expected = KERNEL.workload.reference(p, {name: tensor.double() for name, tensor in inputs.items()})["o"]
-    return float((torch.from_numpy(buffers["o"].read()).double() - expected).norm() / expected.norm())
+    got = torch.from_numpy(buffers["o"].read()).view(_dtype(p)).double()
+    return float((got - expected).norm() / expected.norm())
+
+
+def _dtype(problem):
+    """Return torch's dtype of a problem's tensors."""
+    return torch_dtype(problem["dtype"])

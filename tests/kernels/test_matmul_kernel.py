@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 
 from evokern.compile.nvrtc import compile_program
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import check
+from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.render import render
 from evokern.declaration.space import Value
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.doctor import host_compiler
-from evokern.hardware.profiles import CHIPS
+from evokern.gate import RunFailed
+from evokern.gate.data import torch_dtype
+from evokern.hardware.profiles import CHIPS, Profile
 from evokern.study.discovery import WorkerContext, load_kernel
 from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
+from evokern.study.trial import Outcome
 
 FOLDER = KERNELS / "matmul"
 KERNEL = load_kernel(FOLDER)
 WGMMA: dict[str, Value] = {"TENSOR_CORES": "wgmma", "WARPS_M": 4}
-PROBLEMS = ("4096,4096,4096", "144,160,96", "33,35,37", "1,8,72")
+PROBLEMS = ("4096,4096,4096", "144,160,96,dtype=bf16", "33,35,37,layout=nt", "1,8,72,dtype=bf16,layout=nt")
 
 
 @pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
@@ -65,6 +73,29 @@ def test_feasible_candidates_compile(chip: str, ways: int) -> None:
     ("problem", "choices"),
     [
         ("144,160,96", {}),
+        ("144,160,96,dtype=bf16", {}),
+        ("144,160,96,layout=nt", {}),
+        ("72,48,200,layout=nt,dtype=bf16", {"BLOCK_N": 64, "STAGES": 4, "BLOCK_K": 64, "EPILOGUE": "shared"}),
+        (
+            "40,72,72,layout=nt",
+            {"FRAGMENTS": "in_place", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 16, "WARPS_M": 1, "SPLIT_K": 2},
+        ),
+        ("40,36,52,layout=nt", {"VECTOR": 4, "BLOCK_M": 64, "BLOCK_N": 64, "SMEM_LAYOUT": "padded"}),
+        (
+            "33,35,37,layout=nt",
+            {"LOAD": "registers", "STAGES": 2, "VECTOR": 1, "BLOCK_M": 32, "BLOCK_N": 64, "WARPS_M": 1},
+        ),
+        ("72,136,200,layout=nt", WGMMA | {"BLOCK_K": 64, "STAGES": 3, "EPILOGUE": "shared"}),
+        ("136,72,72,layout=nt,dtype=bf16", WGMMA | {"BLOCK_M": 64, "BLOCK_N": 64, "STAGES": 4}),
+        (
+            "33,35,37,dtype=bf16",
+            {"LOAD": "registers", "STAGES": 2, "VECTOR": 1, "BLOCK_M": 32, "BLOCK_N": 64, "WARPS_M": 1},
+        ),
+        (
+            "72,72,200,dtype=bf16",
+            {"SPLIT_K": 4, "BLOCK_M": 32, "BLOCK_N": 64, "SMEM_LAYOUT": "plain", "EPILOGUE": "shared"},
+        ),
+        ("72,136,200,dtype=bf16", WGMMA | {"BLOCK_K": 64, "STAGES": 3, "EPILOGUE": "shared"}),
         ("72,48,200", {"BLOCK_N": 64, "STAGES": 4, "BLOCK_K": 64}),
         ("40,72,72", {"FRAGMENTS": "in_place", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 16, "WARPS_M": 1}),
         ("40,36,52", {"VECTOR": 4, "BLOCK_M": 64, "BLOCK_N": 64, "SMEM_LAYOUT": "padded", "EPILOGUE": "shared"}),
@@ -94,10 +125,95 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict
     half = config["ACCUMULATOR"] == "fp16"  # sums of large products are beyond its precision
     gate = GateSettings(input_sets=("normal", "equal_rows", "denormal")) if half else GateSettings()
     chip = CHIPS["h200" if config["TENSOR_CORES"] == "wgmma" else "l4"]
-    settings = SimSettings(
-        WorkerContext(KERNEL.folder, (p,), chip), gate, TimingSettings(), SimulationSettings(), default
-    )
     assert check(KERNEL, config, [p], chip) is None
-    verdict = SimWorker(settings)._check(config, p)
+    verdict = _worker(KERNEL, p, chip, gate)._check(config, p)
     assert verdict.passed, verdict.evidence
-    assert verdict.report["relative_error"] < (2e-3 if half else 5e-4)
+    assert verdict.report["relative_error"] < (2e-3 if half else torch.finfo(torch_dtype(str(p["dtype"]))).eps / 2)
+
+
+def _worker(kernel: Kernel, problem: Problem, chip: Profile, gate: GateSettings) -> SimWorker:
+    context = WorkerContext(kernel.folder, (problem,), chip)
+    return SimWorker(SimSettings(context, gate, TimingSettings(), SimulationSettings(), kernel.space.default()))
+
+
+def test_what_has_no_bf16_is_a_named_constraint() -> None:
+    """Sums in fp16, and compute capability 7.5, are infeasible before any compile; fp16 is not touched."""
+    half, brain = (KERNEL.problem(f"1024,1024,1024,dtype={dtype}") for dtype in ("f16", "bf16"))
+    default = KERNEL.space.default()
+    short = KERNEL.space.with_changes(default, {"ACCUMULATOR": "fp16"})
+    turing = replace(CHIPS["l4"], compute_capability=(7, 5))
+    assert check(KERNEL, short, [half], CHIPS["l4"]) is None and check(KERNEL, default, [half], turing) is None
+    violations = check(KERNEL, short, [brain], CHIPS["l4"]), check(KERNEL, default, [brain], turing)
+    assert [violation and violation.constraint for violation in violations] == ["bf16_sums", "bf16_instructions"]
+    assert check(KERNEL, default, [brain], CHIPS["l4"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "broken"),
+    [
+        (
+            "kernel.cu",
+            "{b, column0, first_step * BLOCK_K, N, K}",
+            "{b, column0, first_step * BLOCK_K, K, N}",
+        ),  # the extents of B, taken for each other
+        ("mma_loop.cuh", "chunk_b = lane / 8 % 2;", "chunk_b = lane / 16;"),  # depths and columns of fragments
+        ("mma_loop.cuh", "tile_b + n * 16 *", "tile_b + n * 8 *"),  # columns of C twice, others never
+        ("tiles.cuh", "(ALONG_ROWS ? part * VECTOR : i * ROWS_AT_ONCE) < left", "true"),  # the tail of K is not cleared
+        pytest.param("tiles.cuh", "min(row, rows - row0 - 1) : row", "row : row", marks=pytest.mark.slow),
+        pytest.param("wgmma_loop.cuh", "warp_n * (2 * BLOCK_K)", "warp_n * BLOCK_K", marks=pytest.mark.slow),
+        pytest.param("wgmma_loop.cuh", "columns.at(k * 32)", "columns.at(k * 64)", marks=pytest.mark.slow),
+        pytest.param("wgmma_loop.cuh", "wgmma_accumulate<0>", "wgmma_accumulate<1>", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_of_the_layout_is_caught(name: str, right: str, broken: str, tmp_path: Path) -> None:
+    """One change of the text, and the gate or the sanitizer turns a candidate at nt away."""
+    for folder in ("matmul", "common"):
+        shutil.copytree(KERNELS / folder, tmp_path / folder)
+    path = tmp_path / "matmul" / name
+    text = path.read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, broken), encoding="utf-8")
+    kernel = load_kernel(tmp_path / "matmul")
+    wgmma = {**WGMMA, "BLOCK_M": 64, "BLOCK_K": 32} if name.startswith("wgmma") else {}
+    config = kernel.space.canonical({**kernel.space.default(), "BLOCK_M": 64, "BLOCK_N": 64, **wgmma})
+    problem = kernel.problem("72,136,88,layout=nt")
+    worker = _worker(kernel, problem, CHIPS["h200" if wgmma else "l4"], GateSettings())
+    try:
+        assert not worker._check(config, problem).passed
+    except RunFailed as failed:
+        assert failed.outcome in (Outcome.WRONG, Outcome.CRASHED)
+
+
+def test_rows_of_b_fit_narrower_warps_at_nt() -> None:
+    """Panels of 64 columns are the other layout's: at nt a warpgroup may take fewer, and nn says why it may not."""
+    config = KERNEL.space.canonical({**KERNEL.space.default(), **WGMMA, "BLOCK_M": 64, "BLOCK_N": 64})
+    plain, weights = (KERNEL.problem(f"1024,1024,1024,layout={layout}") for layout in ("nn", "nt"))
+    violation = check(KERNEL, config, [plain], CHIPS["h200"])
+    assert violation is not None and violation.constraint == "wgmma_columns"
+    assert check(KERNEL, config, [weights], CHIPS["h200"]) is None
+
+
+def test_baselines_compute_what_the_layout_says() -> None:
+    """The product of torch, or its linear layer, gives what the reference gives, for both layouts and dtypes."""
+    torch.manual_seed(0)
+    for text in ("24,40,56", "24,40,56,layout=nt", "24,40,56,dtype=bf16", "24,40,56,dtype=bf16,layout=nt"):
+        problem = KERNEL.problem(text)
+        tensors = KERNEL.workload.tensors(problem, KERNEL.space.default())
+        dtype = torch_dtype(tensors["a"].dtype)
+        inputs = {name: torch.randn(tensors[name].shape).to(dtype) for name in "ab"}
+        (baseline,) = KERNEL.workload.baselines
+        found = baseline.run(problem, inputs)["c"]
+        exact = KERNEL.workload.reference(problem, {name: one.double() for name, one in inputs.items()})["c"]
+        assert (found.dtype, tuple(found.shape)) == (dtype, tensors["c"].shape)
+        allowed = KERNEL.workload.tolerance["c"].of(tensors["c"].dtype)
+        assert bool(((found.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs()).all())
+
+
+def test_a_problem_without_a_layout_is_known_by_the_same_text() -> None:
+    """Studies, draws and reports know problems by their text: that of the layout of before stays what it was."""
+    plain, weights = KERNEL.problem("4096,4096,4096"), KERNEL.problem("4096,4096,4096,layout=nt")
+    assert (str(plain), plain["layout"]) == ("4096,4096,4096,dtype=f16", "nn")
+    assert str(weights) == "4096,4096,4096,dtype=f16,layout=nt"
+    for problem in (plain, weights, pickle.loads(pickle.dumps(weights)), weights.changed({"K": 8})):
+        assert KERNEL.problem(str(problem)) == problem
+    assert plain != weights and KERNEL.problem({**plain}) == plain

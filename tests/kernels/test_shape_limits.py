@@ -27,7 +27,8 @@ REFUSED = [
     ("attention", "0,1,64,64", "B=0 is out of range; it takes 1 to 65535"),
     ("attention", "1,1,0,64", "S=0 is out of range; it takes 1 to 4194304"),
     ("attention", "1,1,64,64,causal=2", "causal=2 is not supported; it takes 0, 1"),
-    ("attention", "1,1,64,64,dtype=bf16", "dtype=bf16 is not supported; it takes f16"),
+    ("attention", "1,1,64,64,dtype=f32", "dtype=f32 is not supported; it takes f16, bf16"),
+    ("attention_fp8", "1,1,64,64,dtype=bf16", "dtype=bf16 is not supported; it takes e4m3, u8"),
     ("attention", "1,1,64,64,stride=80", "has no problem field 'stride': known: B, H, S, D, causal, dtype"),
     ("attention", "1,1,64", "lacks D; fields: B, H, S, D"),
     ("attention_fp8", "1,1,64,80", "D=80 is not supported; it takes 64, 128"),
@@ -37,6 +38,9 @@ REFUSED = [
     ("matmul", "64,64,65537", "K=65537 is out of range; it takes 1 to 65536"),
     ("matmul", "64,64", "lacks K; fields: M, N, K"),
     ("rmsnorm", "0,64", "ROWS=0 is out of range; it takes 1 to 16777216"),
+    ("matmul", "64,64,64,layout=tn", "layout=tn is not supported; it takes nn, nt"),
+    ("matmul", "64,64,64,dtype=fp16", "dtype=fp16 is not supported; it takes f16, bf16"),
+    ("rmsnorm", "8,8192,dtype=f32", "dtype=f32 is not supported; it takes f16, bf16"),
     ("rmsnorm", "8,8191", "COLS=8191 is not supported; it takes multiples of 2 up to 65536"),
 ]
 
@@ -49,6 +53,7 @@ EXPORTED = [
     ("attention_fp8", "2,8,512,64", "0,8,512,64,0", "B must be 1 to 65535"),
     ("matmul", "512,512,512", "0,512,512", "M must be 1 to 65536"),
     ("matmul", "512,512,512", "512,510,512", "floor_mod"),
+    pytest.param("matmul", "512,512,512,dtype=bf16,layout=nt", "512,510,512", "floor_mod", marks=pytest.mark.slow),
     ("matmul", "512,512,512", "512,512,65537", "K must be 1 to 65536"),
     ("rmsnorm", "64,8192", "0,8192", "ROWS must be 1 to 16777216"),
     ("rmsnorm", "64,8192", "64,8191", "COLS must be 1 to 65536, a multiple of 2"),

@@ -37,6 +37,24 @@ class Folder:
         """Problems small enough to run a reference on."""
         return small_problems(self.kernel, self.problems[:1])
 
+    @property
+    def studied(self) -> tuple[Problem, ...]:
+        """Problems of studies that are not among the small ones."""
+        small = self.small
+        return tuple(problem for problem in self.problems if problem not in small)
+
+    @property
+    def worded(self) -> tuple[Problem, ...]:
+        """The first small problem with each other word that a field may be: another dtype, another layout."""
+        small = self.small[:1]
+        return tuple(
+            self.kernel.problem({**one, entry.name: word})
+            for one in small
+            for entry in self.kernel.fields
+            for word in entry.choices
+            if isinstance(word, str) and word != one[entry.name]
+        )
+
 
 def studies_of(kernel: Kernel) -> Iterator[Study]:
     """Yield the studies that name a kernel, by their own names; a file that is unsound is left out."""

@@ -68,15 +68,26 @@ def rounding(folder: Folder) -> Results:
             yield None, "not tried: the Python reference fails"
             return
     for name, tolerance in kernel.workload.tolerance.items():
-        tensor = workload_tensors(kernel, folder.small[0]).get(name)
-        yield from _told(name, tolerance, tensor.dtype if tensor else "f32", dict(_reached(folder, name)))
+        for dtype, problems in _by_dtype(folder, name).items():
+            reached = dict(_reached(kernel, problems, name))
+            yield from _told(name, tolerance.of(dtype), dtype, reached, other=dtype in tolerance.by_dtype)
 
 
-def _reached(folder: Folder, output: str) -> Iterator[tuple[str, Rounding]]:
+def _by_dtype(folder: Folder, output: str) -> dict[str, list[Problem]]:
+    """Return small problems by the dtype that they give an output; f32 where no tensor has its name."""
+    found: dict[str, list[Problem]] = {}
+    for problem in (*folder.small[:MOST], *folder.worded):
+        tensor = workload_tensors(folder.kernel, problem).get(output)
+        mine = found.setdefault(tensor.dtype if tensor else "f32", [])
+        if len(mine) < MOST:
+            mine.append(problem)
+    return found
+
+
+def _reached(kernel: Kernel, problems: Sequence[Problem], output: str) -> Iterator[tuple[str, Rounding]]:
     """Yield what rounding reaches in an output, by the type that the reference computed in, the widest first."""
-    kernel = folder.kernel
     found: dict[str, Rounding] = {}
-    for problem in folder.small[:MOST]:
+    for problem in problems:
         tensors = workload_tensors(kernel, problem)
         if output not in tensors or not _real(tensors[output]):
             return
@@ -132,7 +143,7 @@ def _add(
         return
     of.finite = of.finite and not bool(got.isnan().any())
     error = (got.clamp(-limit, limit) - exact).abs()
-    tolerance = kernel.workload.tolerance[output]
+    tolerance = kernel.workload.tolerance[output].of(tensors[output].dtype)
     allowed = tolerance.atol + tolerance.rtol * exact.abs()
     share = float(torch.where(error == 0, 0.0, error / allowed).nan_to_num(nan=math.inf).max())
     if share > of.share:
@@ -158,14 +169,17 @@ def _computed(
         return exact
 
 
-def _told(name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rounding]) -> Results:
+def _told(
+    name: str, tolerance: Tolerance, dtype: str, reached: Mapping[str, Rounding], *, other: bool = False
+) -> Results:
     if not reached:
         yield True, f"{name} is a whole number: nothing is rounded"
         return
     shares = ", ".join(f"{_share(one)} in {_LONG[kind]}" for kind, one in reached.items())
     accumulator, one = next(iter(reached.items()))
     room, given = _written(_suggested(one, dtype)), _written(tolerance)
-    said = f"{name}: of {given} rounding alone reaches {shares}"
+    which = f"{name} in {_LONG.get(dtype, dtype)}" if other else name
+    said = f"{which}: of {given} rounding alone reaches {shares}"
     if not one.finite:
         yield "warning", f"{said}; a sum may overflow its type: Tensor's large= says what the kernel must survive"
     elif one.share > 1:

@@ -25,7 +25,7 @@ SEED = 0
 
 
 def simulated_run(folder: Folder) -> Results:
-    """The default candidate runs on its smallest problem without a finding, and gives the right answer."""
+    """The default candidate runs on its smallest problem, and with each other word, without a finding, and is right."""
     kernel = folder.kernel
     config = kernel.space.default()
     small = sorted(folder.small, key=lambda problem: _bytes(kernel, problem))
@@ -38,13 +38,17 @@ def simulated_run(folder: Folder) -> Results:
         yield None, f"not tried: the smallest problem, {problem}, takes more than {MOST_BYTES >> 20} MiB"
         return
     yield _tried(_run, kernel, config, problem, chip)
+    for worded in folder.worded:  # no larger than a small one
+        where = _chip(kernel, config, worded)
+        if where is not None and _bytes(kernel, worded) <= MOST_BYTES:
+            yield _tried(_run, kernel, config, worded, where)
 
 
 def own_problem(folder: Folder) -> Results:
     """The default candidate covers its outputs at the first study's problem, and some of its blocks are right there."""
     kernel = folder.kernel
     config = kernel.space.default()
-    studied = [problem for problem in folder.problems if problem not in folder.small][:1]
+    studied = folder.studied[:1]
     if not studied:
         yield None, "not tried: no study names a problem of its own"
         return
@@ -197,7 +201,7 @@ def _grid(
     value = int(problem[entry.name]) + steps * entry.multiple_of
     if value > entry.most:
         return None
-    larger = Problem({**problem, entry.name: value})
+    larger = problem.changed({entry.name: value})
     if _chip(kernel, config, larger) is None:
         return None
     return tuple(launch.grid for launch in launches_of(kernel, config, larger))

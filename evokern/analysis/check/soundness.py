@@ -133,9 +133,10 @@ def _default_feasible(folder: Folder) -> Results:
     default = folder.kernel.space.default()
     anywhere = False
     notes: dict[str, list[Problem]] = {}
-    for problem in folder.problems:
+    problems = tuple(dict.fromkeys((*folder.problems, *folder.worded)))
+    for problem in problems:
         # A small problem may be a waste for the default candidate: it is only asked whether it can run there.
-        tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem in folder.small)
+        tried = partial(check_feasible, folder.kernel, default, [problem], essential=problem not in folder.studied)
         violations = {name: tried(chip) for name, chip in CHIPS.items()}
         fits = [name for name, violation in violations.items() if violation is None]
         anywhere = anywhere or bool(fits)
@@ -145,10 +146,10 @@ def _default_feasible(folder: Folder) -> Results:
         where = f"only on {', '.join(fits)}" if fits else "on no chip"
         notes.setdefault(f"feasible {where}; {chip}: {why}", []).append(problem)
     if anywhere:
-        everywhere = len(folder.problems) - sum(map(len, notes.values()))
-        yield True, f"feasible at {everywhere} of {len(folder.problems)} problems on every chip"
-    for note, problems in notes.items():
-        yield None if anywhere else False, f"{' and '.join(map(_text, problems))}: {note}"
+        everywhere = len(problems) - sum(map(len, notes.values()))
+        yield True, f"feasible at {everywhere} of {len(problems)} problems on every chip"
+    for note, noted in notes.items():
+        yield None if anywhere else False, f"{' and '.join(map(_text, noted))}: {note}"
 
 
 def _chip_for(architecture: str) -> Profile:
@@ -214,9 +215,10 @@ def _python_reference(folder: Folder) -> Results:
     if not folder.small:
         yield False, "the workload lists no small_problems, so its reference cannot be tried"
         return
-    for problem in folder.small:
+    problems = (*folder.small, *folder.worded)
+    for problem in problems:
         python_reference(folder.kernel, problem, workload_tensors(folder.kernel, problem))
-    yield True, f"right shapes and float64 at {len(folder.small)} small problems"
+    yield True, f"right shapes and float64 at {len(problems)} small problems"
 
 
 def _cpp_reference(folder: Folder) -> Results:
@@ -234,7 +236,7 @@ def _cpp_reference(folder: Folder) -> Results:
         yield None, "not tried: it takes a C++ compiler (g++ or clang++ on PATH) and a small problem"
         return
     expected = {}
-    for problem in folder.small:
+    for problem in (*folder.small, *folder.worded):
         tensors = workload_tensors(folder.kernel, problem)
         try:
             expected[problem] = python_reference(folder.kernel, problem, tensors)
@@ -248,17 +250,19 @@ def _cpp_reference(folder: Folder) -> Results:
 
 def _slices(folder: Folder) -> Results:
     """Declared slices reach the outputs that they say, and their references are right."""
-    if not folder.kernel.workload.slices:
+    declared = folder.kernel.workload.slices_at(folder.problems[0])
+    if not declared:
         return
     import torch
 
     from evokern.gate import Gate
     from evokern.study.settings import GateSettings
 
-    for problem in folder.small:
+    problems = (*folder.small, *folder.worded)
+    for problem in problems:
         gate = Gate(folder.kernel, problem, GateSettings(), torch.device("cpu"), seed=0)
         gate.prove_slices(workload_tensors(folder.kernel, problem))
-    yield True, f"{len(folder.kernel.workload.slices)} agree with the whole reference at {len(folder.small)} problems"
+    yield True, f"{len(declared)} agree with the whole reference at {len(problems)} problems"
 
 
 _CHECKS: dict[str, Callable[[Folder], Results]] = {
