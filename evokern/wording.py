@@ -92,3 +92,18 @@ def changed(config: Mapping[str, Value], genes: Sequence[Gene]) -> str:
     """Return the genes that differ from the default candidate, `BLOCK_M=64 STAGES=3`."""
     pairs = [f"{gene.name}={config[gene.name]}" for gene in genes if config.get(gene.name) != gene.default]
     return " ".join(pairs) or "the default candidate"
+
+
+def warm_start_text(warm: Mapping[str, Any]) -> str:
+    """Return what a study began with, from what `show --json` says of it."""
+    return f"{several(warm['candidates'], 'candidate')} of {warm['source']}"
+
+
+def marks(gene: Gene) -> str:
+    """Return which values of a gene are tried late, and why; empty where none is marked."""
+    parts = [f"{'|'.join(map(str, gene.for_study))} for study"] if gene.for_study else []
+    by_chips: dict[tuple[str, ...], list[str]] = {}
+    for value, chips in gene.for_chips.items():
+        by_chips.setdefault(tuple(chips), []).append(str(value))
+    parts += [f"{'|'.join(values)} for {' and '.join(chips)}" for chips, values in by_chips.items()]
+    return f"{gene.name}={', '.join(parts)}" if parts else ""

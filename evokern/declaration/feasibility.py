@@ -109,7 +109,9 @@ def feasible_space(
     Raises:
         SpaceError: a narrowed gene or value does not exist.
     """
-    return replace(narrowed(kernel.space, genes or {}), feasible=_Feasible(kernel, problems, chip))
+    space = narrowed(kernel.space, genes or {})
+    late = {gene.name: values for gene in space.genes if (values := gene.late_on(chip.name))}
+    return replace(space, feasible=_Feasible(kernel, problems, chip), late=late)
 
 
 class _Values(dict[str, Value]):
@@ -173,7 +175,18 @@ def narrowed(space: Space, genes: Mapping[str, Sequence[Value]]) -> Space:
         default = gene.default if gene.default in values else values[0]
         capability = {v: cc for v, cc in gene.min_compute_capability.items() if v in values}
         when = {name: tuple(v for v in allowed if v in _values(kept, name)) for name, allowed in gene.when.items()}
-        kept.append(replace(gene, values=values, default=default, min_compute_capability=capability, when=when))
+        study = tuple(value for value in gene.for_study if value in values)
+        chips = {value: names for value, names in gene.for_chips.items() if value in values}
+        gene = replace(
+            gene,
+            values=values,
+            default=default,
+            when=when,
+            for_study=study,
+            for_chips=chips,
+            min_compute_capability=capability,
+        )
+        kept.append(gene)
     return replace(space, genes=tuple(kept))
 
 

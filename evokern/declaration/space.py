@@ -15,12 +15,13 @@ import json
 import random
 from abc import abstractmethod
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, islice
 from typing import Any, Literal
 
 from evokern.errors import EvokernError, SpaceError, nearest
+from evokern.hardware.profiles import CHIPS
 
 Value = int | str
 """A gene's value: a whole number or a named choice. Booleans are the numbers 0 and 1."""
@@ -137,6 +138,10 @@ class Gene:
     """Inner layer (a number) or outer layer (a code choice)."""
     relieves: Mapping[str, int] = field(default_factory=dict, compare=False)
     """Which of `CAUSES` another value may relieve, and how directly; `profile` names the largest numbers first."""
+    for_study: tuple[Value, ...] = field(default=(), compare=False)
+    """Values that are slow on purpose, there to show what the others bring: `evo` tries them late."""
+    for_chips: Mapping[Value, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    """Value → chips that it is meant for, by their names in `CHIPS`; on others it runs too, and `evo` tries it late."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(int(v) if isinstance(v, bool) else v for v in self.values))
@@ -153,11 +158,31 @@ class Gene:
         for value in self.min_compute_capability:
             if value not in self.values:
                 raise SpaceError(f"gene {self.name}: compute capability given for unknown value {value!r}")
+        for value in (*self.for_study, *self.for_chips):
+            if value not in self.values:
+                raise SpaceError(f"gene {self.name} marks {value!r}: {nearest(str(value), map(str, self.values))}")
+        for value, chips in self.for_chips.items():
+            for chip in chips:
+                if chip not in CHIPS:
+                    raise SpaceError(f"gene {self.name}: {value!r} is for chip {chip!r}: {nearest(chip, CHIPS)}")
         for cause, weight in self.relieves.items():
             if cause not in CAUSES:
                 raise SpaceError(f"gene {self.name} relieves {cause!r}: {nearest(cause, CAUSES)}")
             if not isinstance(weight, int) or weight < 1:
                 raise SpaceError(f"gene {self.name} relieves {cause} with weight {weight!r}; give 1, 2, 3 …")
+
+    def late_on(self, chip: str) -> tuple[Value, ...]:
+        """Return the values that are tried late on a chip: those for study and those for other chips.
+
+        Args:
+            chip: its name in `CHIPS`; one that is not listed there is another chip than any of them.
+        """
+        marked = tuple(
+            value
+            for value in self.values
+            if value in self.for_study or (value in self.for_chips and chip not in self.for_chips[value])
+        )
+        return marked if len(marked) < len(self.values) else ()  # where all are, none is worse than another
 
     def parse(self, text: str) -> Value:
         """Return the value that `text` names (case does not matter).
@@ -181,9 +206,12 @@ def Parameter(  # noqa: N802 (reads as a type where kernels declare their genes)
     when: When | None = None,
     min_compute_capability: Mapping[Value, tuple[int, int]] | None = None,
     relieves: Relieves = (),
+    for_study: Sequence[int] = (),
+    for_chips: Mapping[int, Sequence[str]] | None = None,
 ) -> Gene:
     """Declare a number of the inner layer; the default is the first value unless named."""
-    return _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
+    made = _gene(name, values, default, doc, when, min_compute_capability, "parameter", relieves)
+    return _marked(made, for_study, for_chips or {})
 
 
 def Mutation(  # noqa: N802
@@ -195,9 +223,12 @@ def Mutation(  # noqa: N802
     when: When | None = None,
     min_compute_capability: Mapping[Value, tuple[int, int]] | None = None,
     relieves: Relieves = (),
+    for_study: Sequence[str | int] = (),
+    for_chips: Mapping[str, Sequence[str]] | Mapping[int, Sequence[str]] | None = None,
 ) -> Gene:
     """Declare a code choice of the outer layer; the default is the first value unless named."""
-    return _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
+    made = _gene(name, values, default, doc, when, min_compute_capability, "mutation", relieves)
+    return _marked(made, for_study, for_chips or {})
 
 
 def _gene(
@@ -220,6 +251,19 @@ def _gene(
     return Gene(name, tuple(values), chosen, doc, dict(when or {}), least, layer, weights)
 
 
+def _marked(gene: Gene, for_study: Sequence[Value], for_chips: Mapping[Any, Sequence[str]]) -> Gene:
+    """Return a gene with its values' marks."""
+    if isinstance(for_study, str):
+        raise SpaceError(f'gene {gene.name}: for_study={for_study!r} is one word; write for_study=("{for_study}",)')
+    if gene.default in for_study:
+        raise SpaceError(f"gene {gene.name}: its default {gene.default!r} is for study; name another default")
+    for value, names in for_chips.items():
+        if isinstance(names, str):
+            raise SpaceError(f'gene {gene.name}: for_chips[{value!r}] is one word; write ("{names}",)')
+    chips = {value: tuple(names) for value, names in for_chips.items()}
+    return replace(gene, for_study=tuple(for_study), for_chips=chips)
+
+
 Predicate = Callable[[Config], bool]
 _WALKED = 100_000
 """Configurations that are walked for a feasible one where draws found none: some seconds."""
@@ -240,6 +284,8 @@ class Space:
     """Whether a canonical configuration may run at all; `evokern.declaration.feasibility` binds problems and chip."""
     table: tuple[Config, ...] | None = field(default=None, compare=False)
     """The whole list of valid configurations where it is known (a recorded space); then `feasible` is membership."""
+    late: Mapping[str, tuple[Value, ...]] = field(default_factory=dict, compare=False)
+    """Gene → values that are tried late, for study or for other chips; `feasible_space` binds them to a chip."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "genes", tuple(self.genes))

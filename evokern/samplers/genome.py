@@ -42,6 +42,8 @@ class Genome:
             if (when := list(gene.when.items()))
         ]
         self._weights = _weights(self.sizes)
+        self._late = [(column[name], _listed(space.gene(name), values)) for name, values in space.late.items()]
+        """Position of each gene with values that are tried late, and which of its values are."""
 
     def __len__(self) -> int:
         return len(self.genes)
@@ -65,8 +67,7 @@ class Genome:
         pinned = rows.copy()
         # Declared order: a gene's condition only names genes before it, which are canonical by then.
         for column, default, conditions in self._pins:
-            active = np.logical_and.reduce([allowed[pinned[:, other]] for other, allowed in conditions])
-            pinned[:, column] = np.where(active, pinned[:, column], default)
+            pinned[:, column] = np.where(_active(pinned, conditions), pinned[:, column], default)
         return pinned
 
     def keys(self, rows: Rows) -> Keys:
@@ -75,10 +76,40 @@ class Genome:
             keys: Keys = (rows.astype(np.int64) * self._weights).sum(axis=1)
         return keys
 
-    def draw(self, rng: np.random.Generator, count: int) -> Rows:
-        """Draw canonical rows, uniform over the combinations."""
+    def draw(self, rng: np.random.Generator, count: int, *, early: bool = False) -> Rows:
+        """Draw canonical rows, uniform over the combinations.
+
+        Args:
+            rng: source of randomness.
+            count: how many rows.
+            early: without values that are tried late.
+        """
         drawn = rng.integers(0, self.sizes, size=(count, len(self.genes)))
+        if early:
+            for at, late in self._late:
+                positions = np.flatnonzero(~late)
+                drawn[:, at] = positions[drawn[:, at] % len(positions)]
         return self.canonical(drawn.astype(np.int16))
+
+    def late(self, rows: Rows) -> npt.NDArray[np.intp]:
+        """Return how many active genes of each canonical row have a value that is tried late."""
+        found = np.zeros(len(rows), dtype=np.intp)
+        pins = {column: conditions for column, _, conditions in self._pins}
+        for at, late in self._late:
+            found += late[rows[:, at]] & _active(rows, pins.get(at, ()))
+        return found
+
+
+_Conditions = Sequence[tuple[int, npt.NDArray[np.bool_]]]
+"""Of a gene: position of another one, and which of its values make this one active."""
+
+
+def _active(rows: Rows, conditions: _Conditions) -> npt.NDArray[np.bool_]:
+    """Tell in which rows a gene is active."""
+    met = np.ones(len(rows), dtype=bool)
+    for other, allowed in conditions:
+        met &= allowed[rows[:, other]]
+    return met
 
 
 def _is_choice(gene: Gene) -> bool:

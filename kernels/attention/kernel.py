@@ -33,9 +33,11 @@ Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2). That of f
 
 GENES = (
     Mutation("TENSOR_CORES", ("mma_sync", "wmma", "none", "wgmma"), min_compute_capability={"wgmma": (9, 0)},
+             for_study=("wmma", "none"),
              doc="who multiplies, and whether scores stay in registers; by wgmma, tensor cores read K and V",
              relieves={"tensor": 3, "arithmetic": 1}),
     Mutation("KV_LOAD", ("cp_async", "vector16", "scalar_coalesced", "scalar_strided"),
+             for_study=("scalar_coalesced", "scalar_strided"),
              doc="how Q, K and V reach shared memory",
              relieves={"memory": 2, "shared-memory": 1, "latency": 1}),
     Mutation("RESTRICT", (1, 0), when={"KV_LOAD": ("vector16", "scalar_coalesced", "scalar_strided")},
@@ -101,6 +103,8 @@ GENES = (
     Parameter("LOAD_WARPS", (1, 2, 4), when={"WARP_ROLES": ("loaders",)}, doc="warps that only load",
               relieves=("memory", "latency")),
     Parameter("GRID_BLOCKS", (132, 58, 108, 116, 216, 264, 396), when={"SCHEDULE": ("persistent",)},
+              for_chips={58: ("l4",), 116: ("l4",), 108: ("a100",), 216: ("a100",),
+                         **dict.fromkeys((132, 264, 396), ("h100", "h200"))},
               doc="persistent blocks: a multiple of the chip's SMs",
               relieves={"launch": 3, "memory": 1, "latency": 1, "tensor": 1}),
     Parameter("MIN_BLOCKS", (1, 2, 3, 4), doc="resident blocks promised to the compiler: bounds the registers",

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,6 +33,7 @@ from evokern.declaration.space import Relieves, Space
 from evokern.errors import DeviceError, KernelError, SpaceError
 from evokern.hardware.profiles import CHIPS, chip, limits_for
 from evokern.study.discovery import find_kernel
+from evokern.wording import marks
 
 
 def _kernel(**changes: object) -> Kernel:
@@ -213,6 +215,57 @@ def test_violations_read_naturally() -> None:
         "row_registers: 8 registers too many (it spills)",
         "warps: needs 16 warps, has 8 warps (too small)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"for_study": ("bulky",)}, "gene G marks 'bulky': did you mean 'bulk'"),
+        ({"for_study": "bulk"}, r'write for_study=\("bulk",\)'),
+        ({"for_study": ("scalar",)}, "its default 'scalar' is for study; name another default"),
+        ({"for_chips": {"bulky": ("h200",)}}, "gene G marks 'bulky': did you mean 'bulk'"),
+        ({"for_chips": {"bulk": "h200"}}, r'for_chips\[.bulk.\] is one word; write \("h200",\)'),
+        ({"for_chips": {"bulk": ("h20",)}}, "'bulk' is for chip 'h20': did you mean 'h200'"),
+    ],
+)
+def test_marks_name_values_and_chips_that_there_are(given: dict[str, Any], told: str) -> None:
+    """A mistake in a declaration is told with its remedy."""
+    with pytest.raises(SpaceError, match=told):
+        Mutation("G", ("scalar", "vector", "bulk"), **given)
+
+
+def test_marks_are_bound_to_the_chip_and_to_the_values_that_are_left() -> None:
+    """Where a study leaves nothing but marked values, none of them is late; the space stays the same."""
+    genes = (
+        Mutation("LOADS", ("vector16", "scalar", "strided"), for_study=("scalar", "strided")),
+        Parameter("BLOCKS", (132, 58, 108), for_chips={132: ("h100", "h200"), 58: ("l4",)}),
+    )
+    bare = (Mutation("LOADS", ("vector16", "scalar", "strided")), Parameter("BLOCKS", (132, 58, 108)))
+    assert genes == bare
+    kernel = _kernel(
+        genes=genes, constraints=(), launches=lambda c, p: [Launch("double_it", 1, 128, ("x", "y", i32(p.N)))]
+    )
+    problems = [kernel.problem("256")]
+
+    def late(name: str, **narrowed: tuple[str | int, ...]) -> dict[str, tuple[str | int, ...]]:
+        return dict(feasible_space(kernel, problems, CHIPS[name], narrowed).late)
+
+    assert late("h200") == {"LOADS": ("scalar", "strided"), "BLOCKS": (58,)}
+    assert late("l4") == {"LOADS": ("scalar", "strided"), "BLOCKS": (132,)}
+    assert late("a100") == {"LOADS": ("scalar", "strided"), "BLOCKS": (132, 58)}
+    assert late("l4", LOADS=("scalar", "strided"), BLOCKS=(132,)) == {}
+    assert late("l4", LOADS=("vector16", "strided"), BLOCKS=(58, 132)) == {"LOADS": ("strided",), "BLOCKS": (132,)}
+    space = feasible_space(kernel, problems, CHIPS["l4"])
+    assert all(space.feasible(config) for config in space.grid())
+    assert len(list(space.grid())) == 9
+
+
+def test_marks_are_told_in_words() -> None:
+    """`check` says which values are tried late, and why."""
+    assert marks(Mutation("LOADS", ("vector16", "scalar"), for_study=("scalar",))) == "LOADS=scalar for study"
+    blocks = Parameter("BLOCKS", (132, 58, 264), for_chips={132: ("h100", "h200"), 58: ("l4",), 264: ("h100", "h200")})
+    assert marks(blocks) == "BLOCKS=132|264 for h100 and h200, 58 for l4"
+    assert marks(Parameter("TILE", (16, 32))) == ""
 
 
 @pytest.mark.parametrize(

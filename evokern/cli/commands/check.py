@@ -6,7 +6,7 @@ from evokern.cli._command import command
 from evokern.cli._options import KernelArgument, TrustOption
 from evokern.cli._output import Output
 from evokern.wording import command as command_line
-from evokern.wording import several
+from evokern.wording import marks, several
 
 _MARKS = {True: "ok", False: "FAILED", None: "-"}
 
@@ -31,6 +31,9 @@ def check(output: Output, kernel: KernelArgument, trust: TrustOption = False) ->
 
     loaded = find_kernel(kernel, trust=trust)
     output.say(f"{loaded.name}: {loaded.folder}, {len(loaded.genes)} genes, {loaded.space.size:,} combinations")
+    marked = [text for gene in loaded.genes if (text := marks(gene))]
+    if marked:
+        output.say(f"values that evo tries late: {'; '.join(marked)}")
     findings = []
     for finding in check_kernel(loaded):
         findings.append(finding)

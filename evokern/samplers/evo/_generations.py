@@ -32,6 +32,10 @@ GROWTH = 32
 """A young generation's length is this part of the trials before it."""
 FIT_GROWTH = 16
 """The same for the length scales: where a search stands decides which genes matter."""
+LATE = 4.0
+"""How much is taken off the logarithm of a score, at first, for each value that is to be tried late."""
+LATE_FADES = 24.0
+"""Trials after which half of it is taken off."""
 
 
 @dataclass
@@ -53,7 +57,7 @@ class Generation:
     candidates: Candidates
     """The candidates as the model sees them."""
     weight: Floats
-    """Logarithm of each candidate's factor: probability to be valid, and what the prior thinks of it."""
+    """Logarithm of each candidate's factor: probability to be valid, what a prior thinks of it, values to try late."""
 
 
 class Generations:
@@ -119,6 +123,7 @@ class Generations:
             weight = np.log(validity(made.rows) + 1e-9)
             if self._prior is not None:
                 weight += np.log(self._prior.preference(made.rows, finished))
+            weight -= LATE * LATE_FADES / (LATE_FADES + finished) * self._genome.late(made.rows)
             return weight
 
         made, looked = self._found(model, then, inert, weight_of, rng)

@@ -76,6 +76,8 @@ class Pool:
     def draw(self, rng: np.random.Generator, count: int, taken: Keys, known: Rows) -> Rows:
         """Draw up to `count` distinct feasible rows whose keys are not among `taken`.
 
+        None of them has a value that is tried late, unless nothing else is found.
+
         Args:
             rng: source of randomness.
             count: how many rows to find.
@@ -83,10 +85,13 @@ class Pool:
             known: feasible rows, from which the search goes on where constraints leave too little to draw blindly.
         """
         if self.everything is not None:
-            return self.anywhere(rng, count, taken)
+            left = self.anywhere(rng, len(self.everything), taken)
+            early = left[self.genome.late(left) == 0]
+            return (early if len(early) else left)[:count]
         found = np.empty((0, len(self.genome)), dtype=np.int16)
         for _ in range(ROUNDS):
-            found = self.distinct(np.concatenate([found, self.admissible(self.genome.draw(rng, 4 * count), taken)]))
+            drawn = self.genome.draw(rng, 4 * count, early=True)
+            found = self.distinct(np.concatenate([found, self.admissible(drawn, taken)]))
             if len(found) >= count:
                 return found[:count]
         walked = known
