@@ -73,8 +73,9 @@ def search(
         window: most trials in flight: at first 8 are, later an eighth of the trials before.
         control: `random` gives every second trial of a new study to random search, beside the sampler, which sees
             none of it; `none` overrules a study file that says so.
-        warm_start: what a new study begins with: another study (`runs.db:attention-s128`), a recording, or `sim`, the
-            ranking of the time model for the GPU. It is kept with the study.
+        warm_start: what a new study begins with: `auto` or None for what the database knows of the same kernel, the
+            nearest problem first; `none`; another study (`runs.db:attention-s128`), a recording, or `sim`, the ranking
+            of the time model for the GPU. It is kept with the study.
         cost_per_hour: price of an hour of the device, for what the search cost.
         fresh: rename an earlier study of this name and begin anew.
         go_on: continue although the study's file or the kernel's code changed.

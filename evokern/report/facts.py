@@ -78,6 +78,8 @@ class Facts:
     """The chip's peak rates, where it is known."""
     limit: Limit | None
     """How near the champion is to the limit of its chip, where its work is known."""
+    warm_start: Mapping[str, Any] | None = None
+    """What `show --json` says of its warm start; None where it began cold."""
 
     @property
     def unit(self) -> str:
@@ -153,6 +155,7 @@ def gather(reader: Reader, name: str | None, known: KnownFacts | None = None) ->
             control=control_table(record, trials),
             curves=_curves(reader, record, trials),
             chip=_chip(record, sessions),
+            warm_start=reader.warm_start(record),
             **_of_champion(reader, record, trials, best, refuted),
             # Last: the process may still be importing its library.
             learned=learn(record, trials, fit) if known is None else known.learned,

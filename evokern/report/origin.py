@@ -8,6 +8,7 @@ from typing import Any
 
 from evokern.report.facts import Facts
 from evokern.report.tables import TextTable, flattened
+from evokern.wording import warm_start_text
 
 WORDS = (
     ("gene", "one choice of the kernel: a number (tile, warps) or a code path"),
@@ -98,6 +99,8 @@ def environment(facts: Facts) -> dict[str, Any]:
         "begun": record.created,
         "evokern": record.evokern_version,
     }
+    if facts.warm_start:
+        about["warm start"] = warm_start_text(facts.warm_start)
     if record.timing_rule is not None:
         about["timing rule"] = str(record.timing_rule)
     settings = {

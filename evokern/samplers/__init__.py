@@ -16,7 +16,7 @@ from typing import Any
 
 from evokern.declaration.space import Space
 from evokern.errors import StudyError, nearest
-from evokern.samplers._prior import Prior
+from evokern.samplers._prior import SIMULATED, Prior
 from evokern.samplers.contract import (
     Explain,
     Foresighted,
@@ -120,6 +120,7 @@ def _build(name: str, cls: Any, options: Mapping[str, Any], **given: Any) -> Any
 
 
 __all__ = [
+    "SIMULATED",
     "VERSIONS",
     "WARM",
     "Explain",

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from evokern.declaration.space import Config, Space, Value
 from evokern.errors import StudyError
 
+SIMULATED = "sim"
+"""Source of a prior whose times a time model gave at the study's own problem and chip."""
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -21,6 +24,11 @@ class Prior:
     """Genes that the source and this space share."""
     ignored: tuple[str, ...] = ()
     """Genes that only one of them has, with the reason: unknown here, or absent there and set to the default."""
+
+    @property
+    def modelled(self) -> bool:
+        """Whether a time model gave its times for this very study; else they are of another problem or version."""
+        return self.source == SIMULATED
 
     def __post_init__(self) -> None:
         if not self.entries:

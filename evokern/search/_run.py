@@ -23,7 +23,7 @@ from evokern.search._stop import Stop, stoppable
 from evokern.search._warm import offered, warm_start
 from evokern.search.champion import UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
-from evokern.search.identity import SearchTarget, agree, check_candidates, check_timing_rule
+from evokern.search.identity import SearchTarget, agree, check_candidates, check_timing_rule, same_genes
 from evokern.search.loop import Limits, Loop
 from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
@@ -85,7 +85,7 @@ def run(
                     f"{duration(old.budget_s or 0.0)}; it counts all sessions of the study"
                 )
             try:
-                prior = warm_start(store, record, target, request.warm_start, offer, reporter.note)
+                prior = warm_start(store, record, target, request.warm_start, offer, reporter.note, begins=begins)
                 end = _one_session(target, session, proposals, trials, reporter, stop, began, prior, request, factories)
             except KeyboardInterrupt:
                 end = "interrupted"
@@ -209,6 +209,8 @@ def begin(store: Store, old: StudyRecord | None, planned: StudyRecord, target: S
     if old is None:
         return store.create(planned, target.sources())
     if planned != old:
+        if not same_genes(planned.genes, old.genes):
+            store.forget_prior(planned)  # of an attempt without a trial; it is kept as positions of the genes' values
         store.update(planned, target.sources())
     return planned
 

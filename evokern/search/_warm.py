@@ -8,49 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evokern.declaration.space import Config, Space
-from evokern.device.recorded.table import Table
 from evokern.errors import StudyError
-from evokern.samplers import WARM, Prior, objective
+from evokern.samplers import SIMULATED, WARM, Prior, objective
 from evokern.search._model_search import search_model
+from evokern.search._nearest_study import alike, known_times, nearest_prior
 from evokern.search.identity import SearchTarget
-from evokern.store import Store, StudyRecord, open_recording
+from evokern.store import Store, StudyRecord, database_of, open_readonly, open_recording
 
-SIMULATED = "sim"
-"""The warm start that searches the simulated device for the chip at hand first."""
+AUTO = "auto"
+"""The warm start that takes the nearest study of the same kernel which the database holds; none where it holds none."""
+NONE = "none"
+"""No warm start."""
 SIMULATED_TRIALS = 300
-"""Trials of the search of the simulated device: some seeds find its fastest candidates after 200 only."""
+"""Trials of the search of the simulated device (`sim`): some seeds find its fastest candidates after 200 only."""
 
 Notify = Callable[[str], None]
 """Called with a sentence on what is being done."""
 
 
 def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, source: str | None) -> Prior | None:
-    """Return what a source says, before anything is written; None without one, and for `sim`, which takes time.
+    """Return what a source says, before anything is written.
 
     Args:
         store: the open database.
         going_on: a study with trials that is gone on with, None where one begins.
         target: what is searched.
-        source: `runs.db:study`, a recording, `sim`, or None for none.
+        source: `runs.db:study`, a recording, `sim`, `none`, or `auto`, which None stands for.
+
+    Returns:
+        What a study or a recording says. None where nothing is asked for, for `sim`, which takes time, and for `auto`,
+        which cannot fail and is looked for when the study begins.
 
     Raises:
         StudyError: the study began with another warm start.
         UsageError: the source cannot be read, tells nothing of these genes, or does not fit the device.
     """
-    if source is None:
+    if source in (None, AUTO):
         return None
     if going_on is not None:
         kept, name = store.prior(going_on), going_on.name
-        if kept is not None and kept.source == source:
+        if source == (NONE if kept is None else kept.source):
             return None
         was = f"from {kept.source}" if kept else "without a warm start"
         raise StudyError(
             f"study {name} began {was}, and its trials depend on it: leave --warm-start {source} away, or "
             f"`--fresh` begins anew and keeps the old study as {name}.1"
         )
+    if source == NONE:
+        return None
     if source != SIMULATED:
-        return recorded_prior(target.space, source)
+        return recorded_prior(target, source)
     if target.table is not None or target.device.predicted:
         where = target.device.identity
         raise StudyError(f"--warm-start sim is for a GPU, and {where} has no time of its own; leave it away")
@@ -58,7 +65,14 @@ def offered(store: Store, going_on: StudyRecord | None, target: SearchTarget, so
 
 
 def warm_start(
-    store: Store, record: StudyRecord, target: SearchTarget, source: str | None, offer: Prior | None, say: Notify
+    store: Store,
+    record: StudyRecord,
+    target: SearchTarget,
+    source: str | None,
+    offer: Prior | None,
+    say: Notify,
+    *,
+    begins: bool,
 ) -> Prior | None:
     """Return the prior of a study: the one it began with, or on a new study the one asked for.
 
@@ -69,35 +83,75 @@ def warm_start(
         source: as `offered`.
         offer: what `offered` returned.
         say: told what is being done and what came of it.
+        begins: the study has no trial yet. A prior that an attempt without a trial left is taken again, unless
+            something else is asked for now.
     """
     kept = store.prior(record)
-    if source is None or (kept is not None and kept.source == source):
+    if not begins or (kept is not None and source in (None, AUTO, kept.source)):
         return kept
-    if record.sampler not in WARM:
-        say(f"sampler {record.sampler} cannot use a warm start and begins cold; {', '.join(WARM)} can")
-        return None
-    prior = offer or _searched(target, record, say)
+    if source in (None, AUTO):
+        found = _nearest(store, record, target)
+        if found is None:
+            return None
+        prior, summary = found
+    else:
+        if kept is not None:
+            store.forget_prior(record)
+        if source == NONE:
+            return None
+        if record.sampler not in WARM:
+            say(f"sampler {record.sampler} cannot use a warm start and begins cold; {', '.join(WARM)} can")
+            return None
+        prior = offer or _searched(target, record, say)
+        summary = prior_summary(prior)
     store.keep_prior(record, prior)
-    say(prior_summary(prior))
+    say(summary)
     return prior
 
 
-def recorded_prior(space: Space, source: str) -> Prior:
-    """Return what a recorded study or space says of the candidates of this one.
+def _nearest(store: Store, record: StudyRecord, target: SearchTarget) -> tuple[Prior, str] | None:
+    """Return what the database knows of the same kernel, and a sentence on it.
+
+    A control asks what the sampler is worth by itself, and a recording is there to compare searches: both begin cold.
+    """
+    if target.table is not None or record.control != "none" or record.sampler not in WARM:
+        return None
+    return nearest_prior(store.path, record, target)
+
+
+def recorded_prior(target: SearchTarget, source: str) -> Prior:
+    """Return what a recorded study or space says of the candidates of a search.
 
     Args:
-        space: this study's genes with feasibility bound.
+        target: what is searched.
         source: `runs.db:study` or a recording's file.
 
     Raises:
-        UsageError: it cannot be read, shares no gene, or has no trial with values that are known here.
+        UsageError: it cannot be read, is of another kernel, shares no gene, or has no trial with values that are known
+            here.
     """
-    return Prior.from_trials(space, _timed(open_recording(source)), source)
-
-
-def _timed(table: Table) -> list[tuple[Config, float]]:
-    found = ((config, objective(answer)) for config, answer in table.answers.items())
-    return [(config, value) for config, value in found if value is not None]
+    database = database_of(source)
+    if database is None:
+        answers = open_recording(source).answers.items()
+        seen = [(config, value) for config, answer in answers if (value := objective(answer)) is not None]
+        return Prior.from_trials(target.space, seen, source)
+    path, name = database
+    with open_readonly(path) as reader:
+        study = reader.study(name)
+        ours = target.kernel.name
+        played = target.table is not None or study.device.startswith("replay:")
+        if study.kernel != ours and not played and not alike(study.genes, target.space.genes):
+            raise StudyError(
+                f"study {study.name} of {path} is of kernel {study.kernel}, whose genes are others than those of "
+                f"{ours}; name a study of {ours}, or leave --warm-start away"
+            )
+        times = known_times(reader, study)
+    if not times:
+        raise StudyError(
+            f"study {study.name} of {path} has no trial with a time to begin with; search it further, or leave "
+            "--warm-start away"
+        )
+    return Prior.from_trials(target.space, times, source)
 
 
 def prior_summary(prior: Prior) -> str:

@@ -178,7 +178,7 @@ def agree(
             f"study {name} was begun on {record.device}, and this is {now.device}: times of two devices do not mix. "
             f"Name the same device with --device, another file with --db, or " + FRESH.format(name=name)
         )
-    if _gene_identity(now.genes) != _gene_identity(record.genes):
+    if not same_genes(now.genes, record.genes):
         what = _gene_changes(record.genes, now.genes)
         raise StudyError(f"the genes of study {name} changed since it began ({what}); " + FRESH.format(name=name))
     kept = replace(now, uuid=record.uuid, created=record.created, evokern_version=record.evokern_version)
@@ -306,6 +306,11 @@ def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 def _hash(text: str | None) -> str:
     return "" if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def same_genes(one: tuple[Gene, ...], other: tuple[Gene, ...]) -> bool:
+    """Tell whether genes span the same space: names, values, defaults and conditions, in the same order."""
+    return _gene_identity(one) == _gene_identity(other)
 
 
 def _gene_identity(genes: tuple[Gene, ...]) -> list[tuple[Any, ...]]:

@@ -48,7 +48,7 @@ class SessionRequest:
     control: str | None = None
     """Name of the control, or `none`."""
     warm_start: str | None = None
-    """Where a new study's prior comes from."""
+    """Where a new study's prior comes from: `auto`, which None stands for, `none`, `sim`, `DB:STUDY` or a recording."""
     cost_per_hour: float | None = None
     """Price of an hour of the device."""
     fresh: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,10 +11,11 @@ from typing import Any
 
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
+from evokern.store._files import explained
 from evokern.store._proofs import ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
-from evokern.store.records import StudyRecord, fastest_baseline, interval_us
+from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us
 from evokern.study.trial import Outcome, Trial
 
 _NOTHING = {"verified": None, "verified_reason": "no trial has been measured", "verified_share": None}
@@ -87,6 +89,13 @@ class Reader(ReadFile):
                 return fastest
         return None
 
+    def warm_start(self, study: StudyRecord) -> dict[str, Any] | None:
+        """Return where a study's warm start came from and of how many candidates it told; None where it began cold."""
+        with explained(self.path):
+            if not self._db["evokern_priors"].exists():  # a file from before warm starts
+                return None
+        return next(self._rows.read("evokern_priors", _warm_start_of, "study = ?", [study.uuid]), None)
+
     def summary(self, study: StudyRecord) -> dict[str, Any]:
         """Return the object that `show --json` prints."""
         outcomes = self.outcomes(study)
@@ -103,6 +112,7 @@ class Reader(ReadFile):
             "rejections": self.rejections(study),
             "elapsed_s": elapsed_s,
             "budget_s": study.budget_s,
+            "warm_start": self.warm_start(study),
             "baseline": {"name": baseline[0], "time_us": baseline[1]} if baseline else None,
             "best": _best_table(best, baseline[1] if baseline else None) if best else None,
             **(self.verification(study, best).as_dict() if best else _NOTHING),
@@ -116,6 +126,10 @@ class Reader(ReadFile):
 def _refuted(proofs: Iterable[ProofRecord]) -> frozenset[int]:
     last = {proof.trial: proof.passed for proof in proofs}
     return frozenset(number for number, passed in last.items() if not passed)
+
+
+def _warm_start_of(row: Row) -> dict[str, Any]:
+    return {"source": str(row["source"]), "candidates": len(json.loads(row["entries"]))}
 
 
 def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:

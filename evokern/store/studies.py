@@ -75,6 +75,12 @@ class Store(WrittenFile):
             self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
             write_row(self.db, "evokern_priors", row | {"entries": dumps(entries)})
 
+    def forget_prior(self, record: StudyRecord) -> None:
+        """Forget the warm start of a study that has no trial yet; without one nothing is written."""
+        if self.db.execute("SELECT 1 FROM evokern_priors WHERE study = ?", [record.uuid]).fetchone() is not None:
+            with self.transaction():
+                self.db.execute("DELETE FROM evokern_priors WHERE study = ?", [record.uuid])
+
     def prior(self, record: StudyRecord) -> Prior | None:
         """Return the warm start that a study began with, None where it began without."""
         with explained(self.path):

@@ -128,6 +128,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "rejections",
         "elapsed_s",
         "budget_s",
+        "warm_start",
         "baseline",
         "best",
         "verified",

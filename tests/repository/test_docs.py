@@ -90,6 +90,9 @@ COMMANDS: dict[str, Way] = {
     "evokern search attention-s512 --warm-start runs.db:attention-s128": Way(
         "recorded", "search attention-s512 --warm-start runs.db:attention-s128 --trials 12 --fresh"
     ),
+    "evokern search attention-s512 --warm-start none": Way(
+        "recorded", "search attention-s512 --warm-start none --trials 12 --fresh"
+    ),
     "evokern search attention-s512 --warm-start sim": Way("gpu", "search attention-s512 --warm-start sim --trials 4"),
     "evokern search attention-s512 --control random --cost-per-hour 3.50": Way(
         "recorded", "search attention-s512 --control random --cost-per-hour 3.50 --trials 12 --fresh"

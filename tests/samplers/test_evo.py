@@ -308,6 +308,65 @@ def test_a_prior_takes_the_genes_that_are_shared_and_names_the_others() -> None:
         Prior.from_trials(kernel_space(), [({"TILE_M": 48}, 1.0)], "runs.db:other")
 
 
+def _marked(space: Space) -> Space:
+    """The same space, the two slowest kinds of loads and a layout marked."""
+    return Space(space.genes, space.feasible, late={"LOAD": ("scalar",), "LAYOUT": ("plain",), "STAGES": (3,)})
+
+
+@pytest.mark.parametrize("space", [kernel_space(), large_space()], ids=["small", "large"])
+def test_marked_values_are_tried_late_and_not_never(space: Space) -> None:
+    """None of them is among the first, apart from the default candidate; without marks some are."""
+
+    def with_marks(proposals: list[Proposal]) -> list[int]:
+        """Trials behind the default candidate's that have a marked value of an active gene."""
+        found = []
+        for number, proposal in enumerate(proposals):
+            c = proposal.config
+            stages = c["LOAD"] == "async" and c.STAGES == 3
+            if number and (c["LOAD"] == "scalar" or c["LAYOUT"] == "plain" or stages):
+                found.append(number)
+        return found
+
+    marked, bare = (search(one, measured, 60)[0] for one in (_marked(space), space))
+    assert min(with_marks(marked)) >= 8
+    assert min(with_marks(bare)) < 8
+    assert len(with_marks(marked)) < len(with_marks(bare))
+
+
+def test_where_nothing_better_is_left_marked_values_are_tried() -> None:
+    """The whole space is reached."""
+    space = Space(GENES[:5], late={"LOAD": ("scalar",), "LAYOUT": ("plain",)})
+    proposals, _ = search(space, lambda c: (Outcome.MEASURED, math.log(c.TILE_M + c.TILE_N), None), 500)
+    assert len(proposals) == space.size
+    assert {proposal.config for proposal in proposals} == set(space.grid())
+
+
+def test_marks_that_mislead_are_overcome() -> None:
+    """The best of a space is found though it has a marked value."""
+    space = kernel_space()
+    best = min((c for c in space.grid() if space.feasible(c)), key=log_time)
+    marked = Space(space.genes, space.feasible, late={"LOAD": (best["LOAD"],), "LAYOUT": (best["LAYOUT"],)})
+    proposals, _ = search(marked, measured, 150)
+    assert min(log_time(proposal.config) for proposal in proposals) < log_time(best) + 0.05
+
+
+def test_a_study_s_prior_leads_and_is_given_up_where_it_misleads() -> None:
+    """Its best is the first trial, then the default; of one that says the opposite little is left after some trials."""
+    space = kernel_space()
+    entries = sorted((c for c in space.grid() if space.feasible(c)), key=lambda c: c.key)[::7]
+    right = Prior.from_trials(space, [(c, log_time(c) + 1.0) for c in entries], "runs.db:near")
+    wrong = Prior.from_trials(space, [(c, -log_time(c)) for c in entries], "runs.db:far")
+    found = {}
+    for name, prior in (("right", right), ("wrong", wrong), ("cold", None)):
+        proposals, _ = search(space, measured, 60, prior=prior)
+        found[name] = [log_time(proposal.config) for proposal in proposals]
+        if prior is not None:
+            assert proposals[0].config == prior.entries[0][0]
+            assert proposals[1].config == space.default()
+    assert min(found["right"][:16]) < min(found["cold"][:16])
+    assert min(found["wrong"]) < min(found["cold"]) + 0.1
+
+
 def test_of_what_a_prior_cannot_tell_apart_one_is_tried() -> None:
     """A time model gives many candidates one time; the first trials of a warm start go to different ones."""
     space = kernel_space()

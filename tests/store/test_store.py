@@ -87,6 +87,7 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
         "rejections",
         "elapsed_s",
         "budget_s",
+        "warm_start",
         "baseline",
         "best",
         "verified",

@@ -69,6 +69,7 @@ def _complete_controls(incomplete: str) -> list[str]:
     evokern search --trials 200 --sampler tpe --device cuda:0
     evokern search attention-s512 --control random
     evokern search attention-s512 --warm-start runs.db:attention-s128
+    evokern search attention-s512 --warm-start none
     evokern search attention-s512 --fresh
     """,
 )
@@ -112,8 +113,10 @@ def search(
         str | None,
         typer.Option(
             "--warm-start",
-            metavar="DB:STUDY|FILE|sim",
-            help="Begin with what another study or a recording found, or with a search of this GPU, simulated (sim).",
+            metavar="auto|none|sim|DB:STUDY|FILE",
+            help="What a new study begins with: what the database knows of the same kernel, the nearest problem first "
+            "(auto, the default; not beside a control or from a recording), nothing, a search of this GPU, simulated "
+            "(sim), another study or a recording.",
         ),
     ] = None,
     cost_per_hour: PriceOption = None,

@@ -15,7 +15,7 @@ from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
 from evokern.errors import UsageError
-from evokern.wording import changed, counts, duration, limit, microseconds, proved, several
+from evokern.wording import changed, counts, duration, limit, microseconds, proved, several, warm_start_text
 from evokern.wording import command as command_line
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         f"{several(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
         f"outcomes: {counts(summary['outcomes'])}",
     ]
+    if summary["warm_start"]:
+        lines.append(f"warm start: {warm_start_text(summary['warm_start'])}")
     if record.timing_rule is not None:
         lines.append(f"times: rule {record.timing_rule} (docs/evaluating.md says what is timed)")
     if summary["cost"]:

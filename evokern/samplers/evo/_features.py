@@ -7,6 +7,7 @@ data decide which ones count; groups that seldom do are marked, so that the mode
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +33,27 @@ class Features:
     """Mean of each column over all combinations of values."""
     variance: Floats
     """Variance of each column over them."""
+    expected: Callable[[Rows], Floats] | None = None
+    """What a prior expects of rows, from 0 (best) to 1: the last column, and a group of its own. None without one."""
 
     def __call__(self, rows: Rows) -> Floats:
         """Return the columns of rows, shape (n, columns)."""
-        columns: Floats = np.concatenate([table[rows[:, gene]] for gene, table in enumerate(self.tables)], axis=1)
+        parts = [table[rows[:, gene]] for gene, table in enumerate(self.tables)]
+        if self.expected is not None:
+            parts.append(self.expected(rows)[:, None])
+        columns: Floats = np.concatenate(parts, axis=1)
         return columns
+
+    def expecting(self, expected: Callable[[Rows], Floats]) -> Features:
+        """Return these features with a column more: what a prior expects, taken as uniform over all combinations."""
+        return Features(
+            self.tables,
+            np.append(self.groups, self.groups.max(initial=-1) + 1),
+            np.append(self.bare, False),
+            np.append(self.centre, 1 / 2),
+            np.append(self.variance, 1 / 12),
+            expected,
+        )
 
 
 def features_of(genome: Genome) -> Features:

@@ -15,16 +15,25 @@ from evokern.samplers.genome import Rows
 TRIALS = 8
 """Trials of a first generation."""
 FROM_PRIOR = 8
-"""Trials that the best of a prior fill."""
+"""Trials that the best of a time model's prior fill."""
 PRIOR_SHARE = 0.75
-"""Share of a prior in the trials after them."""
+"""Its share in the trials after them."""
+FROM_STUDY = 1
+"""The same where another study found the prior: its best ones are alike, and may all be slow here."""
+STUDY_SHARE = 0.5
+"""Its share in the trials after that one."""
 DRAWN = 48
 """Rows from which the one is taken of which least is known."""
 
 
 def size(prior: PriorModel | None) -> int:
     """Return the trials of the first generation, the prior's among them."""
-    return TRIALS + (0 if prior is None else FROM_PRIOR)
+    return TRIALS + (0 if prior is None else _leading(prior))
+
+
+def _leading(prior: PriorModel) -> int:
+    """Return the trials that a prior's best ones fill."""
+    return FROM_PRIOR if prior.modelled else FROM_STUDY
 
 
 def propose(
@@ -32,10 +41,10 @@ def propose(
 ) -> tuple[Rows, str] | None:
     """Return a row, shape (1, genes), and its operator; None when nothing is left.
 
-    With a prior most of them are good ones of it, for immigrants tell little of a good region.
+    With a prior many of them are good ones of it, for immigrants tell little of a good region.
     """
     genome = pool.genome
-    if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < FROM_PRIOR:
+    if prior is not None and (seen.operators == OPERATORS.index("prior")).sum() < _leading(prior):
         from_prior = pool.admissible(prior.best, seen.keys)
         if len(from_prior):
             return from_prior[:1], "prior"
@@ -43,7 +52,7 @@ def propose(
     if len(left := pool.admissible(default, seen.keys)):
         return left, "default"
     drawn, operator = np.empty((0, len(genome)), dtype=np.int16), "cover"
-    if prior is not None and rng.random() < PRIOR_SHARE:
+    if prior is not None and rng.random() < (PRIOR_SHARE if prior.modelled else STUDY_SHARE):
         drawn, operator = pool.admissible(prior.good, seen.keys), "prior"
     if not len(drawn):
         known = np.concatenate([default[pool.feasible(default)], seen.rows])

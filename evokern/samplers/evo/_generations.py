@@ -121,7 +121,7 @@ class Generations:
 
         def weight_of(made: Made) -> Floats:
             weight = np.log(validity(made.rows) + 1e-9)
-            if self._prior is not None:
+            if self._prior is not None and self._prior.modelled:
                 weight += np.log(self._prior.preference(made.rows, finished))
             weight -= LATE * LATE_FADES / (LATE_FADES + finished) * self._genome.late(made.rows)
             return weight

@@ -1,4 +1,9 @@
-"""What a warm start says of candidates that it does not name: a model of its entries over the whole space."""
+"""What a warm start says of candidates that it does not name: a model of its entries over the whole space.
+
+A time model's word on this very study is taken as it is, and fades. What another study found is about another problem
+or another version of the kernel: how much of it holds here is for the data to say, so it is one more column of the
+features.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,8 @@ GOOD = 0.2
 """Difference in log(time) up to which a configuration is not far behind."""
 MISJUDGED = 0.4
 """Difference in log(time) by which a prior may misjudge a code choice: a factor of one and a half."""
+BEYOND = 0.2
+"""How far below a prior's best entry candidates are still told apart, in standard deviations of its entries."""
 ENTRIES = 192
 """Most entries from which the prior's model is made: the best half of them, and the rest spread over all."""
 
@@ -28,6 +35,8 @@ class PriorModel:
     """A prior, spread from its entries over the whole space."""
 
     def __init__(self, prior: Prior, genome: Genome, features: Features) -> None:
+        self.modelled = prior.modelled
+        """Whether a time model gave its times for this very study."""
         rows = genome.rows(config for config, _ in prior.entries)
         values = np.array([value for _, value in prior.entries])
         self.best: Rows = rows[_distinct_times(values)]
@@ -39,6 +48,13 @@ class PriorModel:
         targets = standardised(targets_of(values[kept])[0])
         logs = fit(features, rows[kept], values[kept], np.zeros(len(kept), dtype=bool))
         self._process = Process(features, logs, features(rows[kept]), targets, 0, LINEAR)
+        self._least, self._most = float(targets.min()) - BEYOND, float(targets.max()) + 1e-9
+
+    def expected(self, rows: Rows) -> Floats:
+        """Return what the prior expects of rows: 0 is better than all of its entries by a little, 1 its worst one."""
+        mean, _ = self._process.predict(self._process.candidates(self._features(rows)))
+        share: Floats = np.clip((mean - self._least) / (self._most - self._least), 0.0, 1.0)
+        return share
 
     def preference(self, rows: Rows, finished: int) -> Floats:
         """Return the factor on the acquisition of each row after `finished` trials: it fades to 1."""

@@ -60,6 +60,8 @@ class EvoSampler:
         self._features = features = features_of(self._genome)
         self._seed = seed
         self._prior = None if prior is None else PriorModel(prior, self._genome, features)
+        if self._prior is not None and not self._prior.modelled:
+            features = features.expecting(self._prior.expected)
         self._generations = Generations(self._pool, features, seed, in_flight, self._prior)
         self._first = _first.size(self._prior)
         self._ledger = Ledger(self._genome, in_flight)
