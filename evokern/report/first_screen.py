@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from evokern.analysis.control_verdict import price
+from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Value
 from evokern.report.facts import Facts
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
@@ -93,6 +93,7 @@ def _variant(facts: Facts) -> dict[str, Any]:
         "shown": rows[:CHOICES],
         "more": rows[CHOICES:],
         "same": len(facts.record.genes) - len(changed),
+        "faster": _faster_without(facts) if worth else "",
         "ablated": bool(worth),
     }
 
@@ -114,6 +115,17 @@ def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
             text += f" [{low:+.1f}, {high:+.1f}]"
         found[row["gene"]] = row["ratio"], text
     return found
+
+
+def _faster_without(facts: Facts) -> str:
+    """Return which choices the champion would be faster without, by its ablation; nothing where there is none."""
+    assert facts.ablation is not None
+    rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] < 1 - TIE]
+    rows.sort(key=lambda row: float(row["ratio"]))
+    found = [f"{row['gene']}={row['value']} ({microseconds(row['time_us'])} {facts.unit})" for row in rows]
+    if not found:
+        return ""
+    return f"The ablation found it faster with {' or '.join(found)}: not verified, and worth a longer search"
 
 
 def _speed(facts: Facts) -> dict[str, Any]:
@@ -146,7 +158,8 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "speedup_interval": _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
         "baseline": baseline[0] if baseline else "",
         "playoff": best.evaluation.evidence.get("time_from") == "playoff",
-        "limit": f"{percent(facts.limit.share)} of the limit of the chip, bound by {facts.limit.setter}"
+        "over_default": f"{default / time_us:.2f}×" if default and not _is_default(facts, best) else "",
+        "limit": f"{percent(facts.limit.share)} of the limit of the chip, which is set by {facts.limit.setter}"
         if facts.limit
         else "",
         "bars": interval_bars(bars, facts.unit),

@@ -9,6 +9,7 @@ from evokern.report.facts import Facts
 from evokern.report.plots import bars
 from evokern.report.tables import Cell, TextTable
 from evokern.report.trial_counts import ValueFacts, pairs
+from evokern.wording import several
 
 DECIDING = 8
 """Genes whose values are drawn, those that decide most."""
@@ -27,13 +28,28 @@ def matrix(facts: Facts) -> dict[str, Any]:
     """Return which values of which genes work, and how fast the best candidate with each is."""
     best = min((t.evaluation.time_us or 0.0 for t in facts.measured), default=0.0)
     chosen = facts.best.config if facts.best else {}
+    every = [(name, one) for name, values in facts.values.items() for one in values]
+    untried = [(name, one) for name, one in every if not one.tried]
     return {
         "about": "each value of each gene: how many trials with it worked, and how fast the best of them was",
+        "told": [
+            ("Never worked", [_tried(name, one) for name, one in every if one.tried and not one.worked]),
+            ("Predicted slow and never checked", [_named(name, one) for name, one in untried if one.unchecked]),
+            ("Not tried", [_named(name, one) for name, one in untried if not one.unchecked]),
+        ],
         "genes": [
             (name, [_cell(one, best, one.value == chosen.get(name)) for one in values])
             for name, values in facts.values.items()
         ],
     }
+
+
+def _named(name: str, one: ValueFacts) -> str:
+    return f"{name}={one.value}"
+
+
+def _tried(name: str, one: ValueFacts) -> str:
+    return f"{_named(name, one)} ({several(one.tried, 'trial')})"
 
 
 def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:

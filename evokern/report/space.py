@@ -162,8 +162,22 @@ def outcomes(facts: Facts) -> dict[str, Any]:
             lambda name: "own" if name in good else "dimmed" if name == UNCHECKED else "fault",
         ),
         "reasons": failed,
+        "slow": _slow(facts),
         "rejections": bars("Proposals turned away by constraint", turned_away, lambda name: "dimmed"),
     }
+
+
+def _slow(facts: Facts) -> str:
+    """Return how many trials were slow, and who drew them; nothing without any."""
+    slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
+    if not slow:
+        return ""
+    drawn = sum(trial.control for trial in slow)
+    by = f", {drawn} of them drawn by the control" if drawn else ""
+    return (
+        f"{several(len(slow), 'trial')} {'was' if len(slow) == 1 else 'were'} slow{by}: each lost against the fastest "
+        "candidate that it could know of, or the default one; its card tells both times"
+    )
 
 
 def _ended(trial: Trial) -> str:

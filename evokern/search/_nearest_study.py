@@ -7,7 +7,8 @@
 | 3 | the number of candidates with a time, most first; then the study that was searched last |
 
 What counts as the same kernel: its name, problems that this one's fields can read, and genes that are `alike`. The code
-may have changed since. Other chips are left out: on recorded spaces of two chips such a beginning misled.
+may have changed since. Studies at the very same problems are left out (`--fresh`, another seed: a search that is begun
+anew is to find what it finds), and so are other chips: on recorded spaces of two chips such a beginning misled.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ def _eligible(
         except UsageError:  # the fields were others then
             continue
         distances = [min(problem_distance(mine, other) for other in problems) for mine in target.problems]
+        if not any(distances):  # the same search once more: whoever begins it anew wants to see what it finds
+            continue
         yield (float(study.device != record.device), sum(distances) / len(distances)), study
 
 

@@ -24,6 +24,7 @@ from evokern.report import gather, page
 from evokern.report.champion import proof
 from evokern.report.facts import elites, fastest
 from evokern.report.first_screen import first_screen
+from evokern.report.genes import matrix
 from evokern.report.marks import MARKS, mark_of
 from evokern.report.page_data import COLUMNS, MOST_SAMPLES, page_data, thinned
 from evokern.report.plots import apart
@@ -174,6 +175,41 @@ def test_the_first_screen_tells_the_default_s_time_and_how_the_search_went_on(tm
     assert first["progress"].startswith(f"The best came at evaluated trial {place} of {len(evaluated)}; ")
     cut = replace(facts, curves={"evo": facts.trials[:4]})
     assert first_screen(cut)["progress"] == ""
+
+
+def test_what_an_ablation_found_faster_is_said(tmp_path: Path) -> None:
+    """A champion that is faster without one of its choices is no end of a search: the first screen names them."""
+    study = write_study(tmp_path / "r.db", 60)
+    with open_readonly(tmp_path / "r.db") as reader:
+        best = reader.best(study)
+    assert best is not None
+    one, two, *_ = (gene for gene in study.genes if best.config[gene.name] != gene.default)
+    row = {"config": {}, "note": "", "ratio_ci95": None, "instead_of": None, "gb_per_s": None}
+    row |= {"occupancy": None, "speedup": None}
+    alone = [
+        {**row, "gene": one.name, "value": one.default, "time_us": 4.5, "ratio": 0.9},
+        {**row, "gene": two.name, "value": two.default, "time_us": 4.99, "ratio": 0.999},
+    ]
+    champion = {**row, "gene": "", "value": None, "time_us": 5.0, "ratio": 1.0}
+    found = {"champion": champion, "alone": alone, "path": []}
+    add_proof(tmp_path / "r.db", study, "ablate", best.number, found)
+    with open_readonly(tmp_path / "r.db") as reader:
+        told = first_screen(gather(reader, None))["variant"]["faster"]
+        assert told.startswith(f"The ablation found it faster with {one.name}={one.default} (4.50 µs): not verified")
+        assert f"{one.name}={one.default} (4.50" in page(reader)
+
+
+def test_values_that_never_worked_are_listed(tmp_path: Path) -> None:
+    """Each value of each gene that was tried in vain is named with how often; one that was not tried is no failure."""
+    write_study(tmp_path / "r.db", 30, only_wrong=True)
+    with open_readonly(tmp_path / "r.db") as reader:
+        facts = gather(reader, None)
+    told = dict(matrix(facts)["told"])
+    tried = {(name, one.value): one.tried for name, values in facts.values.items() for one in values}
+    assert len(told["Never worked"]) == sum(count > 0 for count in tried.values())
+    assert len(told["Not tried"]) == sum(count == 0 for count in tried.values())
+    (name, value), count = next((key, count) for key, count in tried.items() if count > 1)
+    assert f"{name}={value} ({count} trials)" in told["Never worked"]
 
 
 def test_the_gate_s_figures_are_words(tmp_path: Path) -> None:

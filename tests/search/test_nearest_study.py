@@ -103,10 +103,10 @@ def test_a_new_study_begins_with_the_nearest_one(db: Path) -> None:
     assert configs(db, "new")[0] == best.config
 
 
-def test_the_same_problem_is_nearest_of_all(db: Path) -> None:
-    """A study that is begun anew begins with what it found before, under the name that it has now."""
+def test_the_same_problem_is_no_source(db: Path) -> None:
+    """A study that is begun anew, or searched with another seed under another name, finds what it finds."""
     begun(db, scaled("far", "4096,4096"), fresh=True)
-    assert source(db, "far") == f"{db}:far.1"
+    assert source(db, "far") == f"{db}:near"
 
 
 def test_a_new_database_has_nothing_to_take(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from evokern.device.sim.own_problem_runs import OwnProblem, OwnProblemRuns
 from evokern.gate import RunFailed
 from evokern.gate.comparison import tolerances
 from evokern.store import OWN_PROBLEM
+from evokern.wording import several
 
 State = Literal["passed", "failed", "skipped"]
 NEAR = (1, -1)
@@ -81,7 +82,8 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     ran, total = sum(one.blocks for one in found), sum(one.of for one in found)
     covered = all(one.covered for one in found)
     judged = all(one.judged for one in found)
-    detail = f"{ran} of {total} blocks ran" + ("" if judged else ", not compared: the reference takes too long here")
+    detail = f"{ran} of {total} blocks ran"
+    detail += ", and what they wrote is right" if judged else ", not compared: the reference takes too long here"
     detail += ", every output is written" if covered else ", and whether every output is written is not known"
     scaled = [one.scaled for one in found if one.scaled]
     detail += f"; whole at {', '.join(scaled)}" if scaled else ""
@@ -118,7 +120,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     found: FuzzResult = fuzz(checker, problems, left_s, seed=seed, most_cases=most_cases)
     facts = {**found.as_dict(), "near": [str(problem) for problem in near], "seed": seed}
     if found.passed:
-        about = f"{found.cases} cases at {found.problems} small shapes, seed {seed}"
+        about = f"{several(found.cases, 'case')} at {several(found.problems, 'small shape')}, seed {seed}"
         own = "the study's own" if _affordable(candidate, candidate.problems[0]) else "a smaller one of the study's"
         about += f", and {len(near)} near {own}" if near else ""
         return Stage("fuzz", "passed", about, facts)
