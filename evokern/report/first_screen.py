@@ -122,10 +122,13 @@ def _faster_without(facts: Facts) -> str:
     assert facts.ablation is not None
     rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] < 1 - TIE]
     rows.sort(key=lambda row: float(row["ratio"]))
-    found = [f"{row['gene']}={row['value']} ({microseconds(row['time_us'])} {facts.unit})" for row in rows]
-    if not found:
+    if not rows:
         return ""
-    return f"The ablation found it faster with {' or '.join(found)}: not verified, and worth a longer search"
+    first, more = rows[0], len(rows) - 1
+    rest = f" and {more} more" if more else ""
+    return (
+        f"Faster, not verified: {first['gene']}={first['value']} ({microseconds(first['time_us'])} {facts.unit}){rest}"
+    )
 
 
 def _speed(facts: Facts) -> dict[str, Any]:

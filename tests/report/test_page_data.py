@@ -195,7 +195,7 @@ def test_what_an_ablation_found_faster_is_said(tmp_path: Path) -> None:
     add_proof(tmp_path / "r.db", study, "ablate", best.number, found)
     with open_readonly(tmp_path / "r.db") as reader:
         told = first_screen(gather(reader, None))["variant"]["faster"]
-        assert told.startswith(f"The ablation found it faster with {one.name}={one.default} (4.50 µs): not verified")
+        assert told == f"Faster, not verified: {one.name}={one.default} (4.50 µs)"
         assert f"{one.name}={one.default} (4.50" in page(reader)
 
 
