@@ -91,6 +91,26 @@ def test_a_helpers_line_is_split_by_the_lines_that_call_it(here: Path) -> None:
     assert " put(tile, value); } < kernel.cu:9" in text
 
 
+def test_call_sites_that_are_not_shown_are_counted(here: Path) -> None:
+    """Of five call sites the three most expensive are shown, then how many others there are and what these take."""
+    calls = "".join(f"  put(tile, x[i] + {k});\n  __syncthreads();\n" for k in range(4))
+    (here / "kernels" / "columns" / "kernel.cu").write_text(
+        SOURCE.replace("  put(tile, x[i]);\n", calls + "  put(tile, x[i]);\n")
+    )
+    command = ("columns", "--device", "sim:l4", "--problem", "1048576", "--set", "STRIDE=32")
+    line = _line(profile(*command), "tile.cuh", "tile[threadIdx.x * STRIDE] = value;")
+    assert (5, pytest.approx(line["time_us"])) == (len(line["calls"]), sum(call["time_us"] for call in line["calls"]))
+    others = line["calls"][3:]
+    issued = sum(call["warp_instructions"] for call in others)
+    told = f"{sum(call['time_us'] for call in others):.3g} µs, {issued:,} warp instr.  from 2 other call sites"
+    text = CliRunner().invoke(app, ["profile", *command]).stdout
+    assert told in text
+    assert 3 == sum("warp instr.  from kernel.cu:" in row for row in text.splitlines())
+    text = CliRunner().invoke(app, ["profile", *command, "--all"]).stdout
+    assert 5 == sum("warp instr.  from kernel.cu:" in row for row in text.splitlines())
+    assert "other call site" not in text
+
+
 @pytest.mark.thorough
 def test_a_call_that_leaves_the_lines_resource_alone_has_no_part_in_it(here: Path) -> None:
     """A call of a helper may not load the resource that bounds its line, as in `attention`: it has 0 µs."""

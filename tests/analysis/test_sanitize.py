@@ -350,10 +350,17 @@ def test_variables_are_called_as_in_the_source() -> None:
 
 
 def test_a_kernel_folder_is_clean_at_its_small_problems() -> None:
-    """Without `--problem` a kernel runs at its small problems; a right candidate is clean."""
+    """Without `--problem` a kernel runs at its small problems; the candidate is named, and a right one is clean."""
     code, out, _ = _sanitize("rmsnorm")
     assert (0, "clean: nothing was found") == (code, out.splitlines()[-1])
-    assert ["rmsnorm at 5,264", "rmsnorm at 3,1024"] == [line[:17].strip(",") for line in out.splitlines()[:2]]
+    candidate, *runs = out.splitlines()[:3]
+    assert "candidate: the default candidate" == candidate
+    assert ["rmsnorm at 5,264", "rmsnorm at 3,1024"] == [line[:17].strip(",") for line in runs]
+
+
+def test_a_candidate_is_named_by_what_was_set() -> None:
+    """A candidate that `--set` changes is named by its genes."""
+    assert "candidate: ROWS_PER_BLOCK=2" == _sanitize("rmsnorm", "--set", "ROWS_PER_BLOCK=2")[1].splitlines()[0]
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("misaligned", "misaligned"), ("out_of_bounds", "out_of_bounds")])

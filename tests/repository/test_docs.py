@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -121,9 +122,7 @@ COMMANDS: dict[str, Way] = {
     "datasette evokern.db": HAND,
     # docs/getting-started.md
     "evokern init my_kernel.cu": SIMULATED,
-    "evokern init my_kernel.cu --entry 'reduce<float, 256>' --name reduce": Way(
-        "simulated", "init reduce.cu --entry 'reduce<float, 256>' --name reduce"
-    ),
+    "evokern init my_kernel.cu --entry 'add<float>' --name add": SIMULATED,
     "evokern check scale": Way("simulated", "check scale"),
     "evokern search scale": Way("simulated", "search scale --trials 1 --no-verify"),
     "evokern show scale": SIMULATED,
@@ -140,12 +139,9 @@ COMMANDS: dict[str, Way] = {
     ),
     # docs/evaluating.md
     "evokern evaluate scale --source candidate.cu": SIMULATED,
-    "evokern evaluate scale --source candidates/ --device cuda:0 --json": Way(
-        "gpu", "evaluate scale --source candidates --device cuda:0 --json"
-    ),
-    "evokern evaluate scale --source candidate.cu --grid 64 --block 128 --smem 0": Way(
-        "gpu", "evaluate scale --source candidate.cu --grid 256 --block 256 --smem 0"
-    ),
+    "evokern evaluate scale --source candidates/ --device sim:l4": HAND,
+    "evokern evaluate scale --source candidates/ --device cuda:0 --json": HAND,
+    "evokern evaluate scale --source candidate.cu --grid 64 --block 128 --smem 0": SIMULATED,
     "evokern init task.py --trust": HAND,
     # CONTRIBUTING.md
     "make setup": HAND,
@@ -166,18 +162,7 @@ extern "C" __global__ void my_kernel(const half* x, half* y, int n) {
   for (; i < 2 * 64 * n; i += 1024) y[i] = x[i];
 }
 """
-"""A file as people have it, for `sanitize` and `init`."""
-REDUCE_CU = """
-template <typename T, int BLOCK>
-__global__ void reduce(const T* in, T* out, int n) {
-  T sum = 0;
-  for (int i = threadIdx.x; i < n; i += BLOCK) sum += in[i];
-  atomicAdd(out, sum);
-}
-__global__ void another(float* out) { out[threadIdx.x] = 0; }
-void start(const float* in, float* out, int n) { reduce<float, 256><<<1, 256>>>(in, out, n); }
-"""
-"""A file with several kernels, one of them a template."""
+"""A file as people have it, for `sanitize`."""
 TWICE_CU = """
 __global__ void twice(float* y, const float* x, int n) {
   int i = blockIdx.x * block_size_x + threadIdx.x;
@@ -301,7 +286,7 @@ def test_commands_on_a_simulated_chip(tmp_path: Path, monkeypatch: pytest.Monkey
     write_example(DOCS / "getting-started.md", "scale", tmp_path, "4096")
     write_example(DOCS / "coming-from-kernel-tuner.md", "vector_add", tmp_path, "4096")
     for name, text in (
-        *(("my.cu", MY_CU), ("my_kernel.cu", MY_CU), ("reduce.cu", REDUCE_CU)),
+        *(("my.cu", MY_CU), ("my_kernel.cu", code(DOCS / "getting-started.md", "cuda")[1])),
         *(("twice.cu", TWICE_CU), ("tune_twice.py", TUNE_TWICE_PY), ("twice.json", TWICE_T1)),
     ):
         (tmp_path / name).write_text(text)
@@ -310,8 +295,21 @@ def test_commands_on_a_simulated_chip(tmp_path: Path, monkeypatch: pytest.Monkey
     for copy in ("main.db", "pr.db"):
         shutil.copy("evokern.db", copy)
     # The documents' own search runs first: later commands take the study searched last.
-    shutil.copy(tmp_path / "kernels" / "scale" / "kernel.cu", tmp_path / "candidate.cu")
+    (tmp_path / "candidate.cu").write_text(code(DOCS / "evaluating.md", "cuda")[0])
     run_all("simulated")
+    judge_candidates(tmp_path, "sim:l4")
+
+
+def judge_candidates(here: Path, device: str) -> None:
+    """Evaluate the folder of `docs/evaluating.md`, of which one source is wrong: the exit code is 1."""
+    folder = here / "candidates"
+    folder.mkdir()
+    for name, text in zip(("one.cu", "two.cu"), code(DOCS / "evaluating.md", "cuda"), strict=True):
+        (folder / name).write_text(text)
+    arguments = ["evaluate", "scale", "--source", "candidates/", "--device", device, "--json"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    found = {result["source"]: (result["right"], result["check"]) for result in json.loads(done.stdout)["results"]}
+    assert (1, {"one.cu": (True, None), "two.cu": (False, "tolerance")}) == (done.exit_code, found)
 
 
 def test_make_is_told_what_the_readme_says() -> None:
@@ -443,8 +441,6 @@ def test_the_picture_of_the_rooms_is_up_to_date() -> None:
 
 def test_the_picture_of_the_panel_is_up_to_date() -> None:
     """`docs/panel.svg` is the panel of the recorded progress."""
-    import json
-
     facts = json.loads((DOCS / "panel.json").read_text(encoding="utf-8"))
     assert (DOCS / "panel.svg").read_text(encoding="utf-8") == script("draw_panel").draw(facts)
 
@@ -452,8 +448,6 @@ def test_the_picture_of_the_panel_is_up_to_date() -> None:
 @pytest.mark.slow
 def test_the_same_search_draws_the_same_picture() -> None:
     """`docs/panel.json` is what `python docs/draw_panel.py` finds: a real search, begun again, goes the same way."""
-    import json
-
     drawing = script("draw_panel")
     found = drawing.record(f"replay:{drawing.RECORDING}", trials=drawing.TRIALS)
     assert found == json.loads((DOCS / "panel.json").read_text(encoding="utf-8"))
@@ -475,12 +469,10 @@ def test_commands_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("EVOKERN_DB", raising=False)
     write_example(DOCS / "getting-started.md", "scale", tmp_path, "65536")
     shutil.copy(tmp_path / "studies" / "scale.toml", tmp_path / "studies" / "attention-s512.toml")
-    (tmp_path / "candidates").mkdir()
-    for copy in ("candidate.cu", "candidates/one.cu", "candidates/two.cu"):
-        shutil.copy(tmp_path / "kernels" / "scale" / "kernel.cu", tmp_path / copy)
     for command in [way.short for way in COMMANDS.values() if way.where == "gpu" and way.short]:
         if "profile" not in command or shutil.which("ncu"):
             evokern(command)
+    judge_candidates(tmp_path, "cuda:0")
     evokern("export attention-s512 -o best.cu")
     if shutil.which("nvcc"):
         subprocess.run(["nvcc", "-arch=native", "best.cu", "-o", "best"], check=True)

@@ -260,17 +260,21 @@ def _launch(found: CandidateProfile, launch: LaunchProfile, top: int | None) -> 
     yield head
     for line, text in zip(shown, body, strict=True):
         yield _cut(text, width)
-        yield from list(_calls(found, line, width))[: None if top is None else _CALLS_SHOWN]
+        yield from _calls(found, line, width)
     rest = len(launch.lines) - len(shown)
     if rest:
         yield f"and {rest} lines that cost less (--all, --top N, --json)"
 
 
 def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Iterator[str]:
-    """Yield a line for each place that pays for an inline function's line, where there are several."""
+    """Yield a line for each place that pays for an inline function's line, where there are several.
+
+    The most expensive ones are shown, and what the others take together: all of them add up to the line's own time.
+    """
     if len(line.calls) < 2:
         return
-    for share in line.calls:
+    shown = None if width is None else _CALLS_SHOWN
+    for share in line.calls[:shown]:
         (file, number), *outer = share.calls
         chain = [f" < {name or found.file}:{at}" for name, at in outer]
         head = f"      {microseconds(share.time_us)} µs, {_count(share.warp_instructions)} warp instr."
@@ -280,6 +284,12 @@ def _calls(found: CandidateProfile, line: LineProfile, width: int | None) -> Ite
             continue
         through = "".join(chain if len(chain) < 3 else [chain[0], " < …", chain[-1]])
         yield _cut(place + share.source, max(width - len(through), len(place))) + through
+    rest = () if shown is None else line.calls[shown:]
+    if rest:
+        time_us = microseconds(sum(share.time_us for share in rest))
+        yield f"      {time_us} µs, {_count(sum(share.warp_instructions for share in rest))} warp instr." + (
+            f"  from {several(len(rest), 'other call site')}"
+        )
 
 
 def _cut(text: str, width: int | None) -> str:

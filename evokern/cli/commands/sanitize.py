@@ -12,7 +12,7 @@ from evokern.cli._command import command
 from evokern.cli._options import SetOption, TrustOption, complete_kernels, parse_assignments, parse_extent
 from evokern.cli._output import Output
 from evokern.errors import UsageError
-from evokern.wording import counts
+from evokern.wording import changed, counts
 
 if TYPE_CHECKING:
     from evokern.analysis.sanitize.candidate import SanitizeReport
@@ -94,6 +94,7 @@ def sanitize(
     from evokern.analysis.sanitize.candidate import INSTRUCTION_LIMIT, architecture, sanitize_kernel
 
     chip = architecture(arch)
+    candidate = ""  # a plain file has no genes
     of_files = {
         "--entry": entry, "--grid": grid, "--block": block, "--smem": smem, "--arg": arg, "-D": define, "-I": include,
         "--seed": seed,
@@ -126,11 +127,14 @@ def sanitize(
         config = kernel.space.with_changes(kernel.space.default(), parse_assignments(set_))
         problems = small_or_given(kernel, config, problem, chip)
         report = sanitize_kernel(kernel, config, problems, chip, limit or INSTRUCTION_LIMIT)
+        candidate = changed(config, kernel.genes)
     if output.json:
         output.emit(report.as_dict())
     else:
         for remark in report.remarks:
             output.remark(remark)
+        if candidate:
+            output.say(f"candidate: {candidate}")
         for line in lines(report):
             output.say(line)
     return 1 if report.errors or (strict and not report.clean) else 0
