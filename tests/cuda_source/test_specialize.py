@@ -16,6 +16,7 @@ from evokern.cuda_source import specialize
 from evokern.cuda_source.specialize.conditionals import inline_headers
 from evokern.cuda_source.specialize.instrument import Compile, ConstantValue
 from evokern.declaration import render
+from evokern.hardware.profiles import chip
 from evokern.study.discovery import load_kernel
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
@@ -363,7 +364,7 @@ def random_candidates(name: str, problem: str, count: int) -> list[render.Render
     found: list[render.Rendered] = []
     while len(found) < count:
         config = kernel.space.draw(generator)
-        if all(constraint.evaluate(config, at, None).holds for constraint in kernel.constraints):
+        if all(constraint.evaluate(config, at, chip("l4")).holds for constraint in kernel.constraints):
             found.append(render.render(kernel, config, at))
     return found
 

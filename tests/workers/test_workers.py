@@ -224,9 +224,9 @@ def test_warm_spare_takes_over_fast_and_series_of_deaths_grows_the_spares(server
     pool.wait_ready(2)
     pool.submit(0, ("die", signal.SIGKILL), 10.0)
     pool.submit(1, ("echo", 1), 10.0)
-    collect(pool, 1)
+    answered = collect(pool, 1)
     began = time.monotonic()
-    collect(pool, 1)
+    collect(pool, 2 - len(answered))  # both may be there at once
     assert time.monotonic() - began < 0.5
     for number in range(2, 6):
         pool.submit(number, ("die", signal.SIGKILL), 10.0)
