@@ -241,6 +241,27 @@ class SoundRows:
                 if record is not None:
                     yield record
 
+    def read_where(
+        self, table: str, convert: Callable[[Row], _T], having: Mapping[str, Any], order: str = "rowid"
+    ) -> Iterator[_T]:
+        """Yield the records of sound rows whose columns have certain values.
+
+        The rows of the whole table are looked at: a damaged one may not say any more whose it is, and would be missed.
+
+        Args:
+            table: the table; one of few rows.
+            convert: makes a record of a row.
+            having: column → value.
+            order: as in SQL.
+        """
+        with explained(self._path):
+            for row in select(self._db, table, order=order):
+                if sound(row) and any(row[column] != value for column, value in having.items()):
+                    continue
+                record = self.record(table, row, convert)
+                if record is not None:
+                    yield record
+
     def record(self, table: str, row: Row, convert: Callable[[Row], _T]) -> _T | None:
         """Return the record of a row, None where the row is damaged."""
         why = "its text is not what was written"

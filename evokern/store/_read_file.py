@@ -112,7 +112,7 @@ class ReadFile:
 
     def sessions(self, study: StudyRecord) -> list[SessionRecord]:
         """Return a study's sessions, the first one first."""
-        return list(self._rows.read("evokern_sessions", SessionRecord.of, "study = ?", [study.uuid]))
+        return list(self._rows.read_where("evokern_sessions", SessionRecord.of, {"study": study.uuid}))
 
     def trials(self, study: StudyRecord, *, samples: bool = False) -> Iterator[Trial]:
         """Yield a study's recorded trials in number order.
@@ -259,21 +259,19 @@ class ReadFile:
         with explained(self.path):
             if not self._db["evokern_proofs"].exists():
                 return []
-        where = "study = ? AND kind = ?"
-        return list(self._rows.read("evokern_proofs", ProofRecord.of, where, [study.uuid, kind]))
+        return list(self._rows.read_where("evokern_proofs", ProofRecord.of, {"study": study.uuid, "kind": kind}))
 
     def profiles(self, study: StudyRecord, trial: int) -> list[ProfileRecord]:
         """Return what `profile` found of a trial, the first one first; older files hold none."""
         with explained(self.path):
             if not self._db["evokern_profiles"].exists():
                 return []
-        where = "study = ? AND trial = ?"
-        return list(self._rows.read("evokern_profiles", ProfileRecord.of, where, [study.uuid, trial]))
+        return list(self._rows.read_where("evokern_profiles", ProfileRecord.of, {"study": study.uuid, "trial": trial}))
 
     def rejections(self, study: StudyRecord) -> dict[str, int]:
         """Return how many proposals each constraint turned away before they became trials, most first."""
         order = "count DESC, constraint_name"
-        return dict(self._rows.read("evokern_rejections", _rejection_of, "study = ?", [study.uuid], order))
+        return dict(self._rows.read_where("evokern_rejections", _rejection_of, {"study": study.uuid}, order))
 
     def source(self, digest: str, *, shown: bool = False) -> dict[str, str]:
         """Return the kernel's files, name → text, as they were when trials of this digest were proposed.

@@ -94,7 +94,7 @@ class Reader(ReadFile):
         with explained(self.path):
             if not self._db["evokern_priors"].exists():  # a file from before warm starts
                 return None
-        return next(self._rows.read("evokern_priors", _warm_start_of, "study = ?", [study.uuid]), None)
+        return next(self._rows.read_where("evokern_priors", _warm_start_of, {"study": study.uuid}), None)
 
     def summary(self, study: StudyRecord) -> dict[str, Any]:
         """Return the object that `show --json` prints."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -285,3 +286,19 @@ def test_a_name_that_is_no_text_is_damage(path: Path, name: bytes) -> None:
     path.write_bytes(path.read_bytes().replace(name, name[:3] + b"\xff" + name[4:]))
     with pytest.raises(StoreError, match=r"restore a copy|cannot be used|\.recover"), Store(path) as store:
         store.session(record(), small_table().space()).recorded_trials()
+
+
+@pytest.mark.parametrize("table", ["evokern_rejections", "evokern_proofs", "evokern_sessions"])
+def test_a_row_that_no_longer_says_whose_it_is_is_told(table: str, tmp_path: Path) -> None:
+    """It is not that study's any more by its text: what would be missing from an answer is named all the same."""
+    study = write_study(tmp_path / "r.db", 12)
+    add_proofs(tmp_path / "r.db", study)
+    with closing(sqlite3.connect(tmp_path / "r.db")) as database, database:
+        database.execute(f"UPDATE {table} SET study = 'x' || study WHERE rowid = (SELECT min(rowid) FROM {table})")
+    with open_readonly(tmp_path / "r.db") as reader:
+        reader.sessions(study)
+        reader.rejections(study)
+        for kind in ("verify", "ablate"):
+            reader.proofs(study, kind)
+        assert len(reader.damaged) == 1
+        assert "its text is not what was written" in reader.damaged[0]
