@@ -64,10 +64,9 @@ def _gate(report: Mapping[str, Any]) -> TextTable:
     rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]
     match left.pop("worst", None):
         case {"output": output, "index": [*index], "got": got, "expected": expected, "allowed": allowed, **more}:
-            told = f"{output}[{plain(index)}] is {number(got)}, expected {number(expected)} within {number(allowed)}"
-            rows.append(
-                ("the element nearest its tolerance", f"{told}, inputs {_words(str(more.get('input_set', '')))}")
-            )
+            told = f"{output}[{plain(index)}] is {_exact(got)}, expected {_exact(expected)} within {_exact(allowed)}"
+            kind = _words(str(more.get("input_set", "")))
+            rows.append(("the element nearest its tolerance", f"{told}, inputs {kind}"))
     match left.pop("timed_calls", None):
         case {"changed": [*changed], "calls": calls, "kept": kept}:
             told = f"{plain(changed) or 'nothing'} around one of {calls} calls of a graph, {kept} elements compared"

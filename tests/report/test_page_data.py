@@ -222,7 +222,9 @@ def test_the_gate_s_figures_are_words(tmp_path: Path) -> None:
     with open_readonly(tmp_path / "r.db") as reader:
         facts = gather(reader, None)
     assert facts.best is not None
-    for found, odd in ((report, False), ({"worst": {"index": "x"}, "checks": None, "timed_calls": 3}, True)):
+    infinite = {"worst": worst | {"got": "inf", "expected": "inf", "allowed": float("inf")}}
+    odd_ones = ({"worst": {"index": "x"}, "checks": None, "timed_calls": 3}, infinite)
+    for found, odd in ((report, False), *((one, True) for one in odd_ones)):
         best = replace(facts.best, evaluation=replace(facts.best.evaluation, gate={"2,8": found}))
         ((problem, table),) = proof(replace(facts, best=best))["gate"]
         assert problem == "2,8"
