@@ -84,7 +84,8 @@ class Store(WrittenFile):
     def prior(self, record: StudyRecord) -> Prior | None:
         """Return the warm start that a study began with, None where it began without."""
         with explained(self.path):
-            rows = require_sound(self.db, self.path, "evokern_priors", "study = ?", [record.uuid])
+            # Of all studies: a damaged one may not say any more whose it is, and this one would go on without.
+            rows = [row for row in require_sound(self.db, self.path, "evokern_priors") if row["study"] == record.uuid]
 
         def prior_of(row: Row) -> Prior:
             entries = tuple(

@@ -14,6 +14,7 @@ from sqlite_utils import Database
 from stored_studies import add_proofs, record, reseal, write_study
 
 from evokern.errors import StoreError
+from evokern.samplers import Prior
 from evokern.store import Store, add_proof, open_readonly
 from evokern.store._integrity import COLUMN, SEALED, TABLES, digest_of, select
 
@@ -302,3 +303,15 @@ def test_a_row_that_no_longer_says_whose_it_is_is_told(table: str, tmp_path: Pat
             reader.proofs(study, kind)
         assert len(reader.damaged) == 1
         assert "its text is not what was written" in reader.damaged[0]
+
+
+def test_a_warm_start_that_no_longer_says_whose_it_is_is_not_left_out(tmp_path: Path) -> None:
+    """The study would go on as if it had begun without one."""
+    study = write_study(tmp_path / "r.db", 4)
+    config = small_table().space().default()
+    with Store(tmp_path / "r.db") as store:
+        store.keep_prior(study, Prior(((config, 1.0),), "sim"))
+        assert store.prior(study) is not None
+    _change(tmp_path / "r.db", "UPDATE evokern_priors SET study = 'x' || study")
+    with Store(tmp_path / "r.db") as store, pytest.raises(StoreError, match="evokern_priors is damaged"):
+        store.prior(study)
