@@ -16,7 +16,6 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,8 +29,6 @@ from evokern.study.trial import Evaluation, Outcome, Span
 from evokern.workers.host_memory import in_words
 from evokern.workers.pool import JobResult, WorkerPool, wait
 
-_SINGLE_JOB = -1
-"""Key of a job that no candidate's trial number can be."""
 COMPILE_DEADLINE_S = 120.0
 """Seconds after which a compile counts as failed."""
 FOREIGN_PATIENCE_S = 10.0
@@ -356,33 +353,3 @@ def duplicate_of(owner: int, evaluation: Evaluation) -> Evaluation:
     outcome = Outcome.DUPLICATE if evaluation.outcome is Outcome.MEASURED else evaluation.outcome
     evidence = {**evaluation.evidence, "duplicate_of": owner}
     return replace(evaluation, outcome=outcome, evidence=evidence, device_s=0.0, spans=())
-
-
-def run_single_job(pool: WorkerPool, job: Any, deadline_s: float, what: str, patience_s: float = 200.0) -> Any:
-    """Run one job before a pipeline begins, or after it was closed, and return its answer.
-
-    Args:
-        pool: who answers.
-        job: what to do.
-        deadline_s: seconds that the job may take.
-        what: its name, for messages.
-        patience_s: seconds that workers may take to start, and to end what they have.
-
-    Raises:
-        EvokernError: what the handler raised, or that its processes died or overran.
-    """
-    pool.submit(_SINGLE_JOB, job, deadline_s)
-    end = time.monotonic() + deadline_s + patience_s
-    while time.monotonic() < end:
-        for result in wait([pool], 1.0):
-            if result.key != _SINGLE_JOB:
-                continue  # a candidate that a closed pipeline left behind
-            if result.status == "done":
-                return result.value
-            if result.status == "raised":
-                raise result.value
-            if result.status == "lost":
-                raise result.lost_error(what)
-            how = result.value if result.status == "died" else f"no answer in {result.value:g} s"
-            raise InternalError(f"{what}: the worker process failed ({how}); {result.log or 'it printed nothing'}")
-    raise InternalError(f"{what}: no worker answered")

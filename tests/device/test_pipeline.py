@@ -12,11 +12,12 @@ import pytest
 
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
-from evokern.device._pipeline import CompiledRequest, Pipeline, run_single_job
+from evokern.device._pipeline import CompiledRequest, Pipeline
 from evokern.device.contract import Request
 from evokern.errors import DeviceError, InternalError, KernelError
 from evokern.study.trial import Evaluation, Outcome
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
+from evokern.workers.single_job import run_single_job
 
 
 @pytest.fixture(scope="module")

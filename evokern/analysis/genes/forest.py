@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evokern.declaration.space import Gene
-from evokern.errors import DeviceError, EvokernError
-from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec, wait
+from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
+from evokern.workers.single_job import run_single_job
 
 Floats = npt.NDArray[np.float64]
 
@@ -86,17 +86,7 @@ class ForestProcess:
         Raises:
             EvokernError: the process cannot be started, died twice, or took more than `FIT_S`.
         """
-        self._pool.submit(0, forests, FIT_S)
-        while not (results := wait([self._pool], 1.0)):
-            pass
-        (result,) = results
-        if isinstance(result.value, EvokernError):
-            raise result.value
-        if result.status == "overran":
-            raise DeviceError(f"the model of the genes took longer than {FIT_S:g} s; no trial was lost")
-        if result.status != "done":
-            raise result.lost_error("the model of the genes")
-        found: list[ForestFit] = result.value
+        found: list[ForestFit] = run_single_job(self._pool, forests, FIT_S, "the model of the genes")
         return found
 
 

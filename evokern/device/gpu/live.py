@@ -19,7 +19,7 @@ from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline, run_single_job
+from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
 from evokern.device.contract import Answer, BaselineResult, Request, StartReport, StartStep, Task
 from evokern.device.gpu.jobs import Contestant, Evaluate, GpuSettings, MeasureBaseline, MeasureRates, Prove, Round
 from evokern.device.gpu.kept_rates import keep_rates, kept_rates
@@ -32,6 +32,7 @@ from evokern.hardware.profiles import Profile, limits_for
 from evokern.measurement.roofline import Rates
 from evokern.study.discovery import WorkerContext
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
+from evokern.workers.single_job import run_single_job
 
 _LOGGER = logging.getLogger("evokern")
 _GPU_PRELOAD = ("torch", "cuda.bindings.driver", nvrtc.PRELOAD, "evokern.device.gpu.worker")

@@ -10,7 +10,7 @@ from evokern.compile.cache import default_directory
 from evokern.compile.pool import PRELOAD, CompileSettings, compile_spec
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
-from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline, run_single_job
+from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
 from evokern.device.contract import Answer, Request, StartReport, StartStep, Task
 from evokern.device.sim.host_memory import workers_that_fit
 from evokern.device.sim.jobs import ProvePower, SimSettings, Simulate
@@ -20,6 +20,7 @@ from evokern.study.discovery import WorkerContext
 from evokern.study.trial import Evaluation
 from evokern.workers.fork_server import ForkServer
 from evokern.workers.pool import WorkerPool, WorkerSpec
+from evokern.workers.single_job import run_single_job
 
 WINDOW = 8
 """Trials in flight of a new study: enough for a few cores, and the sampler sees results soon."""
