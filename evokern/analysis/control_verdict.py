@@ -19,10 +19,10 @@ def control_verdict(control: Mapping[str, Any], unit: str, format_time: Callable
     """
     searched, drawn = control["arms"]
     sampler, ratio = searched["sampler"], control["advantage"]
-    if ratio is None and searched["best_us"] is not None and drawn["evaluated"]:
-        count = f"its {drawn['evaluated']} evaluated trials"
-        return f"{sampler} is ahead: random search measured nothing in {count}"
     if ratio is None:
+        if searched["best_us"] is not None and drawn["evaluated"]:
+            count = f"its {drawn['evaluated']} evaluated trials"
+            return f"{sampler} is ahead: random search measured nothing in {count}"
         silent = [arm["sampler"] for arm in (searched, drawn) if arm["best_us"] is None]
         return f"{' and '.join(silent)} measured nothing yet, so the two cannot be compared"
     sampler_time, random_time = f"{format_time(searched['best_us'])} {unit}", f"{format_time(drawn['best_us'])} {unit}"

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from evokern.analysis.control_verdict import TIE, price
-from evokern.declaration.space import Gene, Value
+from evokern.declaration.space import Gene, Space, Value
 from evokern.report.facts import Facts
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
 from evokern.report.space import convergence_plot, improvement
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import interval_us
-from evokern.study.trial import Timing, Trial
+from evokern.study.trial import Timing
 from evokern.wording import duration, microseconds, several
 
 CHOICES = 7
@@ -139,8 +139,9 @@ def _speed(facts: Facts) -> dict[str, Any]:
     time_us = best.evaluation.time_us
     interval = None if facts.record.predicted else interval_us(best.evaluation)
     bars: list[tuple[str, str, float, tuple[float, float] | None]] = [("champion", "own", time_us, interval)]
-    default = next((t.evaluation.time_us for t in facts.measured if _is_default(facts, t)), None)
-    if default and not _is_default(facts, best):
+    config = Space(facts.record.genes).default()
+    default = next((t.evaluation.time_us for t in facts.measured if t.config == config != best.config), None)
+    if default:
         bars.append(("default candidate", "dimmed", default, None))
     timing = facts.baseline_timing
     if baseline:
@@ -161,16 +162,12 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "speedup_interval": _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
         "baseline": baseline[0] if baseline else "",
         "playoff": best.evaluation.evidence.get("time_from") == "playoff",
-        "over_default": f"{default / time_us:.2f}×" if default and not _is_default(facts, best) else "",
+        "over_default": f"{default / time_us:.2f}×" if default else "",
         "limit": f"{percent(facts.limit.share)} of the limit of the chip, which is set by {facts.limit.setter}"
         if facts.limit
         else "",
         "bars": interval_bars(bars, facts.unit),
     }
-
-
-def _is_default(facts: Facts, trial: Trial) -> bool:
-    return all(trial.config[gene.name] == gene.default for gene in facts.record.genes)
 
 
 def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None, problems: int) -> str:

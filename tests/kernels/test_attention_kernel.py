@@ -29,6 +29,7 @@ FOLDER = KERNELS / "attention"
 KERNEL = load_kernel(FOLDER)
 RULES = re.findall(r"static_assert\((\w+)\(CHOICE\)", (FOLDER / "kernel.cu").read_text())
 WGMMA = {"TENSOR_CORES": "wgmma", "BLOCK_M": 64, "WARPS_M": 4}
+DIRECT = {"KV_BUFFERS": "resident", "QK_PATH": "direct", "BLOCK_N": 16, "KEY_SPLITS": 8, "BLOCK_M": 32, "WARPS_M": 2}
 PROBLEMS = ("2,8,512,64", "1,2,72,64,causal=1", "2,4,300,128,dtype=bf16", "1,1,1,128,causal=1")
 
 
@@ -119,17 +120,7 @@ def test_feasible_candidates_compile(chip, ways):
         ("1,1,72,64,causal=1", {"KEY_SPLITS": 4, "WARPS_M": 1, "BLOCK_M": 16, "BLOCK_N": 16, "MERGE": "fp32"}),
         ("1,1,256,64", {"KV_BUFFERS": "resident", "BLOCK_N": 64, "WARPS_M": 2, "KEY_WALK": "rotated"}),
         ("1,1,72,128,causal=1", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "KV_LOAD": "vector16"}),
-        (
-            "1,2,100,64",
-            {
-                "KV_BUFFERS": "resident",
-                "QK_PATH": "direct",
-                "BLOCK_N": 16,
-                "KEY_SPLITS": 8,
-                "BLOCK_M": 32,
-                "WARPS_M": 2,
-            },
-        ),
+        ("1,2,100,64", DIRECT),
         (
             "1,1,40,128,causal=1",
             {"KV_BUFFERS": "resident", "QK_PATH": "direct", "LOOKAHEAD": 1, "BLOCK_M": 16, "WARPS_M": 1},
@@ -151,17 +142,7 @@ def test_feasible_candidates_compile(chip, ways):
         ("1,1,72,128", WGMMA | {"KV_LOAD": "vector16", "BLOCK_N": 64, "STATIC_SEQ": 0, "Q_LOCATION": "shared"}),
         ("1,1,200,64,dtype=bf16", {}),
         ("1,1,72,64,causal=1,dtype=bf16", {"KEY_SPLITS": 1, "STAGES": 1, "LOOP_ORDER": "plain", "ROW_SUM": "add"}),
-        (
-            "1,2,100,64,dtype=bf16",
-            {
-                "KV_BUFFERS": "resident",
-                "QK_PATH": "direct",
-                "BLOCK_N": 16,
-                "KEY_SPLITS": 8,
-                "BLOCK_M": 32,
-                "WARPS_M": 2,
-            },
-        ),
+        ("1,2,100,64,dtype=bf16", DIRECT),
         ("1,1,72,64,causal=1,dtype=bf16", {"TENSOR_CORES": "wmma", "SMEM_LAYOUT": "padded"}),
         ("1,1,24,64,dtype=bf16", {"TENSOR_CORES": "none", "BLOCK_M": 32, "SOFTMAX": "shared", "STAGES": 1}),
         ("1,1,136,128,causal=1,dtype=bf16", WGMMA | {"LOOP_ORDER": "plain", "Q_LOCATION": "shared", "MERGE": "fp32"}),
