@@ -54,11 +54,18 @@ def proof(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _gate(report: Mapping[str, Any]) -> TextTable:
+def _table(value: object, name: str) -> dict[str, Any]:
+    """Return a stored table, or what a damaged file has in its place under a name."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {} if value is None else {name: value}
+
+
+def _gate(report: object) -> TextTable:
     """Return what the gate found at a problem, in words; what this version has no words for under its own name."""
-    left = dict(report)
-    checks = dict(left.pop("checks", None) or {})
-    spent = checks.pop("of_tolerance", None) or {}
+    left = _table(report, "gate")
+    checks = _table(left.pop("checks", None), "checks")
+    spent = _table(checks.pop("of_tolerance", None), "inputs")
     rows = [(words, plain(left.pop(name))) for name, words in _FIGURES.items() if name in left]
     rows += [(f"largest error ÷ tolerance, inputs {_words(kind)}", plain(share)) for kind, share in spent.items()]
     rows += [(_CHECKS.get(name, _words(name)), plain(count)) for name, count in checks.items()]

@@ -15,7 +15,7 @@ from evokern.declaration.problem import parse_problems
 from evokern.declaration.space import Config, Gene, Space, Value
 from evokern.device.contract import Device
 from evokern.device.recorded.table import Table
-from evokern.errors import DeviceError, SpaceError, StudyError
+from evokern.errors import DeviceError, SpaceError, StoreError, StudyError
 from evokern.hardware.profiles import limits_for
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import VERSIONS
@@ -126,7 +126,21 @@ def settings_of(study: Study) -> dict[str, Any]:
 
 
 def study_of(record: StudyRecord) -> Study:
-    """Return the study that a record was begun with: what its file said then."""
+    """Return the study that a record was begun with: what its file said then.
+
+    Raises:
+        StoreError: what the database keeps of it cannot be read.
+    """
+    try:
+        return _study_of(record)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"the settings that the database keeps of study {record.name!r} are damaged and cannot be read "
+            f"({type(error).__name__}: {error}). Search on with the study's own file: `evokern search FILE.toml`"
+        ) from error
+
+
+def _study_of(record: StudyRecord) -> Study:
     values = dict(record.settings)
     sampler, gate = dict(values["sampler"]), values["gate"]
     values |= {

@@ -321,8 +321,13 @@ def evaluation_of(row: Row, samples: Mapping[int, Sequence[float]] | None = None
 
 
 def _parsed(text: str | None, empty: type) -> Any:
-    """Return stored JSON; most columns of most trials hold nothing, for which no parser is asked."""
-    return empty() if not text or text in ("{}", "[]") else json.loads(text)
+    """Return stored JSON of a type; most columns of most trials hold nothing, for which no parser is asked."""
+    if not text or text in ("{}", "[]"):
+        return empty()
+    value = json.loads(text)
+    if not isinstance(value, empty):
+        raise TypeError(f"{type(value).__name__} where a {empty.__name__} was written")
+    return value
 
 
 def _span_row(span: Span) -> tuple[str, float, float, str]:

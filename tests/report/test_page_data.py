@@ -223,7 +223,8 @@ def test_the_gate_s_figures_are_words(tmp_path: Path) -> None:
         facts = gather(reader, None)
     assert facts.best is not None
     infinite = {"worst": worst | {"got": "inf", "expected": "inf", "allowed": float("inf")}}
-    odd_ones = ({"worst": {"index": "x"}, "checks": None, "timed_calls": 3}, infinite)
+    damaged = (0.5, {"checks": 3.0}, {"checks": {"of_tolerance": [2]}}, {"worst": {"index": "x"}, "timed_calls": 3})
+    odd_ones = (*damaged, {"checks": None}, infinite)
     for found, odd in ((report, False), *((one, True) for one in odd_ones)):
         best = replace(facts.best, evaluation=replace(facts.best.evaluation, gate={"2,8": found}))
         ((problem, table),) = proof(replace(facts, best=best))["gate"]

@@ -17,7 +17,7 @@ import evokern
 from evokern.api import resume, search
 from evokern.device import Request, Task
 from evokern.device.recorded.table import TableDevice, measured
-from evokern.errors import DeviceError, InternalError, KernelError, StudyError
+from evokern.errors import DeviceError, InternalError, KernelError, StoreError, StudyError
 from evokern.measurement.timing import FIRST_TIMING_RULE, TIMING_RULE
 from evokern.samplers import TrialSchedule
 from evokern.samplers.contract import LEAST_IN_FLIGHT, RAMP
@@ -462,6 +462,17 @@ def test_resuming_tells_the_device_what_is_known(toy: Study) -> None:
     assert {number for number, _ in tasks[0].known.values()} == {0, 1, 2, 3, 4}
 
 
+def test_what_hopeless_candidates_lose_against_is_measured_once(toy: Study) -> None:
+    """The first session that measures the default candidate's launches binds all later ones, another figure or none."""
+    told = []
+    for trials, reported in enumerate(({}, {"default_us": (3000.0,)}, {"default_us": (2.0,)}, {}), start=1):
+        device = FakeDevice()
+        device.environment = dict(reported)
+        search(toy, db="toy.db", device=device, trials=2 * trials)
+        told += [task.default_us for task in device.tasks]
+    assert told == [(), (), (3000.0,), (3000.0,)]
+
+
 def test_a_device_that_does_not_start_binds_nothing(toy: Study) -> None:
     """A first attempt that failed leaves no settings behind that a second could disagree with."""
     with pytest.raises(KernelError, match="reference raised"):
@@ -514,3 +525,15 @@ def test_settings_survive_the_database(toy: Study) -> None:
         rebuilt = study_of(reader.study())
     assert settings_of(rebuilt) == settings_of(given)
     assert resume(device=FakeDevice(), trials=4).summary["trials"] == 4
+
+
+@pytest.mark.parametrize("settings", [{}, {"problems": 3}, None])
+def test_settings_that_cannot_be_read_are_told(settings: dict[str, Any] | None, toy: Study) -> None:
+    """A database whose study lost its settings is not resumed: the message says what does go on."""
+    search(toy, device=FakeDevice(), trials=2)
+    with open_readonly("evokern.db") as reader:
+        record = reader.study()
+    whole = dict(record.settings)
+    damaged = settings if settings != {"problems": 3} else whole | settings
+    with pytest.raises(StoreError, match=r"settings that the database keeps of study 'toy' are damaged.*FILE\.toml"):
+        study_of(replace(record, settings=damaged))  # type: ignore[arg-type]
