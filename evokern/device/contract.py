@@ -18,6 +18,9 @@ from evokern.measurement.roofline import Rates
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Timing
 
+DEFAULT_US = "default_us"
+"""Key of a session's environment: `Task.default_us` as the device measured it."""
+
 
 @dataclass(frozen=True)
 class StartStep:
@@ -51,6 +54,9 @@ class Task:
     """Of the study: draws what candidates must not know beforehand, the same in every session."""
     foreign: bool = False
     """Whether the candidates bring sources of their own, which nobody has read: their compiles are bounded."""
+    default_us: tuple[float, ...] = ()
+    """Time of a launch of the default candidate at each problem, µs, from the session that measured it; else empty. A
+    candidate whose first launches are far beyond it is given up, by the same time in every session."""
     on_step: Callable[[StartStep], None] = field(default=unheard, compare=False)
     """Called before each step of the start, from the thread that starts the device."""
 

@@ -13,6 +13,7 @@ from evokern.errors import KernelError
 from evokern.gate.comparison import NUMBERS, Findings, Rule, Worst, compare_calls, found_worst, independent_errors
 from evokern.gate.data import may_be_zero, poison_byte
 from evokern.gate.guarded_buffers import GuardedBuffers
+from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.references import References
 from evokern.gate.renewal import Renewal
 from evokern.gate.sealed import Sealed, wipe_free_memory
@@ -48,6 +49,7 @@ class Bench:
         generator: torch.Generator,
         secret: random.Random | None = None,
         renew_every: int = 1,
+        own: OwnKernels | None = None,
     ) -> None:
         """Allocate; `refresh` fills.
 
@@ -62,6 +64,7 @@ class Bench:
             generator: private source of the inputs, on the device where the buffers live.
             secret: private source of what stays in host memory.
             renew_every: candidates after which sets of a large problem are renewed whole.
+            own: kernels for this device; None for torch.
 
         Raises:
             KernelError: an output has no tolerance, or a slice does not fit the tensors.
@@ -93,17 +96,18 @@ class Bench:
         self._scratch = GuardedBuffers(written, len(self.calls), guard_bytes, device)
         sealed = device.type in REACHED
         self._originals = Sealed(self.sets, self._inputs.memory.shape[1] // 8, device, secret, active=sealed,
-                                 together=True)  # fmt: skip
+                                 together=True, own=own)  # fmt: skip
         self._renewal = Renewal(kernel.workload, problem, tensors, self.kinds, generator, secret, renew_every)
         self._references = References(
             kernel, problem, self._results, self._inputs.set, [kind != "edges" for kind in self.kinds], device, secret,
-            kept=self._renewal.large, sealed=sealed,
+            kept=self._renewal.large, sealed=sealed, own=own,
         )  # fmt: skip
         self._poison = {n: self._poison_bytes(t, declared) for n, t in written.items() if t.role != "inout"}
         self._damage: dict[int, str] = {}
         self._trusted = False
         self._plain = False
         self._wholes = 0
+        self._own = own
         self.generator = generator
         """Private source of the inputs, on the device where the buffers live."""
         self.reach: dict[str, int] = {}
@@ -275,7 +279,7 @@ class Bench:
         for index in self._damage:
             self._inputs.memory[index].view(torch.int64).copy_(self._originals.get(index))
         compared = compare_calls(
-            self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference
+            self.outputs(), self._rules, self.calls, [kind == "edges" for kind in self.kinds], self.reference, self._own
         )
         parts: list[torch.Tensor] = [*compared, self._scratch.broken_guards()]
         # Calls of later runs follow each other, run after run, each run of the first sets.

@@ -12,6 +12,7 @@ import torch
 from evokern.declaration.kernel import Kernel, Launch, Problem, Role, Tensor
 from evokern.gate.bench import Bench
 from evokern.gate.comparison import tolerances
+from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.tail_risk import MARGINAL, fault, tail_risk
 from evokern.gate.verdict import Verdict, judge
 from evokern.study.settings import GateSettings, InputSet
@@ -87,7 +88,13 @@ class Gate:
     """Checks candidates of one problem; keeps its buffers from one candidate to the next."""
 
     def __init__(
-        self, kernel: Kernel, problem: Problem, settings: GateSettings, device: torch.device, seed: int | None = None
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        settings: GateSettings,
+        device: torch.device,
+        seed: int | None = None,
+        own: OwnKernels | None = None,
     ) -> None:
         """Make a gate.
 
@@ -97,6 +104,7 @@ class Gate:
             settings: input sets, runs, tolerances, guard size.
             device: where buffers live.
             seed: for tests; None draws a private one that no candidate can know.
+            own: kernels for this device; None for torch.
         """
         self.kernel = kernel
         self.problem = problem
@@ -105,6 +113,7 @@ class Gate:
         seed = random.SystemRandom().getrandbits(62) if seed is None else seed
         self.generator.manual_seed(seed)
         self._secret = random.Random(seed)
+        self._own = own
         self._benches: dict[tuple[Any, ...], Bench] = {}
 
     def bench(
@@ -127,6 +136,7 @@ class Gate:
                 generator=self.generator,
                 secret=self._secret,
                 renew_every=self.settings.renew_every,
+                own=self._own,
             )
         if not fresh:
             self._benches[key] = bench

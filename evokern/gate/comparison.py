@@ -10,6 +10,7 @@ import torch
 
 from evokern.declaration.kernel import Kernel, Tensor, Tolerance
 from evokern.gate.data import is_float, largest_finite
+from evokern.gate.own_kernels import OwnKernels
 from evokern.study.settings import InputSet
 
 ELEMENTS_AT_ONCE = 1 << 24
@@ -18,6 +19,9 @@ TOGETHER = ELEMENTS_AT_ONCE
 """Elements of an output over all calls up to which they are compared at once."""
 NUMBERS = 8
 """Numbers that come of each call's output: see `compare`."""
+PARTS = 10
+"""Numbers of a part of it: bad elements; worst one's index, value, reference, allowed error and excess over that;
+largest error over allowed; sums of squares of errors, references and errors over allowed."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ def compare_calls(
     calls: Sequence[tuple[int, int]],
     edges: Sequence[bool],
     reference: Callable[[int], Mapping[str, torch.Tensor]],
+    own: OwnKernels | None = None,
 ) -> list[torch.Tensor]:
     """Compare every output of every call with the reference of its input set, a set at a time where that is much.
 
@@ -138,6 +143,7 @@ def compare_calls(
         calls: run and input set of each call: the sets of the first run in order, then those of later runs.
         edges: of each input set, whether it is of `edges`.
         reference: number of a set → the reference of its outputs.
+        own: kernels for this device, which take a call at a time; None for torch.
 
     Returns:
         For each output shape (8, calls), as `compare` has it.
@@ -160,7 +166,15 @@ def compare_calls(
             for name, view in outputs.items():
                 flag = flags[row : row + 1].to(view.device) if edges[index] else None
                 flat, expected = view[row].view(1, -1), one[name].reshape(1, -1)
-                columns[name, row] = compare(flat, lambda part, e=expected: e[:, part], rules[name], flag)  # type: ignore[misc]
+                parts, rule = None, rules[name]
+                if own is not None and not (edges[index] and rule.nonfinite):
+                    parts = own.compare(
+                        flat[0], expected[0], rule.tensor.dtype, rule.tolerance, pass_over_nonfinite=edges[index]
+                    )
+                if parts is not None:
+                    columns[name, row] = _joined(parts.unsqueeze(-1), flat.shape[1])
+                else:
+                    columns[name, row] = compare(flat, lambda part, e=expected: e[:, part], rules[name], flag)  # type: ignore[misc]
     return [torch.cat([columns[name, row] for row in range(len(calls))], 1) for name in outputs]
 
 
@@ -199,7 +213,12 @@ def compare(
         _compare_part(got[:, start : start + step], expected(slice(start, start + step)), rule, edges, start)
         for start in range(0, elements, step)
     ]
-    bad, index, value, exact, allowed, excess, most, squares, scale, shares = torch.stack(parts, 1)
+    return _joined(torch.stack(parts, 1), elements)
+
+
+def _joined(parts: torch.Tensor, elements: int) -> torch.Tensor:
+    """Return of numbers of parts, shape (`PARTS`, parts, calls), those of all elements, shape (8, calls)."""
+    bad, index, value, exact, allowed, excess, most, squares, scale, shares = parts
     chosen = excess.argmax(0, keepdim=True)
     picked = [one.gather(0, chosen).squeeze(0) for one in (index, value, exact, allowed)]
     tiny = torch.finfo(torch.float64).tiny

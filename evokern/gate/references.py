@@ -11,6 +11,7 @@ from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.errors import RAISED, KernelError
 from evokern.gate.comparison import TOGETHER
 from evokern.gate.data import is_float
+from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.sealed import Sealed
 from evokern.gate.slicing import Indices, SlicedTensors
 
@@ -33,6 +34,7 @@ class References:
         *,
         kept: bool,
         sealed: bool,
+        own: OwnKernels | None = None,
     ) -> None:
         """Allocate.
 
@@ -46,6 +48,7 @@ class References:
             secret: source of the keys under which references rest.
             kept: whether references are kept while candidates run. Those of a small problem are computed again.
             sealed: whether candidates run where they could read them.
+            own: kernels for this device; None for torch.
         """
         self._kernel, self._problem, self._results, self._inputs = kernel, problem, dict(results), inputs
         self._finite = tuple(finite)
@@ -53,7 +56,7 @@ class References:
         elements = sum(tensor.elements for tensor in self._results.values())
         self._kept: Sealed | None = None
         if kept:
-            self._kept = Sealed(len(self._finite), elements, device, secret, active=sealed, together=False)
+            self._kept = Sealed(len(self._finite), elements, device, secret, active=sealed, together=False, own=own)
         self._stale = [True] * len(self._finite)
         self._changed: list[list[tuple[SlicedTensors, Indices]]] = [[] for _ in self._finite]
         self._extremes: dict[int, list[torch.Tensor]] = {}

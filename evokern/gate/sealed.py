@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator
 
 import torch
 
+from evokern.gate.own_kernels import OwnKernels
+
 _WORDS_AT_ONCE = 1 << 24
 """Words of 8 bytes whose stream is made at once."""
 
@@ -20,8 +22,9 @@ class Sealed:
     """Rows of 8-byte words, each under a key of its own, or few of them under one."""
 
     def __init__(
-        self, rows: int, words: int, device: torch.device, secret: random.Random, *, active: bool, together: bool
-    ) -> None:
+        self, rows: int, words: int, device: torch.device, secret: random.Random, *, active: bool, together: bool,
+        own: OwnKernels | None = None,
+    ) -> None:  # fmt: skip
         """Allocate.
 
         Args:
@@ -31,6 +34,7 @@ class Sealed:
             secret: source of the keys, in host memory.
             active: False keeps the words as they are, where no candidate can reach them.
             together: whether rows are mostly written and read all at once: one key is enough for a few then.
+            own: kernels for this device; None for torch's generator and operations.
         """
         self.memory = torch.zeros((rows, words), dtype=torch.int64, device=device)
         self._secret, self._active = secret, active
@@ -38,6 +42,7 @@ class Sealed:
         self._groups = [slice(0, rows)] if one else [slice(row, row + 1) for row in range(rows)]
         self._keys = [0] * len(self._groups)
         self._stream = torch.Generator(device)
+        self._cipher = own.cipher if own else self._by_torch
 
     def put(self, rows: Collection[int], words: torch.Tensor) -> None:
         """Store some rows under new keys.
@@ -78,13 +83,15 @@ class Sealed:
 
     def _crossed(self, number: int, words: torch.Tensor, out: torch.Tensor) -> None:
         """Write the words of a group into `out`, XORed with its stream."""
-        if not self._active:
+        if self._active:
+            self._cipher(words.reshape(-1), out.view(-1), self._keys[number])
+        else:
             out.copy_(words)
-            return
-        flat, into = words.reshape(-1), out.view(-1)
+
+    def _by_torch(self, flat: torch.Tensor, into: torch.Tensor, key: int) -> None:
         for place, start in enumerate(range(0, len(flat), _WORDS_AT_ONCE)):
             part = flat[start : start + _WORDS_AT_ONCE]
-            self._stream.manual_seed(self._keys[number] + place)
+            self._stream.manual_seed(key + place)
             mask = torch.randint(
                 -(2**63), 2**63 - 1, part.shape, generator=self._stream, device=part.device, dtype=torch.int64
             )

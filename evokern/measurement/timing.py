@@ -45,6 +45,12 @@ _MORE_SAMPLES = 4
 HOPELESS = 1.3
 """Times the race's margin beyond which a candidate has lost by its pilot, the few calls from which the length of a
 sample follows: of a graph of four calls up to a tenth is the wait for the next one (3 to 4 µs on an H200)."""
+FIRST_LAUNCHES = 2
+"""Launches by which a candidate may be found hopeless, before anything of its answer is judged."""
+ROUGH = 2.0
+"""Times the race's margin beyond which it is, at one problem: launches one by one, the first with cold caches."""
+SHORT_LAUNCH_US = 500.0
+"""Time of a launch that no candidate is given up for: gate and timing of so short a one cost little."""
 
 
 class Clock(Protocol):
@@ -151,6 +157,25 @@ def hopeless(pilots: Sequence[Sequence[float]], settings: TimingSettings, elite_
     if elite_us is None or settings.race == 0:
         return False
     return _lost([Series(tuple(pilot)) for pilot in pilots], HOPELESS * settings.race * elite_us)
+
+
+def longest_launch_us(
+    settings: TimingSettings, elite_us: float | None, default_us: float | None, problems: int
+) -> float | None:
+    """Return the time of a launch at one problem beyond which a candidate is hopeless, in µs; None for no limit.
+
+    At one problem of several it may be slower by as much more for each other one, where it may be faster.
+
+    Args:
+        settings: racing margin.
+        elite_us: objective to race against, where there is one.
+        default_us: time of the default candidate's launch at this problem, where it is known.
+        problems: how many the study has.
+    """
+    known = [time for time in (elite_us if problems == 1 else None, default_us) if time is not None]
+    if not known or settings.race == 0:
+        return None
+    return max(SHORT_LAUNCH_US, (ROUGH * settings.race) ** problems * min(known))
 
 
 def _at_least(clock: Clock, count: int) -> list[float]:

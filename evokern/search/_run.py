@@ -13,7 +13,7 @@ from typing import Literal
 
 from evokern.declaration.space import Config
 from evokern.device import Device, Task
-from evokern.device.contract import Rated, StartStep
+from evokern.device.contract import DEFAULT_US, Rated, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
@@ -133,7 +133,8 @@ def _one_session(
     end = loop.spent()
     if end is None:
         reporter.opening(loop)
-        report = target.device.start(_task(target, record, trials, reporter.step))
+        default_us = tuple(session.first_environment(DEFAULT_US) or ())
+        report = target.device.start(_task(target, record, trials, reporter.step, default_us))
         session.began(report)
         reporter.start(report)
         stop.loop = loop
@@ -244,11 +245,17 @@ def _explain(target: SearchTarget) -> Callable[[Config], str]:
 
 
 def _task(
-    target: SearchTarget, record: StudyRecord, recorded: Sequence[Trial], on_step: Callable[[StartStep], None]
+    target: SearchTarget,
+    record: StudyRecord,
+    recorded: Sequence[Trial],
+    on_step: Callable[[StartStep], None],
+    default_us: tuple[float, ...],
 ) -> Task:
     known = {
         trial.evaluation.fingerprint: (trial.number, trial.evaluation)
         for trial in reversed(recorded)
         if trial.evaluation.fingerprint and "duplicate_of" not in trial.evaluation.evidence
     }
-    return Task(target.kernel, target.problems, target.study, known, record.secret, on_step=on_step)
+    return Task(
+        target.kernel, target.problems, target.study, known, record.secret, default_us=default_us, on_step=on_step
+    )

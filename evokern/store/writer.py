@@ -6,6 +6,7 @@ Optuna's once every trial before it is known, so an interruption can leave Optun
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -198,6 +199,13 @@ class Session:
             where, table = "study = ? AND kind = ?", "evokern_proofs"
             rows = require_sound(self._db, self._store.path, table, where, [self.study.uuid, "verify"])
             return [required(self._store.path, table, row, ProofRecord.of) for row in rows]
+
+    def first_environment(self, key: str) -> Any:
+        """Return what the first session of this study that has it keeps in its environment; None where none has."""
+        with explained(self._store.path):
+            rows = require_sound(self._db, self._store.path, "evokern_sessions", "study = ?", [self.study.uuid])
+            kept = (json.loads(row["environment"] or "{}") for row in sorted(rows, key=lambda row: row["started"]))
+            return next((environment[key] for environment in kept if key in environment), None)
 
     def write_result(self, result: TrialResult) -> None:
         """Write the end of a recorded trial into Optuna's tables."""

@@ -183,7 +183,8 @@ class Evaluation:
             case Outcome.SLOW:
                 elite, limit = e["elite_us"], e.get("limit_us")
                 if limit and limit > elite:
-                    return f"slower than {limit:.3f} µs, {limit / elite:.2g} × the {elite:.3f} µs to beat"
+                    unproved = ", by its first launches: its answer was not judged" if e.get("unproved") else ""
+                    return f"slower than {limit:.3f} µs, {limit / elite:.2g} × the {elite:.3f} µs to beat{unproved}"
                 return f"slower than the elite's {elite:.3f} µs"
             case Outcome.WRONG:
                 return str(e.get("message") or e["check"])

@@ -18,6 +18,7 @@ from evokern.compile.cache import CompileCache, default_directory
 from evokern.compile.records import Built
 from evokern.declaration.kernel import Problem
 from evokern.declaration.space import Config
+from evokern.device.gpu.jobs import TimeFirstLaunches
 from evokern.exploits import CASES, Case, SuiteResult
 from evokern.exploits.cases import BY_NAME
 from evokern.exploits.suite import PROBLEM, suite_kernel, suite_study
@@ -29,6 +30,7 @@ from evokern.hardware.profiles import Profile, chip
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings
 from evokern.study.trial import Evaluation, Outcome
+from evokern.workers.process import Retire
 
 KERNEL = suite_kernel()
 STUDY = suite_study("gpu")
@@ -125,6 +127,71 @@ def test_a_declaration_is_asked_once_for_a_candidate(monkeypatch: pytest.MonkeyP
     after = here._runs.workload.cache_info()
     assert len(SMALL) == after.misses - before.misses
     assert after.hits - before.hits >= 2 * len(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("launch_us", "elite_us", "default_us", "unproved"),
+    [
+        (7000.0, None, 3000.0, True),
+        (6500.0, None, 3000.0, False),
+        (2300.0, 1000.0, 3000.0, True),
+        (2300.0, 1000.0, None, True),
+        (490.0, 20.0, 30.0, False),
+        (7000.0, None, None, False),
+    ],
+)
+def test_a_hopeless_candidate_is_given_up_by_its_first_launches(
+    launch_us: float,
+    elite_us: float | None,
+    default_us: float | None,
+    unproved: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """It is slow, unproved and without a gate's answer: no best, a bound for samplers. Others go through the gate."""
+    here = worker(monkeypatch, KERNEL, SMALLEST, STUDY, L4, tmp_path / "turn", race=1.1)
+    monkeypatch.setattr("emulated_gpu.Candidate.launch_us", launch_us)
+    config, known = Config({"CASE": "honest_plain"}), (default_us,) if default_us else ()
+    found = evaluated(here, config, built(config, SMALLEST, L4), elite_us, known)
+    assert (found.outcome is Outcome.SLOW and found.evidence.get("unproved", False)) == unproved
+    assert found.passed_gate != unproved
+    if unproved:
+        raced = min(time for time in (elite_us, default_us) if time is not None)
+        assert (found.evidence["elite_us"], found.evidence["launches_us"]) == (raced, [launch_us] * 2)
+        assert (found.time_us, found.timings, dict(found.gate)) == (launch_us / 2, (), {})
+        assert found.reason == (
+            f"slower than {2.2 * raced:.3f} µs, 2.2 × the {raced:.3f} µs to beat, by its first launches: its answer "
+            "was not judged"
+        )
+    wrong = Config({"CASE": "cheat_zeros"})
+    monkeypatch.setattr("emulated_gpu.Candidate.launch_us", 10.0)
+    assert evaluated(here, wrong, built(wrong, SMALLEST, L4)).outcome is Outcome.WRONG, "the buffers serve on"
+
+
+def test_of_several_problems_one_may_be_slower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With two problems a launch may take the square of the margin; the bound takes the other one as the default's."""
+    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn", race=1.1)
+    config = Config({"CASE": "honest_plain"})
+    made = built(config, SMALL, L4)
+    monkeypatch.setattr("emulated_gpu.Candidate.launch_us", 4800.0)
+    assert evaluated(here, config, made, 700.0, (1000.0, 4000.0)).passed_gate
+    monkeypatch.setattr("emulated_gpu.Candidate.launch_us", 5000.0)
+    found = evaluated(here, config, made, 700.0, (1000.0, 4000.0))
+    assert (found.outcome, found.evidence["problem"]) == (Outcome.SLOW, str(SMALL[0]))
+    assert found.time_us == pytest.approx((2500.0 * 4000.0) ** 0.5)
+
+
+def test_the_default_candidates_launches_are_timed_at_every_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One time for each problem; where a launch fails there is none, and a broken context is left."""
+    here = worker(monkeypatch, KERNEL, SMALL, STUDY, L4, tmp_path / "turn")
+    config = Config({"CASE": "honest_plain"})
+    assert here.handle(TimeFirstLaunches(config, built(config, SMALL, L4))) == (10.0, 10.0)
+    crashes = Config({"CASE": "cheat_misaligned"})
+    with pytest.raises(Retire) as left:
+        here.handle(TimeFirstLaunches(crashes, built(crashes, SMALL, L4)))
+    assert left.value.value == ()
 
 
 def test_a_slow_candidate_says_what_it_lost_against(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

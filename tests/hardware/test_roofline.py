@@ -19,7 +19,7 @@ from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.declaration.kernel import Kernel, Problem, ProblemField, Tensor, Tolerance, Workload
 from evokern.declaration.space import Config
 from evokern.device.contract import Request
-from evokern.device.gpu.kept_rates import keep_rates, kept_rates
+from evokern.device.kept_rates import keep_rates, kept_rates
 from evokern.errors import DeviceError, KernelError
 from evokern.hardware.profiles import chip
 from evokern.measurement.plausible import contradictions, declared_work

@@ -8,7 +8,7 @@ no sanitizer, keeps a module's variables over all calls, and checks the study's 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class Candidate:
 
     broken: str | None = None
     """The error that ended the context."""
+    launch_us = 10.0
+    """Time of a launch that is timed by itself, µs."""
 
     def __init__(self, built: Built) -> None:
         self.built = built
@@ -193,6 +195,9 @@ class Worker(GpuWorker):
     def _context(self) -> tuple[torch.device, Monitor]:
         return torch.device("cpu"), Monitor("0000:FF:00.0")
 
+    def _own_kernels(self) -> None:
+        """Torch does it all."""
+
     def _shared_memory(self) -> None:
         """Every launch on the PTX machine finds shared memory that nobody wrote."""
 
@@ -208,6 +213,7 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
     patch.setattr(_gpu_worker, "context_error", lambda: Candidate.broken)
     for module in (_gpu_worker, _cuda):
         patch.setattr(module, "finish", lambda limit_s, hang_s=None: None)
+    patch.setattr(_cuda, "timed_us", _timed_us)
     turn.touch()
     timing = TimingSettings(race=race, min_samples=3, max_samples=12 if race else 3, rotate_sets=2)
     context = WorkerContext(kernel.folder, tuple(problems), chip)
@@ -215,10 +221,17 @@ def worker(patch: pytest.MonkeyPatch, kernel: Kernel, problems: Sequence[Problem
     return Worker(settings)
 
 
-def evaluated(worker: Worker, config: Config, built: Built, elite_us: float | None = None) -> Evaluation:
+def _timed_us(enqueue: Callable[[], None], limit_s: float) -> float:
+    enqueue()
+    return Candidate.launch_us
+
+
+def evaluated(
+    worker: Worker, config: Config, built: Built, elite_us: float | None = None, default_us: tuple[float, ...] = ()
+) -> Evaluation:
     """Evaluate a candidate; a worker that retires has answered, and is as good as new here."""
     try:
-        answer = worker.handle(Evaluate(config, built, elite_us))
+        answer = worker.handle(Evaluate(config, built, elite_us, default_us))
     except Retire as last:
         Candidate.broken = None
         answer = last.value

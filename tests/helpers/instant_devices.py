@@ -21,6 +21,8 @@ class InstantH200:
         Args:
             faults: what `start` raises, and what `submit` raises at its fourth candidate.
         """
+        self.environment: dict[str, object] = {}
+        """What `start` reports of itself."""
         self.tasks: list[Task] = []
         self.requests: list[Request] = []
         self.closed = 0
@@ -36,7 +38,7 @@ class InstantH200:
         if "start" in self._faults:
             raise self._faults["start"]
         self.tasks.append(task)
-        return StartReport()
+        return StartReport(environment=self.environment)
 
     def submit(self, request: Request) -> None:
         """Evaluate a candidate."""

@@ -15,12 +15,15 @@ from evokern.measurement.timing import (
     LONG_CALL_US,
     LONG_STEP_US,
     RACE_SAMPLES,
+    ROUGH,
+    SHORT_LAUNCH_US,
     STEP_SHARE,
     STEP_US,
     STEPS,
     Series,
     calls_per_sample,
     hopeless,
+    longest_launch_us,
     measure,
     with_steps,
 )
@@ -98,6 +101,30 @@ def test_a_pilot_ends_the_race_where_it_is_beyond_doubt(
     assert HOPELESS * 1.10 * 5.0 == pytest.approx(7.15)
     assert hopeless(pilots, replace(SETTINGS, race=race), 5.0) == lost
     assert not hopeless(pilots, SETTINGS, None)
+
+
+@pytest.mark.parametrize(
+    ("elite_us", "default_us", "problems", "race", "longest_us"),
+    [
+        (None, 3000.0, 1, 1.10, 6600.0),
+        (1000.0, 3000.0, 1, 1.10, 2200.0),
+        (4000.0, 3000.0, 1, 1.10, 6600.0),
+        (1000.0, None, 1, 1.10, 2200.0),
+        (20.0, 30.0, 1, 1.10, SHORT_LAUNCH_US),
+        (None, 3000.0, 2, 1.10, 14520.0),
+        (1000.0, 3000.0, 2, 1.10, 14520.0),  # the elite's time is of both problems
+        (1000.0, None, 2, 1.10, None),
+        (None, None, 1, 1.10, None),
+        (1000.0, 3000.0, 1, 0.0, None),
+    ],
+)
+def test_a_launch_may_take_so_long(
+    elite_us: float | None, default_us: float | None, problems: int, race: float, longest_us: float | None
+) -> None:
+    """Twice the margin of the faster of elite and default, more where other problems may make up for it."""
+    assert ROUGH * 1.10 == pytest.approx(2.2)
+    found = longest_launch_us(replace(SETTINGS, race=race), elite_us, default_us, problems)
+    assert found == (None if longest_us is None else pytest.approx(longest_us))
 
 
 def test_several_problems_race_with_their_geometric_mean() -> None:

@@ -22,6 +22,7 @@ from evokern.device.gpu.driver_call import context_error as context_error
 from evokern.device.gpu.driver_call import error_name
 from evokern.device.gpu.module_state import ModuleState
 from evokern.gate.check import Call, RunFailed
+from evokern.measurement.timing import FIRST_LAUNCHES
 from evokern.study.trial import Outcome
 
 _CTYPES: Mapping[str, Any] = {
@@ -192,6 +193,7 @@ class GpuRunner:
         hang_s: float,
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
+        longest_us: float | None = None,
     ) -> None:
         """Make a runner.
 
@@ -200,25 +202,61 @@ class GpuRunner:
             program: which of its programs.
             hang_s: seconds after which one launch sequence counts as hung.
             before: called before every call.
-            after: called once the first call has ended, and once the others have.
+            after: called once the first call has ended, or the first ones, and once the others have.
+            longest_us: time of a launch sequence beyond which the candidate is not run any further; None for no limit.
         """
         self._candidate = candidate
         self._program = program
         self._hang_s = hang_s
         self._before, self._after = before, after
+        self._longest_us = longest_us
 
     def run(self, calls: Sequence[Call]) -> None:
         """Run the first call alone, so that most failures show at once, then all others.
 
         Raises:
-            RunFailed: a launch failed or did not end.
+            RunFailed: a launch failed, did not end, or took too long.
         """
-        for batch in filter(None, (calls[:1], calls[1:])):
-            for call in batch:
+        taken = self.times(calls[:1])
+        if self._longest_us is not None and taken and taken[0] > self._longest_us:
+            taken += self.times(calls[1:FIRST_LAUNCHES])
+            if min(taken) > self._longest_us:
+                raise RunFailed(Outcome.SLOW, {"launches_us": taken, "limit_us": self._longest_us})
+        self._after()
+        rest = calls[len(taken) :]
+        if rest:
+            for call in rest:
                 self._before()
                 self._candidate.prepare(self._program, call).enqueue()
-            finish(self._hang_s * len(batch), self._hang_s)
+            finish(self._hang_s * len(rest), self._hang_s)
             self._after()
+
+    def times(self, calls: Sequence[Call]) -> list[float]:
+        """Run some calls one by one; return how long each took, in µs.
+
+        Raises:
+            RunFailed: a launch failed or did not end.
+        """
+        taken = []
+        for call in calls:
+            prepared = self._candidate.prepare(self._program, call)
+            self._before()
+            taken.append(timed_us(prepared.enqueue, self._hang_s))
+        return taken
+
+
+def timed_us(enqueue: Callable[[], None], limit_s: float) -> float:
+    """Run what is enqueued and wait for it; return how long the GPU took, in µs.
+
+    Raises:
+        RunFailed: a kernel crashed, or the limit passed.
+    """
+    began, ended = new_event(timing=True), new_event(timing=True)
+    began.record()
+    enqueue()
+    ended.record()
+    finish(limit_s)
+    return 1000.0 * float(began.elapsed_time(ended))
 
 
 def finish(limit_s: float, hang_s: float | None = None) -> None:

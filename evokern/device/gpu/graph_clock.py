@@ -31,6 +31,9 @@ _SHORT_US = 20.0
 """Time of a call below which that between two graphs counts: 3 to 4 µs (H200), a tenth of four calls of 10 µs."""
 _LONGER = 8
 """Times as many calls in the pilot then."""
+_LONG_US = 500.0
+"""Time of a call from which single calls are pilot enough: launching each from Python adds some 10 µs (H200), and a
+graph of all input sets would take as many times as long."""
 
 TimedCall = Callable[[], Mapping[str, torch.Tensor] | None]
 """Enqueues one call on the current stream; returns its outputs where they are not those of the buffers it was given."""
@@ -71,15 +74,13 @@ class GraphClock:
         self.graph: torch.cuda.CUDAGraph | None = None
         """The graph that is timed; None before `prepare`."""
         self._sequence, self._around, self._flush = calls, around, flush
-        self._pilot = _capture(calls, len(calls), None)
-        self._pilot.replay()
-        finish(hang_s * len(calls), hang_s)
-        self.pilot_us = self._pilot_times(self._pilot, len(calls))
+        self.pilot_us = self._single_times()
         """Rough times, µs a call: without steps, and without a write over L2 before each call."""
+        if min(self.pilot_us) < _LONG_US:
+            self.pilot_us = self._pilot_times(len(calls))
         if min(self.pilot_us) < _SHORT_US:
             # From one graph to the next the GPU waits for as long as such calls take.
-            longer = _capture(calls, _LONGER * len(calls), None)
-            self.pilot_us = self._pilot_times(longer, _LONGER * len(calls))
+            self.pilot_us = self._pilot_times(_LONGER * len(calls))
         self._call_us = max(min(self.pilot_us), 0.05)
         self.calls = calls_per_sample(self._call_us, settings.sample_us, len(calls))
         """Calls in one sample."""
@@ -96,8 +97,7 @@ class GraphClock:
         calls, flush, around = self._sequence, self._flush, self._around
         if around is not None:
             around.timed.plan(self.calls)
-        whole = self.calls == len(calls) and flush is None and around is None
-        graph = self.graph = self._pilot if whole else _capture(calls, self.calls, flush, around)
+        graph = self.graph = _capture(calls, self.calls, flush, around)
         self._graphs = [graph]
         if flush is not None:
             self._graphs.append(_capture([lambda: None], self.calls, flush))
@@ -146,8 +146,19 @@ class GraphClock:
             return []
         return [time_us / self.calls for time_us in times]
 
-    def _pilot_times(self, graph: torch.cuda.CUDAGraph, calls: int) -> tuple[float, ...]:
-        """Return times of a call of a graph, µs: as many as show whether a race is lost."""
+    def _single_times(self) -> tuple[float, ...]:
+        """Return times of single calls behind an untimed one, µs: as many as show whether a race is lost."""
+        marks = [new_event(timing=True) for _ in range(RACE_SAMPLES + 1)]
+        for index, mark in enumerate(marks):
+            self._sequence[index % len(self._sequence)]()
+            mark.record()
+        self.states.append(self._monitor.read())
+        finish(self._hang_s * len(marks), self._hang_s)
+        return tuple(1000.0 * a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+
+    def _pilot_times(self, calls: int) -> tuple[float, ...]:
+        """Return times of a call of a graph of so many, µs: as many as show whether a race is lost."""
+        graph = _capture(self._sequence, calls, None)
         return tuple(time_us / calls for time_us in self._replays([graph], RACE_SAMPLES))
 
     def _replays(self, graphs: Sequence[torch.cuda.CUDAGraph], count: int) -> list[float]:

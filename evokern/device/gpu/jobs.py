@@ -49,6 +49,16 @@ class MeasureRates:
 
 
 @dataclass(frozen=True)
+class TimeFirstLaunches:
+    """Time a candidate's first launches at every problem, and judge nothing of it."""
+
+    config: Config
+    """Its configuration."""
+    built: Built
+    """Its programs and launches."""
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """Check and time one candidate."""
 
@@ -58,6 +68,8 @@ class Evaluate:
     """Its programs and launches."""
     elite_us: float | None
     """Time to race against, µs."""
+    default_us: tuple[float, ...] = ()
+    """Time of a launch of the default candidate at each problem, µs; empty where it is not known."""
 
 
 @dataclass(frozen=True)

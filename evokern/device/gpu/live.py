@@ -20,12 +20,21 @@ from evokern.compile.records import Built
 from evokern.declaration.space import Config
 from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
-from evokern.device.contract import Answer, BaselineResult, Request, StartReport, StartStep, Task
-from evokern.device.gpu.jobs import Contestant, Evaluate, GpuSettings, MeasureBaseline, MeasureRates, Prove, Round
-from evokern.device.gpu.kept_rates import keep_rates, kept_rates
+from evokern.device.contract import DEFAULT_US, Answer, BaselineResult, Request, StartReport, StartStep, Task
+from evokern.device.gpu.jobs import (
+    Contestant,
+    Evaluate,
+    GpuSettings,
+    MeasureBaseline,
+    MeasureRates,
+    Prove,
+    Round,
+    TimeFirstLaunches,
+)
 from evokern.device.gpu.lock import GpuLock
 from evokern.device.gpu.nvml import Monitor
 from evokern.device.gpu.profile import LiveGpu, live_gpu
+from evokern.device.kept_rates import keep_rates, kept_rates
 from evokern.errors import DeviceError
 from evokern.hardware.driver import driver_version
 from evokern.hardware.profiles import Profile, limits_for
@@ -69,6 +78,7 @@ class LiveDevice:
         self._foreign: list[int] = []
         self._suspects: list[int] = []
         self._foreign_asked = 0.0
+        self._default_us: tuple[float, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -115,7 +125,7 @@ class LiveDevice:
         steps = 3 + len(named)
         task.on_step(StartStep("compiling the default candidate", 0, steps))
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
-        require_built(task, built)
+        program = require_built(task, built).machine_code()
         _LOGGER.info("the default candidate is compiled")
         task.on_step(StartStep("starting the GPU's worker", 1, steps))
         executors.wait_ready()
@@ -123,6 +133,11 @@ class LiveDevice:
         task.on_step(StartStep("proving that the gate tells right from wrong", 2, steps))
         run_single_job(executors, Prove(), _START_DEADLINE_S, "start of the study")
         _LOGGER.info("the gate's power is proved")
+        self._default_us = task.default_us
+        if not self._default_us and task.study.timing.race:
+            job = TimeFirstLaunches(first, program)
+            what = "timing of the default candidate's first launches"
+            self._default_us = tuple(run_single_job(executors, job, _START_DEADLINE_S, what))
         baselines: list[BaselineResult] = []
         for index, name in enumerate(named):
             task.on_step(StartStep(f"baseline {index + 1} of {len(named)}: {name}", 3 + index, steps))
@@ -134,7 +149,7 @@ class LiveDevice:
         self._pipeline = Pipeline(
             compilers,
             executors,
-            job=_job,
+            job=self._job,
             # The worker reports a hang itself; it is killed only when it is stuck inside the driver.
             deadline_s=30.0 + 10.0 * hang_s,
             known=task.known,
@@ -150,6 +165,8 @@ class LiveDevice:
             **(compilers.ready_report or {}),
             **(executors.ready_report or {}),
         }
+        if self._default_us:
+            environment[DEFAULT_US] = self._default_us
         rates = kept_rates(self._gpu.uuid, driver_version() or self._gpu.driver)
         if rates is not None:
             environment["rates"] = asdict(rates)
@@ -273,6 +290,9 @@ class LiveDevice:
         if self._lock is not None:
             self._lock.release()
 
+    def _job(self, work: CompiledRequest) -> Evaluate:
+        return Evaluate(work.request.config, work.built.machine_code(), work.request.elite_us, self._default_us)
+
     def _running(self) -> Pipeline:
         if self._pipeline is None:
             raise DeviceError(f"{self._gpu.model} was not started")
@@ -305,10 +325,6 @@ def open_live(name: str) -> LiveDevice:
 def _compile_workers() -> int:
     # The GPU's worker and this process keep about one core at work, and go before compiles where they need two.
     return max(1, len(os.sched_getaffinity(0)) - 1)
-
-
-def _job(work: CompiledRequest) -> Evaluate:
-    return Evaluate(work.request.config, work.built.machine_code(), work.request.elite_us)
 
 
 def _with_foreign_load(answer: Answer, foreign: Sequence[int]) -> Answer:

@@ -19,8 +19,17 @@ from evokern.device.contract import BaselineResult
 from evokern.device.gpu.baselines import BaselineRunner, runs_as
 from evokern.device.gpu.between_calls import BetweenCalls, SharedMemory
 from evokern.device.gpu.cuda import Candidate, GpuRunner, PreparedCall, check, context_error, finish
+from evokern.device.gpu.gate_kernels import GateKernels
 from evokern.device.gpu.graph_clock import GraphClock
-from evokern.device.gpu.jobs import Evaluate, GpuSettings, MeasureBaseline, MeasureRates, Prove, Round
+from evokern.device.gpu.jobs import (
+    Evaluate,
+    GpuSettings,
+    MeasureBaseline,
+    MeasureRates,
+    Prove,
+    Round,
+    TimeFirstLaunches,
+)
 from evokern.device.gpu.nvml import Monitor
 from evokern.device.gpu.rates import measure_rates
 from evokern.device.gpu.rounds import play_round
@@ -29,16 +38,26 @@ from evokern.errors import DeviceError, EvokernError
 from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
 from evokern.gate.check import Repetition, RunFailed, calls, repeated
+from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
 from evokern.measurement.roofline import Floor, Rates, Work, below, boosted, floor, peak_rates, recorded, work
-from evokern.measurement.timing import Measurement, Series, hopeless, measure
+from evokern.measurement.statistics import geometric_mean
+from evokern.measurement.timing import (
+    FIRST_LAUNCHES,
+    ROUGH,
+    Measurement,
+    Series,
+    hopeless,
+    longest_launch_us,
+    measure,
+)
 from evokern.study.trial import Evaluation, Outcome, Timing
 from evokern.workers.process import Retire
 
 
 class GpuWorker:
-    """Answers `Prove`, `MeasureBaseline`, `Evaluate`, `Round` and `MeasureRates` jobs."""
+    """Answers `Prove`, `MeasureBaseline`, `TimeFirstLaunches`, `Evaluate`, `Round` and `MeasureRates` jobs."""
 
     def __init__(self, settings: GpuSettings) -> None:
         """Make the context, the gates and their buffers; load what the first candidate will need.
@@ -52,8 +71,10 @@ class GpuWorker:
         self._phases = PhaseClock()
         device, self._monitor = self._context()
         self._kernel = settings.context.kernel()
+        own = self._own_kernels()
         self._gates = {
-            problem: Gate(self._kernel, problem, settings.gate, device) for problem in settings.context.problems
+            problem: Gate(self._kernel, problem, settings.gate, device, own=own)
+            for problem in settings.context.problems
         }
         self._shared = self._shared_memory()
         profile = settings.context.profile
@@ -77,6 +98,10 @@ class GpuWorker:
         address = check(driver.cuDeviceGetPCIBusId(64, check(driver.cuCtxGetDevice())))
         return device, Monitor(address.decode().strip("\0"))
 
+    def _own_kernels(self) -> OwnKernels | None:
+        """Return what the gate's values are sealed and compared by."""
+        return GateKernels(self._settings.context.profile)
+
     def _shared_memory(self) -> SharedMemory | None:
         """Return what overwrites shared memory between calls."""
         return SharedMemory(self._settings.context.profile)
@@ -86,8 +111,8 @@ class GpuWorker:
         self._next_waits = next_waits
 
     def handle(
-        self, job: Prove | MeasureBaseline | Evaluate | Round | MeasureRates
-    ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | Rates | None:
+        self, job: Prove | MeasureBaseline | TimeFirstLaunches | Evaluate | Round | MeasureRates
+    ) -> Evaluation | BaselineResult | tuple[tuple[float, ...], ...] | tuple[float, ...] | Rates | None:
         """Do one job while holding the GPU."""
         with self._exclusive_gpu():
             if isinstance(job, Prove):
@@ -99,6 +124,8 @@ class GpuWorker:
                 return play_round(self._runs, job)
             if isinstance(job, MeasureRates):
                 return _rates()
+            if isinstance(job, TimeFirstLaunches):
+                return self._first_launches(job)
             began = time.perf_counter()
             self._phases.taken()
             evaluation, healthy = self._evaluate(job)
@@ -146,7 +173,8 @@ class GpuWorker:
         except RunFailed as failure:
             if failure.outcome is Outcome.HUNG:
                 return Evaluation(Outcome.HUNG, evidence=failure.evidence), False
-            evaluation = Evaluation(failure.outcome, evidence=failure.evidence)
+            bound = failure.evidence.pop("bound_us", None)
+            evaluation = Evaluation(failure.outcome, bound, evidence=failure.evidence)
         except torch.OutOfMemoryError as error:
             evidence = {"error": "CUDA_ERROR_OUT_OF_MEMORY", "message": str(error).split("\n")[0]}
             return Evaluation(Outcome.CRASHED, evidence=evidence), False
@@ -197,6 +225,13 @@ class GpuWorker:
             measurement = measure(clocks, self._settings.timing, job.elite_us, lambda: not self._next_waits())
         timings = self._timings(measurement, clocks)
         tasks, floors = self._least(job.config, timings)
+        if measurement.lost:
+            # Right in the gate, and nothing that is kept: what its timed runs left is not looked at.
+            for bench in benches:
+                bench.mend()
+            evidence = recorded(tasks, floors)
+            evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
+            return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
         for problem, bench, clock, prepared in zip(self._gates, benches, clocks, resets, strict=True):
             with self._phases.phase("gate"):
                 verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
@@ -209,16 +244,13 @@ class GpuWorker:
             if impossible:
                 fault = {"check": "floor", "message": impossible, "problem": str(problem)}
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
-        best = not measurement.lost and (job.elite_us is None or measurement.time_us < job.elite_us)
+        best = job.elite_us is None or measurement.time_us < job.elite_us
         for problem, gate in self._gates.items() if best else ():
             verdict = self._check_renewed(job, candidate, problem, gate)
             if not verdict.passed:
                 reports[str(problem)] = dict(verdict.report)
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
         evidence = recorded(tasks, floors)
-        if measurement.lost:
-            evidence |= {"elite_us": job.elite_us, "samples": len(measurement.series[0].samples_us)}
-            return Evaluation(Outcome.SLOW, measurement.time_us, timings, evidence=evidence, gate=reports)
         return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
 
     def _hopeless(
@@ -248,15 +280,36 @@ class GpuWorker:
         tensors, launches = self._runs.workload(job.config, problem)
         program = job.built.build(problem).program
         between = self._between(job, candidate, problem)
+        timing = self._settings.timing
+        places = dict(zip(self._gates, job.default_us, strict=False))
+        longest_us = longest_launch_us(timing, job.elite_us, places.get(problem), len(self._gates))
         runner = GpuRunner(
-            candidate, program, self._settings.timing.hang_s, before=between.disturb, after=between.require_state
-        )
-        verdict = gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
+            candidate, program, timing.hang_s, before=between.disturb, after=between.require_state,
+            longest_us=longest_us,
+        )  # fmt: skip
+        try:
+            verdict = gate.retest(gate.check(runner, launches, tensors), runner, launches, tensors)
+        except RunFailed as failed:
+            if failed.outcome is not Outcome.SLOW:
+                raise
+            raise RunFailed(Outcome.SLOW, failed.evidence | self._unproved(job, problem, failed.evidence)) from failed
         if verdict.passed:
             return verdict
         bench = gate.bench(tensors, self._settings.gate.input_sets, self._settings.gate.runs)
         first = candidate.prepare(program, calls(bench, launches)[0])
         return between.blamed(verdict, bench, lambda: self._once([first]))
+
+    def _unproved(self, job: Evaluate, problem: Problem, seen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is recorded of a candidate whose first launches were hopeless: nothing of it was judged."""
+        least_us, count = min(seen["launches_us"]) / ROUGH, len(self._gates)
+        places = dict(zip(self._gates, job.default_us, strict=False))
+        if count == 1:
+            raced = min(time for time in (job.elite_us, places.get(problem)) if time is not None)
+            bound = least_us
+        else:  # as fast as the default candidate at the other problems
+            raced = places[problem]
+            bound = geometric_mean(job.default_us) * (least_us / raced) ** (1 / count)
+        return {"elite_us": raced, "unproved": True, "problem": str(problem), "bound_us": bound}
 
     def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
         return BetweenCalls(self._kernel, job, candidate, problem, self._shared)
@@ -354,6 +407,26 @@ class GpuWorker:
             tensors, launches = self._runs.workload(self._settings.warm_config, problem)
             prove_power(gate, launches, tensors)
             gate.prove_slices(tensors)
+
+    def _first_launches(self, job: TimeFirstLaunches) -> tuple[float, ...]:
+        """Return the least time of a candidate's first launches at each problem, µs; nothing where one failed."""
+        try:
+            candidate = Candidate(job.built)
+            taken = []
+            for problem, gate in self._gates.items():
+                tensors, launches = self._runs.workload(job.config, problem)
+                bench = gate.bench(tensors, self._settings.gate.input_sets, self._settings.gate.runs)
+                bench.refresh()
+                bench.poison()
+                runner = GpuRunner(candidate, job.built.build(problem).program, self._settings.timing.hang_s)
+                taken.append(min(runner.times(calls(bench, launches)[:FIRST_LAUNCHES])))
+            candidate.unload()
+            return tuple(taken)
+        except (RunFailed, EvokernError, RuntimeError) as failed:
+            hung = isinstance(failed, RunFailed) and failed.outcome is Outcome.HUNG
+            if hung or context_error() is not None:
+                raise Retire((), busy=hung) from failed
+            return ()
 
     def _baseline(self, index: int) -> BaselineResult:
         baseline = self._kernel.workload.baselines[index]

@@ -1,0 +1,96 @@
+"""Sealing and comparing at the rate of the GPU's memory: kernels of ours for what torch does in many passes.
+
+At large problems the gate took longer for them than for everything else: of 240 ms a candidate 90 for sealing 2 GB
+several times, and up to 35 for each comparison of nine answers (attention 4,16,4096,128 and a matrix product of 8192³,
+H200, 2026-11-23).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from evokern.compile.build import compile_own
+from evokern.declaration.kernel import Tolerance
+from evokern.device.gpu.driver_call import check
+from evokern.gate.comparison import PARTS
+from evokern.gate.data import largest_finite
+from evokern.hardware.profiles import Profile
+
+SOURCE = Path(__file__).with_suffix(".cu")
+"""The kernels."""
+DTYPES = {"f16": 0, "bf16": 1, "f32": 2}
+"""Dtypes of outputs that `compare` takes, and its numbers for them."""
+_THREADS = 256
+_BLOCKS_AN_SM = 16
+"""Enough to have the memory's latency covered; each goes on with what others leave."""
+
+
+class GateKernels:
+    """The kernels, loaded into this process's context once."""
+
+    def __init__(self, profile: Profile) -> None:
+        """Compile and load them.
+
+        Raises:
+            DeviceError: they do not compile.
+        """
+        text, self._functions = SOURCE.read_text("utf-8"), {}
+        for entry in ("xor_stream", "compare"):
+            program = compile_own(text, SOURCE.name, entry, profile)
+            module = check(driver.cuModuleLoadData(program.cubin))
+            self._functions[entry] = module, check(driver.cuModuleGetFunction(module, program.lowered[entry].encode()))
+        self._blocks = _BLOCKS_AN_SM * profile.sms
+
+    def cipher(self, words: torch.Tensor, out: torch.Tensor, key: int) -> None:
+        """Enqueue the XOR of words with the stream of a key.
+
+        Args:
+            words: int64, contiguous.
+            out: of the same length, contiguous; may be the words themselves.
+            key: 64 bits.
+        """
+        count = words.numel()
+        arguments = (ctypes.c_void_p(words.data_ptr()), ctypes.c_void_p(out.data_ptr()), ctypes.c_uint64(count),
+                     ctypes.c_uint32(key & 0xFFFFFFFF), ctypes.c_uint32(key >> 32))  # fmt: skip
+        self._launch("xor_stream", -(-count // (2 * _THREADS)), arguments)
+
+    def compare(
+        self,
+        got: torch.Tensor,
+        expected: torch.Tensor,
+        dtype: str,
+        tolerance: Tolerance,
+        *,
+        pass_over_nonfinite: bool,
+    ) -> torch.Tensor | None:
+        """Compare one call's output with its reference, as `OwnKernels` has it."""
+        if dtype not in DTYPES:
+            return None
+        got, expected = got.contiguous(), expected.contiguous()
+        count = got.numel()
+        blocks = self._blocks_for(-(-count // _THREADS))
+        out = torch.empty((PARTS, blocks), dtype=torch.float64, device=got.device)
+        arguments = (ctypes.c_void_p(got.data_ptr()), ctypes.c_void_p(expected.data_ptr()), ctypes.c_uint64(count),
+                     ctypes.c_uint32(DTYPES[dtype]), ctypes.c_double(tolerance.atol), ctypes.c_double(tolerance.rtol),
+                     ctypes.c_double(largest_finite(dtype)), ctypes.c_bool(pass_over_nonfinite),
+                     ctypes.c_void_p(out.data_ptr()))  # fmt: skip
+        self._launch("compare", blocks, arguments)
+        return out
+
+    def _blocks_for(self, wanted: int) -> int:
+        return max(1, min(self._blocks, wanted))
+
+    def _launch(self, entry: str, blocks: int, arguments: Sequence[Any]) -> None:
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.blockDimX = self._blocks_for(blocks), _THREADS
+        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
+        config.hStream = torch.cuda.current_stream().cuda_stream
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
+        # The driver copies the parameters before it returns.
+        check(driver.cuLaunchKernelEx(config, self._functions[entry][1], ctypes.addressof(pointers), 0))
