@@ -224,9 +224,14 @@ def test_a_new_best_of_a_large_problem_is_judged_on_inputs_of_its_own(
     monkeypatch.setattr(Gate, "check", watched)
     here = worker(monkeypatch, KERNEL, SMALLEST, STUDY, L4, tmp_path / "turn")
     config = Config({"CASE": "honest_plain"})
-    found = evaluated(here, config, built(config, SMALLEST, L4), elite_us=elite_us)
+    made = built(config, SMALLEST, L4)
+    found = evaluated(here, config, made, elite_us=elite_us)
     assert found.outcome is Outcome.MEASURED
     assert wholes == list(SMALLEST)[:expected]
+    evaluated(here, config, made, elite_us=20.0)
+    assert wholes == list(SMALLEST)[:expected], "one as fast was measured since the trials that it saw"
+    evaluated(here, config, made)
+    assert len(wholes) == expected + large, "one that races against nothing is judged by itself"
 
 
 def test_who_is_wrong_on_the_new_inputs_of_a_best_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,23 +100,28 @@ class KilledSearch:
         assert self._process.wait(600) == 0
         self._check_nothing_left()
 
-    def kill_pairs_until(self, outcome: str) -> None:
-        """Kill the worker that has a trial and the one that takes over, until one has an outcome; let the search end.
+    def kill_a_trial_twice(self, outcome: str) -> None:
+        """Kill the worker that has a trial, then the fresh one that does it again; let the search end.
 
-        For workers that take seconds to start: between pairs it goes on until what was in flight is recorded, since
-        killing those that start too is a machine on which no worker can start.
+        For a GPU, whose workers take seconds to start, so that no other way meets the second one at work. A worker
+        that starts holds the GPU's lock, and again once it has a trial.
         """
         self._begin()
         assert self._process is not None
         while self._settled() and not any(row[2] == outcome for row in self.rows().values()):
-            for victim in sorted(self.processes(self.executor), key=_started)[:2]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-                time.sleep(self._draw.uniform(0.0, 0.2))
-            self.hit["kill pair"] += 1
+            self._kill_worker_and_its_heir()
         assert any(row[2] == outcome for row in self.rows().values()), f"ended before one was {outcome}"
         assert self._process.wait(600) == 0
         self._check_nothing_left()
+
+    def _kill_worker_and_its_heir(self) -> None:
+        before = self.processes(self.executor)
+        os.kill(_awaited(lambda: next(filter(_holds_a_lock, before), None)), signal.SIGKILL)
+        fresh = _awaited(lambda: next((p for p in self.processes(self.executor) if p not in before), None))
+        for holds in (_holds_a_lock, lambda pid: not _holds_a_lock(pid), _holds_a_lock):
+            _awaited(lambda state=holds: fresh if state(fresh) else None)  # type: ignore[misc]
+        os.kill(fresh, signal.SIGKILL)
+        self.hit["kill worker twice"] += 1
 
     def rows(self) -> dict[int, tuple[object, ...]]:
         """Return every recorded trial."""
@@ -218,8 +223,16 @@ class KilledSearch:
         assert left == [], f"left behind after {self.done}"
 
 
-def _started(pid: int) -> int:
-    """Return when a process started, in clock ticks (proc(5), field 22 of stat); 0 where it is gone."""
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-    return 0
+def _holds_a_lock(pid: int) -> bool:
+    """Tell whether a process holds a lock on a whole file (proc(5), locks)."""
+    locks = (line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines())
+    return any(words[1:2] == ["FLOCK"] and words[4] == str(pid) for words in locks)
+
+
+def _awaited(found: Callable[[], int | None]) -> int:
+    """Return a process once there is one."""
+    end = time.monotonic() + 60
+    while (pid := found()) is None:
+        assert time.monotonic() < end, "no process came to that"
+        time.sleep(0.001)
+    return pid

@@ -83,7 +83,7 @@ def test_a_trial_whose_worker_is_killed_twice_is_lost_on_a_gpu(tmp_path: Path) -
     db = tmp_path / "twice.db"
     options = f"attention-s512 --device cuda:0 --seed 5 --no-verify --quiet --trials 400 --db {db}"
     twice = KilledSearch([sys.executable, "-m", "evokern", "search", *options.split()], db, "GpuWorker", seed=1)
-    twice.kill_pairs_until("lost")
+    twice.kill_a_trial_twice("lost")
     with open_readonly(db) as reader:
         trials = list(reader.trials(reader.study()))
     assert sum(trial.outcome is Outcome.LOST for trial in trials) > 0

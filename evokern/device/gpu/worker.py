@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -69,6 +70,7 @@ class GpuWorker:
         self._turn_lock = settings.turn_lock.open("rb")
         self._next_waits: Callable[[], bool] = lambda: True
         self._phases = PhaseClock()
+        self._best_us = math.inf
         device, self._monitor = self._context()
         self._kernel = settings.context.kernel()
         own = self._own_kernels()
@@ -244,12 +246,14 @@ class GpuWorker:
             if impossible:
                 fault = {"check": "floor", "message": impossible, "problem": str(problem)}
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
-        best = job.elite_us is None or measurement.time_us < job.elite_us
+        # The elite that a trial races against is that of the trials it may see; others were measured since.
+        best = job.elite_us is None or measurement.time_us < min(job.elite_us, self._best_us)
         for problem, gate in self._gates.items() if best else ():
             verdict = self._check_renewed(job, candidate, problem, gate)
             if not verdict.passed:
                 reports[str(problem)] = dict(verdict.report)
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
+        self._best_us = min(self._best_us, measurement.time_us)
         evidence = recorded(tasks, floors)
         return Evaluation(Outcome.MEASURED, measurement.time_us, timings, evidence=evidence, gate=reports)
 
