@@ -70,6 +70,11 @@ def proved(found: Mapping[str, Any]) -> str:
     return f"{word}: {ran}{found['verified_reason']}"
 
 
+def in_gib(count: int) -> str:
+    """Return bytes as people read them: `5.52 GiB`."""
+    return f"{count / 2**30:.3g} GiB"
+
+
 def several(number: int, what: str) -> str:
     """Return `1 trial`, `12 trials`."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -30,6 +30,18 @@ REACHED = ("cuda",)
 """Devices whose memory candidates reach: what they must not read lies sealed there."""
 
 
+def kinds_of_sets(kinds: Sequence[InputSet], tensors: Mapping[str, Tensor]) -> tuple[InputSet, ...]:
+    """Return the kind of each input set: `edges` ones are last, up to three of them."""
+    able = sum(may_be_zero(tensor) for tensor in tensors.values() if tensor.given)
+    expanded = [kind for kind in kinds for _ in range(1 + min(able, ZERO_SETS) if kind == "edges" else 1)]
+    return tuple(sorted(expanded, key=lambda kind: kind == "edges"))
+
+
+def calls_of(runs: int, sets: int) -> list[tuple[int, int]]:
+    """Return run and input set of each call: those of the first run, then those of later ones."""
+    return [(run, n) for run in range(runs) for n in range(sets) if run == 0 or n < REPEATED_SETS]
+
+
 class Bench:
     """Buffers of one problem for some input sets and runs.
 
@@ -69,12 +81,10 @@ class Bench:
         Raises:
             KernelError: an output has no tolerance, or a slice does not fit the tensors.
         """
-        able = sum(may_be_zero(tensor) for tensor in tensors.values() if tensor.given)
-        expanded = [kind for kind in kinds for _ in range(1 + min(able, ZERO_SETS) if kind == "edges" else 1)]
-        self.kinds: tuple[InputSet, ...] = tuple(sorted(expanded, key=lambda kind: kind == "edges"))
+        self.kinds = kinds_of_sets(kinds, tensors)
         self.runs = runs
         self.tensors = dict(tensors)
-        self.calls = [(run, n) for run in range(runs) for n in range(self.sets) if run == 0 or n < REPEATED_SETS]
+        self.calls = calls_of(runs, self.sets)
         """Run and input set of each call: those of the first run, then those of later ones."""
         self._kernel, self._problem = kernel, problem
         device, secret = generator.device, secret or random.SystemRandom()

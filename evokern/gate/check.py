@@ -125,22 +125,31 @@ class Gate:
         if bench is None:
             while not fresh and len(self._benches) >= _BENCHES_KEPT:
                 self._benches.pop(next(iter(self._benches)))
-            bench = Bench(
-                self.kernel,
-                self.problem,
-                tensors,
-                kinds=kinds,
-                runs=runs,
-                tolerance=tolerances(self.kernel, self.settings.atol, self.settings.rtol),
-                guard_bytes=self.settings.guard_bytes,
-                generator=self.generator,
-                secret=self._secret,
-                renew_every=self.settings.renew_every,
-                own=self._own,
-            )
+            try:
+                bench = self._new_bench(tensors, kinds, runs)
+            except torch.OutOfMemoryError:
+                # Buffers of candidates with other workspaces wait here for the next one that has the same.
+                self._benches.clear()
+                torch.cuda.empty_cache()
+                bench = self._new_bench(tensors, kinds, runs)
         if not fresh:
             self._benches[key] = bench
         return bench
+
+    def _new_bench(self, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int) -> Bench:
+        return Bench(
+            self.kernel,
+            self.problem,
+            tensors,
+            kinds=kinds,
+            runs=runs,
+            tolerance=tolerances(self.kernel, self.settings.atol, self.settings.rtol),
+            guard_bytes=self.settings.guard_bytes,
+            generator=self.generator,
+            secret=self._secret,
+            renew_every=self.settings.renew_every,
+            own=self._own,
+        )
 
     def check(
         self, runner: Runner, launches: Sequence[Launch], tensors: Mapping[str, Tensor], *, whole: bool = False

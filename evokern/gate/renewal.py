@@ -35,6 +35,12 @@ Sliced = tuple[int, SlicedTensors, Indices]
 """A slice of an input set that is new."""
 
 
+def is_large(workload: Workload, problem: Problem, tensors: Mapping[str, Tensor]) -> bool:
+    """Tell whether a problem's inputs and references are kept from one candidate to the next."""
+    elements = sum(tensor.elements for tensor in tensors.values() if tensor.role != "workspace")
+    return elements > LARGE_ELEMENTS or workload.flops(problem) > LARGE_FLOPS
+
+
 class Renewal:
     """Draws the inputs of one bench."""
 
@@ -67,8 +73,7 @@ class Renewal:
         self._nonfinite = workload.nonfinite
         self.slices = [SlicedTensors(one, problem, tensors, secret) for one in workload.slices_at(problem)]
         """The declared slices."""
-        elements = sum(tensor.elements for tensor in tensors.values() if tensor.role != "workspace")
-        self.large = elements > LARGE_ELEMENTS or workload.flops(problem) > LARGE_FLOPS
+        self.large = is_large(workload, problem, tensors)
         """Whether inputs are kept from one candidate to the next."""
         self._zero: dict[int, str] = {}
         self._candidates = self._repetitions = 0

@@ -11,6 +11,9 @@ from evokern.declaration.space import Config
 from evokern.study.discovery import WorkerContext
 from evokern.study.settings import GateSettings, TimingSettings
 
+PLANNED, FREE = "planned_bytes", "free_bytes"
+"""Keys of the worker's report when it is ready: bytes of the GPU's memory that its buffers take, and that are left."""
+
 
 @dataclass(frozen=True)
 class GpuSettings:

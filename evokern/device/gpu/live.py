@@ -22,6 +22,8 @@ from evokern.device._first import first_candidate, require_built
 from evokern.device._pipeline import COMPILE_DEADLINE_S, FOREIGN_PATIENCE_S, CompiledRequest, Pipeline
 from evokern.device.contract import DEFAULT_US, Answer, BaselineResult, Request, StartReport, StartStep, Task
 from evokern.device.gpu.jobs import (
+    FREE,
+    PLANNED,
     Contestant,
     Evaluate,
     GpuSettings,
@@ -40,6 +42,7 @@ from evokern.hardware.driver import driver_version
 from evokern.hardware.profiles import Profile, limits_for
 from evokern.measurement.roofline import Rates
 from evokern.study.discovery import WorkerContext
+from evokern.wording import in_gib
 from evokern.workers.pool import ForkServer, WorkerPool, WorkerSpec
 from evokern.workers.single_job import run_single_job
 
@@ -57,6 +60,9 @@ _COMPILES_AHEAD = 3
 `attention`, 2026-11-21), and while one of them runs, no trial more than a window after it can be proposed."""
 _EXECUTED_AHEAD = 3
 """Compiled candidates that the GPU's worker holds, the one it works on included: it never waits for this process."""
+_CONTEXT_BYTES = 2**30
+"""Memory of a worker's context and libraries, and what references need beside their buffers."""
+_WORTH_TELLING_BYTES = 2**30
 _SPARES = 2
 """Spare GPU workers: two, since the one that takes over must be replaced while the next candidate may crash too."""
 
@@ -144,7 +150,10 @@ class LiveDevice:
             what = f"measurement of the baseline {name}"
             baselines.append(run_single_job(executors, MeasureBaseline(index), _START_DEADLINE_S, what))
         _LOGGER.info("the baselines are measured")
-        executors.keep_spares(_SPARES)
+        planned, free = (int((executors.ready_report or {}).get(key, 0)) for key in (PLANNED, FREE))
+        if planned >= _WORTH_TELLING_BYTES:
+            notes.append(f"inputs, answers and references take {in_gib(planned)} of the GPU's memory in a worker")
+        executors.keep_spares(max(0, min(_SPARES, free // max(planned + _CONTEXT_BYTES, 1))))
         hang_s = task.study.timing.hang_s
         self._pipeline = Pipeline(
             compilers,

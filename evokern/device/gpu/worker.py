@@ -23,6 +23,8 @@ from evokern.device.gpu.cuda import Candidate, GpuRunner, PreparedCall, check, c
 from evokern.device.gpu.gate_kernels import GateKernels
 from evokern.device.gpu.graph_clock import GraphClock
 from evokern.device.gpu.jobs import (
+    FREE,
+    PLANNED,
     Evaluate,
     GpuSettings,
     MeasureBaseline,
@@ -39,6 +41,7 @@ from evokern.errors import DeviceError, EvokernError
 from evokern.gate import Gate, Verdict, prove_power
 from evokern.gate.bench import Bench
 from evokern.gate.check import Repetition, RunFailed, calls, repeated
+from evokern.gate.memory_plan import planned_bytes
 from evokern.gate.own_kernels import OwnKernels
 from evokern.gate.verdict import judge
 from evokern.measurement.phases import PhaseClock
@@ -54,6 +57,7 @@ from evokern.measurement.timing import (
     measure,
 )
 from evokern.study.trial import Evaluation, Outcome, Timing
+from evokern.wording import in_gib
 from evokern.workers.process import Retire
 
 
@@ -81,9 +85,12 @@ class GpuWorker:
         self._shared = self._shared_memory()
         profile = settings.context.profile
         self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device, profile)
+        self._planned = self._require_memory()
         with self._exclusive_gpu():
             self._warm()
         self.ready_report = {
+            PLANNED: self._planned,
+            FREE: self._free_bytes(),
             "torch": torch.__version__,
             "gpu": settings.context.profile.model,
             "clock_mhz": self._monitor.read().clock_mhz,
@@ -107,6 +114,31 @@ class GpuWorker:
     def _shared_memory(self) -> SharedMemory | None:
         """Return what overwrites shared memory between calls."""
         return SharedMemory(self._settings.context.profile)
+
+    def _require_memory(self) -> int:
+        """Return the bytes that buffers take.
+
+        Raises:
+            DeviceError: they are more than the GPU has left.
+        """
+        settings, needed = self._settings, {}
+        for problem in self._gates:
+            tensors, _ = self._runs.workload(settings.warm_config, problem)
+            needed[problem] = planned_bytes(self._kernel, problem, tensors, settings.gate, settings.timing)
+        free = self._free_bytes()
+        if sum(needed.values()) > free:
+            largest = max(needed, key=lambda problem: needed[problem])
+            raise DeviceError(
+                f"{self._kernel.name} at {largest} takes {in_gib(needed[largest])} of the GPU's memory for inputs, "
+                f"answers and references"
+                f"{f', all problems {in_gib(sum(needed.values()))}' if len(needed) > 1 else ''}; {in_gib(free)} are "
+                "free. Fewer gate.input_sets, timing.rotate_sets = 1, or a smaller problem take less"
+            )
+        return sum(needed.values())
+
+    def _free_bytes(self) -> int:
+        """Return the bytes of the GPU's memory that nobody uses."""
+        return torch.cuda.mem_get_info()[0]
 
     def listen(self, next_waits: Callable[[], bool]) -> None:
         """Take the function that tells whether the next candidate waits: while none does, one is sampled on."""

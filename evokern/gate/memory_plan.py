@@ -1,0 +1,51 @@
+"""The device memory that checking and timing one problem takes, before any of it is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evokern.declaration.kernel import Kernel, Problem, Tensor
+from evokern.gate.bench import calls_of, kinds_of_sets
+from evokern.gate.renewal import is_large
+from evokern.study.settings import GateSettings, InputSet, TimingSettings
+
+WIDE = 8
+"""Bytes of an element of a reference, and of the inputs that it is computed from."""
+
+
+def planned_bytes(
+    kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], gate: GateSettings, timing: TimingSettings
+) -> int:
+    """Return the bytes of a problem's buffers in the gate and in timed runs, and of one reference being computed.
+
+    What the kernel's own reference needs beside its inputs and outputs is not known, nor what a library does.
+
+    Args:
+        kernel: whose workload.
+        problem: the problem.
+        tensors: a candidate's buffers there.
+        gate: input sets and runs of the gate.
+        timing: input sets of the timed runs.
+    """
+    rotated: list[InputSet] = ["normal"] * (timing.rotate_sets if timing.cache == "rotate" else 1)
+    checked = _bench_bytes(kernel, problem, tensors, kinds_of_sets(gate.input_sets, tensors), gate.runs)
+    timed = _bench_bytes(kernel, problem, tensors, rotated, 1)
+    given = sum(tensor.elements for tensor in tensors.values() if tensor.given)
+    results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
+    return checked + timed + WIDE * (given + results)
+
+
+def _bench_bytes(
+    kernel: Kernel, problem: Problem, tensors: Mapping[str, Tensor], kinds: Sequence[InputSet], runs: int
+) -> int:
+    """Return the bytes of inputs and their originals, of what calls write, and of the references that are kept."""
+    sets = len(kinds)
+    given = sum(tensor.bytes for tensor in tensors.values() if tensor.given)
+    written = sum(tensor.bytes for tensor in tensors.values() if not tensor.kept)
+    results = sum(tensor.elements for tensor in tensors.values() if _is_result(tensor))
+    kept = sets if is_large(kernel.workload, problem, tensors) else 0
+    return 2 * sets * given + len(calls_of(runs, sets)) * written + WIDE * kept * results
+
+
+def _is_result(tensor: Tensor) -> bool:
+    return not tensor.kept and tensor.role != "workspace"
