@@ -45,6 +45,19 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
+def speedup(best: Mapping[str, Any]) -> str:
+    """Return what `show --json` says of a champion's speedup: `2.03× (2.02 to 2.04, measured in turn)`.
+
+    Args:
+        best: its `best`, with a speedup.
+    """
+    factor = f"{best['speedup']:.2f}×"
+    if not best.get("speedup_ci95"):
+        return factor
+    low, high = (f"{end:.2f}" for end in best["speedup_ci95"])
+    return f"{factor} ({f'{low} to {high}' if low != high else 'within .005'}, measured in turn)"
+
+
 def limit(found: Mapping[str, Any], unit: str) -> str:
     """Return how near a best is to its chip's limit, in a line.
 

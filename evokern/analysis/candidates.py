@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol, runtime_checkable
 
 from evokern.analysis.stored import chosen_trial, declared_config
 from evokern.declaration.kernel import Kernel, Problem
@@ -16,7 +15,6 @@ from evokern.declaration.space import Config
 from evokern.device import Device, Request, StartReport, Task
 from evokern.device.opening import open_device
 from evokern.errors import DeviceError, InternalError, StudyError
-from evokern.measurement.playoff import Measure
 from evokern.search.identity import problems_of, study_of
 from evokern.search.stored_kernel import stored_kernel
 from evokern.store import Reader, StudyRecord
@@ -149,11 +147,3 @@ def evaluate(device: Device, configs: Sequence[Config]) -> list[Evaluation]:
         if time.monotonic() - last > SILENT_S:
             raise InternalError(f"{device.identity} did not answer for {SILENT_S:g} s")
     return [answers[number] for number in range(len(configs))]
-
-
-@runtime_checkable
-class Interleaving(Protocol):
-    """A device with a clock: measures candidates in turn."""
-
-    def rounds(self, task: Task, candidates: Sequence[Config | str]) -> Measure:
-        """Return what plays a round of these candidates (a text names a baseline); nothing else may be asked after."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Config
 from evokern.hardware.profiles import Profile
+from evokern.measurement.playoff import Measure
 from evokern.measurement.roofline import Rates
 from evokern.study.settings import Study
 from evokern.study.trial import Evaluation, Timing
@@ -183,3 +184,11 @@ class Rated(Protocol):
         Raises:
             EvokernError: they cannot be measured.
         """
+
+
+@runtime_checkable
+class Interleaving(Protocol):
+    """A device with a clock: measures candidates in turn."""
+
+    def rounds(self, task: Task, candidates: Sequence[Config | str]) -> Measure:
+        """Return what plays a round of these candidates (a text names a baseline); nothing else may be asked after."""

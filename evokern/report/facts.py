@@ -50,6 +50,8 @@ class Facts:
     """The study's sessions."""
     baseline: tuple[str, float] | None
     """Name and time in µs of the fastest baseline."""
+    in_turn: Mapping[str, Any] | None
+    """What champion and baseline took measured in turn (`Reader.in_turn`); None where they never were."""
     baseline_timing: Timing | None
     """Its samples at the first problem."""
     rejections: Mapping[str, int]
@@ -195,12 +197,13 @@ def _of_champion(
     }
     if best is None:
         nothing = Verification(None, "no trial has been measured yet", None)
-        return found | {"own_proof": None, "verification": nothing, "limit": None}
+        return found | {"own_proof": None, "verification": nothing, "limit": None, "in_turn": None}
     proofs = reversed(reader.proofs(record, "verify"))
     return found | {
         "own_proof": next((proof for proof in proofs if proof.trial == best.number), None),
         "verification": reader.verification(record, best),
         "limit": reader.limit(record, best),
+        "in_turn": reader.in_turn(record, best.number),
     }
 
 

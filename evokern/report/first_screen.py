@@ -137,6 +137,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
     if best is None or not best.evaluation.time_us:
         return {"time": ""}
     time_us = best.evaluation.time_us
+    ratio = facts.in_turn["ratio"] if facts.in_turn else baseline[1] / time_us if baseline else None
     interval = None if facts.record.predicted else interval_us(best.evaluation)
     bars: list[tuple[str, str, float, tuple[float, float] | None]] = [("champion", "own", time_us, interval)]
     config = Space(facts.record.genes).default()
@@ -157,10 +158,12 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "unit": facts.unit,
         "interval": apart(*interval) if interval else "",
         "predicted": facts.record.predicted,
-        "speedup": f"{baseline[1] / time_us:.2f}×" if baseline else "",
-        "slower": bool(baseline and baseline[1] < time_us),
-        "speedup_interval": _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
-        "baseline": baseline[0] if baseline else "",
+        "speedup": f"{ratio:.2f}×" if ratio else "",
+        "slower": ratio is not None and ratio < 1,
+        "speedup_interval": "{:.2f} to {:.2f}, measured in turn".format(*facts.in_turn["ratio_ci95"])
+        if facts.in_turn
+        else _ratio_interval(interval, timing if baseline else None, len(facts.record.problems)),
+        "baseline": facts.in_turn["baseline"]["name"] if facts.in_turn else baseline[0] if baseline else "",
         "playoff": best.evaluation.evidence.get("time_from") == "playoff",
         "over_default": f"{default / time_us:.2f}×" if default else "",
         "limit": f"{percent(facts.limit.share)} of the limit of the chip, which is set by {facts.limit.setter}"

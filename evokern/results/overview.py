@@ -8,7 +8,7 @@ from typing import Any
 from evokern.store import Reader, StudyRecord
 from evokern.study.trial import Outcome, Trial
 from evokern.templating import environment
-from evokern.wording import changed, counts, duration, microseconds, several
+from evokern.wording import changed, counts, duration, microseconds, several, speedup
 
 FASTEST = 10
 """Trials that are listed."""
@@ -68,7 +68,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
         time += f" (95 % interval {microseconds(low)} to {microseconds(high)})"
     if baseline is None:
         return f"{time}; no baseline was measured"
-    return f"{time}, {best['speedup']:.2f}× as fast as {baseline['name']} ({microseconds(baseline['time_us'])} µs)"
+    return f"{time}, {speedup(best)} as fast as {baseline['name']} ({microseconds(baseline['time_us'])} µs)"
 
 
 def _fast(trial: Trial, record: StudyRecord, baseline_us: float | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from evokern.declaration.space import Config
 from evokern.device import Device, Task
-from evokern.device.contract import DEFAULT_US, Rated, StartStep
+from evokern.device.contract import DEFAULT_US, Interleaving, Rated, StartReport, StartStep
 from evokern.device.recorded.table import TableDevice
 from evokern.errors import DeviceError, InternalError, StoreError
 from evokern.samplers import History, Prior, Sampler, TrialSchedule, make_sampler
@@ -24,13 +24,18 @@ from evokern.search._warm import offered, warm_start
 from evokern.search.champion import UNLIMITED_S, ChampionVerification, reserve
 from evokern.search.diagnosis import run_diagnosed
 from evokern.search.identity import SearchTarget, agree, check_candidates, check_timing_rule, same_genes
+from evokern.search.in_turn import against_baseline
 from evokern.search.loop import Limits, Loop
 from evokern.search.request import SessionRequest, WorkerFactories
 from evokern.search.results import EndReason, OnProgress, SearchResult
-from evokern.store import Session, Store, StudyRecord, open_readonly
+from evokern.store import Session, Store, StudyRecord, fastest_baseline, open_readonly
 from evokern.study.settings import check_control
 from evokern.study.trial import Proposal, Trial
 from evokern.wording import duration, several
+
+IN_TURN_S = 4.0
+"""Seconds for champion and baseline in turn, of those that a budget keeps for the verification: eight rounds of an
+attention kernel at a small problem take some two (H200)."""
 
 
 def run(
@@ -134,7 +139,8 @@ def _one_session(
     if end is None:
         reporter.opening(loop)
         default_us = tuple(session.first_environment(DEFAULT_US) or ())
-        report = target.device.start(_task(target, record, trials, reporter.step, default_us))
+        task = _task(target, record, trials, reporter.step, default_us)
+        report = target.device.start(task)
         session.began(report)
         reporter.start(report)
         stop.loop = loop
@@ -152,6 +158,8 @@ def _one_session(
             end = run_diagnosed(loop, target, session, trials, after_event, factories.diagnoser)
             if end != "interrupted":
                 _rate(target.device, session, reporter)
+            if end != "interrupted" and verifies:
+                _compare_in_turn(target.device, task, loop, report, session, reporter)
             if end != "interrupted" and verifies:
                 target.device.close()  # leaves the processor to the verification
                 budget_s = session.study.budget_s
@@ -172,6 +180,27 @@ def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
         session.rated(device.rates())
     except (DeviceError, InternalError) as error:
         reporter.note(f"the limit of the best is told from the data sheet's peak rates: {error}")
+
+
+def _compare_in_turn(
+    device: Device, task: Task, loop: Loop, report: StartReport, session: Session, reporter: ProgressReporter
+) -> None:
+    """Measure the champion and the fastest baseline in turn, and keep what comes of it; only on a device with a clock.
+
+    Twice the time to beat tells no more than twice: a champion that is slower is compared too.
+    """
+    fastest, champion = fastest_baseline(report.baselines), loop.best
+    if not isinstance(device, Interleaving) or fastest is None or champion is None:
+        return
+    try:
+        found = against_baseline(device, task, champion, fastest[0], IN_TURN_S, lambda: loop.stop_requested)
+    except (DeviceError, InternalError) as error:
+        reporter.after_loop(f"champion and {fastest[0]} were not measured in turn: {error}")
+        return
+    if found is None:
+        reporter.after_loop(f"champion and {fastest[0]} were not measured in turn: rounds of both take too long")
+    else:
+        session.compared(champion.number, found)
 
 
 def clock_of(target: SearchTarget) -> Callable[[], float]:

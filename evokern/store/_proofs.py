@@ -15,13 +15,16 @@ from evokern.store._addition import addition, now
 from evokern.store._integrity import write_row
 from evokern.store.records import Row, StudyRecord, dumps
 
+IN_TURN = "in turn"
+"""Kind of the record of a trial and a baseline that were measured in turn (`evokern.search.in_turn`)."""
+
 
 @dataclass(frozen=True)
 class ProofRecord:
     """One verification or ablation."""
 
     kind: str
-    """`verify`, `ablate`, or `undone` for a verification that came to nothing."""
+    """`verify`, `ablate`, `undone` for a verification that came to nothing, or `in turn`."""
     trial: int
     """The trial it is about."""
     created: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from evokern.measurement.roofline import Limit, Rates, limit_of
 from evokern.store._arms import control_table
 from evokern.store._files import explained
-from evokern.store._proofs import ProofRecord
+from evokern.store._proofs import IN_TURN, ProofRecord
 from evokern.store._read_file import ReadFile
 from evokern.store._verification import Verification, verification
 from evokern.store.records import Row, StudyRecord, fastest_baseline, interval_us
@@ -89,6 +89,28 @@ class Reader(ReadFile):
                 return fastest
         return None
 
+    def in_turn(self, study: StudyRecord, trial: int) -> dict[str, Any] | None:
+        """Return what a trial and the fastest baseline took when they were last measured in turn.
+
+        At the end of a search, or in the playoff of a verification.
+
+        Returns:
+            `baseline` with `name` and `time_us`, its time over the trial's as `ratio` with `ratio_ci95`, `rounds`; None
+            where they never were.
+        """
+        of_search = [proof for proof in self.proofs(study, IN_TURN) if proof.trial == trial]
+        found: list[tuple[str, dict[str, Any]]] = [(proof.created, dict(proof.result)) for proof in of_search]
+        for proof in self.proofs(study, "verify"):
+            played = proof.result.get("playoff") or {}
+            finalists: Sequence[Mapping[str, Any]] = played.get("finalists") or ()
+            others = [one for one in finalists if not str(one["name"]).startswith("trial ")]
+            if others and not played.get("predicted") and finalists[0]["name"] == f"trial {trial}":
+                fastest = min(others, key=lambda one: float(one["ratio"]))
+                baseline = {"name": fastest["name"], "time_us": fastest["time_us"]}
+                ratio = {"ratio": fastest["ratio"], "ratio_ci95": fastest["ratio_ci95"]}
+                found.append((proof.created, {"baseline": baseline, **ratio, "rounds": played["rounds"]}))
+        return sorted(found, key=lambda one: one[0])[-1][1] if found else None
+
     def warm_start(self, study: StudyRecord) -> dict[str, Any] | None:
         """Return where a study's warm start came from and of how many candidates it told; None where it began cold."""
         with explained(self.path):
@@ -100,6 +122,7 @@ class Reader(ReadFile):
         """Return the object that `show --json` prints."""
         outcomes = self.outcomes(study)
         baseline, best = self.baseline(study), self.best(study)
+        in_turn = self.in_turn(study, best.number) if best else None
         elapsed_s = sum(session.elapsed_s for session in self.sessions(study))
         limit = self.limit(study, best) if best else None
         return {
@@ -114,7 +137,7 @@ class Reader(ReadFile):
             "budget_s": study.budget_s,
             "warm_start": self.warm_start(study),
             "baseline": {"name": baseline[0], "time_us": baseline[1]} if baseline else None,
-            "best": _best_table(best, baseline[1] if baseline else None) if best else None,
+            "best": _best_table(best, baseline[1] if baseline else None, in_turn) if best else None,
             **(self.verification(study, best).as_dict() if best else _NOTHING),
             "limit": limit.as_dict() if limit else None,
             "cost": study.cost(elapsed_s),
@@ -145,7 +168,7 @@ def _decided(trial: Trial, finalist: dict[str, Any]) -> Trial:
     )
 
 
-def _best_table(best: Trial, baseline_us: float | None) -> dict[str, Any]:
+def _best_table(best: Trial, baseline_us: float | None, in_turn: Mapping[str, Any] | None) -> dict[str, Any]:
     time_us = best.evaluation.time_us
     assert time_us is not None  # a measured trial has a time: `Evaluation` checks it
     interval = interval_us(best.evaluation)
@@ -153,6 +176,8 @@ def _best_table(best: Trial, baseline_us: float | None) -> dict[str, Any]:
         "trial": best.number,
         "time_us": time_us,
         "ci95_us": list(interval) if interval else None,
-        "speedup": baseline_us / time_us if baseline_us else None,
+        "speedup": in_turn["ratio"] if in_turn else baseline_us / time_us if baseline_us else None,
+        "speedup_ci95": list(in_turn["ratio_ci95"]) if in_turn else None,
+        "in_turn": in_turn["baseline"] if in_turn else None,
         "config": dict(best.config),
     }

@@ -25,7 +25,7 @@ from evokern.samplers import TrialResult
 from evokern.store._addition import now
 from evokern.store._files import explained
 from evokern.store._integrity import change_rows, damage, require_sound, required, select, sound, write_row
-from evokern.store._proofs import ProofRecord, insert_proof
+from evokern.store._proofs import IN_TURN, ProofRecord, insert_proof
 from evokern.store._written_file import WrittenFile, update_row
 from evokern.store.records import (
     StudyRecord,
@@ -187,6 +187,11 @@ class Session:
         """Write what the verification of a trial found."""
         with self.transaction():
             insert_proof(self._db, self.study, "verify", trial, result)
+
+    def compared(self, trial: int, result: Mapping[str, Any]) -> None:
+        """Write what a trial and a baseline took, measured in turn."""
+        with self.transaction():
+            insert_proof(self._db, self.study, IN_TURN, trial, result)
 
     def not_proved(self, trial: int, why: str) -> None:
         """Write why the verification of a trial came to nothing."""

@@ -13,9 +13,9 @@ from live_bench import Bench
 from real_statistics import Round, compared, playoffs
 from synthetic_samples import SyntheticBench
 
-from evokern.analysis.candidates import Interleaving
 from evokern.declaration.space import Config
 from evokern.device import Task
+from evokern.device.contract import Interleaving
 from evokern.measurement.playoff import Rules
 from evokern.measurement.statistics import median
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from live_bench import Bench
 
-from evokern.analysis.candidates import Interleaving
 from evokern.device import Task
+from evokern.device.contract import Interleaving
 from evokern.measurement.playoff import Measure, play
 from evokern.study.trial import Outcome
 

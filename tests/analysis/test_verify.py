@@ -9,12 +9,12 @@ import pytest
 from paths import DATA
 from typer.testing import CliRunner
 
-from evokern.analysis.candidates import Interleaving
 from evokern.analysis.verify.stages import fuzz_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.analysis.verify.verify import playoff_stage, rivals
 from evokern.cli.app import app
 from evokern.declaration.space import Config
+from evokern.device.contract import Interleaving
 from evokern.hardware.profiles import chip
 from evokern.measurement.playoff import by_prediction, effects
 from evokern.store import open_readonly

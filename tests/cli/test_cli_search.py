@@ -141,7 +141,7 @@ def test_a_search_is_begun_resumed_and_shown(here: Path) -> None:
         "hints",
     ]
     assert list(shown) == keys
-    assert list(shown["best"]) == ["trial", "time_us", "ci95_us", "speedup", "config"]
+    assert list(shown["best"]) == ["trial", "time_us", "ci95_us", "speedup", "speedup_ci95", "in_turn", "config"]
     assert shown["baseline"] == {"name": "recorded baseline", "time_us": 8.1}
     code, told, _ = _invoke("show", "small", "--top", "2")
     assert f"best: trial {shown['best']['trial']}, {shown['best']['time_us']:.2f} µs" in told

@@ -106,9 +106,10 @@ def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:
     assert (summary["elapsed_s"], summary["budget_s"]) == (5.0, 60.0)
     assert summary["baseline"] == {"name": "cudnn", "time_us": 9.2}
     best = summary["best"]
-    assert list(best) == ["trial", "time_us", "ci95_us", "speedup", "config"]
+    assert list(best) == ["trial", "time_us", "ci95_us", "speedup", "speedup_ci95", "in_turn", "config"]
     assert (best["trial"], best["time_us"], best["speedup"]) == (1, 5.5, pytest.approx(9.2 / 5.5))
     assert best["ci95_us"] == pytest.approx([5.4, 5.6])
+    assert (best["speedup_ci95"], best["in_turn"]) == (None, None)
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 
 

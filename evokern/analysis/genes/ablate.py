@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evokern.analysis.candidates import Interleaving, TrialUnderTest, evaluate, started
+from evokern.analysis.candidates import TrialUnderTest, evaluate, started
 from evokern.declaration.feasibility import check, narrowed
 from evokern.declaration.space import Config, Value
 from evokern.device import Device
+from evokern.device.contract import Interleaving
 from evokern.errors import StudyError
 from evokern.escaping import in_markdown
 from evokern.measurement.playoff import effects

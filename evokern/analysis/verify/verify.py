@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evokern.analysis.candidates import Interleaving, TrialUnderTest, evaluate, started
+from evokern.analysis.candidates import TrialUnderTest, evaluate, started
 from evokern.analysis.stored import chip_of
 from evokern.analysis.verify.stages import Stage, fuzz_stage, own_problem_stage, sanitizer_stage
 from evokern.analysis.verify.under_test import CandidateUnderTest
 from evokern.device import Device
+from evokern.device.contract import Interleaving
 from evokern.device.sim.own_problem_runs import WHOLE_INSTRUCTIONS
 from evokern.hardware.profiles import limits_for
 from evokern.measurement.playoff import Playoff, Rules, by_prediction, play

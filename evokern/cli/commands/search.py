@@ -21,7 +21,7 @@ from evokern.cli.panel import Watcher
 from evokern.study.settings import CONTROLS, SAMPLERS
 from evokern.study.trial import Outcome
 from evokern.wording import command as command_line
-from evokern.wording import counts, limit, microseconds, proved, several, uncounted
+from evokern.wording import counts, limit, microseconds, proved, several, speedup, uncounted
 
 if TYPE_CHECKING:
     from evokern.search import SearchResult
@@ -277,8 +277,9 @@ def conclude(output: Output, result: SearchResult, *, extended: bool = False) ->
     if baseline is None:
         output.say("no baseline was measured, so no speedup is known")
     elif best["speedup"] > 1:
+        baseline = best["in_turn"] or baseline
         against = f"{baseline['name']} ({microseconds(baseline['time_us'])} {unit})"
-        output.say(f"{best['speedup']:.2f}× as fast as the best baseline, {against}")
+        output.say(f"{speedup(best)} as fast as the best baseline, {against}")
     else:
         against = f"{baseline['name']} takes {microseconds(baseline['time_us'])} {unit}"
         output.say(f"nothing beat the baseline: {against}")

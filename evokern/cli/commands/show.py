@@ -15,7 +15,7 @@ from evokern.cli._output import Output
 from evokern.cli._text import show_line, table
 from evokern.cli.commands._trial import show_trial
 from evokern.errors import UsageError
-from evokern.wording import changed, counts, duration, limit, microseconds, proved, several, warm_start_text
+from evokern.wording import changed, counts, duration, limit, microseconds, proved, several, speedup, warm_start_text
 from evokern.wording import command as command_line
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
         return lines + _refuted(reader, record) + _rejected(summary) + _failures(reader, record, most=8)
     interval = None if record.predicted else best["ci95_us"]
     inside = f" (95 % interval {microseconds(interval[0])} to {microseconds(interval[1])})" if interval else ""
-    times = f", {best['speedup']:.2f}× the baseline" if best["speedup"] else ""
+    times = f", {speedup(best)} the baseline" if best["speedup"] else ""
     lines.append(f"best: trial {best['trial']}, {microseconds(best['time_us'])} {unit}{inside}{times}")
     lines.append(proved(summary))
     lines += _refuted(reader, record)

@@ -1,0 +1,71 @@
+"""The champion against its baseline, measured in turn at the end of a search.
+
+A baseline is measured when a session starts, on a GPU that has idled; candidates are measured on one that has worked.
+Where power or heat sets the clock, as in long products, the ratio of the two is not what a user sees. So both are
+sampled in turn, in rounds as a playoff has them (`evokern.measurement.playoff`): whatever drifts does so for both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evokern.device import Task
+from evokern.device.contract import Interleaving
+from evokern.measurement.playoff import effects
+from evokern.study.trial import Trial
+
+ROUNDS = 8
+"""Rounds at most."""
+LEAST_ROUNDS = 4
+"""Rounds of which an interval can still be told."""
+SAMPLES = 7
+"""Samples of each in a round."""
+
+
+def against_baseline(
+    device: Interleaving,
+    task: Task,
+    champion: Trial,
+    baseline: str,
+    seconds: float,
+    stopped: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any] | None:
+    """Measure a champion and a baseline in turn.
+
+    Args:
+        device: where; nothing can be submitted to it after.
+        task: what it was started with.
+        champion: the trial.
+        baseline: name of one that was right.
+        seconds: time for it. The first round tells how many there are.
+        stopped: whether the user wants an end.
+        clock: seconds, from any origin.
+
+    Returns:
+        What is kept of it, JSON values: `rounds`, the champion's `time_us`, the `baseline` with its `time_us`, and its
+        time over the champion's as `ratio` with `ratio_ci95`. None where there was no time for four rounds.
+
+    Raises:
+        DeviceError: one of them was wrong, crashed or hung, or does not compile any more.
+    """
+    began = clock()
+    measure = device.rounds(task, [champion.config, baseline])
+    taken: list[Sequence[Sequence[float]]] = []
+    while len(taken) < ROUNDS and not stopped():
+        if taken and clock() - began > seconds * len(taken) / (len(taken) + 1):
+            break
+        taken.append(measure(range(2), SAMPLES))
+    if len(taken) < LEAST_ROUNDS:
+        return None
+    played = iter(taken)
+    own, other = effects(lambda alive, samples: next(played), 2, rounds=len(taken), samples=SAMPLES)
+    return {
+        "rounds": len(taken),
+        "time_us": own.time_us,
+        "baseline": {"name": baseline, "time_us": other.time_us},
+        "ratio": other.ratio,
+        "ratio_ci95": list(other.ratio_ci95),
+    }
