@@ -41,7 +41,8 @@ REFUSED = [
     ("matmul", "64,64,64,layout=tn", "layout=tn is not supported; it takes nn, nt"),
     ("matmul", "64,64,64,dtype=fp16", "dtype=fp16 is not supported; it takes f16, bf16"),
     ("rmsnorm", "8,8192,dtype=f32", "dtype=f32 is not supported; it takes f16, bf16"),
-    ("rmsnorm", "8,8191", "COLS=8191 is not supported; it takes multiples of 2 up to 65536"),
+    ("rmsnorm", "8,65537", "COLS=65537 is out of range; it takes 1 to 65536"),
+    ("rmsnorm", "8,64,residual=1", "residual=1 is not supported; it takes none, add"),
 ]
 
 EXPORTED = [
@@ -56,7 +57,8 @@ EXPORTED = [
     pytest.param("matmul", "512,512,512,dtype=bf16,layout=nt", "512,510,512", "floor_mod", marks=pytest.mark.slow),
     ("matmul", "512,512,512", "512,512,65537", "K must be 1 to 65536"),
     ("rmsnorm", "64,8192", "0,8192", "ROWS must be 1 to 16777216"),
-    ("rmsnorm", "64,8192", "64,8191", "COLS must be 1 to 65536, a multiple of 2"),
+    ("rmsnorm", "64,8192", "64,65537", "COLS must be 1 to 65536"),
+    ("rmsnorm", "64,8192,residual=add", "64,8191", "the program was compiled for it"),
     ("rmsnorm", "64,8192", "64,4096", "the program was compiled for it"),
 ]
 
