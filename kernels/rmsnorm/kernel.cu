@@ -57,7 +57,6 @@ constexpr bool IN_SHARED = BLOCKS == 1 && ROW_STORAGE == ROW_STORAGE_SHARED;
 constexpr bool WEIGHT_FIRST = WEIGHT_LOAD == WEIGHT_LOAD_BEFORE_SUM;
 constexpr bool STREAM_LOADS = LOAD_POLICY == LOAD_POLICY_STREAMING;
 constexpr bool STREAM_STORES = STORE_POLICY == STORE_POLICY_STREAMING;
-constexpr int BATCH = PER_THREAD < 8 ? PER_THREAD : 8;            // loads of a thread that are in flight together
 
 static_assert(ROWS * THREADS % 32 == 0, "whole_warps: a block's rows must be whole warps to reduce by shuffles");
 static_assert(BLOCKS == 1 || ROW_STEPS == 1, "whole_rows: only a block that has whole rows takes several in turn");
@@ -75,6 +74,7 @@ constexpr int VECTOR_BYTES = 4 * WORDS, ROW_BYTES = SHARE * VECTOR_BYTES;  // in
 // Some vectors of a row, of which a thread has every THREADS-th, COUNT at most.
 template <int COUNT>
 struct Span {
+  static constexpr int BATCH = COUNT < 8 ? COUNT : 8;  // loads of an input that a thread has in flight together
   int begin, end;  // vectors
   __device__ int place(int i) const { return i * THREADS + threadIdx.x % THREADS; }  // counted from `begin`
   __device__ int vector(int i) const { return begin + place(i); }
@@ -104,7 +104,8 @@ struct Row {
 
 // Fills a batch of vectors of h; read(t, i) is vector i of input t.
 template <int COUNT, typename Read>
-__device__ __forceinline__ void read_batch(Vector (&h)[BATCH], const Span<COUNT>& span, int first, Read read) {
+__device__ __forceinline__ void read_batch(Vector (&h)[Span<COUNT>::BATCH], const Span<COUNT>& span, int first, Read read) {
+  constexpr int BATCH = Span<COUNT>::BATCH;
 #pragma unroll
   for (int j = 0; j < BATCH; j++)
     if (span.has(first + j)) h[j] = read(0, first + j);
@@ -122,6 +123,7 @@ __device__ __forceinline__ void read_batch(Vector (&h)[BATCH], const Span<COUNT>
 // Sum of the squares of a thread's vectors; keep(i, h) gets each of them.
 template <int COUNT, typename Read, typename Keep>
 __device__ __forceinline__ float sum_of_squares(const Span<COUNT>& span, Read read, Keep keep) {
+  constexpr int BATCH = Span<COUNT>::BATCH;
   float sum = 0.f;
 #pragma unroll(IN_REGISTERS ? COUNT : 1)
   for (int first = 0; first < COUNT; first += BATCH) {
@@ -172,6 +174,7 @@ struct Weights {
 template <typename Read, typename Kept>
 __device__ __forceinline__ void scale_row(Half* y, Half* sum, const Weights& weights, float scale, const OwnSpan& span,
                                           bool present, Read read, Kept kept) {
+  constexpr int BATCH = OwnSpan::BATCH;
   if (!present) return;
 #pragma unroll(IN_REGISTERS || WEIGHT_FIRST ? PER_THREAD : 1)
   for (int first = 0; first < PER_THREAD; first += BATCH) {
@@ -217,7 +220,7 @@ struct Ahead {
       const Row row(group, rows);
 #pragma unroll
       for (int t = 0; t < INPUTS; t++)
-#pragma unroll(LOADED_AHEAD ? PER_THREAD : BATCH)
+#pragma unroll(LOADED_AHEAD ? PER_THREAD : OwnSpan::BATCH)
         for (int i = 0; i < PER_THREAD; i++)
           if (span.has(i)) {
             if constexpr (LOADED_AHEAD) loaded[t][i] = load(input[t] + row.first, span.vector(i));
