@@ -13,12 +13,14 @@ import torch
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 
+from evokern.analysis.check.reference_check import compare_with_cpp, python_reference
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Kernel, Problem
 from evokern.declaration.space import Value
 from evokern.device.sim.jobs import SimSettings
 from evokern.device.sim.worker import SimWorker
 from evokern.doctor import host_compiler
+from evokern.export.trace import trace
 from evokern.gate import RunFailed
 from evokern.gate.data import torch_dtype
 from evokern.hardware.profiles import CHIPS
@@ -225,3 +227,85 @@ def test_a_chip_without_bf16_is_a_named_constraint() -> None:
     violation = check(KERNEL, KERNEL.space.default(), [brain], turing)
     assert violation is not None and violation.constraint == "bf16_instructions"
     assert "needs 8, has 7.5" in str(violation) and "dtype=f16 runs here" in str(violation)
+
+
+OPTIONS = ("", ",dtype=bf16", ",residual=add", f",{ADD}")
+
+
+@pytest.mark.skipif(host_compiler() is None, reason="needs a C++ compiler")
+def test_both_references_round_the_sum_alike() -> None:
+    """reference.h gives the Python reference's numbers, of both dtypes and with and without a residual."""
+    problems = [KERNEL.problem(f"7,33{options}") for options in OPTIONS]
+    tensors = {p: KERNEL.workload.tensors(p, KERNEL.space.default()) for p in problems}
+    expected = {p: python_reference(KERNEL, p, tensors[p]) for p in problems}
+    assert compare_with_cpp(KERNEL, expected, str(host_compiler())) < 1e-12
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_layer_of_torch_computes_the_same(options: str) -> None:
+    """The eager baseline is within the tolerance of the reference, and its sum has the reference's bits."""
+    problem = KERNEL.problem(f"40,1000{options}")
+    tensors = KERNEL.workload.tensors(problem, KERNEL.space.default())
+    torch.manual_seed(0)
+    dtype = torch_dtype(str(problem["dtype"]))
+    inputs = {name: torch.randn(one.shape).to(dtype) for name, one in tensors.items() if one.given}
+    found = KERNEL.workload.baselines[0].run(problem, inputs)
+    exact = KERNEL.workload.reference(problem, {name: one.double() for name, one in inputs.items()})
+    assert list(found) == list(exact) == [name for name, one in tensors.items() if one.role == "output"]
+    assert all(_within(problem, name, one, exact[name]) for name, one in found.items())
+    if "sum" in found:
+        assert torch.equal(found["sum"].double(), exact["sum"])
+
+
+def _within(problem: Problem, name: str, found: torch.Tensor, exact: torch.Tensor) -> bool:
+    allowed = KERNEL.workload.tolerance[name].of(str(problem["dtype"]))
+    return bool(((found.double() - exact).abs() <= allowed.atol + allowed.rtol * exact.abs()).all())
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_the_neighbours_of_a_sum_are_wrong(dtype: str) -> None:
+    """One unit in the last place, up or down, is beyond the tolerance; y may be of either sum."""
+    problem = KERNEL.problem(f"64,1024,dtype={dtype},residual=add")
+    torch.manual_seed(0)
+    kind = torch_dtype(dtype)
+    inputs = {name: torch.randn(64, 1024).to(kind) for name in ("x", "residual")}
+    inputs["weight"] = torch.randn(1024).to(kind)
+    exact = KERNEL.workload.reference(problem, {name: one.double() for name, one in inputs.items()})
+    total = (inputs["x"].double() + inputs["residual"].double()).to(kind)
+    assert _within(problem, "sum", total, exact["sum"])
+    far = total[total.abs() > 2**-4]  # of smaller ones, those next to a power of two are as near as the absolute part
+    for step in (1, -1):
+        near = (far.view(torch.int16) + step).view(kind)
+        error = (near.double() - far.double()).abs()
+        allowed = KERNEL.workload.tolerance["sum"].of(dtype)
+        assert bool((error > allowed.atol + allowed.rtol * far.double().abs()).all())
+    unrounded = inputs["x"].double() + inputs["residual"].double()
+    scale = torch.rsqrt(unrounded.square().mean(-1, keepdim=True) + 1e-5)
+    assert _within(problem, "y", (unrounded * scale * inputs["weight"].double()).to(kind), exact["y"])
+
+
+def test_a_problem_without_a_residual_is_known_by_the_same_text() -> None:
+    """Studies, draws and reports know problems by their text: that of before stays what it was."""
+    plain, added = KERNEL.problem("64,8192"), KERNEL.problem("64,8192,residual=add")
+    assert (str(plain), str(added)) == ("64,8192,dtype=f16", "64,8192,dtype=f16,residual=add")
+    assert KERNEL.problem(str(added)) == added and KERNEL.problem({**plain}) == plain
+    assert "partial" not in KERNEL.workload.tensors(plain, KERNEL.space.default())
+
+
+def test_work_counts_the_residual() -> None:
+    """Two more tensors are moved, and an addition is made for each element."""
+    plain, added = KERNEL.problem("64,8192"), KERNEL.problem("64,8192,residual=add")
+    size = 64 * 8192
+    assert KERNEL.workload.bytes(added) - KERNEL.workload.bytes(plain) == 2 * 2 * size
+    assert KERNEL.workload.flops(added) - KERNEL.workload.flops(plain) == size
+
+
+def test_an_exported_program_takes_shapes_at_which_a_candidate_is_wasteful() -> None:
+    """A search never tries 8 rows a block where SMs would go without; a program that was found elsewhere takes it."""
+    config = KERNEL.space.canonical({**KERNEL.space.default(), "ROWS_PER_BLOCK": 8, "THREADS_PER_ROW": 32})
+    small, large = KERNEL.problem("3,1024"), KERNEL.problem("65536,1024")
+    violation = check(KERNEL, config, [small], CHIPS["h200"])
+    assert violation is not None and violation.constraint == "sms_have_blocks"
+    guards = trace(KERNEL, config, large, CHIPS["h200"]).guards
+    assert all(guard.holds({"ROWS": 3, "COLS": 1024}) for guard in guards)
+    assert not all(guard.holds({"ROWS": 3, "COLS": 1025}) for guard in guards)

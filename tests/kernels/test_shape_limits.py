@@ -14,7 +14,9 @@ from paths import DATA, KERNELS
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
+from evokern.declaration.problem import ProblemField
 from evokern.doctor import host_compiler
+from evokern.errors import KernelError
 from evokern.export.banner import Provenance
 from evokern.export.standalone import standalone
 from evokern.hardware.profiles import CHIPS
@@ -73,6 +75,12 @@ def test_a_study_with_such_a_problem_ends_with_2(kernel: str, problem: str, mess
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, message in done.output, "Traceback" in done.output) == (2, True, False), done.output
     assert not database.exists()
+
+
+def test_a_number_that_is_no_multiple_is_refused() -> None:
+    """The message echoes the value and says what it must be a multiple of."""
+    with pytest.raises(KernelError, match="N=12 is not supported; it takes multiples of 8 up to 64"):
+        ProblemField("N", multiple_of=8, most=64).parse("12")
 
 
 @pytest.mark.parametrize("value", ["96", "0"])
