@@ -30,7 +30,7 @@ F16_ROUNDOFF = 2.0**-11
 FLUSHED = 2.0**-126
 """Smallest normal number of fp32 and bf16: below it results may be flushed to zero."""
 F16_LEAST = 2.0**-25
-"""Half of the smallest number of fp16; nothing flushes subnormal sums of it unasked (PTX ISA, "add{.rnd}{.ftz}.f16")."""
+"""Half of the smallest number of fp16; subnormal sums of it are not flushed unasked (PTX ISA, "add.f16")."""
 MOST_WORDS = 128
 """Words of a row that a thread handles at most: half of the registers that it can have."""
 SEVERAL = {"ROW_SUM": ("every_block", "two_launches")}
@@ -385,8 +385,8 @@ kernel = Kernel(
         # be flushed. It also has room for kernels that normalise the sum before it is rounded.
         #
         # A sum of two elements is rounded once, to the nearest: one result is right (an fp32 sum rounds to it as well,
-        # for 24 bits are 2 * 11 + 2: Figueroa, When is double rounding innocuous?, 1995). Its neighbours are u |sum| away
-        # at least, so that half of that lets none of them pass.
+        # for its 24 bits are 2 * 11 + 2: Figueroa, When is double rounding innocuous?, 1995). Its neighbours are
+        # u |sum| away at least, so that half of that lets none of them pass.
         tolerance={
             "y": Tolerance(1e-3, 2e-3, {"bf16": Tolerance(FLUSHED, 4 * BF16_ROUNDOFF)}),
             "sum": Tolerance(F16_LEAST, F16_ROUNDOFF / 2, {"bf16": Tolerance(FLUSHED, BF16_ROUNDOFF / 2)}),
