@@ -35,71 +35,72 @@ MOST_WORDS = 128
 """Words of a row that a thread handles at most: half of the registers that it can have."""
 SEVERAL = {"ROW_SUM": ("every_block", "two_launches")}
 GENES = (
-    Mutation(
-        "ROW_SUM",
-        ("block", "every_block", "two_launches"),
-        doc="who adds up a row: the block that scales it, each block that shares it, or those by parts, a launch ahead",
-        relieves={"launch": 2, "latency": 2},
-    ),
-    Parameter("BLOCKS_PER_ROW", (2, 4, 8, 16, 32), doc="blocks that share a row", when=SEVERAL, relieves=("latency",)),
-    Parameter(
-        "ROW_STEPS",
-        (1, 2, 4, 8, 16, 32),
-        doc="rows that a group of threads takes in turn",
-        when={"ROW_SUM": ("block",)},
-        relieves={"launch": 2, "memory": 2},
-    ),
-    Mutation(
-        "PREFETCH",
-        ("none", "registers", "cp_async"),
-        doc="what is loaded while a row is added up: nothing, or the next rows, into registers or shared memory",
-        when={"ROW_STEPS": (2, 4, 8, 16, 32)},
-        relieves={"memory": 3, "latency": 3},
-    ),
-    Parameter(
-        "STAGES",
-        (2, 3, 4),
-        doc="rows in shared memory of a group of threads",
-        when={"PREFETCH": ("cp_async",)},
-        relieves=("memory", "latency"),
-    ),
-    Mutation(
-        "ROW_STORAGE",
-        ("registers", "shared", "reread"),
-        doc="where a row waits between its sum and its scaling",
-        when={"ROW_SUM": ("block",)},
-        relieves=("shared-memory", "arithmetic"),
-    ),
-    Mutation(
-        "WEIGHT_LOAD", ("after_sum", "before_sum"), doc="when the weights are fetched", relieves=("memory", "latency")
-    ),
-    Mutation(
-        "LOAD_POLICY",
-        ("normal", "streaming"),
-        doc="cache policy of the loads of rows",
-        when={"PREFETCH": ("none", "registers")},
-        relieves={"memory": 3},
-    ),
+    Mutation("ROW_SUM", ("block", "every_block", "two_launches"),
+             doc="who adds up a row: the block that scales it, each that shares it, or those by parts, a launch ahead",
+             relieves={"launch": 2, "latency": 2}),
+    Parameter("BLOCKS_PER_ROW", (2, 4, 8, 16, 32), when=SEVERAL, doc="blocks that share a row", relieves=("latency",)),
+    Parameter("ROW_STEPS", (1, 2, 4, 8, 16, 32), when={"ROW_SUM": ("block",)},
+              doc="rows that a group of threads takes in turn", relieves={"launch": 2, "memory": 2}),
+    Mutation("PREFETCH", ("none", "registers", "cp_async"), when={"ROW_STEPS": (2, 4, 8, 16, 32)},
+             doc="what is loaded while a row is added up: nothing, or the next rows, into registers or shared memory",
+             relieves={"memory": 3, "latency": 3}),
+    Parameter("STAGES", (2, 3, 4), when={"PREFETCH": ("cp_async",)},
+              doc="rows in shared memory of a group of threads", relieves=("memory", "latency")),
+    Mutation("ROW_STORAGE", ("registers", "shared", "reread"), when={"ROW_SUM": ("block",)},
+             doc="where a row waits between its sum and its scaling", relieves=("shared-memory", "arithmetic")),
+    Mutation("WEIGHT_LOAD", ("after_sum", "before_sum"), doc="when the weights are fetched",
+             relieves=("memory", "latency")),
+    Mutation("LOAD_POLICY", ("normal", "streaming"), when={"PREFETCH": ("none", "registers")},
+             doc="cache policy of the loads of rows", relieves={"memory": 3}),
     Mutation("STORE_POLICY", ("normal", "streaming"), doc="cache policy of the stores", relieves={"memory": 3}),
-    Parameter(
-        "THREADS_PER_ROW",
-        (4, 8, 16, 32, 64, 128, 256, 512, 1024),
-        default=256,
-        doc="threads that share a row, at most",
-        relieves=("launch",),
-    ),
+    Parameter("THREADS_PER_ROW", (4, 8, 16, 32, 64, 128, 256, 512, 1024), default=256,
+              doc="threads that share a row, at most", relieves=("launch",)),
     Parameter("ROWS_PER_BLOCK", (1, 2, 4, 8, 16, 32, 64), doc="rows of a block, at least", relieves=("launch",)),
-    Parameter(
-        "VECTOR",
-        (2, 4, 8),
-        default=8,
-        doc="elements of one access, at most",
-        relieves={"memory": 2, "arithmetic": 1},
-    ),
-    Parameter(
-        "MIN_BLOCKS", (1, 2, 3, 4, 6, 8), doc="resident blocks promised to the compiler", relieves=("latency", "launch")
-    ),
-)
+    Parameter("VECTOR", (2, 4, 8), default=8, doc="elements of one access, at most",
+              relieves={"memory": 2, "arithmetic": 1}),
+    Parameter("MIN_BLOCKS", (1, 2, 3, 4, 6, 8), doc="resident blocks promised to the compiler",
+              relieves=("latency", "launch")),
+)  # fmt: skip
+CONSTRAINTS = (
+    Constraint("whole_warps", lambda c, p: divides(32, rows(c, p) * threads(c, p)),
+               "a block's rows must be whole warps to reduce by shuffles"),
+    Constraint("whole_rows", lambda c: blocks(c) == 1 or c.ROW_STEPS == 1,
+               "only a block that has whole rows takes several in turn"),
+    Constraint("next_row", lambda c: c.ROW_STEPS > 1 or c["PREFETCH"] == "none",
+               "only a block that takes rows in turn has a next one"),
+    Constraint("loaded_ahead",
+               lambda c: c["PREFETCH"] != "registers" or (blocks(c) == 1 and c["ROW_STORAGE"] == "registers"),
+               "a row that was loaded into registers waits there"),
+    Constraint("copied_ahead",
+               lambda c: c["PREFETCH"] != "cp_async" or (blocks(c) == 1 and c["ROW_STORAGE"] != "reread"),
+               "a row that was copied is not read a second time"),
+    Constraint("async_width", lambda c, p: c["PREFETCH"] != "cp_async" or width(c, p) > 1,
+               "cp.async moves at least 4 bytes, and the elements of an odd row are moved one by one"),
+    Constraint("ring", lambda c: c["PREFETCH"] != "cp_async" or c.STAGES > 1,
+               "one row is added up while another is copied"),
+    Constraint("row_registers", lambda c, p: registers_for_rows(c, p),
+               "a row and its weights kept in registers must leave some over"),
+    Constraint("row_share", lambda c, p: Need(accesses(c, p) * words(c, p), MOST_WORDS, "words"),
+               "a thread with more of a row than this leaves the chip without threads", wasteful=True),
+    Constraint("widest_access", lambda c, p: c.VECTOR == 8 or divides(2 * c.VECTOR, p.COLS),
+               "VECTOR=8 takes the widest access that the row allows, and nothing else has to stand for it",
+               wasteful=True),
+    Constraint("threads_have_work", lambda c, p: threads_have_work(c, p),
+               "threads beyond the row's vectors would only wait: THREADS_PER_ROW=256 takes as many as have work",
+               wasteful=True),
+    Constraint("whole_warp_filled", lambda c, p: c.ROWS_PER_BLOCK == 1 or c.ROWS_PER_BLOCK * threads(c, p) > 32,
+               "ROWS_PER_BLOCK=1 takes the rows that fill a warp", wasteful=True),
+    Constraint("sms_have_blocks", lambda c, p, chip: sms_have_blocks(c, p, chip),
+               "several rows a block leave multiprocessors without one", wasteful=True),
+    Constraint("shared_rows_are_few",
+               lambda c, p, chip: blocks(c) == 1 or Need(p.ROWS, 4 * chip.sms, "rows"),
+               "rows fill the chip by themselves; a second block of a row reads it again", wasteful=True),
+    Constraint("blocks_have_vectors",
+               lambda c, p: Need((blocks(c) - 1) * vectors(c, p)[1] + 1, vectors(c, p)[0], "vectors"),
+               "the last block of a row would have none of it", wasteful=True),
+    Constraint("bf16_instructions", lambda c, p, chip: bf16_instructions(c, p, chip),
+               "instructions on bf16 need compute capability 8.0; dtype=f16 runs here"),
+)  # fmt: skip
 
 
 def up(number, divisor):
@@ -186,11 +187,6 @@ def threads_have_work(c, p):
 def sms_have_blocks(c, p, chip):
     """Compare the blocks of several rows with the chip's multiprocessors, or the rows where those are fewer."""
     return c.ROWS_PER_BLOCK * c.ROW_STEPS == 1 or Need(min(chip.sms, p.ROWS), grid(c, p)[0], "blocks")
-
-
-def shared_rows_are_few(c, p, chip):
-    """Compare the rows that several blocks share with four for each multiprocessor."""
-    return blocks(c) == 1 or Need(p.ROWS, 4 * chip.sms, "rows")
 
 
 def bf16_instructions(c, p, chip):
@@ -298,84 +294,7 @@ kernel = Kernel(
     launches=launches,
     macros=lambda c, p: {"COLS": p.COLS, "BF16": int(p["dtype"] == "bf16"), "RESIDUAL": int(residual(p))},
     vector_accesses=lambda c, p: [VectorAccess("rows", 2 * width(c, p), (2 * p.COLS,))],
-    constraints=(
-        Constraint(
-            "whole_warps", lambda c, p: divides(32, rows(c, p) * threads(c, p)), "a block's rows must be whole warps"
-        ),
-        Constraint(
-            "whole_rows",
-            lambda c: blocks(c) == 1 or c.ROW_STEPS == 1,
-            "only a block that has whole rows takes several in turn",
-        ),
-        Constraint(
-            "next_row",
-            lambda c: c.ROW_STEPS > 1 or c["PREFETCH"] == "none",
-            "only a block that takes rows in turn has a next one",
-        ),
-        Constraint(
-            "loaded_ahead",
-            lambda c: c["PREFETCH"] != "registers" or (blocks(c) == 1 and c["ROW_STORAGE"] == "registers"),
-            "a row that was loaded into registers waits there",
-        ),
-        Constraint(
-            "copied_ahead",
-            lambda c: c["PREFETCH"] != "cp_async" or (blocks(c) == 1 and c["ROW_STORAGE"] != "reread"),
-            "a row that was copied is not read a second time",
-        ),
-        Constraint(
-            "async_width",
-            lambda c, p: c["PREFETCH"] != "cp_async" or width(c, p) > 1,
-            "cp.async moves at least 4 bytes, and the elements of an odd row are moved one by one",
-        ),
-        Constraint(
-            "ring", lambda c: c["PREFETCH"] != "cp_async" or c.STAGES > 1, "one row is added up, another is copied"
-        ),
-        Constraint("row_registers", registers_for_rows, "a row and its weights kept in registers must leave some over"),
-        Constraint(
-            "row_share",
-            lambda c, p: Need(accesses(c, p) * words(c, p), MOST_WORDS, "words"),
-            "a thread with more of a row than this leaves the chip without threads",
-            wasteful=True,
-        ),
-        Constraint(
-            "widest_access",
-            lambda c, p: c.VECTOR == 8 or divides(2 * c.VECTOR, p.COLS),
-            "VECTOR=8 takes the widest access that the row allows, and nothing else has to stand for it",
-            wasteful=True,
-        ),
-        Constraint(
-            "threads_have_work",
-            threads_have_work,
-            "threads beyond the row's vectors would only wait: THREADS_PER_ROW=256 takes as many as have work",
-            wasteful=True,
-        ),
-        Constraint(
-            "whole_warp_filled",
-            lambda c, p: c.ROWS_PER_BLOCK == 1 or c.ROWS_PER_BLOCK * threads(c, p) > 32,
-            "ROWS_PER_BLOCK=1 takes the rows that fill a warp",
-            wasteful=True,
-        ),
-        Constraint(
-            "sms_have_blocks", sms_have_blocks, "several rows a block leave multiprocessors without one", wasteful=True
-        ),
-        Constraint(
-            "shared_rows_are_few",
-            shared_rows_are_few,
-            "rows fill the chip by themselves; a second block of a row reads it again",
-            wasteful=True,
-        ),
-        Constraint(
-            "blocks_have_vectors",
-            lambda c, p: Need((blocks(c) - 1) * vectors(c, p)[1] + 1, vectors(c, p)[0], "vectors"),
-            "the last block of a row would have none of it",
-            wasteful=True,
-        ),
-        Constraint(
-            "bf16_instructions",
-            bf16_instructions,
-            "instructions on bf16 need compute capability 8.0; dtype=f16 runs here",
-        ),
-    ),
+    constraints=CONSTRAINTS,
     workload=Workload(
         tensors=tensors,
         reference=reference,
