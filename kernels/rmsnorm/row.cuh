@@ -4,10 +4,11 @@
 #include "../common/barrier.cuh"
 #include "vector.cuh"
 
+constexpr int BATCH = 8;  // loads of an input that a thread has in flight together, at most
+
 // Some vectors of a row, of which a thread has every THREADS-th, COUNT at most.
 template <int COUNT>
 struct Span {
-  static constexpr int BATCH = COUNT < 8 ? COUNT : 8;  // loads of an input that a thread has in flight together
   int begin, end;  // vectors
   __device__ int place(int i) const { return i * THREADS + threadIdx.x % THREADS; }  // counted from `begin`
   __device__ int vector(int i) const { return begin + place(i); }
@@ -37,9 +38,7 @@ struct Row {
 
 // Fills a batch of vectors of h; read(t, i) is vector i of input t.
 template <int COUNT, typename Read>
-__device__ __forceinline__ void read_batch(Vector (&h)[Span<COUNT>::BATCH], const Span<COUNT>& span, int first,
-                                           Read read) {
-  constexpr int BATCH = Span<COUNT>::BATCH;
+__device__ __forceinline__ void read_batch(Vector (&h)[BATCH], const Span<COUNT>& span, int first, Read read) {
 #pragma unroll
   for (int j = 0; j < BATCH; j++)
     if (span.has(first + j)) h[j] = read(0, first + j);
@@ -57,7 +56,6 @@ __device__ __forceinline__ void read_batch(Vector (&h)[Span<COUNT>::BATCH], cons
 // Sum of the squares of a thread's vectors; keep(i, h) gets each of them.
 template <int COUNT, typename Read, typename Keep>
 __device__ __forceinline__ float sum_of_squares(const Span<COUNT>& span, Read read, Keep keep) {
-  constexpr int BATCH = Span<COUNT>::BATCH;
   float sum = 0.f;
 #pragma unroll(IN_REGISTERS ? COUNT : 1)
   for (int first = 0; first < COUNT; first += BATCH) {
@@ -108,7 +106,6 @@ struct Weights {
 template <typename Read, typename Kept>
 __device__ __forceinline__ void scale_row(Half* y, Half* sum, const Weights& weights, float scale, const OwnSpan& span,
                                           bool present, Read read, Kept kept) {
-  constexpr int BATCH = OwnSpan::BATCH;
   if (!present) return;
 #pragma unroll(IN_REGISTERS || WEIGHT_FIRST ? PER_THREAD : 1)
   for (int first = 0; first < PER_THREAD; first += BATCH) {
