@@ -97,7 +97,8 @@ __device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], co
     Vector registers[IN_REGISTERS ? PER_THREAD : 1];
     const auto keep = [&](int i, const Vector& h) {
       if constexpr (IN_REGISTERS) registers[i] = h;
-      else if constexpr (IN_SHARED) store_shared(waiting + span.place(i) * VECTOR_BYTES, h.word);
+      else if constexpr (IN_SHARED && (RESIDUAL || !COPIED_AHEAD))  // a copied row of x is there already
+        store_shared(waiting + span.place(i) * VECTOR_BYTES, h.word);
     };
     const auto kept = [&](int i) {
       if constexpr (IN_REGISTERS) return registers[i];
