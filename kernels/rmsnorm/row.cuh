@@ -71,19 +71,30 @@ __device__ __forceinline__ float sum_of_squares(const Span<COUNT>& span, Read re
   return sum;
 }
 
+// Sum over LANES neighbouring lanes of a warp, a power of two; each of them gets it.
+template <int LANES>
+__device__ __forceinline__ float lane_sum(float value) {
+#pragma unroll
+  for (int offset = LANES / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
 // Sum over the threads of one row; every thread gets it. Two rows in turn use different halves of `partial`, so that one
 // barrier is enough: whoever writes a half again has met all of its readers at the other half's barrier.
 __device__ __forceinline__ float row_sum(float value, float (&partial)[ROWS * WARPS_PER_ROW]) {
-#pragma unroll
-  for (int offset = THREADS < 32 ? THREADS / 2 : 16; offset > 0; offset /= 2)
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  value = lane_sum<THREADS < 32 ? THREADS : 32>(value);
   if constexpr (WARPS_PER_ROW > 1) {
-    const int row_in_block = threadIdx.x / THREADS;
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+    const int row_in_block = threadIdx.x / THREADS, lane = threadIdx.x % 32;
+    const float* warps = partial + row_in_block * WARPS_PER_ROW;
+    if (lane == 0) partial[threadIdx.x / 32] = value;
     named_barrier_sync<THREADS>(row_in_block);  // the rows of a block do not wait for each other
-    value = 0.f;
+    if constexpr (WARPS_PER_ROW <= 8) {
+      value = 0.f;
 #pragma unroll
-    for (int warp = 0; warp < WARPS_PER_ROW; warp++) value += partial[row_in_block * WARPS_PER_ROW + warp];
+      for (int warp = 0; warp < WARPS_PER_ROW; warp++) value += warps[warp];
+    } else {  // a load for each warp's sum would keep shared memory busy longer than shuffles take
+      value = lane_sum<32>(lane < WARPS_PER_ROW ? warps[lane] : 0.f);
+    }
   }
   return value;
 }
