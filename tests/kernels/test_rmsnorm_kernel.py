@@ -132,6 +132,7 @@ WAYS: list[tuple[str, dict[str, Value]]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("problem", "choices"), WAYS)
 def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: dict[str, Value]) -> None:
     """Each way through the kernel passes the gate at rows with tails, and the sanitizer finds nothing."""
@@ -187,6 +188,7 @@ FAULTS: list[tuple[str, str, str, str, dict[str, Value]]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "right", "broken", "problem", "choices"), FAULTS)
 def test_a_fault_is_caught(
     name: str, right: str, broken: str, problem: str, choices: dict[str, Value], tmp_path: Path
