@@ -73,6 +73,8 @@ def _run(kernel: Kernel, config: Config, problem: Problem, chip: Profile) -> Tra
         if isinstance(value, Traced):
             recorder.decide("==", value.formula, ("number", int(plain[name])), True)
     for constraint in kernel.constraints:
+        if constraint.wasteful:
+            continue  # right at other shapes too
         recorder.reason = constraint.reason
         bool(constraint.evaluate(config, symbolic, chip).holds)
     recorder.reason, recorder.texts_matter = f"the limits of {chip.model}", False
@@ -114,7 +116,10 @@ def _agrees(traces: Traces, kernel: Kernel, config: Config, problem: Problem, ch
             other = kernel.problem({**problem, **fields})
         except EvokernError:
             continue  # the launcher checks each field's own range
-        if check(kernel, config, [other], chip) is not None or macros(kernel, config, other) != compiled:
+        if (
+            check(kernel, config, [other], chip, essential=True) is not None
+            or macros(kernel, config, other) != compiled
+        ):
             return False
         wanted = _numbers(launches_of(kernel, config, other), kernel.workload.tensors(other, config))
         if _numbers(traces.launches, traces.tensors, fields) != wanted:

@@ -1,216 +1,173 @@
-// Root-mean-square normalisation: y[r][c] = x[r][c] * rsqrt(mean_c(x[r][c]^2) + eps) * weight[c]
+// Root-mean-square normalisation: y[r][c] = h[r][c] * rsqrt(mean_c(h[r][c]^2) + eps) * weight[c]
 //
-//   x, y    16-bit floats [ROWS, COLS], row-major, contiguous        weight  [COLS], alike
-//   statistics in fp32; any ROWS, COLS a multiple of VECTOR
+//   h = x, or with a residual h = x + residual rounded to the elements' type, which is an output too: `sum`
+//   x, residual, y, sum  16-bit floats [ROWS, COLS], row-major, contiguous        weight  [COLS], alike
+//   statistics in fp32; any ROWS, any COLS
 //
 // Memory-bound: each element is read once and written once, so what matters is how many bytes are in flight.
 //
-//   THREADS_PER_ROW  threads that share a row; a row's sum needs no shared memory when it is one warp
-//   ROWS_PER_BLOCK   rows of a block, one group of threads each
-//   VECTOR           elements that a thread moves at once (8 = 16 bytes)
+//   THREADS_PER_ROW  threads that share a row, at most: as few as need no more accesses each. A row of fewer than 32 shares
+//                    its warp with others; its sum takes no shared memory then, nor where it is one warp
+//   ROWS_PER_BLOCK   rows of a block, one group of threads each; at least those of a warp
+//   ROW_STEPS        rows that a group of threads takes in turn: blocks are as many times fewer
+//   PREFETCH         what is loaded while a row is added up: nothing (none), the next row into registers (registers), or
+//                    the next STAGES - 1 rows into shared memory, by cp_async
+//   STAGES           rows in shared memory of a group of threads, with cp_async
+//   ROW_SUM          who adds up a row: the one block that scales it (block); each of the blocks that share it, all of it
+//                    (every_block: no block waits for another); or those blocks their parts, a launch ahead (two_launches)
+//   BLOCKS_PER_ROW   blocks that share a row, where it is not one
+//   VECTOR           elements that a thread moves at once (8 = 16 bytes), at most: a row has to be whole vectors
 //   ROW_STORAGE      where a row waits between the sum and the scaling: in registers, in shared memory, or nowhere (the row
 //                    is read a second time, from L2)
-//   WEIGHT_LOAD      weights fetched before the row's sum (more bytes in flight) or after it (fewer registers)
+//   WEIGHT_LOAD      weights fetched before the first row's sum, once for all rows, or after each sum (fewer registers)
 //   STORE_POLICY     stores as usual, or marked as streaming so that they leave L2 first
-//   LOAD_POLICY      loads of x as usual, or marked as streaming
+//   LOAD_POLICY      loads of rows as usual, or marked as streaming
 //   MIN_BLOCKS       resident blocks promised to the compiler, which bounds the registers of a thread
 //
 // Problem macros: COLS (columns of a row, known at compile time so that a row's share of registers is a constant); BF16
-// (1 where the tensors are bfloat16, 0 where they are fp16).
+// (1 where the tensors are bfloat16, 0 where they are fp16); RESIDUAL (1 where there are `residual` and `sum`).
 
-#include <stdint.h>
-
-#if !defined(THREADS_PER_ROW) || !defined(ROWS_PER_BLOCK) || !defined(VECTOR) || !defined(MIN_BLOCKS)
-#error "THREADS_PER_ROW, ROWS_PER_BLOCK, VECTOR and MIN_BLOCKS must be defined"
+#if !defined(THREADS_PER_ROW) || !defined(ROWS_PER_BLOCK) || !defined(ROW_STEPS) || !defined(VECTOR) || !defined(MIN_BLOCKS)
+#error "THREADS_PER_ROW, ROWS_PER_BLOCK, ROW_STEPS, VECTOR and MIN_BLOCKS must be defined"
+#endif
+#if !defined(PREFETCH) || !defined(STAGES) || !defined(ROW_SUM) || !defined(BLOCKS_PER_ROW)
+#error "PREFETCH, STAGES, ROW_SUM and BLOCKS_PER_ROW must be defined"
 #endif
 #if !defined(ROW_STORAGE) || !defined(WEIGHT_LOAD) || !defined(STORE_POLICY) || !defined(LOAD_POLICY)
 #error "ROW_STORAGE, WEIGHT_LOAD, STORE_POLICY and LOAD_POLICY must be defined"
 #endif
-#if !defined(COLS) || !defined(BF16)
-#error "COLS and BF16 must be defined"
+#if !defined(COLS) || !defined(BF16) || !defined(RESIDUAL)
+#error "COLS, BF16 and RESIDUAL must be defined"
 #endif
 
-constexpr int THREADS = THREADS_PER_ROW * ROWS_PER_BLOCK;
-constexpr int WARPS_PER_ROW = (THREADS_PER_ROW + 31) / 32;
-constexpr int WORDS = VECTOR / 2;                                              // 32-bit words of one access
-constexpr int VECTORS = COLS / VECTOR;                                         // accesses that cover a row
-constexpr int PER_THREAD = (VECTORS + THREADS_PER_ROW - 1) / THREADS_PER_ROW;  // accesses of one thread
-constexpr bool IN_REGISTERS = ROW_STORAGE == ROW_STORAGE_REGISTERS;
-constexpr bool IN_SHARED = ROW_STORAGE == ROW_STORAGE_SHARED;
+constexpr int WIDTH = (COLS | VECTOR) & -(COLS | VECTOR);         // elements of an access: the power of two that divides both
+constexpr int WORDS = WIDTH > 1 ? WIDTH / 2 : 1;                  // pairs of elements of a vector
+constexpr int VECTORS = (COLS + 2 * WORDS - 1) / (2 * WORDS);     // vectors of a row
+constexpr int BLOCKS = ROW_SUM == ROW_SUM_BLOCK ? 1 : BLOCKS_PER_ROW;        // blocks that share a row
+constexpr int SHARE = (VECTORS + BLOCKS - 1) / BLOCKS;                       // vectors that one of them scales
+constexpr int PER_THREAD = (SHARE + THREADS_PER_ROW - 1) / THREADS_PER_ROW;  // of them, those of a thread
+constexpr int BUSY = (SHARE + PER_THREAD - 1) / PER_THREAD;       // threads that need no more accesses than that
+constexpr int THREADS = BUSY <= 4 ? 4 : BUSY <= 8 ? 8 : BUSY <= 16 ? 16 : (BUSY + 31) / 32 * 32;  // threads of a row
+constexpr int ROWS = ROWS_PER_BLOCK * THREADS < 32 ? 32 / THREADS : ROWS_PER_BLOCK;               // rows of a block
+constexpr int WARPS_PER_ROW = (THREADS + 31) / 32;
+constexpr int INPUTS = RESIDUAL ? 2 : 1;
+constexpr bool LOADED_AHEAD = PREFETCH == PREFETCH_REGISTERS, COPIED_AHEAD = PREFETCH == PREFETCH_CP_ASYNC;
+constexpr bool IN_REGISTERS = BLOCKS == 1 && ROW_STORAGE == ROW_STORAGE_REGISTERS;
+constexpr bool IN_SHARED = BLOCKS == 1 && ROW_STORAGE == ROW_STORAGE_SHARED;
 constexpr bool WEIGHT_FIRST = WEIGHT_LOAD == WEIGHT_LOAD_BEFORE_SUM;
+constexpr bool STREAM_LOADS = LOAD_POLICY == LOAD_POLICY_STREAMING;
+constexpr bool STREAM_STORES = STORE_POLICY == STORE_POLICY_STREAMING;
 
-static_assert(COLS % VECTOR == 0, "whole_vectors: a row must be a whole number of vectors, or accesses are misaligned");
-static_assert(THREADS_PER_ROW % 32 == 0, "whole_warps: threads of one row must be whole warps to reduce by shuffles");
+static_assert(ROWS * THREADS % 32 == 0, "whole_warps: a block's rows must be whole warps to reduce by shuffles");
+static_assert(BLOCKS == 1 || ROW_STEPS == 1, "whole_rows: only a block that has whole rows takes several in turn");
+static_assert(ROW_STEPS > 1 || PREFETCH == PREFETCH_NONE, "next_row: only a block that takes rows in turn has a next one");
+static_assert(!LOADED_AHEAD || IN_REGISTERS, "loaded_ahead: a row that was loaded into registers waits there");
+static_assert(!COPIED_AHEAD || IN_REGISTERS || IN_SHARED, "copied_ahead: a row that was copied is not read a second time");
+static_assert(!COPIED_AHEAD || WIDTH > 1, "async_width: cp.async moves at least 4 bytes");
+static_assert(!COPIED_AHEAD || STAGES > 1, "ring: one row is added up while another is copied");
 
-struct Vector {
-  uint32_t word[WORDS];
-};
+#include "ahead.cuh"
+#include "row.cuh"
 
-__device__ __forceinline__ Vector load(const uint32_t* source, bool streaming) {
-  Vector v;
-  if constexpr (WORDS == 4) {
-    if (streaming)
-      asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(source));
-    else
-      asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(source));
-  } else if constexpr (WORDS == 2) {
-    if (streaming)
-      asm volatile("ld.global.cs.v2.u32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(source));
-    else
-      asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(source));
-  } else {
-    if (streaming)
-      asm volatile("ld.global.cs.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(source));
-    else
-      asm volatile("ld.global.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(source));
+extern __shared__ __align__(16) unsigned char memory[];  // rows that wait, or that are copied ahead
+
+// Blocks that have whole rows, or add up whole rows by themselves.
+__device__ __forceinline__ void normalise(const Half* const (&input)[INPUTS], const Half* weight, Half* y, Half* sum,
+                                          int rows, float eps) {
+  __shared__ float partial[2][ROWS * WARPS_PER_ROW];
+  const OwnSpan span = own_span();
+  const Weights weights(weight, span);
+  Ahead ahead{input, rows, shared_address(memory) + static_cast<u32>(threadIdx.x / THREADS * ROW_BYTES)};
+#pragma unroll
+  for (int step = 0; step < (COPIED_AHEAD ? STAGES - 1 : 1); step++) ahead.fetch(blockIdx.x + step * gridDim.x, span);
+
+  for (int group = blockIdx.x, half = 0; group * ROWS < rows; group += gridDim.x, half ^= 1) {
+    const Row row(group, rows);
+    u32 waiting = ahead.shared;  // where this row is in shared memory
+    if constexpr (COPIED_AHEAD) {
+      ahead.fetch(group + (STAGES - 1) * gridDim.x, span);  // into the stage of the row before
+      cp_async_wait_group<COPIED_AHEAD ? STAGES - 1 : 0>();
+      waiting = ahead.next_stage();
+    }
+    const auto read = [&](int t, int i) {
+      if constexpr (LOADED_AHEAD) return ahead.loaded[t][i];
+      else if constexpr (COPIED_AHEAD) return load_shared(waiting + t * (ROWS * ROW_BYTES) + span.place(i) * VECTOR_BYTES);
+      else return load(input[t] + row.first, span.vector(i));
+    };
+    Vector registers[IN_REGISTERS ? PER_THREAD : 1];
+    const auto keep = [&](int i, const Vector& h) {
+      if constexpr (IN_REGISTERS) registers[i] = h;
+      else if constexpr (IN_SHARED && (RESIDUAL || !COPIED_AHEAD))  // a copied row of x is there already
+        store_shared(waiting + span.place(i) * VECTOR_BYTES, h.word);
+    };
+    const auto kept = [&](int i) {
+      if constexpr (IN_REGISTERS) return registers[i];
+      else return load_shared(waiting + span.place(i) * VECTOR_BYTES);
+    };
+
+    float squares;
+    if constexpr (BLOCKS == 1) {
+      squares = sum_of_squares(span, read, keep);
+    } else {
+      const Span<(VECTORS + THREADS - 1) / THREADS> whole{0, VECTORS};
+      squares = sum_of_squares(whole, [&](int t, int i) { return load(input[t] + row.first, whole.vector(i)); }, keep);
+    }
+    if constexpr (LOADED_AHEAD) ahead.fetch(group + gridDim.x, span);
+    const float scale = rsqrtf(row_sum(squares, partial[half]) / COLS + eps);
+    scale_row(y + row.first, sum + row.first, weights, scale, span, row.present, read, kept);
+    if constexpr (ROW_STEPS == 1) break;
   }
-  return v;
 }
 
-__device__ __forceinline__ void store(uint32_t* target, const Vector& v) {
-  constexpr bool streaming = STORE_POLICY == STORE_POLICY_STREAMING;
-  if constexpr (WORDS == 4) {
-    if constexpr (streaming)
-      asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};"
-                   ::"l"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
-    else
-      asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};"
-                   ::"l"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
-  } else if constexpr (WORDS == 2) {
-    if constexpr (streaming)
-      asm volatile("st.global.cs.v2.u32 [%0], {%1,%2};" ::"l"(target), "r"(v.word[0]), "r"(v.word[1]) : "memory");
-    else
-      asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(target), "r"(v.word[0]), "r"(v.word[1]) : "memory");
-  } else {
-    if constexpr (streaming)
-      asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(target), "r"(v.word[0]) : "memory");
-    else
-      asm volatile("st.global.u32 [%0], %1;" ::"l"(target), "r"(v.word[0]) : "memory");
-  }
+// A launch ahead, in which each block adds up its part of a row ...
+__device__ __forceinline__ void sum_parts(const Half* const (&input)[INPUTS], float* partial_sums, int rows) {
+  __shared__ float partial[ROWS * WARPS_PER_ROW];
+  const OwnSpan span = own_span();
+  const Row row(blockIdx.x, rows);
+  const float squares = sum_of_squares(span, [&](int t, int i) { return load(input[t] + row.first, span.vector(i)); },
+                                       [](int, const Vector&) {});
+  const float total = row_sum(squares, partial);
+  if (row.present && threadIdx.x % THREADS == 0) partial_sums[static_cast<size_t>(row.number) * BLOCKS + blockIdx.y] = total;
 }
 
-#if BF16
-// A bfloat16 is the upper half of a float: shifts serve every chip, where cvt.f32.bf16 would need compute capability 9.0.
-__device__ __forceinline__ void unpack(uint32_t word, float& low, float& high) {
-  low = __uint_as_float(word << 16);
-  high = __uint_as_float(word & 0xFFFF0000u);
+// ... and the scaling, for which every thread adds up its row's parts in the same order.
+__device__ __forceinline__ void scale_parts(const Half* const (&input)[INPUTS], const Half* weight, Half* y, Half* sum,
+                                            const float* partial_sums, int rows, float eps) {
+  const OwnSpan span = own_span();
+  const Weights weights(weight, span);
+  const Row row(blockIdx.x, rows);
+  float total = 0.f;
+#pragma unroll
+  for (int part = 0; part < BLOCKS; part++) total += partial_sums[static_cast<size_t>(row.number) * BLOCKS + part];
+  const auto read = [&](int t, int i) { return load(input[t] + row.first, span.vector(i)); };
+  scale_row(y + row.first, sum + row.first, weights, rsqrtf(total / COLS + eps), span, row.present, read,
+            [](int) { return Vector{}; });
 }
 
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
+#if RESIDUAL
+extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
+add_rmsnorm(const Half* x, const Half* residual, const Half* __restrict__ weight, Half* y, Half* sum, int rows, float eps) {
+  normalise({x, residual}, weight, y, sum, rows, eps);
+}
+extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
+add_sum_rows(const Half* x, const Half* residual, float* partial_sums, int rows) {
+  sum_parts({x, residual}, partial_sums, rows);
+}
+extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
+add_scale_rows(const Half* x, const Half* residual, const Half* __restrict__ weight, Half* y, Half* sum,
+                     const float* __restrict__ partial_sums, int rows, float eps) {
+  scale_parts({x, residual}, weight, y, sum, partial_sums, rows, eps);
 }
 #else
-__device__ __forceinline__ void unpack(uint32_t word, float& low, float& high) {
-  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(word));
+extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
+rmsnorm(const Half* x, const Half* __restrict__ weight, Half* y, int rows, float eps) {
+  normalise({x}, weight, y, nullptr, rows, eps);
 }
-
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
+extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
+sum_rows(const Half* x, float* partial_sums, int rows) { sum_parts({x}, partial_sums, rows); }
+extern "C" __global__ void __launch_bounds__(ROWS * THREADS, MIN_BLOCKS)
+scale_rows(const Half* x, const Half* __restrict__ weight, Half* y, const float* __restrict__ partial_sums, int rows,
+                 float eps) {
+  scale_parts({x}, weight, y, nullptr, partial_sums, rows, eps);
 }
 #endif
-
-__device__ __forceinline__ float sum_of_squares(const Vector& v, float sum) {
-#pragma unroll
-  for (int i = 0; i < WORDS; i++) {
-    float low, high;
-    unpack(v.word[i], low, high);
-    sum = fmaf(low, low, fmaf(high, high, sum));
-  }
-  return sum;
-}
-
-__device__ __forceinline__ Vector scaled(const Vector& v, const Vector& weight, float scale) {
-  Vector result;
-#pragma unroll
-  for (int i = 0; i < WORDS; i++) {
-    float low, high, weight_low, weight_high;
-    unpack(v.word[i], low, high);
-    unpack(weight.word[i], weight_low, weight_high);
-    result.word[i] = pack(low * scale * weight_low, high * scale * weight_high);
-  }
-  return result;
-}
-
-// Sum over the threads of one row; every thread gets it. `partial` holds one float per warp of the block.
-__device__ __forceinline__ float row_sum(float value, float* partial, int row_in_block) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  if constexpr (WARPS_PER_ROW > 1) {
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-    __syncthreads();
-    value = 0.f;
-#pragma unroll
-    for (int warp = 0; warp < WARPS_PER_ROW; warp++) value += partial[row_in_block * WARPS_PER_ROW + warp];
-  }
-  return value;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-rmsnorm(const uint32_t* __restrict__ x, const uint32_t* __restrict__ weight, uint32_t* __restrict__ y, int rows, float eps) {
-  extern __shared__ __align__(16) uint32_t staged[];  // ROWS_PER_BLOCK rows, where ROW_STORAGE is shared
-  __shared__ float partial[THREADS / 32];
-
-  const int row_in_block = threadIdx.x / THREADS_PER_ROW, lane = threadIdx.x % THREADS_PER_ROW;
-  const int row = blockIdx.x * ROWS_PER_BLOCK + row_in_block;
-  const bool present = row < rows;  // the last block may have rows to spare; its threads still meet the barriers
-  const uint32_t* source = x + static_cast<size_t>(row) * (COLS / 2);
-  uint32_t* target = y + static_cast<size_t>(row) * (COLS / 2);
-  uint32_t* mine = staged + row_in_block * (COLS / 2);
-  constexpr bool stream_loads = LOAD_POLICY == LOAD_POLICY_STREAMING;
-
-  Vector kept[IN_REGISTERS ? PER_THREAD : 1], weights[WEIGHT_FIRST ? PER_THREAD : 1];
-  float sum = 0.f;
-  if (present) {
-    if constexpr (IN_REGISTERS) {  // all loads first, so that they are in flight together
-#pragma unroll
-      for (int i = 0; i < PER_THREAD; i++) {
-        const int v = i * THREADS_PER_ROW + lane;
-        if (v < VECTORS) kept[i] = load(source + v * WORDS, stream_loads);
-      }
-    }
-    if constexpr (WEIGHT_FIRST) {
-#pragma unroll
-      for (int i = 0; i < PER_THREAD; i++) {
-        const int v = i * THREADS_PER_ROW + lane;
-        if (v < VECTORS) weights[i] = load(weight + v * WORDS, false);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; i++) {
-      const int v = i * THREADS_PER_ROW + lane;
-      if (v < VECTORS) {
-        Vector value;
-        if constexpr (IN_REGISTERS) value = kept[i];
-        else value = load(source + v * WORDS, stream_loads);
-        sum = sum_of_squares(value, sum);
-        if constexpr (IN_SHARED) {
-#pragma unroll
-          for (int w = 0; w < WORDS; w++) mine[w * VECTORS + v] = value.word[w];  // word-major: no bank conflicts
-        }
-      }
-    }
-  }
-  const float scale = rsqrtf(row_sum(sum, partial, row_in_block) / COLS + eps);
-  if (!present) return;
-#pragma unroll
-  for (int i = 0; i < PER_THREAD; i++) {
-    const int v = i * THREADS_PER_ROW + lane;
-    if (v < VECTORS) {
-      Vector value, factor;
-      if constexpr (IN_REGISTERS) value = kept[i];
-      else if constexpr (IN_SHARED) {
-#pragma unroll
-        for (int w = 0; w < WORDS; w++) value.word[w] = mine[w * VECTORS + v];  // this thread's own words
-      } else value = load(source + v * WORDS, stream_loads);
-      if constexpr (WEIGHT_FIRST) factor = weights[i];
-      else factor = load(weight + v * WORDS, false);
-      store(target + v * WORDS, scaled(value, factor, scale));
-    }
-  }
-}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from evokern.analysis.check.folder import Folder, known_problems
 from evokern.analysis.check.simulated_run import small_problems_that_show
-from evokern.analysis.check.soundness import _cpp_reference
+from evokern.analysis.check.soundness import _cpp_reference, _workload
 from evokern.cli._command import app
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.cuda_source import read
@@ -62,6 +62,22 @@ def test_every_word_of_a_field_is_looked_at(tmp_path: Path) -> None:
     assert [str(problem) for problem in folder.worded] == ["144,160,96,dtype=bf16", "144,160,96,dtype=f16,layout=nt"]
     ((holds, detail),) = _cpp_reference(folder)
     assert holds is False and "reference.h differs from the Python reference" in detail
+
+
+def test_an_output_of_another_word_has_a_tolerance(tmp_path: Path) -> None:
+    """What a word of a problem's field brings along is held to the same: a tolerance for it, and none too many."""
+    shutil.copytree(KERNELS / "rmsnorm", tmp_path / "rmsnorm")
+    path = tmp_path / "rmsnorm" / "kernel.py"
+    text = path.read_text(encoding="utf-8")
+    for old, new, told in (
+        ("", "", None),
+        ('            "sum": Tolerance(F16', '            "total": Tolerance(F16', ["total", "y"]),
+    ):
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        kernel = load_kernel(tmp_path / "rmsnorm")
+        ((holds, detail),) = _workload(Folder(kernel, known_problems(kernel), ""))
+        assert holds is (told is None)
+        assert told is None or detail == f"tolerance names {told}, the outputs are ['sum', 'y']"
 
 
 @pytest.mark.thorough

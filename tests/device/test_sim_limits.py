@@ -10,7 +10,7 @@ import pytest
 from columns_kernel import copying
 
 from evokern.api import search
-from evokern.declaration.kernel import Constraint, Kernel, Launch, ProblemField, Tensor, Tolerance, Workload
+from evokern.declaration.kernel import Constraint, Kernel, Launch, Need, ProblemField, Tensor, Tolerance, Workload
 from evokern.declaration.space import Config, Parameter, Space
 from evokern.device import Task
 from evokern.device._first import first_candidate
@@ -142,12 +142,13 @@ def test_an_infeasible_default_is_replaced_by_one_near_it() -> None:
     """A study begins with a feasible candidate near its default, and says which and why; else it says that none is."""
     study = Study(name="rms", kernel="rmsnorm", problems=("65536,1024",))
     kernel = find_kernel("rmsnorm")
-    first, notes = first_candidate(Task(kernel, (kernel.problem("65536,1024"),), study), CHIPS["l4"])
+    few = replace(kernel, constraints=(Constraint("few", lambda c: Need(c.THREADS_PER_ROW, 128), "that many wait"),))
+    first, notes = first_candidate(Task(few, (kernel.problem("65536,1024"),), study), CHIPS["l4"])
     assert dict(first) == {**kernel.space.default(), "THREADS_PER_ROW": 128}
     assert len(notes) == 1
-    assert "cannot run on NVIDIA L4 at 65536,1024,dtype=f16: threads_have_work" in notes[0]
+    assert "cannot run on NVIDIA L4 at 65536,1024,dtype=f16: few: needs 256, has 128" in notes[0]
     assert notes[0].endswith("the search begins with THREADS_PER_ROW=128")
-    fine = Task(kernel, (kernel.problem("8192,8192"),), study)
+    fine = Task(kernel, (kernel.problem("65536,1024"),), study)
     assert first_candidate(fine, CHIPS["l4"]) == (kernel.space.default(), ())
     hopeless = replace(kernel, constraints=(Constraint("never", lambda c: False, "nothing can work"),))
     with pytest.raises(KernelError, match=r"never: needs 1, has 0 .*no feasible one was found either"):

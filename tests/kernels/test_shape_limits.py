@@ -14,7 +14,9 @@ from paths import DATA, KERNELS
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
+from evokern.declaration.problem import ProblemField
 from evokern.doctor import host_compiler
+from evokern.errors import KernelError
 from evokern.export.banner import Provenance
 from evokern.export.standalone import standalone
 from evokern.hardware.profiles import CHIPS
@@ -41,7 +43,8 @@ REFUSED = [
     ("matmul", "64,64,64,layout=tn", "layout=tn is not supported; it takes nn, nt"),
     ("matmul", "64,64,64,dtype=fp16", "dtype=fp16 is not supported; it takes f16, bf16"),
     ("rmsnorm", "8,8192,dtype=f32", "dtype=f32 is not supported; it takes f16, bf16"),
-    ("rmsnorm", "8,8191", "COLS=8191 is not supported; it takes multiples of 2 up to 65536"),
+    ("rmsnorm", "8,65537", "COLS=65537 is out of range; it takes 1 to 65536"),
+    ("rmsnorm", "8,64,residual=1", "residual=1 is not supported; it takes none, add"),
 ]
 
 EXPORTED = [
@@ -56,7 +59,8 @@ EXPORTED = [
     pytest.param("matmul", "512,512,512,dtype=bf16,layout=nt", "512,510,512", "floor_mod", marks=pytest.mark.slow),
     ("matmul", "512,512,512", "512,512,65537", "K must be 1 to 65536"),
     ("rmsnorm", "64,8192", "0,8192", "ROWS must be 1 to 16777216"),
-    ("rmsnorm", "64,8192", "64,8191", "COLS must be 1 to 65536, a multiple of 2"),
+    ("rmsnorm", "64,8192", "64,65537", "COLS must be 1 to 65536"),
+    ("rmsnorm", "64,8192,residual=add", "64,8191", "the program was compiled for it"),
     ("rmsnorm", "64,8192", "64,4096", "the program was compiled for it"),
 ]
 
@@ -71,6 +75,12 @@ def test_a_study_with_such_a_problem_ends_with_2(kernel: str, problem: str, mess
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, message in done.output, "Traceback" in done.output) == (2, True, False), done.output
     assert not database.exists()
+
+
+def test_a_number_that_is_no_multiple_is_refused() -> None:
+    """The message echoes the value and says what it must be a multiple of."""
+    with pytest.raises(KernelError, match="N=12 is not supported; it takes multiples of 8 up to 64"):
+        ProblemField("N", multiple_of=8, most=64).parse("12")
 
 
 @pytest.mark.parametrize("value", ["96", "0"])

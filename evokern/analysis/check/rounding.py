@@ -74,11 +74,13 @@ def rounding(folder: Folder) -> Results:
 
 
 def _by_dtype(folder: Folder, output: str) -> dict[str, list[Problem]]:
-    """Return small problems by the dtype that they give an output; f32 where no tensor has its name."""
+    """Return small problems that have an output, by its dtype."""
     found: dict[str, list[Problem]] = {}
     for problem in (*folder.small[:MOST], *folder.worded):
         tensor = workload_tensors(folder.kernel, problem).get(output)
-        mine = found.setdefault(tensor.dtype if tensor else "f32", [])
+        if tensor is None:
+            continue  # another word of a problem's field brings it along
+        mine = found.setdefault(tensor.dtype, [])
         if len(mine) < MOST:
             mine.append(problem)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from evokern.analysis.check.rounding import rounding
 from evokern.analysis.check.simulated_run import own_problem, simulated_run, small_problems_that_show
 from evokern.analysis.check.source_checks import declared_state, entries, gene_macros, static_asserts
 from evokern.declaration.feasibility import check as check_feasible
-from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel import Kernel, Problem, Tensor
 from evokern.declaration.render import macros, render
 from evokern.errors import RAISED, EvokernError, KernelError
 from evokern.files import is_file
@@ -196,9 +196,12 @@ def _workload(folder: Folder) -> Results:
     """Every output has a tolerance, and FLOPs and bytes are positive numbers."""
     kernel, problem = folder.kernel, folder.problems[0]
     tensors = workload_tensors(kernel, problem)
-    outputs = {name for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
+    outputs = _outputs(tensors)
+    empty = not outputs
+    for worded in folder.worded:  # a word may bring an output along
+        outputs |= _outputs(workload_tensors(kernel, worded))
     tolerated = set(kernel.workload.tolerance)
-    if not outputs:
+    if empty:
         yield False, "no tensor has the role output: nothing could be checked"
     elif outputs != tolerated:
         yield False, f"tolerance names {sorted(tolerated)}, the outputs are {sorted(outputs)}"
@@ -208,6 +211,10 @@ def _workload(folder: Folder) -> Results:
         yield True, f"{flops:.3g} FLOP ({arithmetic}) and {moved:.3g} bytes at {_text(problem)}"
         for doubt in contradictions(kernel, problem, tensors):
             yield "warning", doubt
+
+
+def _outputs(tensors: Mapping[str, Tensor]) -> set[str]:
+    return {name for name, tensor in tensors.items() if tensor.role in ("output", "inout")}
 
 
 def _python_reference(folder: Folder) -> Results:

@@ -1,0 +1,117 @@
+// A vector: the elements that a thread moves at once, WORDS pairs of them, in registers.
+//
+// An odd row keeps nothing wider than an element aligned: there a vector is one pair that moves in two accesses, and the
+// last pair of a row is one element and a zero.
+#pragma once
+
+#include "../common/cp_async.cuh"
+#include "../common/half.cuh"
+#include "../common/memory.cuh"
+
+struct Vector {
+  u32 word[WORDS];
+};
+
+// ---- global memory; volatile, since a row that is read again must not stay in registers instead
+
+template <bool STREAMING>
+__device__ __forceinline__ u32 load_half(const Half* source) {
+  Half half;
+  if constexpr (STREAMING) asm volatile("ld.global.cs.u16 %0, [%1];" : "=h"(half) : "l"(source));
+  else asm volatile("ld.global.u16 %0, [%1];" : "=h"(half) : "l"(source));
+  return half;
+}
+__device__ __forceinline__ void store_half(Half* target, u32 half) {
+  if constexpr (STREAM_STORES) asm volatile("st.global.cs.u16 [%0], %1;" ::"l"(target), "h"((Half)half) : "memory");
+  else asm volatile("st.global.u16 [%0], %1;" ::"l"(target), "h"((Half)half) : "memory");
+}
+
+/// Vector `index` of a row or of the weights.
+template <bool STREAMING = STREAM_LOADS>
+__device__ __forceinline__ Vector load(const Half* row, int index) {
+  const Half* source = row + index * (2 * WORDS);
+  Vector v;
+  if constexpr (WIDTH == 1) {
+    v.word[0] = load_half<STREAMING>(source);
+    if (2 * index + 1 < COLS) v.word[0] |= load_half<STREAMING>(source + 1) << 16;
+  } else if constexpr (WORDS == 4) {
+    if constexpr (STREAMING)
+      asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(source));
+    else
+      asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(source));
+  } else if constexpr (WORDS == 2) {
+    if constexpr (STREAMING)
+      asm volatile("ld.global.cs.v2.u32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(source));
+    else
+      asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(source));
+  } else {
+    if constexpr (STREAMING)
+      asm volatile("ld.global.cs.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(source));
+    else
+      asm volatile("ld.global.u32 %0, [%1];" : "=r"(v.word[0]) : "l"(source));
+  }
+  return v;
+}
+
+__device__ __forceinline__ void store(Half* row, int index, const Vector& v) {
+  Half* target = row + index * (2 * WORDS);
+  if constexpr (WIDTH == 1) {
+    store_half(target, v.word[0]);
+    if (2 * index + 1 < COLS) store_half(target + 1, v.word[0] >> 16);
+  } else if constexpr (!STREAM_STORES) {
+    store_global(target, v.word);
+  } else if constexpr (WORDS == 4) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};"
+                 ::"l"(target), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]), "r"(v.word[3]) : "memory");
+  } else if constexpr (WORDS == 2) {
+    asm volatile("st.global.cs.v2.u32 [%0], {%1,%2};" ::"l"(target), "r"(v.word[0]), "r"(v.word[1]) : "memory");
+  } else {
+    asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(target), "r"(v.word[0]) : "memory");
+  }
+}
+
+// ---- shared memory
+
+__device__ __forceinline__ Vector load_shared(u32 address) {
+  Vector v;
+  if constexpr (WORDS == 4)
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "r"(address) : "memory");
+  else if constexpr (WORDS == 2)
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "r"(address) : "memory");
+  else
+    v.word[0] = load_shared_word(address);
+  return v;
+}
+
+// ---- arithmetic
+
+/// a + b, each element rounded once to the elements' type.
+__device__ __forceinline__ Vector plus(const Vector& a, const Vector& b) {
+  Vector result;
+#pragma unroll
+  for (int i = 0; i < WORDS; i++) result.word[i] = add_half2(a.word[i], b.word[i]);
+  return result;
+}
+
+/// `sum` and the squares of the elements.
+__device__ __forceinline__ float plus_squares(float sum, const Vector& v) {
+#pragma unroll
+  for (int i = 0; i < WORDS; i++) {
+    const float low = low2float(v.word[i]), high = high2float(v.word[i]);
+    sum = fmaf(low, low, fmaf(high, high, sum));
+  }
+  return sum;
+}
+
+__device__ __forceinline__ Vector scaled(const Vector& v, const Vector& weight, float scale) {
+  Vector result;
+#pragma unroll
+  for (int i = 0; i < WORDS; i++) {
+    const float low = low2float(v.word[i]) * scale * low2float(weight.word[i]);
+    result.word[i] = pack_half2(low, high2float(v.word[i]) * scale * high2float(weight.word[i]));
+  }
+  return result;
+}
