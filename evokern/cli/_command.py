@@ -29,6 +29,7 @@ from evokern.cli._environment import (
     out_of_memory,
     tolerate_words,
 )
+from evokern.cli._options import with_whole_problem
 from evokern.cli._output import Output, crash_log
 from evokern.cli._terminal import shown_text
 from evokern.errors import EvokernError, UsageError
@@ -81,14 +82,14 @@ def command(
     values_left_out = optional_values or {}
 
     class Command(typer.core.TyperCommand):
-        """A command some of whose options may stand without a value, which typer has no word for."""
+        """A command with what typer has no word for: an option without its value, a problem in several arguments."""
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            filled = list(args)
-            for place in reversed(range(len(args))):
-                following = args[place + 1 : place + 2]
-                if args[place] in values_left_out and not (following and following[0].lstrip("-").isdigit()):
-                    filled.insert(place + 1, values_left_out[args[place]])
+            filled = with_whole_problem(args)
+            for place in reversed(range(len(filled))):
+                following = filled[place + 1 : place + 2]
+                if filled[place] in values_left_out and not (following and following[0].lstrip("-").isdigit()):
+                    filled.insert(place + 1, values_left_out[filled[place]])
             return super().parse_args(ctx, filled)
 
     def register(function: Callable[..., int | None]) -> Callable[..., None]:

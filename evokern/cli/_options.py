@@ -88,6 +88,27 @@ StoredTrustOption = Annotated[
 ]
 
 
+PROBLEM_FORMS = '"B=1 S=128", as reports print it, or 1,128, the values in the order of the fields'
+"""How help says what a problem is."""
+
+
+_NAMED = re.compile(r"(--problem=)?[A-Za-z_]\w*=")
+
+
+def with_whole_problem(args: list[str]) -> list[str]:
+    """Return arguments in which a problem that a shell took apart, `--problem B=1 S=128`, is one of them."""
+    joined: list[str] = []
+    within = False
+    for before, word in zip(["", *args], args, strict=False):
+        named = _NAMED.match(word)
+        if within and named:
+            joined[-1] += f" {word}"
+            continue
+        joined.append(word)
+        within = named is not None and (before == "--problem" or named[1] is not None)
+    return joined
+
+
 def parse_assignments(given: list[str]) -> dict[str, str]:
     """Return gene → value from `GENE=VALUE` texts.
 

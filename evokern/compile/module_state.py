@@ -76,7 +76,7 @@ def restored_state(state: State, sizes: Mapping[str, int]) -> dict[str, int | by
 
 
 def state_evidence(
-    names: Iterable[str], problem: Problem | str, declared: State, known: Iterable[str] = (), *, foreign: bool = False
+    names: Iterable[str], problem: Problem, declared: State, known: Iterable[str] = (), *, foreign: bool = False
 ) -> dict[str, Any]:
     """Return the evidence against a candidate that left variables changed which the kernel does not declare.
 
@@ -99,7 +99,7 @@ def state_evidence(
     strangers = [name for name in declared if there and not any(stands_for(name, one) for one in there)]
     if strangers and (guess := nearest(strangers[0], there)).startswith("did you mean"):
         message += f". The declared {strangers[0]!r} is no variable of this module: {guess}"
-    return {"check": "state", "message": f"{message} (at {problem})", "problem": str(problem), "variables": changed}
+    return {"check": "state", "message": f"{message} (at {problem})", "problem": problem.key, "variables": changed}
 
 
 def heap_evidence(build: ProblemBuild, program: Program) -> dict[str, Any] | None:
@@ -111,7 +111,7 @@ def heap_evidence(build: ProblemBuild, program: Program) -> dict[str, Any] | Non
     return None
 
 
-def heap_fault(entry: str, calls: Iterable[str], problem: Problem | str, where: str = "") -> dict[str, Any]:
+def heap_fault(entry: str, calls: Iterable[str], problem: Problem, where: str = "") -> dict[str, Any]:
     """Return the evidence against a kernel that uses the device's heap.
 
     Args:
@@ -124,4 +124,4 @@ def heap_fault(entry: str, calls: Iterable[str], problem: Problem | str, where: 
         f"{entry} calls {' and '.join(calls)}{where}: what lies on the device's heap outlives a call, and nothing can "
         "restore it (new and delete use it too); take a workspace, which is a tensor with role='workspace'"
     )
-    return {"check": "state", "message": message, "problem": str(problem)}
+    return {"check": "state", "message": message, "problem": problem.key}

@@ -192,7 +192,7 @@ class Workload:
     """What the user would run instead; the fastest one that is right counts."""
     small_problems: tuple[str, ...] = ()
     """Problems on which a simulated device runs the gate: small, tails included. Where each part names its field
-    (`B=1,S=72`), the other fields are as in the study's problem. A candidate runs the first two that it can."""
+    (`B=1 S=72`), the other fields are as in the study's problem. A candidate runs the first two that it can."""
     arithmetic: Arithmetic | None = None
     """Number format of those operations, which decides how fast they can be: `f16` (bf16 too) and `f8` (8-bit integers
     too) as on the tensor cores, `tf32` half of that, `f32` and `f64` as on the plain pipes. None takes it from the

@@ -6,7 +6,8 @@ A `Problem` is the second of the things that a kernel's functions get; the field
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,22 +18,46 @@ from evokern.errors import KernelError, nearest
 class Problem(NamedValues):
     """The shapes, dtype and options of one call: an immutable mapping whose fields also read as attributes (`p.S`)."""
 
-    __slots__ = ("_unwritten",)
+    __slots__ = ("_defaults", "_unwritten")
 
-    def __init__(self, values: Mapping[str, Value], unwritten: Collection[str] = ()) -> None:
-        """Take the fields, and the names of those that the text leaves out."""
+    def __init__(
+        self, values: Mapping[str, Value], unwritten: Collection[str] = (), defaults: Mapping[str, Value] | None = None
+    ) -> None:
+        """Take the fields' values.
+
+        Args:
+            values: field → value, in the order of the kernel's fields.
+            unwritten: fields that the key leaves out.
+            defaults: field → value at which words for people leave it out.
+        """
         super().__init__(values)
         self._unwritten = frozenset(unwritten)
+        self._defaults = dict(defaults or {})
+
+    @property
+    def key(self) -> str:
+        """The problem as one line: its identity in databases, JSON and draws; people read `in_words`."""
+        written = ((n, v) for n, v in self._values.items() if n not in self._unwritten)
+        return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in written)
+
+    def in_words(self, *, every: bool = False) -> str:
+        """Return `B=2 S=512 CAUSAL=1`: what people read, and what `problem_of` takes.
+
+        Args:
+            every: with the fields at their default; they are left out otherwise, unless none would be left.
+        """
+        told = [n for n, v in self._values.items() if every or n not in self._defaults or self._defaults[n] != v]
+        return " ".join(f"{name}={self._values[name]}" for name in told or self._values)
 
     def changed(self, changes: Mapping[str, Value]) -> Problem:
         """Return this problem with some numbers changed."""
-        return Problem({**self._values, **changes}, self._unwritten)
+        return Problem({**self._values, **changes}, self._unwritten, self._defaults)
 
     def __getstate__(self) -> Any:
-        return self._values, self._unwritten
+        return self._values, self._unwritten, self._defaults
 
     def __setstate__(self, state: Any) -> None:
-        self._values, self._unwritten = state
+        self._values, self._unwritten, self._defaults = state
 
     def _unknown(self, name: str) -> KernelError:
         return KernelError(f"the problem has no field {name!r}: {nearest(name, self._values)}")
@@ -44,8 +69,7 @@ class Problem(NamedValues):
         return isinstance(other, Problem) and self._values == other._values
 
     def __str__(self) -> str:
-        written = ((n, v) for n, v in self._values.items() if n not in self._unwritten)
-        return ",".join(str(v) if isinstance(v, int) else f"{n}={v}" for n, v in written)
+        return self.in_words()
 
     def __repr__(self) -> str:
         return f"Problem({', '.join(f'{name}={value}' for name, value in self._values.items())})"
@@ -68,8 +92,8 @@ class ProblemField:
     multiple_of: int = 1
     """What divides a number."""
     later: bool = False
-    """Whether the kernel had it only after problems without it were recorded: at its default the text of a problem, by
-    which studies, draws and reports know it, leaves it out. Such fields stand last."""
+    """Whether the kernel had it only after problems without it were recorded: at its default the key of a problem, by
+    which studies and draws know it, leaves it out. Such fields stand last."""
     doc: str = ""
     """What it means."""
 
@@ -104,7 +128,10 @@ class ProblemField:
 
 
 def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[str, Value | bool]) -> Problem:
-    """Return a problem from `"2,8,512,64,causal=1"` or from a mapping.
+    """Return a problem from `"B=2 H=8 S=512 D=64"`, from `"2,8,512,64,causal=1"` or from a mapping.
+
+    In a text, names may stand in any order and any case, apart by blanks or commas; a value without a name belongs to
+    the field at its place.
 
     Args:
         kernel: the kernel's name, for messages.
@@ -112,16 +139,20 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
         text: what the user gave.
 
     Raises:
-        KernelError: a field is unknown, missing or outside what the kernel takes; the message says what it takes.
+        KernelError: a field is unknown, missing, given twice or outside what the kernel takes; the message says what it
+            takes.
     """
     names = [entry.name for entry in fields]
-    given = _split(kernel, fields, text) if isinstance(text, str) else dict(text)
     known = {entry.name.lower(): entry for entry in fields}
     values: dict[str, Value] = {}
-    for name, raw in given.items():
+    for name, raw in _split(kernel, fields, text) if isinstance(text, str) else text.items():
         if name.lower() not in known:
             raise KernelError(f"{kernel} has no problem field {name!r}: {nearest(name, names)}")
         entry = known[name.lower()]
+        if entry.name in values:
+            raise KernelError(
+                f"{kernel}: the problem gives {entry.name} twice, {values[entry.name]} and {raw}; give each field once"
+            )
         values[entry.name] = entry.parse(raw)
     ordered: dict[str, Value] = {}
     for entry in fields:
@@ -131,7 +162,8 @@ def problem_of(kernel: str, fields: Sequence[ProblemField], text: str | Mapping[
             ordered[entry.name] = entry.default
         else:
             raise KernelError(f"{kernel}: the problem lacks {entry.name}; fields: {', '.join(names)}")
-    return Problem(ordered, [entry.name for entry in fields if entry.later and ordered[entry.name] == entry.default])
+    later = [entry.name for entry in fields if entry.later and ordered[entry.name] == entry.default]
+    return Problem(ordered, later, {entry.name: entry.default for entry in fields if entry.default is not None})
 
 
 def parse_problems(
@@ -156,18 +188,58 @@ def parse_problems(
     return tuple(found)
 
 
-def _split(kernel: str, fields: Sequence[ProblemField], text: str) -> dict[str, Value | bool]:
+def key_of(kernel: str, fields: Sequence[ProblemField], text: str) -> str:
+    """Return the key of the problem that a user's text names.
+
+    Raises:
+        KernelError: it names none; the message says what the kernel takes.
+    """
+    return problem_of(kernel, fields, text).key
+
+
+def words_of(fields: Sequence[ProblemField], key: str, *, every: bool = False) -> str:
+    """Return a stored problem in words (`Problem.in_words`); its key where that is none of the fields'.
+
+    Args:
+        fields: the kernel's fields as they were stored with the problem; none in databases from before they were.
+        key: the problem's key.
+        every: with the fields at their default.
+    """
+    found = _stored(fields, key)
+    return key if found is None else found.in_words(every=every)
+
+
+def meanings_of(fields: Sequence[ProblemField], key: str) -> tuple[tuple[str, Value, str], ...]:
+    """Return name, value and meaning of each field of a stored problem; none where its key is none of the fields'."""
+    found = _stored(fields, key)
+    return () if found is None else tuple((entry.name, found[entry.name], entry.doc) for entry in fields)
+
+
+def _stored(fields: Sequence[ProblemField], key: str) -> Problem | None:
+    try:
+        return problem_of("the kernel", fields, key) if fields else None
+    except KernelError:
+        return None
+
+
+_APART = re.compile(r"\s*,\s*|\s+(?=[A-Za-z_]\w*\s*=)")
+"""What stands between the parts of a problem's text: a comma, or blanks before a name. A choice may hold blanks."""
+
+
+def parts_of(text: str) -> list[tuple[str, str]]:
+    """Return name and value of each part of a problem's text, in order; an empty name where it has none."""
+    split = (part.partition("=") for part in _APART.split(text.strip()) if part)
+    return [(name.strip(), value.strip()) if equals else ("", name) for name, equals, value in split]
+
+
+def _split(kernel: str, fields: Sequence[ProblemField], text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each part of a problem's text."""
     positional = [entry.name for entry in fields if entry.default is None]
-    given: dict[str, Value | bool] = {}
-    for index, part in enumerate(piece.strip() for piece in text.split(",") if piece.strip()):
-        name, equals, value = part.partition("=")
-        if equals:
-            given[name.strip()] = value.strip()
-        elif index < len(positional):
-            given[positional[index]] = part
+    for index, (name, value) in enumerate(parts_of(text)):
+        if name or index < len(positional):
+            yield name or positional[index], value
         elif index < len(fields):
-            given[fields[index].name] = part
+            yield fields[index].name, value
         else:
-            names = [entry.name for entry in fields]
-            raise KernelError(f"{kernel}: problem {text!r} has more values than fields: {names}")
-    return given
+            names = ", ".join(entry.name for entry in fields)
+            raise KernelError(f"{kernel}: problem {text!r} has more values than fields, which are {names}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from evokern.declaration.feasibility import check
 from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.problem import parts_of
 from evokern.declaration.space import Config, Value
 from evokern.errors import KernelError
 from evokern.hardware.profiles import Profile
@@ -21,20 +22,23 @@ MOST_TILE = 1024
 
 
 def small_problem(kernel: Kernel, text: str, like: Problem) -> Problem:
-    """Return a small problem; where every part names its field (`B=1,S=72`) the rest is as in the study's problem.
+    """Return a small problem; where every part names its field (`B=1 S=72`) the rest is as in the study's problem.
 
     Raises:
         KernelError: the text is no problem of this kernel.
     """
-    parts = [part.strip() for part in text.split(",")]
-    if all("=" in part for part in parts):
-        changes = {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
-        known = {name.lower(): name for name in like}
-        for name in changes:
-            if name.lower() not in known:
-                raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r}, which is no field")
-        return kernel.problem({**like, **{known[name.lower()]: value for name, value in changes.items()}})
-    return kernel.problem(text)
+    parts = parts_of(text)
+    if not all(name for name, _ in parts):
+        return kernel.problem(text)
+    known = {name.lower(): name for name in like}
+    changes: dict[str, str] = {}
+    for name, value in parts:
+        if name.lower() not in known:
+            raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r}, which is no field")
+        if known[name.lower()] in changes:
+            raise KernelError(f"kernel {kernel.name}: small problem {text!r} names {name!r} twice; once is enough")
+        changes[known[name.lower()]] = value
+    return kernel.problem({**like, **changes})
 
 
 def gate_problems(kernel: Kernel, config: Config, problems: Sequence[Problem], chip: Profile) -> tuple[Problem, ...]:

@@ -82,7 +82,7 @@ def export_trial(
             f"trial {found.trial.number} of {record.name} is refuted ({proof.reason}); --force writes it all the same"
         )
     if not 0 <= problem < len(record.problems):
-        known = ", ".join(f"{index} is {one}" for index, one in enumerate(record.problems))
+        known = ", ".join(f"{index} is {record.in_words(one)}" for index, one in enumerate(record.problems))
         raise StudyError(f"study {record.name} has no problem {problem}: {known}")
     with tempfile.TemporaryDirectory(prefix="evokern-export-") as scratch:
         kernel = stored_kernel(reader, record, found.kernel_digest, Path(scratch), trust=trust)

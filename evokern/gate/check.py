@@ -236,7 +236,7 @@ class Gate:
             found = {key: tail_risk(errors, of[key]) for key, errors in seen.items()}
             for key, one in found.items():
                 if one is not None and one.excessive and (one.decided or not left):
-                    evidence = fault(one, key[1], key[0], of[key]) | {"problem": str(self.problem)}
+                    evidence = fault(one, key[1], key[0], of[key]) | {"problem": self.problem.key}
                     return Verdict(False, evidence, verdict.report)
             if not left or all(one is None or one.decided for one in found.values()):
                 break

@@ -53,7 +53,7 @@ def judge(bench: Bench, findings: Findings, *, deterministic: bool, problem: Pro
     if evidence is None:
         return Verdict(True, {}, report)
     where = f"{evidence['input_set']} inputs at {problem}" + (f", {when}" if when else "")
-    evidence |= {"message": f"{evidence['message']} ({where})", "problem": str(problem)}
+    evidence |= {"message": f"{evidence['message']} ({where})", "problem": problem.key}
     return Verdict(False, evidence, report)
 
 

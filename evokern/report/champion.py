@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.plots import bars, number
+from evokern.report.plots import bars, number, percent
 from evokern.report.tables import TextTable, flattened, plain
-from evokern.wording import microseconds
+from evokern.store import OWN_PROBLEM
+from evokern.wording import counts, microseconds, several
 
 _MARKS = {"passed": "good", "failed": "bad", "skipped": "dim"}
 """State of a stage of a verification → class of its colour."""
@@ -19,6 +22,14 @@ _FIGURES = {
     "runs": "runs on each",
 }
 """Figure of the gate → words."""
+TURNED_DOWN = 2
+"""Refuted trials that are named on the first screen."""
+MOST_BRIEF = 170
+"""Characters of a part of the proof on the first screen; the whole is folded below."""
+MOST_NAMED = 2
+"""Problems of a study that the proof names on the first screen; more are counted."""
+MOST_WHY = 100
+"""Characters of what refuted a trial there."""
 _CHECKS = {
     "guard_bytes": "bytes changed outside the buffers",
     "input_words": "words changed in inputs",
@@ -42,7 +53,9 @@ def proof(facts: Facts) -> dict[str, Any]:
         ]
         if best
         else [],
-        "gate": [(problem, _gate(report)) for problem, report in best.evaluation.gate.items()] if best else [],
+        "gate": [(facts.record.in_words(key, every=True), _gate(found)) for key, found in best.evaluation.gate.items()]
+        if best
+        else [],
         "refuted": [(str(number), why) for number, why in facts.refuted.items()],
         "proof": facts.proof,
         "stages": [
@@ -103,6 +116,113 @@ def _playoff(played: Mapping[str, Any], unit: str) -> TextTable:
         rows.append((*told, *paired))
     head = ("", "standing", unit, "of champion", "95 % interval", "Cliff's δ")
     return TextTable(head[: 4 if played["predicted"] else 6], rows, range(2, 6))
+
+
+def proof_card(facts: Facts) -> dict[str, Any]:
+    """Return what the first screen says of the proof: the own problem first, each part in a line, the rest folded."""
+    found, share = facts.verification, facts.verification.share
+    turned_down = [
+        {
+            "trial": trial.number,
+            "time": f"{microseconds(trial.evaluation.time_us or 0.0)} {facts.unit}",
+            "why": _clipped(facts.refuted[trial.number], MOST_WHY),
+            "whole": facts.refuted[trial.number],
+        }
+        for trial in facts.turned_down[:TURNED_DOWN]
+    ]
+    # A faster trial that was refuted is no champion any more: the page says so until the next one is proved.
+    refuted = found.verified is False or (found.verified is None and bool(turned_down))
+    parts = _parts(facts)
+    return {
+        "kind": "bad" if refuted else "good" if found.verified else "unasked",
+        "word": "refuted" if refuted else "verified" if found.verified else "not verified",
+        "where": facts.record.problems_in_words()
+        if len(facts.record.problems) <= MOST_NAMED
+        else f"the study's {len(facts.record.problems)} problems",
+        "share": "" if share is None or share >= 1 or not parts else f"{percent(share)} of its blocks ran there",
+        "reason": "" if found.verified or facts.best is None else found.reason,
+        "next": facts.best.number if facts.best and turned_down else None,
+        "counts": f"all {several(len(parts), 'part')} passed"
+        if all(part["state"] == "passed" for part in parts)
+        else counts(Counter(part["state"] for part in parts)),
+        "parts": parts,
+        "turned_down": turned_down,
+        "more_turned_down": max(0, len(facts.turned_down) - TURNED_DOWN),
+    }
+
+
+def _parts(facts: Facts) -> list[dict[str, Any]]:
+    """Return the parts of the champion's proof: what failed, then the own problem, what was left out, and the rest."""
+    result = facts.own_proof.result if facts.own_proof else {}
+    stages: dict[str, Mapping[str, Any]] = dict(result.get("stages", {}))
+    parts = []
+    for name, stage in stages.items():
+        brief, detail = _brief(facts, name, stage, result.get("playoff")), str(stage["detail"])
+        problems = [*stage.get("problems", ())] if isinstance(stage.get("problems"), Sequence | Mapping) else []
+        parts.append(
+            {
+                "state": stage["state"],
+                "name": name,
+                "brief": _clipped(brief, MOST_BRIEF),
+                "detail": detail,
+                # The sanitizer's own words are the list of shapes, which follows.
+                "full": brief if name == "sanitizer" and problems else detail,
+                "shapes": [facts.record.in_words(str(one), every=True) for one in (*problems, *stage.get("near", ()))],
+            }
+        )
+    if stages and "gate" not in stages and facts.best and (nearest := _nearest(facts, facts.best.evaluation.gate)):
+        brief = f"passed in the search{nearest}"
+        parts.append({"state": "passed", "name": "gate", "brief": brief, "detail": brief, "full": brief, "shapes": []})
+    # A GPU's gate runs every block of the study's own problems.
+    own = OWN_PROBLEM if OWN_PROBLEM in stages else "gate"
+    order = {"failed": 0, "skipped": 2}
+    return sorted(parts, key=lambda part: order.get(part["state"], 1 if part["name"] == own else 3))
+
+
+def _brief(facts: Facts, name: str, stage: Mapping[str, Any], played: Mapping[str, Any] | None) -> str:
+    """Return what a stage found in a line: how many, and the worst by name; what failed says it itself."""
+    detail, shapes = str(stage["detail"]), stage.get("problems")
+    if stage["state"] != "passed":
+        return detail
+    if name == "gate" and isinstance(stage.get("gate"), Mapping):
+        return detail + _nearest(facts, stage["gate"])
+    if name == "sanitizer" and isinstance(shapes, list):
+        return f"no finding at {several(len(shapes), 'small shape')}"
+    if name == OWN_PROBLEM and isinstance(shapes, Mapping) and len(shapes) > 1:
+        least = min(shapes, key=lambda one: float(shapes[one][0] / shapes[one][1]))
+        blocks, of = shapes[least]
+        return f"{detail}; least of {facts.record.in_words(least)}: {blocks:,} of {of:,} blocks"
+    if name == "fuzz" and "cases" in stage:
+        near = f" and {len(stage['near'])} near the study's own" if stage.get("near") else ""
+        return f"{several(stage['cases'], 'case')} at {several(stage['problems'], 'small shape')}{near}, none failed"
+    if name == "playoff" and played:
+        finalists = played["finalists"]
+        tied = sum(one["standing"] == "tie" for one in finalists)
+        beside = f", {tied} {'ties' if tied == 1 else 'tie'} with it" if tied else ""
+        return f"fastest of {several(len(finalists), 'finalist')}{beside}"
+    return detail
+
+
+def _nearest(facts: Facts, gate: Mapping[str, Any]) -> str:
+    """Return where the gate's errors came nearest to their tolerance, to end a sentence; empty where none says."""
+    checks = {problem: report.get("checks") for problem, report in gate.items() if isinstance(report, Mapping)}
+    shares = {problem: found.get("of_tolerance") for problem, found in checks.items() if isinstance(found, Mapping)}
+    spent = [
+        (share, kind, problem)
+        for problem, found in shares.items()
+        if isinstance(found, Mapping)
+        for kind, share in found.items()
+        if isinstance(share, float | int) and math.isfinite(share)
+    ]
+    if not spent:
+        return ""
+    share, kind, problem = max(spent)
+    return f"; at most {percent(share)} of the tolerance ({_words(kind)} inputs at {facts.record.in_words(problem)})"
+
+
+def _clipped(text: str, most: int) -> str:
+    """Return a text's beginning of whole words, with an ellipsis where something is left out."""
+    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} …"
 
 
 def ablation(facts: Facts) -> dict[str, Any]:

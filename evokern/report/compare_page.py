@@ -38,12 +38,12 @@ def compare_page(found: Comparison) -> str:
             level=f"{found.level:g}",
             method=found.method,
             problems=[
-                {"name": line.problem, "bars": _bars(found, line, unit), "plot": _plot(found, line)}
+                {"name": found.in_words(line), "bars": _bars(found, line, unit), "plot": _plot(found, line)}
                 for line in found.lines
             ],
             table=TextTable(
                 ("problem", f"old, {unit}", f"new, {unit}", "new / old", "95 % interval", "chance", "Cliff's δ", ""),
-                [_row(line) for line in found.lines],
+                [_row(found.in_words(line), line) for line in found.lines],
                 range(1, 7),
             ),
             changed=TextTable(("", "old", "new"), changed),
@@ -70,10 +70,10 @@ def _plot(found: Comparison, line: ProblemComparison) -> Plot | None:
     return sample_shares([("old", "base-line", old), ("new", "own", new)])
 
 
-def _row(line: ProblemComparison) -> tuple[str, ...]:
+def _row(problem: str, line: ProblemComparison) -> tuple[str, ...]:
     low, high = line.ratio_ci95 or (None, None)
     return (
-        line.problem,
+        problem,
         microseconds(line.old_us),
         microseconds(line.new_us),
         f"{line.ratio:.3f}",

@@ -8,11 +8,12 @@ from typing import Any
 
 from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Space, Value
+from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
 from evokern.report.space import convergence_plot, improvement
 from evokern.report.trial_counts import ValueFacts
-from evokern.store import interval_us
+from evokern.store import StudyRecord, interval_us
 from evokern.study.trial import Timing
 from evokern.wording import duration, microseconds, several
 
@@ -22,8 +23,6 @@ GENES = 3
 """Genes of which the page says first how they decide."""
 VALUES = 4
 """Values of each that are shown: the fastest, and always the champion's."""
-TURNED_DOWN = 2
-"""Refuted trials that are named."""
 UNGUIDED = ("random", "grid")
 """Samplers that learn nothing from results: a random control would say nothing of them."""
 
@@ -39,7 +38,7 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "about": _about(facts),
         "variant": _variant(facts),
         "speed": _speed(facts),
-        "proof": _proof(facts),
+        "proof": proof_card(facts),
         "curve": convergence_plot(facts, over_time=False, width=760, height=330) if curve else None,
         "verdict": facts.verdict,
         "ended": facts.ended,
@@ -49,18 +48,24 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
     }
 
 
-def _about(facts: Facts) -> str:
+def _about(facts: Facts) -> list[tuple[str, str]]:
+    """Return what the study is about, in parts, each with what is said of it where it is pointed at."""
     record = facts.record
     spent = sum(session.elapsed_s for session in facts.sessions)
+    sessions = f", {len(facts.sessions)} sessions" if len(facts.sessions) > 1 else ""
     parts = [
-        f"kernel {record.kernel}",
-        f"at {' and '.join(record.problems)}",
-        f"on {record.device}",
-        f"{several(len(facts.trials), 'trial')} in {duration(spent)}"
-        + (f", {len(facts.sessions)} sessions" if len(facts.sessions) > 1 else ""),
+        (f"kernel {record.kernel}", ""),
+        *((f"at {record.in_words(one)}", _meant(record, one)) for one in record.problems),
+        (f"on {record.device}", ""),
+        (f"{several(len(facts.trials), 'trial')} in {duration(spent)}{sessions}", ""),
     ]
     cost = record.cost(spent)
-    return " · ".join(parts) + (f" · {price(cost)}" if cost else "")
+    return [*parts, *([(price(cost), "")] if cost else [])]
+
+
+def _meant(record: StudyRecord, problem: str) -> str:
+    """Return every field of a problem with its meaning, `S=512 (sequence length)`."""
+    return ", ".join(f"{name}={value}{f' ({doc})' if doc else ''}" for name, value, doc in record.meanings(problem))
 
 
 def _variant(facts: Facts) -> dict[str, Any]:
@@ -179,34 +184,6 @@ def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None,
         return ""
     low, high = timing.ci95_us
     return apart(low / interval[1], high / interval[0])
-
-
-def _proof(facts: Facts) -> dict[str, Any]:
-    """Return whether the champion is proved, where and how, and which faster trials are refuted."""
-    found = facts.verification
-    turned_down = [
-        {
-            "trial": trial.number,
-            "time": f"{microseconds(trial.evaluation.time_us or 0.0)} {facts.unit}",
-            "why": facts.refuted[trial.number],
-        }
-        for trial in facts.turned_down[:TURNED_DOWN]
-    ]
-    # A faster trial that was refuted is no champion any more: the page says so until the next one is proved.
-    refuted = found.verified is False or (found.verified is None and bool(turned_down))
-    stages = facts.own_proof.result.get("stages", {}) if facts.own_proof else {}
-    share = found.share
-    return {
-        "kind": "bad" if refuted else "good" if found.verified else "unasked",
-        "word": "refuted" if refuted else "verified" if found.verified else "not verified",
-        "where": " and ".join(facts.record.problems),
-        "share": "" if share is None or share >= 1 or not stages else f"{percent(share)} of its blocks ran there",
-        "reason": "" if found.verified or facts.best is None else found.reason,
-        "next": facts.best.number if facts.best and turned_down else None,
-        "stages": [(stage["state"], name, str(stage["detail"])) for name, stage in stages.items()],
-        "turned_down": turned_down,
-        "more_turned_down": max(0, len(facts.turned_down) - TURNED_DOWN),
-    }
 
 
 def _decides(facts: Facts) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
+from urllib.parse import urlencode
 
 from evokern.report.facts import Facts
 from evokern.report.plots import bars
@@ -38,18 +40,35 @@ def matrix(facts: Facts) -> dict[str, Any]:
             ("Not tried", [_named(name, one) for name, one in untried if not one.unchecked]),
         ],
         "genes": [
-            (name, [_cell(one, best, one.value == chosen.get(name)) for one in values])
+            (
+                name,
+                [
+                    replace(_cell(one, best, one.value == chosen.get(name)), link=_link(name, one), tip=_counted(one))
+                    for one in values
+                ],
+            )
             for name, values in facts.values.items()
         ],
     }
 
 
-def _named(name: str, one: ValueFacts) -> str:
-    return f"{name}={one.value}"
+def _named(name: str, one: ValueFacts) -> tuple[str, str]:
+    return f"{name}={one.value}", _link(name, one)
 
 
-def _tried(name: str, one: ValueFacts) -> str:
-    return f"{_named(name, one)} ({several(one.tried, 'trial')})"
+def _tried(name: str, one: ValueFacts) -> tuple[str, str]:
+    return f"{name}={one.value} ({several(one.tried, 'trial')})", _link(name, one)
+
+
+def _counted(one: ValueFacts) -> str:
+    """Return how many trials a click shows, and what became of them."""
+    unchecked = f", {one.unchecked} predicted slow and not checked" if one.unchecked else ""
+    return f"{several(one.tried + one.unchecked, 'trial')}: {one.worked} of {one.tried} checked worked{unchecked}"
+
+
+def _link(name: str, one: ValueFacts) -> str:
+    """Return the address of the trials with a value, as the page's script reads it; empty where there is none."""
+    return f"#{urlencode({'gene': name, 'value': one.value, 'at': 'trials'})}" if one.tried or one.unchecked else ""
 
 
 def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:

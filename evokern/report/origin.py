@@ -8,10 +8,16 @@ from typing import Any
 
 from evokern.report.facts import Facts
 from evokern.report.tables import TextTable, flattened
+from evokern.store import StudyRecord
 from evokern.wording import warm_start_text
 
 WORDS = (
     ("gene", "one choice of the kernel: a number (tile, warps) or a code path"),
+    (
+        "problem",
+        "sizes and options of one call, by the names of the kernel's fields; those at their default are left out. The "
+        "study's own problem is the one that is searched for; small shapes are checked beside it",
+    ),
     ("trial", "one candidate, a value for every gene, and what became of it"),
     ("default candidate", "every gene at its default: what the kernel's author would have written"),
     ("champion", "the fastest trial that passed the gate; after a playoff its winner"),
@@ -76,6 +82,17 @@ def words(facts: Facts) -> dict[str, Any]:
     }
 
 
+def _columns(record: StudyRecord) -> list[str]:
+    one = len(record.problems) == 1
+    return ["value"] if one else [f"problem {number}" for number in range(1, len(record.problems) + 1)]
+
+
+def _fields(record: StudyRecord) -> list[tuple[str, ...]]:
+    """Return each field of the study's problems: its name, its value at each of them, what it means."""
+    by_problem = [record.meanings(problem) for problem in record.problems]
+    return [(same[0][0], *(str(value) for _, value, _ in same), same[0][2]) for same in zip(*by_problem, strict=False)]
+
+
 def environment(facts: Facts) -> dict[str, Any]:
     """Return versions, clocks, notes, settings."""
     sessions = []
@@ -91,7 +108,7 @@ def environment(facts: Facts) -> dict[str, Any]:
     record = facts.record
     about = {
         "kernel": f"{record.kernel}, code {facts.best_digest[:12]}",
-        "problems": " and ".join(record.problems),
+        "problems": record.problems_in_words(every=True),
         "device": record.device,
         "sampler": f"{record.sampler} {dict(record.sampler_options) or ''}",
         "control": record.control,
@@ -109,6 +126,7 @@ def environment(facts: Facts) -> dict[str, Any]:
     return {
         "about": "versions, clocks, settings, sessions and their notes",
         "study": TextTable(("", ""), [(name, str(value)) for name, value in about.items()]),
+        "fields": TextTable(("field", *_columns(record), "meaning"), _fields(record)),
         "settings": flattened(settings),
         "sessions": TextTable(("session", "", ""), sessions),
     }

@@ -64,7 +64,7 @@ def profile_page(found: CandidateProfile | CountedCandidate, sources: Mapping[st
     simulated = isinstance(found, CandidateProfile)
     view: dict[str, Any] = {
         "title": found.title,
-        "about": f"{found.kernel} at {found.problem} on {found.device}",
+        "about": f"{found.kernel} at {found.in_words} on {found.device}",
         "verdict": found.verdict,
         "genes": [f"{name}={value}" for name, value in found.config.items()],
         "fault": None,

@@ -36,6 +36,10 @@ class Cell:
     """Class: `dim` for nothing tried, `none` for nothing that worked."""
     heat: str = ""
     """How dark, from 0.00 to 1.00; empty for no shade."""
+    link: str = ""
+    """Address behind `#` that a click leads to; empty for none."""
+    tip: str = ""
+    """What is said where the link is pointed at."""
 
 
 def flattened(given: Mapping[str, Any]) -> TextTable:

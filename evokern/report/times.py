@@ -116,7 +116,7 @@ def timing(facts: Facts) -> dict[str, Any]:
     return {
         "about": about,
         "why": "",
-        "problem": facts.record.problems[0] if len(facts.record.problems) > 1 else "",
+        "problem": facts.record.in_words(facts.record.problems[0]) if len(facts.record.problems) > 1 else "",
         "plots": [sample_shares([(name, line, one.samples_us) for name, line, _, one in series]), _drift(series)],
         "samples": TextTable(head, [_row(name, timing) for name, _, _, timing in series], range(1, 8)),
     }

@@ -43,7 +43,7 @@ def overview_html(reader: Reader, record: StudyRecord) -> str:
         .get_template("study.html.j2")
         .render(
             name=record.name,
-            about=f"kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}",
+            about=f"kernel {record.kernel} at {record.problems_in_words()} on {record.device}",
             predicted=record.predicted,
             headline=_headline(summary),
             spent=f"{spent}, sampler {record.sampler}: {counts(summary['outcomes'])}",

@@ -215,10 +215,10 @@ def reference_h(made: Draft) -> str:
 
 def study_toml(name: str, made: Draft) -> str:
     """Return a study on a guessed problem."""
-    fields = ", ".join(field.name for field in made.plan.fields)
+    problem = " ".join(f"{name}={value}" for name, value in made.study.items())
     return (
         f"# Asks: which variant of {name} is the fastest?\n"
         f'kernel = "{name}"\n'
-        f'problems = ["{_values(made, made.study)}"]  # guess: {fields}\n'
+        f'problems = ["{problem}"]  # guess: sizes\n'
         'budget = "10m"\n'
     )

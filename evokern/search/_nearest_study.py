@@ -58,7 +58,7 @@ def nearest_prior(db: Path, record: StudyRecord, target: SearchTarget) -> tuple[
     if not found:
         return None
     _, study, prior = min(found, key=lambda entry: entry[0])
-    where = f"{' and '.join(study.problems)} on {study.device}"
+    where = f"{study.problems_in_words()} on {study.device}"
     lacking = f"; ignored: {', '.join(prior.ignored)}" if prior.ignored else ""
     return prior, (
         f"warm start from study {study.name} ({where}): {len(prior.entries)} candidates{lacking}; "

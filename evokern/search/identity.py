@@ -80,7 +80,7 @@ class SearchTarget:
             kernel=self.kernel.name,
             kernel_digest=self.digest(),
             genes=self.space.genes,
-            problems=tuple(str(problem) for problem in self.problems),
+            problems=tuple(problem.key for problem in self.problems),
             device=self.device.identity,
             predicted=self.device.predicted,
             settings=settings_of(study),
@@ -100,6 +100,7 @@ class SearchTarget:
             sampler_version=VERSIONS.get(sampler, 1),
             # Who learns nothing of results need not wait for any.
             ramp=None if sampler == "random" else (LEAST_IN_FLIGHT, RAMP),
+            fields=self.kernel.fields if self.table is None else (),
         )
 
 
@@ -207,7 +208,9 @@ def agree(
             f"study {name} began {began}, and its trials depend on it; this asks for a search {requested}: "
             + FRESH.format(name=name)
         )
-    changes = _differences(_compared(_completed(record.settings)), _compared(now.settings))
+    # The same problems may be written in another way.
+    same = ("problems",) if record.problems == now.problems else ()
+    changes = _differences(_compared(_completed(record.settings), same), _compared(now.settings, same))
     changes += _overridden(record, request)
     if kept.sampler == record.sampler and kept.sampler_version != record.sampler_version:
         rules = f"the rules of sampler {record.sampler} were version {record.sampler_version}"
@@ -285,8 +288,8 @@ def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **{name: {**default, **settings[name]} for name, default in defaults.items()}}
 
 
-def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key not in NOT_COMPARED}
+def _compared(settings: Mapping[str, Any], same: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in (*NOT_COMPARED, *same)}
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

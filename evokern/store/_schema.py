@@ -245,6 +245,12 @@ def m010_readable_trials(db: Database) -> None:
     db.create_view(READABLE, _READABLE_SQL, ignore=True)  # whoever made one of that name keeps it
 
 
+@migrations()
+def m011_problem_fields(db: Database) -> None:
+    """The fields of the kernel's problems, which tell what a problem's values mean; null in studies from before."""
+    db.table("evokern_studies").add_column("problem_fields", str)  # JSON: what each `ProblemField` declares
+
+
 def known_migrations() -> set[str]:
     """Return the names of the migrations that this version knows."""
     return {migration.name for migration in migrations._migrations}

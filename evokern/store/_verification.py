@@ -52,7 +52,7 @@ def verification(
         if stage.get("state") == "failed":
             return Verification(False, f"{name}: {stage['detail']}", share)
     own = stages.get(OWN_PROBLEM)
-    shapes = ", ".join(study.problems)
+    shapes = study.problems_in_words()
     if study.predicted and own is None:
         reason = f"the last verification did not run {shapes} itself; `evokern verify {study.name}` does"
         return Verification(None, reason, share)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Any
 
-from evokern.declaration.space import Config, Gene
+from evokern.declaration.problem import ProblemField, key_of, meanings_of, words_of
+from evokern.declaration.space import Config, Gene, Value
 from evokern.device.contract import BaselineResult
+from evokern.errors import StudyError
 from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Span, Timing, Trial
 
 Row = Mapping[str, Any]
@@ -31,7 +33,7 @@ class StudyRecord:
     genes: tuple[Gene, ...]
     """The genes as searched, narrowed ones narrowed."""
     problems: tuple[str, ...]
-    """The problems, as text."""
+    """The keys of the problems; people read `in_words`."""
     device: str
     """Model of the device."""
     predicted: bool
@@ -69,6 +71,42 @@ class StudyRecord:
     """Version of the sampler's rules."""
     ramp: tuple[int, int] | None = None
     """Trials in flight at first, and one in how many of the trials before is later; None: the window throughout."""
+    fields: tuple[ProblemField, ...] = ()
+    """The fields of the kernel's problems; none in studies from before they were kept, and of recordings."""
+
+    def in_words(self, problem: str, *, every: bool = False) -> str:
+        """Return what people read of a problem, `B=2 S=512`; its key where the fields are not known.
+
+        Args:
+            problem: its key.
+            every: with the fields at their default.
+        """
+        return words_of(self.fields, problem, every=every)
+
+    def meanings(self, problem: str) -> tuple[tuple[str, Value, str], ...]:
+        """Return name, value and meaning of each field of a problem; none where the fields are not known."""
+        return meanings_of(self.fields, problem)
+
+    def place_of(self, text: str) -> int:
+        """Return which of the study's problems a text names, counted from 0: its place, its words or its key.
+
+        Raises:
+            StudyError: it names none of them; the message lists them.
+        """
+        if text in self.problems:
+            return self.problems.index(text)
+        if text.isdecimal() and int(text) < len(self.problems):
+            return int(text)
+        if self.fields and not text.isdecimal():
+            key = key_of(self.kernel, self.fields, text)
+            if key in self.problems:
+                return self.problems.index(key)
+        known = ", ".join(f"{place} is {self.in_words(one)}" for place, one in enumerate(self.problems))
+        raise StudyError(f"study {self.name} has no problem {text}: {known}")
+
+    def problems_in_words(self, *, every: bool = False) -> str:
+        """Return what people read of the study's problems, in a line."""
+        return " and ".join(self.in_words(problem, every=every) for problem in self.problems)
 
     def row(self) -> dict[str, Any]:
         """Return the record as a row of `evokern_studies`."""
@@ -94,6 +132,7 @@ class StudyRecord:
             "timing_rule": self.timing_rule,
             "created": self.created,
             "evokern_version": self.evokern_version,
+            "problem_fields": dumps([vars(entry) for entry in self.fields]) if self.fields else None,
         }
 
     def _sampler(self) -> dict[str, Any]:
@@ -131,6 +170,7 @@ class StudyRecord:
             cost_unit=row.get("cost_unit") or "",
             secret=row.get("secret") or 0,
             timing_rule=row.get("timing_rule"),
+            fields=tuple(_field_of(table) for table in _parsed(row.get("problem_fields"), list)),
         )
 
 
@@ -155,6 +195,10 @@ def gene_table(gene: Gene) -> dict[str, Any]:
 def _gene_of(table: Mapping[str, Any]) -> Gene:
     when = {name: tuple(values) for name, values in table["when"].items()}
     return Gene(table["name"], tuple(table["values"]), table["default"], table["doc"], when, {}, table["layer"])
+
+
+def _field_of(table: Mapping[str, Any]) -> ProblemField:
+    return ProblemField(**{**table, "choices": tuple(table["choices"])})
 
 
 @dataclass(frozen=True)

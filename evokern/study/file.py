@@ -111,7 +111,7 @@ def _table(where: str, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _problems(where: str, given: object) -> tuple[str | Mapping[str, Value], ...]:
     entries = [given] if isinstance(given, (str, dict)) else given
     if not isinstance(entries, list) or not all(isinstance(entry, (str, dict)) for entry in entries):
-        raise StudyError(f'{where}: problems is {given!r}; write problems = ["2,8,512,64"] or [[problems]] tables')
+        raise StudyError(f'{where}: problems is {given!r}; write problems = ["B=2 S=512"] or [[problems]] tables')
     return tuple(entries)
 
 

@@ -184,7 +184,7 @@ class Study:
 
     def __post_init__(self) -> None:
         if not self.problems:
-            raise StudyError(f'study {self.name} has no problem; add for example problems = ["2,8,512,64"]')
+            raise StudyError(f'study {self.name} has no problem; add for example problems = ["B=2 S=512"]')
         check_trials(self.trials)
         check_seed(self.seed)
         if self.window is not None and not 1 <= self.window <= 1024:

@@ -59,7 +59,7 @@ def test_every_word_of_a_field_is_looked_at(tmp_path: Path) -> None:
     _change(tmp_path / "matmul" / "reference.h", "along = layout == 0 ? 1 : K;", "along = 1;")
     kernel = load_kernel(tmp_path / "matmul")
     folder = Folder(kernel, known_problems(kernel), read(kernel.source_path))
-    assert [str(problem) for problem in folder.worded] == ["144,160,96,dtype=bf16", "144,160,96,dtype=f16,layout=nt"]
+    assert [problem.key for problem in folder.worded] == ["144,160,96,dtype=bf16", "144,160,96,dtype=f16,layout=nt"]
     ((holds, detail),) = _cpp_reference(folder)
     assert holds is False and "reference.h differs from the Python reference" in detail
 
@@ -263,7 +263,7 @@ def test_the_default_candidate_is_run(folder: Path, file: str, old: str, new: st
     _change(folder / file, old, new)
     code, failures = _failures("scale")
     assert (code, set(failures)) == (1, {"simulated run"})
-    assert failures["simulated run"].startswith("the default candidate at 1001 on sim:l4 ")
+    assert failures["simulated run"].startswith("the default candidate at N=1001 on sim:l4 ")
     assert message in failures["simulated run"]
 
 
@@ -271,8 +271,8 @@ def test_the_default_candidate_is_run(folder: Path, file: str, old: str, new: st
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ('("256", "200")', "every small problem is one block of the default candidate (256; 200)"),
-        ('("1024", "2048")', "no small problem has a tail in N (1024; 2048)"),
+        ('("256", "200")', "every small problem is one block of the default candidate (N=256; N=200)"),
+        ('("1024", "2048")', "no small problem has a tail in N (N=1024; N=2048)"),
         ('("1024", "1001")', ""),
     ],
 )
@@ -305,7 +305,7 @@ def test_square_small_problems_are_a_warning() -> None:
     problems = tuple(map(kernel.problem, workload.small_problems))
     told = list(small_problems_that_show(Folder(kernel, problems, None)))  # type: ignore[arg-type]
     assert [ok for ok, _ in told] == ["warning"]
-    assert "every small problem is square, M = N (70,70,64,0; 90,90,64,1)" in told[0][1]
+    assert "every small problem is square, M = N (M=70 N=70 D=64; M=90 N=90 D=64 causal=1)" in told[0][1]
     other = replace(kernel, workload=replace(workload, small_problems=("70,90,64",)))
     (one,) = small_problems_that_show(Folder(other, (other.problem("70,90,64"),), None))  # type: ignore[arg-type]
     assert one[0] is True

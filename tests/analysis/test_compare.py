@@ -106,6 +106,18 @@ def test_problems_of_one_run_alone_are_left_out_and_said() -> None:
     assert found.remarks == ("only old was timed at p1: left out",)
 
 
+def test_problems_are_told_by_whichever_run_knows_their_names() -> None:
+    """Lines, remarks and refusals name a problem's fields where either run knows them; JSON has its key."""
+    old = stored_run("old", [5.4, 9.0], 1, words={"p0": "B=2 S=512", "p1": "B=2 S=1024"})
+    found = compare(old, stored_run("new", [5.4], 2))
+    assert [found.in_words(line) for line in found.lines] == ["B=2 S=512"]
+    assert found.remarks == ("only old was timed at B=2 S=1024: left out",)
+    assert "| B=2 S=512 |" in markdown(found)
+    assert found.as_dict()["problems"][0]["problem"] == "p0"
+    with pytest.raises(UsageError, match="old has B=2 S=512 and B=2 S=1024, new has q"):
+        compare(old, stored_run("new", [], 2, readings={"q": Reading(5.0)}))
+
+
 def test_paired_programs_decide_by_the_playoff() -> None:
     """Programs that run in turn are judged by the sequential test, in whichever order they were given."""
     rng = np.random.default_rng(3)
@@ -190,6 +202,7 @@ def test_an_export_is_read_back(tmp_path: Path) -> None:
     assert (found.kernel, found.device, found.predicted) == ("attention", "NVIDIA H200", False)
     assert found.readings == {"2,8,512,64,dtype=f16": Reading(5.432, (5.401, 5.466))}
     assert found.config == {"BLOCK_M": "64", "SWIZZLE": "xor"}
+    assert found.words == {"2,8,512,64,dtype=f16": "B=2 H=8 S=512 D=64 dtype=f16"}
 
 
 def test_markdown_cannot_be_broken_by_what_is_compared() -> None:

@@ -21,6 +21,7 @@ from evokern.compile.pool import CompileSettings, CompileWorker
 from evokern.compile.records import Built
 from evokern.declaration.feasibility import launches_of
 from evokern.declaration.foreign import ForeignCandidate, ForeignSource, LaunchGeometry
+from evokern.declaration.problem import ProblemField
 from evokern.declaration.render import render
 from evokern.device import Answer, Request, StartReport, Task
 from evokern.device.sim.jobs import SimSettings, Simulate
@@ -113,6 +114,11 @@ def test_what_did_not_run_is_said(ran: int, covered: bool, share: float, doubt: 
     evidence = {"own_problem": {"64,256": {"blocks": ran, "of": 8, "covered": covered}}}
     result = SourceResult("a.cu", Evaluation(Outcome.MEASURED, 2.0, evidence=evidence), predicted=True)
     assert (result.share, result.covered, result.doubt) == (share, covered, doubt)
+    evidence["own_problem"]["64,256"]["scaled"] = "5,96"
+    scaled = Evaluation(Outcome.MEASURED, 2.0, evidence=evidence)
+    fields = (ProblemField("ROWS"), ProblemField("COLS"))
+    doubtful = SourceResult("a.cu", scaled, predicted=True, fields=fields).doubt
+    assert ("all of them at ROWS=5 COLS=96" in doubtful) is bool(doubt)
     wrong = SourceResult("a.cu", Evaluation(Outcome.WRONG, evidence={"check": "guard", **evidence}), predicted=True)
     assert (wrong.share, wrong.covered, wrong.doubt) == (None, None, "")
 

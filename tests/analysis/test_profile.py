@@ -123,7 +123,7 @@ def test_the_text_shows_lines_terms_and_resources(here: Path) -> None:
     """A person sees the time as predicted, what bounds it, registers, occupancy, waits, and lines with their text."""
     result = CliRunner().invoke(app, ["profile", "columns", "--device", "sim:l4", "--problem", "4096", "--top", "2"])
     lines = result.stdout.splitlines()
-    assert (0, "the default candidate of columns at 4096 on sim:l4") == (result.exit_code, lines[0])
+    assert (0, "the default candidate of columns at N=4096 on sim:l4") == (result.exit_code, lines[0])
     assert lines[1].startswith("predicted time ")
     for part in ("registers", "occupancy", "waits", "counted    6 of 128 blocks, scaled to all", "--top N, --json)"):
         assert part in result.stdout

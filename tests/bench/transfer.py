@@ -88,7 +88,7 @@ class Predictions:
         self._compiler = CompileWorker(CompileSettings(context, default_directory(), niceness=0))
         tolerance = tolerances(loaded, None, None)
         self._predictor = Predictor(loaded, profile, TimingSettings(), SimulationSettings(blocks=BLOCKS), tolerance)
-        self._kept = kept / f"{kernel}-{chip_name}-{str(self.problem).replace(',', '_')}-{loaded.digest()[:12]}.jsonl"
+        self._kept = kept / f"{kernel}-{chip_name}-{self.problem.key.replace(',', '_')}-{loaded.digest()[:12]}.jsonl"
         self._known: dict[str, float | None] = {}
         for line in self._kept.read_text().splitlines() if self._kept.exists() else ():
             key, time_us = json.loads(line)
@@ -128,7 +128,7 @@ def places_of(transfer: str, work: Path) -> tuple[Place, Place]:
         return one, two
     kernel, chip_name, *problems = transfer.split(":")
     made = [Predictions(kernel, chip_name, problem, work) for problem in problems]
-    one, two = (Place(f"{kernel}:{chip_name}:{found.problem}", found.space, found) for found in made)
+    one, two = (Place(f"{kernel}:{chip_name}:{found.problem.key}", found.space, found) for found in made)
     return one, two
 
 

@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from columns_kernel import write_columns
 from paths import ROOT
-from stored_studies import write_study
+from stored_studies import FIELDS, write_study
 from typer.testing import CliRunner
 
 import evokern
 from evokern.cli._command import app, guarded
+from evokern.cli._options import with_whole_problem
 from evokern.cli._output import Output
 from evokern.cli.app import run  # noqa: F401 (registers every command)
 from evokern.compile.cache import CompileCache
@@ -269,10 +271,62 @@ def test_list_tells_what_a_database_holds(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     write_study(tmp_path / "runs.db", 20)
     told = CliRunner().invoke(app, ["list", "--db", "runs.db"]).stdout.partition("Database runs.db\n")[2]
-    assert re.search(r"^  small +tiny at 2,8,512,64 on NVIDIA H200$", told, re.MULTILINE)
+    assert re.search(r"^  small +tiny at 2,8,512,64 on NVIDIA H200$", told, re.MULTILINE), "no names are known"
     assert re.search(r"^ +20 trials, best [\d.]+ µs \(trial \d+\), .* begun 20", told, re.MULTILINE)
     (row,) = json.loads(CliRunner().invoke(app, ["list", "--db", "runs.db", "--json"]).stdout)["database"]["studies"]
     assert (row["name"], row["kernel"], row["trials"]) == ("small", "tiny", 20)
     assert "database" not in json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)
+    write_study(tmp_path / "named.db", 20, fields=FIELDS)
+    named = CliRunner().invoke(app, ["list", "--db", "named.db"]).stdout
+    assert re.search(r"^  small +tiny at B=2 H=8 S=512 D=64 on NVIDIA H200$", named, re.MULTILINE)
+    (row,) = json.loads(CliRunner().invoke(app, ["list", "--db", "named.db", "--json"]).stdout)["database"]["studies"]
+    assert row["problems"] == ["2,8,512,64"], "programs read keys"
     refused = CliRunner().invoke(app, ["list", "--db", "absent.db"])
     assert (refused.exit_code, "there is no database absent.db" in refused.stderr) == (2, True)
+
+
+def test_show_tells_problems_by_the_names_of_their_fields(tmp_path: Path) -> None:
+    """Titles leave defaults out, a trial's times and gate have every field; JSON has the keys as before."""
+    db = ["--db", str(tmp_path / "r.db")]
+    write_study(tmp_path / "r.db", 20, fields=FIELDS)
+    assert "small: kernel tiny at B=2 H=8 S=512 D=64 on NVIDIA H200" in CliRunner().invoke(app, ["show", *db]).stdout
+    best = json.loads(CliRunner().invoke(app, ["show", "--json", *db]).stdout)["best"]["trial"]
+    told = CliRunner().invoke(app, ["show", "--trial", str(best), *db]).stdout
+    assert "time at B=2 H=8 S=512 D=64 causal=0: " in told
+    assert "gate: B=2 H=8 S=512 D=64 causal=0: " in told
+    assert "2,8,512,64" not in told
+    facts = json.loads(CliRunner().invoke(app, ["show", "--trial", str(best), "--json", *db]).stdout)
+    assert list(facts["gate"]) == ["2,8,512,64"]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("k --problem B=1 S=128 --json", ["k", "--problem", "B=1 S=128", "--json"]),
+        ("--problem=B=1 S=128 k", ["--problem=B=1 S=128", "k"]),
+        ("k --problem 1,128 --set A=1", ["k", "--problem", "1,128", "--set", "A=1"]),
+        ("k --problem B=1 --set A=1 B=2", ["k", "--problem", "B=1", "--set", "A=1", "B=2"]),
+        ("k --problem 2 N=3", ["k", "--problem", "2", "N=3"]),
+        ("--set A=1 --set B=2", ["--set", "A=1", "--set", "B=2"]),
+    ],
+)
+def test_a_problem_need_not_be_quoted(given: str, taken: list[str]) -> None:
+    """What a report prints is one problem behind `--problem` as it stands; nothing else is joined."""
+    assert with_whole_problem(given.split()) == taken
+
+
+def test_a_printed_problem_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sanitize` runs it quoted, unquoted and by its key alike, and says what is wrong with another."""
+    monkeypatch.chdir(tmp_path)
+    write_columns(tmp_path)
+
+    def sanitized(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["sanitize", "columns", "--problem", *words])
+        return done.exit_code, done.stdout + done.stderr
+
+    code, told = sanitized("64")
+    assert (code, "columns at N=64" in told) == (0, True), told
+    assert sanitized("N=64") == sanitized("n=64") == (code, told)
+    assert sanitized("M=64") == (2, "evokern: columns has no problem field 'M': known: N\n")
+    assert sanitized("N=64", "N=65")[0] == 2
+    assert "the problem gives N twice, 64 and 65; give each field once" in sanitized("N=64", "N=65")[1]

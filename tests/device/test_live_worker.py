@@ -177,7 +177,7 @@ def test_of_several_problems_one_may_be_slower(monkeypatch: pytest.MonkeyPatch, 
     assert evaluated(here, config, made, 700.0, (1000.0, 4000.0)).passed_gate
     monkeypatch.setattr("emulated_gpu.Candidate.launch_us", 5000.0)
     found = evaluated(here, config, made, 700.0, (1000.0, 4000.0))
-    assert (found.outcome, found.evidence["problem"]) == (Outcome.SLOW, str(SMALL[0]))
+    assert (found.outcome, found.evidence["problem"]) == (Outcome.SLOW, SMALL[0].key)
     assert found.time_us == pytest.approx((2500.0 * 4000.0) ** 0.5)
 
 

@@ -113,12 +113,12 @@ def test_as_many_workers_as_the_memory_holds(
         (
             10**11,
             1 << 50,
-            r"copy at 100000000000 take 745 GiB, and the simulator holds 4 GiB; give the study",
+            r"copy at N=100000000000 take 745 GiB, and the simulator holds 4 GiB; give the study",
         ),
         (
             1 << 28,
             1 << 30,
-            r"copy at 268435456 takes 6 GiB of memory, and this machine has 1 GiB left; .*cuda",
+            r"copy at N=268435456 takes 6 GiB of memory, and this machine has 1 GiB left; .*cuda",
         ),
     ],
 )
@@ -146,7 +146,7 @@ def test_an_infeasible_default_is_replaced_by_one_near_it() -> None:
     first, notes = first_candidate(Task(few, (kernel.problem("65536,1024"),), study), CHIPS["l4"])
     assert dict(first) == {**kernel.space.default(), "THREADS_PER_ROW": 128}
     assert len(notes) == 1
-    assert "cannot run on NVIDIA L4 at 65536,1024,dtype=f16: few: needs 256, has 128" in notes[0]
+    assert "cannot run on NVIDIA L4 at ROWS=65536 COLS=1024: few: needs 256, has 128" in notes[0]
     assert notes[0].endswith("the search begins with THREADS_PER_ROW=128")
     fine = Task(kernel, (kernel.problem("65536,1024"),), study)
     assert first_candidate(fine, CHIPS["l4"]) == (kernel.space.default(), ())

@@ -78,7 +78,7 @@ def test_python_exports_what_the_command_does(here: Path, tmp_path: Path) -> Non
         assert _invoke("export", *words, "-o", str(tmp_path / "same.cu"))[0] == 0
         command = (tmp_path / "same.cu").read_text()
         assert study.export(tmp_path / "same.cu", **options).read_text() == command
-    with pytest.raises(evokern.EvokernError, match="no problem 3: 0 is 65536"):
+    with pytest.raises(evokern.EvokernError, match="no problem 3: 0 is N=65536"):
         study.export(tmp_path / "same.cu", problem=3)
 
 
@@ -108,13 +108,21 @@ def test_any_measured_trial_and_stdout(here: Path) -> None:
     assert (code, told) == (0, "")
     assert text.startswith("// scale: ")
     assert re.search(r"^// trial: +0$", text, re.MULTILINE)
+    for problem in ("0", "N=65536", "65536"):
+        assert _invoke("export", "--trial", "0", "--problem", problem, "-o", "-") == (0, text, ""), (
+            "as reports print it"
+        )
 
 
 def test_what_cannot_be_exported(here: Path, tmp_path: Path) -> None:
     """An unknown trial, an unknown problem, and a place that cannot be written are named."""
     assert _invoke("export", "--trial", "99")[0] == 2
     code, _, told = _invoke("export", "--problem", "3")
-    assert (code, told) == (2, "evokern: study scale has no problem 3: 0 is 65536\n")
+    assert (code, told) == (2, "evokern: study scale has no problem 3: 0 is N=65536\n")
+    code, _, told = _invoke("export", "--problem", "N=4")
+    assert (code, told) == (2, "evokern: study scale has no problem N=4: 0 is N=65536\n")
+    code, _, told = _invoke("export", "--problem", "M=65536")
+    assert (code, told) == (2, "evokern: scale has no problem field 'M': known: N\n")
     code, _, told = _invoke("export", "-o", str(tmp_path / "absent" / "best.cu"))
     assert (code, "name another file with -o" in told) == (2, True)
 

@@ -102,7 +102,7 @@ def infinite(buffers: dict[str, torch.Tensor], number: int) -> None:
         (one_nan, "tolerance", r"y\[3, 7\] is nan.*1 of 480 elements"),
         (slightly_off, "tolerance", r"y\[2, 5\] is .*within.*1 of 480 elements"),
         (tail_missing, "tolerance", r"y\[4, 95\] was never written"),
-        (only_normal, "tolerance", "large inputs at 5,96"),
+        (only_normal, "tolerance", "large inputs at ROWS=5 COLS=96"),
         (past_the_end, "guard", "past the end of 'y', at byte 3"),
         (before_the_start, "guard", "wrote 4 bytes before the start of 'y'"),
         (around_an_input, "inputs_unchanged", "past the end of 'x'"),
@@ -239,7 +239,7 @@ def test_the_gate_proves_its_power_or_names_the_tolerance() -> None:
     """Degenerate kernels fail on a sound workload; a tolerance that lets one through is refused by its numbers."""
     prove_power(Gate(KERNEL, PROBLEM, SETTINGS, CPU), LAUNCHES, TENSORS)
     loose = Gate(KERNEL, PROBLEM, replace(SETTINGS, atol=6.0), CPU)
-    with pytest.raises(KernelError, match=r"writes zeros passes at 5,96 with the tolerance y: atol = 6"):
+    with pytest.raises(KernelError, match=r"writes zeros passes at ROWS=5 COLS=96 with the tolerance y: atol = 6"):
         prove_power(loose, LAUNCHES, TENSORS)
     copying = workload_of("f32", lambda p, i: {"y": i["x"] * 1.0001}, Tolerance(0.0, 1e-2))
     with pytest.raises(KernelError, match="copies its input 'x'"):

@@ -68,7 +68,7 @@ class Candidate:
         (launch,) = self.launches
         return [
             Job(
-                str(self.problem), self.program.cubin, self.program.lowered[launch.entry], launch.grid, launch.block,
+                self.problem.key, self.program.cubin, self.program.lowered[launch.entry], launch.grid, launch.block,
                 tuple(self._argument(item) for item in launch.args), shared=launch.shared_bytes,
             )
         ]  # fmt: skip

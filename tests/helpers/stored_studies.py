@@ -10,6 +10,7 @@ import numpy as np
 from engine_helpers import small_table, tiny_table
 from sqlite_utils import Database
 
+from evokern.declaration.problem import ProblemField
 from evokern.declaration.space import Config
 from evokern.device import BaselineResult, StartReport
 from evokern.search import Progress
@@ -19,6 +20,11 @@ from evokern.study.trial import Evaluation, Outcome, Proposal, Resources, Timing
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 """Text that would break a page that does not escape it."""
+FIELDS = (
+    *(ProblemField("B", doc="batch"), ProblemField("H", doc="heads"), ProblemField("S", doc="sequence length")),
+    *(ProblemField("D", (64, 128), doc="head dimension"), ProblemField("causal", (0, 1), 0, doc="hide keys")),
+)
+"""Fields of a kernel whose problem is "2,8,512,64,0"."""
 TIMING = Timing(5.5, (5.4, 5.6), (5.4, 5.5, 5.6), clock_mhz=1980.0, temperature_c=44.0)
 MEASURED = Evaluation(
     Outcome.MEASURED,

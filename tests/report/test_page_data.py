@@ -204,12 +204,21 @@ def test_values_that_never_worked_are_listed(tmp_path: Path) -> None:
     write_study(tmp_path / "r.db", 30, only_wrong=True)
     with open_readonly(tmp_path / "r.db") as reader:
         facts = gather(reader, None)
-    told = dict(matrix(facts)["told"])
+    told = {words: [text for text, _ in values] for words, values in matrix(facts)["told"]}
     tried = {(name, one.value): one.tried for name, values in facts.values.items() for one in values}
     assert len(told["Never worked"]) == sum(count > 0 for count in tried.values())
     assert len(told["Not tried"]) == sum(count == 0 for count in tried.values())
     (name, value), count = next((key, count) for key, count in tried.items() if count > 1)
     assert f"{name}={value} ({count} trials)" in told["Never worked"]
+    cells = {(gene, cell.text): cell for gene, row in matrix(facts)["genes"] for cell in row}
+    cell = cells[name, str(value)]
+    assert (cell.note, cell.kind, cell.tip) == (
+        f"0/{count} work",
+        "none",
+        f"{count} trials: 0 of {count} checked worked",
+    )
+    untried = next(key for key, tried_of in tried.items() if not tried_of) if 0 in tried.values() else None
+    assert untried is None or cells[untried[0], str(untried[1])].link == ""
 
 
 def test_the_gate_s_figures_are_words(tmp_path: Path) -> None:

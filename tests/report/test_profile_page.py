@@ -39,8 +39,8 @@ def candidate(*lines: LineProfile, words: str = "one") -> CandidateProfile:
     )  # fmt: skip
     bound = replace(BOUND, evidence=(words,))
     return CandidateProfile(
-        words, words, "kernel.cu", {"TILE": words}, words, "sim:l4", True, 3.0, launch.terms_us, "l2", "memory-bound",
-        (launch,), bound, words,
+        words, words, "kernel.cu", {"TILE": words}, words, words, "sim:l4", True, 3.0, launch.terms_us, "l2",
+        "memory-bound", (launch,), bound, words,
     )  # fmt: skip
 
 
@@ -102,10 +102,12 @@ def test_counters_of_a_gpu_have_no_lines() -> None:
     values = {metric.key: 12.5 for metric in METRICS} | {METRICS[1].key: None}
     launch = CountedLaunch("k", (4, 1, 1), (128, 1, 1), values)
     counted = CountedCandidate(
-        "trial 3", "k", {"TILE": 64}, "4096", "NVIDIA H200", 5.5, 6.1, values, (launch,), BOUND, "ncu …"
+        "trial 3", "k", {"TILE": 64}, "4096", "N=4096", "NVIDIA H200", 5.5, 6.1, values, (launch,), BOUND, "ncu …"
     )
     page = profile_page(counted, {"": "a\nb"}, "kernel.cu")
     assert rows(page)["kernel.cu:2"] == ["2", "b"]
+    assert "k at N=4096 on NVIDIA H200" in page
+    assert (counted.as_dict()["problem"], "in_words" in counted.as_dict()) == ("4096", False)
     assert all(metric.label in html.unescape(page) for metric in METRICS)
     assert '<td class="n">n/a</td>' in page
     assert "Nsight Compute counted whole launches, so nothing stands beside the lines" in page

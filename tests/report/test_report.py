@@ -86,7 +86,7 @@ def test_the_page_stands_alone_and_is_escaped(thousand: Path) -> None:
     sections = {anchor for anchor in found.anchors if "=" not in anchor}
     assert sections == {anchor for anchor, _, _ in SECTIONS}
     assert sections <= set(found.ids)
-    assert {anchor.partition("=")[0] for anchor in found.anchors - sections} == {"trial", "against"}
+    assert {anchor.partition("=")[0] for anchor in found.anchors - sections} == {"trial", "against", "gene"}
     assert found.scripts == 2, "the page's data and its script"
     assert "alert('x')" not in re.sub(r"&[a-z#0-9x]+;", "", text).replace("alert(x)", "")
     assert "url(" not in text

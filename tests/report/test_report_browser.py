@@ -13,7 +13,7 @@ import pytest
 from browser import Browser, find
 from columns_kernel import work_in, write_columns
 from paths import DATA
-from stored_studies import NASTY, add_proofs, write_study
+from stored_studies import FIELDS, NASTY, add_proofs, write_study
 from typer.testing import CliRunner
 
 from evokern.cli.app import app
@@ -40,8 +40,27 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with every section filled."""
-    path, study = _written(tmp_path_factory, 120, control="random", cost_per_hour=3.0)
+    told = {"fields": FIELDS, "problems": ("2,8,512,64,0",)}
+    path, study = _written(tmp_path_factory, 120, control="random", cost_per_hour=3.0, **told)
     add_proofs(path, study)
+    return _report(path)
+
+
+@pytest.fixture(scope="module")
+def proved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a study of many problems, whose champion is proved at many shapes; faster trials were refuted."""
+    problems = tuple(f"2,8,{length},64,0" for length in (128, 256, 512, 1024))
+    path, study = _written(tmp_path_factory, 120, control="random", fields=FIELDS, problems=problems)
+    for _ in range(3):
+        with open_readonly(path) as reader:
+            best = reader.best(study)
+        assert best is not None
+        failed = {"state": "failed", "detail": "tolerance at B=1 H=1 S=3 D=64: " + 30 * "o[0, 3] is -1.05; "}
+        add_proof(path, study, "verify", best.number, {"stages": {"fuzz": failed}, "playoff": None})
+    with open_readonly(path) as reader:
+        best = reader.best(study)
+    assert best is not None
+    add_proof(path, study, "verify", best.number, many_shapes(list(problems)))
     return _report(path)
 
 
@@ -73,6 +92,30 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of a study without a trial."""
     return _report(_written(tmp_path_factory, 0)[0])
+
+
+def many_shapes(problems: list[str]) -> dict[str, Any]:
+    """Return a verification that passed at many shapes, as it is kept, of a study of so many problems."""
+    blocks = {problem: [28 if place < 3 else 6, 88 if place < 3 else 256] for place, problem in enumerate(problems)}
+    gate = {
+        problem: {"checks": {"of_tolerance": {"normal": 0.1, "large": 0.52 if place == 1 else 0.4}}}
+        for place, problem in enumerate(problems)
+    }
+    finalists = [
+        {"name": name, "standing": standing, "time_us": 5.0, "ratio": 1.0, "ratio_ci95": [1.0, 1.0], "cliffs_delta": 0}
+        for name, standing in (("trial 3", "champion"), ("trial 4", "tie"), ("trial 5", "beaten"))
+    ]
+    shapes = [f"1,1,{length},64,0" for length in range(40)]
+    shapes[0] = "1,1,40,64,0"
+    stages = {
+        "gate": {"state": "passed", "detail": "right", "gate": gate},
+        "sanitizer": {"state": "passed", "detail": f"no finding at {', '.join(shapes)}", "problems": shapes},
+        "fuzz": {"state": "passed", "detail": "12 cases", "cases": 12, "problems": 9, "near": shapes[:2], "seed": 4},
+        "playoff": {"state": "passed", "detail": "trial 3 has the smallest time"},
+        "own problem": {"state": "passed", "detail": "90 of 520 blocks ran", "problems": blocks, "covered": True},
+    }
+    played = {"predicted": False, "rounds": 9, "level": 0.05, "finalists": finalists}
+    return {"stages": stages, "playoff": played}
 
 
 def _written(factory: pytest.TempPathFactory, trials: int, **changes: Any) -> tuple[Path, StudyRecord]:
@@ -175,7 +218,7 @@ ANSWERS = ("variant", "speed", "proof", "came", "decides")
 """What the first screen answers, in this order."""
 
 
-@pytest.mark.parametrize("report", ["measured", "bare", "refuted"])
+@pytest.mark.parametrize("report", ["measured", "bare", "refuted", "proved"])
 @pytest.mark.parametrize("scripts", [True, False])
 def test_the_first_screen_answers_before_anything_is_unfolded(
     report: str, scripts: bool, browser: Browser, request: pytest.FixtureRequest
@@ -192,7 +235,7 @@ def test_the_first_screen_answers_before_anything_is_unfolded(
     assert re.search(r"trial \d+", boxes["variant"]["text"])
     unit = "predicted µs" if report == "bare" else "µs"
     assert re.search(rf"\d {unit}", boxes["speed"]["text"])
-    word = {"measured": "not verified", "bare": "not verified", "refuted": "refuted"}[report]
+    word = {"measured": "not verified", "bare": "not verified", "refuted": "refuted", "proved": "verified"}[report]
     assert word in boxes["proof"]["text"]
     told = ["measured", "best so far", *(["wrong"] if report != "bare" else [])]
     assert [word for word in told if word not in boxes["came"]["text"]] == []
@@ -203,10 +246,59 @@ def test_the_first_screen_answers_before_anything_is_unfolded(
 
 
 def test_raw_keys_stand_nowhere_before_the_fold(measured: Path, browser: Browser) -> None:
-    """What the first screen shows is words: no key of a record, no JSON."""
+    """What the first screen shows is words: no key of a record or of a problem, no JSON."""
     browser.open(measured, 1400)
-    shown = browser.run("document.querySelector('.first').innerText")
-    assert re.findall(r"\w+_us\b|own_problem|equal_rows|of_tolerance|[{}]", shown) == []
+    shown = browser.run("document.body.innerText")
+    assert re.findall(r"\w+_us\b|own_problem|equal_rows|of_tolerance|\d+,\d+,\d+,\d+|[{}]", shown) == []
+    assert browser.run("document.getElementById('about').textContent").split(" · ")[1] == "at B=2 H=8 S=512 D=64"
+    told = browser.run("document.querySelector('#about [title]').title")
+    assert told.startswith("B=2 (batch), H=8 (heads), S=512 (sequence length), ")
+    browser.run(UNFOLD)
+    everything = browser.run("document.body.innerText + [...document.querySelectorAll('[title]')].map(e => e.title)")
+    assert re.findall(r"2,8,512,64", everything) == []
+    meant = "document.getElementById('environment-told').innerText"
+    assert "B=2 H=8 S=512 D=64 causal=0" in browser.run(meant)
+    assert re.search(r"S\s+512\s+sequence length", browser.run(meant))
+
+
+def test_the_proof_is_read_without_scrolling(proved: Path, browser: Browser) -> None:
+    """Where shapes are many, the card counts them, the own problems first, names the worst, and folds the rest."""
+    browser.open(proved, 1400)
+    scrolls = "[...document.querySelectorAll('#proof, #proof *')].filter(e => e.scrollHeight > e.clientHeight + 1"
+    assert browser.run(f"{scrolls} && ['auto', 'scroll'].includes(getComputedStyle(e).overflowY)).length") == 0
+    shown = browser.run("[...document.querySelectorAll('#proof .parts > ul > li')].map(e => e.innerText)")
+    assert shown == [
+        "own problem: 90 of 520 blocks ran; least of B=2 H=8 S=1024 D=64: 6 of 256 blocks",
+        "gate: right; at most 52 % of the tolerance (large inputs at B=2 H=8 S=256 D=64)",
+        "sanitizer: no finding at 40 small shapes",
+        "fuzz: 12 cases at 9 small shapes and 2 near the study's own, none failed",
+        "playoff: fastest of 3 finalists, 1 ties with it",
+    ]
+    words = browser.run("document.getElementById('proof').innerText")
+    assert "At the study's 4 problems: all 5 parts passed" in words
+    assert re.search(r"As fast, but refuted: trial \d+, trial \d+ and 1 more", words)
+    assert "B=1 H=1 S=39 D=64 causal=0" not in words
+    browser.run("document.querySelector('#proof summary').click()")
+    browser.run(FRAME)
+    words = browser.run("document.getElementById('proof').innerText")
+    assert "B=1 H=1 S=39 D=64 causal=0" in words, "every shape, with all its fields, is below the fold"
+    assert silent(browser)
+
+
+def test_a_part_that_was_left_out_stands_before_those_that_passed(tmp_path: Path, browser: Browser) -> None:
+    """Behind the own problem, since it is what a reader would miss."""
+    path = tmp_path / "r.db"
+    study = write_study(path, 40, fields=FIELDS, problems=("2,8,512,64,0",))
+    with open_readonly(path) as reader:
+        best = reader.best(study)
+    assert best is not None
+    found = many_shapes(["2,8,512,64,0"])
+    found["stages"]["fuzz"] = {"state": "skipped", "detail": "no simulator for this chip"}
+    add_proof(path, study, "verify", best.number, found)
+    browser.open(_report(path), 1400)
+    shown = browser.run("[...document.querySelectorAll('#proof .parts > ul > li')].map(e => e.innerText)")
+    assert [one.partition(":")[0] for one in shown] == ["own problem", "fuzz skipped", "gate", "sanitizer", "playoff"]
+    assert "At B=2 H=8 S=512 D=64: 4 passed, 1 skipped" in browser.run("document.getElementById('proof').innerText")
 
 
 def test_a_click_opens_a_trial_everywhere(measured: Path, browser: Browser) -> None:
@@ -321,6 +413,40 @@ def test_the_table_sorts_and_filters(measured: Path, browser: Browser) -> None:
     browser.open(browser.run("location.href"), 1400)
     browser.run("document.getElementById('trials').open = true; " + FRAME)
     assert browser.run("document.querySelector('[role=status]').textContent") == some, "the address keeps the filters"
+    assert silent(browser)
+
+
+@pytest.mark.parametrize("by", ["mouse", "keyboard"])
+def test_a_cell_of_the_tunability_matrix_shows_its_trials(by: str, measured: Path, browser: Browser) -> None:
+    """A click, or Enter, leaves the trials with that gene's value alone in the table, whatever was filtered before."""
+    browser.open(measured, 1400)
+    browser.run(UNFOLD)
+    browser.run("location.hash = 'outcome=wrong'")
+    browser.run(FRAME)
+    data = stored(measured)
+    gene, value = data["genes"][1]["name"], data["genes"][1]["values"][-1]
+    places = [one["values"].index(value) for one in data["genes"][1:2]]
+    rows = [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
+    wanted = sum(row["genes"][1] == places[0] for row in rows)
+    link = f"document.querySelector('.matrix a[href=\"#gene={gene}&value={value}&at=trials\"]')"
+    place = f"(() => {{ const at = {link}.getBoundingClientRect(); return [at.left + 2, at.top + 2]; }})()"
+    browser.run(f"{link}.scrollIntoView({{ behavior: 'instant', block: 'center' }}); {link}.focus()")
+    browser.run("new Promise(done => setTimeout(done, 300))")  # what is drawn meanwhile moves it
+    if by == "keyboard":
+        browser.press("Enter", 13)
+    else:
+        browser.click(*browser.run(place))
+    status = "document.querySelector('#trials [role=status]').textContent"
+    browser.wait_until(f"{status}.startsWith('{wanted} of {len(rows)} trials')")
+    assert 0 < wanted < len(rows)
+    assert browser.run("[...document.querySelectorAll('.filters select')].map(e => e.value)") == ["", gene, value, ""]
+    assert browser.run("document.activeElement.id") == "filter-value", "the keyboard is where the filter is changed"
+    browser.wait_until("Math.abs(document.getElementById('trials').getBoundingClientRect().top) < 40")
+    untried = "[...document.querySelectorAll('#tunability .matrix td')].filter(e => /not tried/.test(e.textContent))"
+    assert browser.run(f"{untried}.filter(e => e.querySelector('a')).length") == 0
+    browser.open(f"{measured.resolve().as_uri()}#gene={gene}&value={value}&at=trials", 1400)
+    assert browser.run("document.getElementById('trials').open"), "its address, in another window, shows them too"
+    browser.wait_until(f"{status}.startsWith('{wanted} of ')")
     assert silent(browser)
 
 
@@ -464,8 +590,8 @@ FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
 BOXES = """
 Object.fromEntries([...document.querySelectorAll('.first > .card')].map(card => {
   const box = card.getBoundingClientRect();
-  const cut = [...card.querySelectorAll('h2, h3, p, li, td, svg')].filter(one => one.checkVisibility() &&
-    !one.closest('.scrolled')).filter(one => one.getBoundingClientRect().bottom > box.bottom + 1);
+  const cut = [...card.querySelectorAll('h2, h3, p, li, td, svg')].filter(one => one.checkVisibility())
+    .filter(one => one.getBoundingClientRect().bottom > box.bottom + 1);
   return [card.id, { top: Math.round(box.top), left: Math.round(box.left), bottom: box.bottom, text: card.innerText,
     hidden: cut.map(one => one.textContent.slice(0, 40)) }];
 }))

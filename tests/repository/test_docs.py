@@ -75,8 +75,8 @@ COMMANDS: dict[str, Way] = {
     "evokern export attention-s512 -o best.cu": SIMULATED,
     "nvcc -arch=sm_89 best.cu -o best && ./best": GPU,
     "evokern check attention": Way("simulated", "check scale"),
-    "evokern sanitize attention --set BLOCK_M=64 --problem 1,2,128,64": Way(
-        "simulated", "sanitize attention --set BLOCK_M=64 --problem 1,1,64,64"
+    'evokern sanitize attention --set BLOCK_M=64 --problem "B=1 H=2 S=128 D=64"': Way(
+        "simulated", 'sanitize attention --set BLOCK_M=64 --problem "B=1 H=1 S=64 D=64"'
     ),
     "evokern profile": Way("simulated", "profile attention-s512 --device sim:l4"),
     "evokern verify --fuzz 5m": Way("simulated", "verify --fuzz 1s"),
@@ -218,7 +218,7 @@ def write_example(page: Path, name: str, here: Path, problem: str) -> None:
     (here / "studies").mkdir(exist_ok=True)
     for language, file in (("cuda", "kernel.cu"), ("python", "kernel.py"), ("cpp", "reference.h")):
         (folder / file).write_text(code(page, language)[0])
-    study = re.sub(r'problems = \["\d+"\]', f'problems = ["{problem}"]', code(page, "toml")[0])
+    study = re.sub(r'problems = \["(N=)?\d+"\]', f'problems = ["{problem}"]', code(page, "toml")[0])
     (here / "studies" / f"{name}.toml").write_text(study)
 
 

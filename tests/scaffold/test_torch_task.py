@@ -79,7 +79,9 @@ def test_a_task_becomes_a_folder_that_checks_but_for_the_kernel(here: Path) -> N
     names = [Path(file).relative_to(here).as_posix() for file in facts["files"]]
     assert names == [*(f"kernels/Pick/{name}" for name in ("kernel.cu", "kernel.py", "task.py")), "studies/Pick.toml"]
     assert (folder / "task.py").read_text(encoding="utf-8") == TASK
-    assert 'problems = ["64,128,48"]' in (here / "studies" / "Pick.toml").read_text(encoding="utf-8")
+    assert 'problems = ["rows=64 picked=128 features=48"]' in (here / "studies" / "Pick.toml").read_text(
+        encoding="utf-8"
+    )
     kernel = load_kernel(folder)
     assert kernel.field_names == ["rows", "picked", "features"]
     problem = kernel.problem("10,20,30")

@@ -94,7 +94,7 @@ def db(known: Path, tmp_path: Path) -> Path:
 def test_a_new_study_begins_with_the_nearest_one(db: Path) -> None:
     """Nobody asks for it; one line says what was taken and how to begin without; the best of it is the first trial."""
     (note,) = begun(db, scaled("new"))
-    assert note.startswith("warm start from study near (64,512 on NVIDIA H200): 16 candidates; ")
+    assert note.startswith("warm start from study near (ROWS=64 COLS=512 on NVIDIA H200): 16 candidates; ")
     assert note.endswith("--warm-start none begins without")
     assert source(db, "new") == f"{db}:near"
     with open_readonly(db) as reader:

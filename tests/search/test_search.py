@@ -377,13 +377,36 @@ def test_a_kernel_folder_is_searched_and_kept(toy: Study, tmp_path: Path) -> Non
     device = FakeDevice()
     found = search(toy, device=device)
     assert (found.end, found.summary["trials"]) == ("exhausted", 6)
-    assert {str(problem) for problem in device.tasks[0].problems} == {"192,dtype=f16"}
+    assert {problem.key for problem in device.tasks[0].problems} == {"192,dtype=f16"}
     assert {request.config.THREADS for request in device.requests} == {32, 64}
     assert device.closed >= 1
     with open_readonly("evokern.db") as reader:
         record = reader.study()
         assert (record.kernel, record.problems, record.device) == ("toy", ("192,dtype=f16",), "NVIDIA H200")
         assert reader.source(record.kernel_digest)["kernel.cu"] == "__global__ void toy() {}\n"
+        assert record.problems_in_words(every=True) == "N=192 dtype=f16"
+
+
+def test_the_same_problems_may_be_written_in_another_way(toy: Study) -> None:
+    """Names instead of values are no change of a study's file; other problems are."""
+    search(toy, device=FakeDevice(), trials=3)
+    named = replace(toy, problems=("dtype=f32 N=192",))
+    assert search(named, device=FakeDevice(), trials=4).summary["trials"] == 4
+    with pytest.raises(StudyError, match=r"problems was \['192'\], is \['N=384'\]|problems was .*N=192.*N=384"):
+        search(replace(toy, problems=("N=384",)), device=FakeDevice(), trials=5)
+
+
+def test_a_study_from_before_the_names_gets_them_when_it_goes_on(toy: Study) -> None:
+    """A file whose studies have no fields of problems tells keys, until a search goes on with one."""
+    search(toy, device=FakeDevice(), trials=3)
+    with sqlite3.connect("evokern.db") as db:
+        db.execute("UPDATE evokern_studies SET problem_fields = NULL")
+    reseal(Path("evokern.db"))
+    with open_readonly("evokern.db") as reader:
+        assert reader.study().problems_in_words() == "192,dtype=f16"
+    search(toy, device=FakeDevice(), trials=4)
+    with open_readonly("evokern.db") as reader:
+        assert reader.study().problems_in_words() == "N=192 dtype=f16"
 
 
 def test_changed_code_is_named_and_may_be_let_pass(toy: Study, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from engine_helpers import small_table, tiny_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored_studies import MEASURED, record, write_study
+from stored_studies import FIELDS, MEASURED, record, write_study
 
 from evokern.declaration.space import Config
 from evokern.device import BaselineResult, StartReport
@@ -68,6 +68,26 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
         assert found.trial.proposal.rejections == {"rows": 2, "warps": 1}
         assert [trial.evaluation for trial in reader.trials(study, samples=True)] == [MEASURED]
         assert reader.source("d1") == {"kernel.cu": "__global__ void k() {}"}
+
+
+def test_a_study_keeps_the_names_of_its_problems_fields(tmp_path: Path) -> None:
+    """What people read of a problem comes from the file alone; a study from before the names has its keys."""
+    db, problems = tmp_path / "a.db", ("2,8,512,64,0", "2,8,512,128,1")
+    with Store(db) as store:
+        store.create(record("named", fields=FIELDS, problems=problems), {})
+        store.create(record("bare", problems=problems), {})
+    with open_readonly(db) as reader:
+        named, bare = reader.study("named"), reader.study("bare")
+    assert (named.fields, named.problems) == (FIELDS, problems)
+    assert named.problems_in_words() == "B=2 H=8 S=512 D=64 and B=2 H=8 S=512 D=128 causal=1"
+    assert named.in_words(problems[0], every=True) == "B=2 H=8 S=512 D=64 causal=0"
+    assert named.meanings(problems[1])[3:] == (("D", 128, "head dimension"), ("causal", 1, "hide keys"))
+    assert (bare.problems_in_words(), bare.meanings(problems[0])) == (" and ".join(problems), ())
+    assert [named.place_of(text) for text in ("1", problems[1], "D=128 causal=1 B=2 H=8 S=512")] == [1, 1, 1]
+    assert [bare.place_of(text) for text in ("1", problems[1])] == [1, 1]
+    for study, text in ((named, "B=2 H=8 S=512 D=64 causal=1"), (named, "2"), (bare, "B=2")):
+        with pytest.raises(StudyError, match=f"has no problem {text}: 0 is "):
+            study.place_of(text)
 
 
 def test_summary_is_the_object_that_show_prints(tmp_path: Path) -> None:

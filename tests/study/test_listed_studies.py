@@ -113,7 +113,7 @@ def test_people_read_it_in_place_of_the_problems(here: Path) -> None:
     lines = CliRunner().invoke(app, ["list"]).stdout.splitlines()
     (line,) = [line for line in lines if line.startswith("  asked ")]
     assert "there is no gene 'BLCK_M'" in line
-    assert f"  {'rmsnorm-8192':<24}rmsnorm at 8192,8192" in lines
+    assert f"  {'rmsnorm-8192':<24}rmsnorm at ROWS=8192 COLS=8192" in lines
 
 
 def test_a_kernel_that_is_not_there_is_named(here: Path) -> None:

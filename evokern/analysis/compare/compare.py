@@ -55,6 +55,8 @@ class ComparedRun:
     """The candidate's choices."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Versions and the like, for the eye."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Problem → what people read of it, where its fields' names are known."""
 
 
 Change = Literal["same", "faster", "slower"]
@@ -101,6 +103,10 @@ class Comparison:
     remarks: tuple[str, ...] = ()
     """What the user should know."""
 
+    def in_words(self, line: ProblemComparison) -> str:
+        """Return what people read of a line's problem."""
+        return in_words(line.problem, self.new, self.old)
+
     @property
     def verdict(self) -> Change:
         """`slower` when any problem is."""
@@ -143,8 +149,7 @@ def compare(old: ComparedRun, new: ComparedRun, *, threshold: float = 0.03, leve
         UsageError: they cannot be compared: other kernels, chips or problems, or one is predicted.
     """
     problems, remarks = comparable(old, new)
-    lines = [_line(name, old.readings[name], new.readings[name], threshold, level / len(problems), old.predicted)
-             for name in problems]  # fmt: skip
+    lines = [_line(name, old, new, threshold, level / len(problems)) for name in problems]
     bare = not old.predicted and any(line.chance is None for line in lines)
     method = "predicted times, which have no noise" if old.predicted else "stored samples, Mann-Whitney test"
     if bare:
@@ -190,12 +195,12 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
         raise UsageError(f"one of these was predicted and the other measured; times of the two do not mix ({each})")
     common = [name for name in old.readings if name in new.readings]
     if not common:
-        shapes = f"{old.label} has {' and '.join(old.readings)}, {new.label} has {' and '.join(new.readings)}"
+        shapes = [f"{run.label} has {' and '.join(in_words(name, run) for name in run.readings)}" for run in (old, new)]
         raise UsageError(
-            f"there is no problem that both were timed at: {shapes}; `evokern show` tells each one's times"
+            f"there is no problem that both were timed at: {', '.join(shapes)}; `evokern show` tells each one's times"
         )
     remarks = [
-        f"only {run.label} was timed at {name}: left out"
+        f"only {run.label} was timed at {in_words(name, run)}: left out"
         for run, other in ((old, new), (new, old))
         for name in run.readings
         if name not in other.readings
@@ -203,8 +208,14 @@ def comparable(old: ComparedRun, new: ComparedRun) -> tuple[list[str], list[str]
     for name in common:
         clocks = old.readings[name].clock_mhz, new.readings[name].clock_mhz
         if clocks[0] and clocks[1] and abs(clocks[0] / clocks[1] - 1) > 0.03:
-            remarks.append(f"at {name} the SM clock was {clocks[0]:.0f} MHz then and {clocks[1]:.0f} MHz now")
+            told = in_words(name, new, old)
+            remarks.append(f"at {told} the SM clock was {clocks[0]:.0f} MHz then and {clocks[1]:.0f} MHz now")
     return common, remarks
+
+
+def in_words(problem: str, *runs: ComparedRun) -> str:
+    """Return what people read of a problem, by the first of the runs that knows it; else its key."""
+    return next((run.words[problem] for run in runs if problem in run.words), problem)
 
 
 def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
@@ -213,12 +224,11 @@ def changes(old: ComparedRun, new: ComparedRun) -> dict[str, tuple[Any, Any]]:
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 
 
-def _line(
-    problem: str, old: Reading, new: Reading, threshold: float, level: float, predicted: bool
-) -> ProblemComparison:
+def _line(problem: str, before: ComparedRun, now: ComparedRun, threshold: float, level: float) -> ProblemComparison:
+    old, new = before.readings[problem], now.readings[problem]
     ratio = new.time_us / old.time_us
     interval, chance, delta = None, None, None
-    if predicted:
+    if before.predicted:
         certain = True
     elif min(len(old.samples_us), len(new.samples_us)) >= FEWEST_SAMPLES:
         ratio, interval = _ratio(old.samples_us, new.samples_us)
@@ -227,7 +237,8 @@ def _line(
         certain = chance < level
     else:
         if old.ci95_us is None or new.ci95_us is None:
-            raise UsageError(f"at {problem} neither samples nor an interval are known of one run: nothing to test with")
+            told = in_words(problem, now, before)
+            raise UsageError(f"at {told} neither samples nor an interval are known of one run: nothing to test with")
         certain = old.ci95_us[1] < new.ci95_us[0] or new.ci95_us[1] < old.ci95_us[0]
     change: Change = "same"
     if certain and ratio > 1 + threshold:
@@ -279,7 +290,7 @@ def markdown(found: Comparison) -> str:
     for line in found.lines:
         interval = f"{line.ratio_ci95[0]:.3f} to {line.ratio_ci95[1]:.3f}" if line.ratio_ci95 else "–"
         times = f"{line.old_us:.3f} | {line.new_us:.3f} | {line.ratio:.3f}"
-        lines.append(f"| {in_markdown(line.problem)} | {times} | {interval} | {line.verdict} |")
+        lines.append(f"| {in_markdown(found.in_words(line))} | {times} | {interval} | {line.verdict} |")
     lines += [
         "",
         f"Slower means more than {100 * found.threshold:g} % and significant at {found.level:g}; {found.method}.",

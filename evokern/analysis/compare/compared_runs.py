@@ -60,8 +60,9 @@ def _studied(reader: Reader, label: str, name: str | None) -> ComparedRun:
     facts |= {"evokern": record.evokern_version, "kernel code": record.kernel_digest[:12], "trial": str(best.number)}
     if record.timing_rule is not None:
         facts["timing rule"] = str(record.timing_rule)
+    words = {problem: record.in_words(problem) for problem in record.problems if record.fields}
     return ComparedRun(label, record.kernel, record.device, record.predicted, _readings(best, record.problems),
-                dict(best.config), facts)  # fmt: skip
+                dict(best.config), facts, words)  # fmt: skip
 
 
 def _readings(best: Trial, problems: tuple[str, ...]) -> dict[str, Reading]:
@@ -89,9 +90,8 @@ def _exported(path: Path) -> ComparedRun:
             f"{path} is no program that evokern exported: its first comment lacks {', '.join(missing) or 'a time'}"
         )
     interval = (float(time["low"]), float(time["high"])) if time["low"] else None
-    problem = ",".join(
-        part.split("=")[1] if part.split("=")[1].isdigit() else part.strip() for part in facts["problem"].split(", ")
-    )
+    parts = facts["problem"].split(", ")
+    problem = ",".join(part.split("=")[1] if part.split("=")[1].isdigit() else part.strip() for part in parts)
     kept: dict[str, str] = {
         name: facts[name] for name in ("driver", "compiler", "evokern", "kernel", "trial") if name in facts
     }
@@ -104,4 +104,5 @@ def _exported(path: Path) -> ComparedRun:
         {problem: Reading(float(time["time"]), interval)},
         config,
         kept,
+        {problem: " ".join(parts)},
     )

@@ -184,7 +184,7 @@ class Evaluator:
         baseline = self.baseline
         return {
             "kernel": self.kernel.name,
-            "problem": str(self.problem),
+            "problem": self.problem.key,
             "device": self.device,
             "predicted": self.predicted,
             "baseline": None if baseline is None else {"name": baseline[0], "time_us": baseline[1]},
@@ -241,6 +241,7 @@ class Evaluator:
             self.predicted,
             self.baseline,
             None if owner is None else self._names[owner],
+            self.kernel.fields,
         )
 
     def _candidate(self, source: ForeignSource) -> ForeignCandidate:

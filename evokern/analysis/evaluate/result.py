@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from evokern.declaration.problem import ProblemField, words_of
 from evokern.study.trial import Evaluation, Outcome
 
 _KEPT = ("file", "line", "finding", "problem", "input_set", "foreign_load", "diagnosis")
@@ -26,6 +27,8 @@ class SourceResult:
     duplicate_of: str | None = None
     """Another source, an earlier one unless it took long to compile, with the same machine code and launch: it was
     evaluated in this one's place."""
+    fields: tuple[ProblemField, ...] = ()
+    """The fields of the kernel's problems."""
 
     @property
     def right(self) -> bool:
@@ -80,7 +83,7 @@ class SourceResult:
         """What is not known of a right source, in a sentence; empty where it ran whole."""
         if self.share is None or (self.share == 1 and self.covered):
             return ""
-        scaled = ", ".join(str(one["scaled"]) for one in self._own.values() if one.get("scaled"))
+        scaled = ", ".join(words_of(self.fields, one["scaled"]) for one in self._own.values() if one.get("scaled"))
         told = f"{100 * self.share:.2g} % of its blocks ran" + (f", and all of them at {scaled}" if scaled else "")
         return told if self.covered else f"{told}; whether every output is written is not known"
 

@@ -52,7 +52,9 @@ class CountedCandidate:
     config: Mapping[str, Any]
     """Gene → value."""
     problem: str
-    """The problem."""
+    """The problem's key."""
+    in_words: str
+    """What people read of the problem."""
     device: str
     """The GPU's model."""
     time_us: float | None
@@ -72,7 +74,9 @@ class CountedCandidate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""
-        return {**asdict(self), "source": "ncu", "predicted": False, "verdict": self.verdict.as_dict()}
+        values = asdict(self)
+        del values["in_words"]
+        return {**values, "source": "ncu", "predicted": False, "verdict": self.verdict.as_dict()}
 
 
 def missing_profiler() -> str | None:
@@ -161,7 +165,8 @@ def _candidate(
     launch_us = latencies_of(subject.chip).launch_us * len(launches)
     bottleneck = by_counters(total, launch_us, time_us or duration_us)
     return CountedCandidate(
-        subject.title, subject.kernel.name, dict(subject.config), str(subject.problem), gpu.model, time_us, duration_us,
+        subject.title, subject.kernel.name, dict(subject.config), subject.problem.key, str(subject.problem), gpu.model,
+        time_us, duration_us,
         total, tuple(launches), suggested(bottleneck, subject, total), command, str(report) if report else None,
     )  # fmt: skip
 
@@ -169,10 +174,10 @@ def _candidate(
 def _searched(subject: ProfileSubject, gpu: LiveGpu) -> float | None:
     """Return what the search measured for the candidate at this problem on this model, µs."""
     record, trial = subject.record, subject.trial
-    if record is None or trial is None or record.device != gpu.model or str(subject.problem) not in record.problems:
+    if record is None or trial is None or record.device != gpu.model or subject.problem.key not in record.problems:
         return None
     timings = trial.evaluation.timings
-    place = record.problems.index(str(subject.problem))
+    place = record.problems.index(subject.problem.key)
     return timings[place].median_us if place < len(timings) else None
 
 

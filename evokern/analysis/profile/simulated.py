@@ -65,7 +65,9 @@ class CandidateProfile:
     config: Mapping[str, Any]
     """Gene → value."""
     problem: str
-    """The problem."""
+    """The problem's key."""
+    in_words: str
+    """What people read of the problem."""
     device: str
     """Where the counters come from, for example `sim:l4`."""
     predicted: bool
@@ -87,7 +89,9 @@ class CandidateProfile:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""
-        return {**asdict(self), "source": "simulated", "verdict": self.verdict.as_dict()}
+        values = asdict(self)
+        del values["in_words"]
+        return {**values, "source": "simulated", "verdict": self.verdict.as_dict()}
 
 
 def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
@@ -136,8 +140,8 @@ def profile_simulated(subject: ProfileSubject) -> CandidateProfile:
     total = predicted.total
     bottleneck = suggested(by_terms(total.terms_us, total.time_us), subject)
     return CandidateProfile(
-        subject.title, kernel.name, kernel.source, dict(config), str(problem), f"sim:{chip.name}", True, total.time_us,
-        total.terms_us, total.bound, total.cause, tuple(parts), bottleneck, predicted.sampled,
+        subject.title, kernel.name, kernel.source, dict(config), problem.key, str(problem), f"sim:{chip.name}", True,
+        total.time_us, total.terms_us, total.bound, total.cause, tuple(parts), bottleneck, predicted.sampled,
     )  # fmt: skip
 
 

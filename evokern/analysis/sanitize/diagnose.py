@@ -45,7 +45,7 @@ class Diagnosis:
     finding: dict[str, Any]
     """The finding as `sanitize --json` prints it."""
     problem: str
-    """The problem at which it showed."""
+    """The key of the problem at which it showed."""
     certain: bool
     """Whether it is a defect that ends a launch on a GPU; otherwise it may only be related."""
 
@@ -113,7 +113,7 @@ def diagnose(
     finding, where = next(((f, p) for f, p in seen if f.kind in ends), seen[0])
     # A launch may pass the limit because it is long.
     certain = finding.kind in ends and (finding.kind != "instruction_limit" or REPEATS in finding.hint)
-    return Diagnosis(sentence(finding), finding.as_dict(), str(where), certain)
+    return Diagnosis(sentence(finding), finding.as_dict(), where.key, certain)
 
 
 def sentence(finding: Finding) -> str:

@@ -16,7 +16,7 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
     Args:
         kernel: the kernel.
         config: the candidate.
-        text: a problem such as `1,2,128,64`, or None.
+        text: a problem such as `B=1 H=2 S=128 D=64`, or None.
         chip: limits to keep.
 
     Raises:
@@ -28,8 +28,9 @@ def small_or_given(kernel: Kernel, config: Config, text: str | None, chip: Profi
     problems = gate_problems(kernel, config, templates, chip) if templates else ()
     if not problems:
         listed = "; ".join(kernel.workload.small_problems) or "none is declared"
+        example = templates[0] if templates else " ".join(f"{name}=…" for name in kernel.field_names)
         raise KernelError(
             f"this candidate of {kernel.name} can run none of its small problems on {chip.model} ({listed}); name one "
-            f"with --problem, for example --problem {templates[0] if templates else ','.join(kernel.field_names)}"
+            f"with --problem, for example --problem '{example}'"
         )
     return problems

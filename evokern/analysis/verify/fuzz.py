@@ -93,7 +93,7 @@ class FuzzResult:
             "problems": self.problems,
             "seconds": round(self.seconds, 3),
             "failures": [
-                {"problem": str(f.case.problem), "seed": f.case.seed, "inputs": list(f.case.inputs),
+                {"problem": f.case.problem.key, "seed": f.case.seed, "inputs": list(f.case.inputs),
                  "lead": f.case.lead, "check": f.check, "message": f.message}
                 for f in self.failures
             ],

@@ -65,7 +65,7 @@ def sanitizer_stage(candidate: CandidateUnderTest) -> Stage:
         if failure:
             return Stage("sanitizer", "failed", f"{failure.check} at {failure.case}: {failure.message}")
     listed = ", ".join(map(str, problems))
-    return Stage("sanitizer", "passed", f"no finding at {listed}", {"problems": [str(p) for p in problems]})
+    return Stage("sanitizer", "passed", f"no finding at {listed}", {"problems": [p.key for p in problems]})
 
 
 def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
@@ -85,9 +85,10 @@ def own_problem_stage(candidate: CandidateUnderTest, most: float) -> Stage:
     detail = f"{ran} of {total} blocks ran"
     detail += ", and what they wrote is right" if judged else ", not compared: the reference takes too long here"
     detail += ", every output is written" if covered else ", and whether every output is written is not known"
-    scaled = [one.scaled for one in found if one.scaled]
+    scaled = [str(one.scaled) for one in found if one.scaled]
     detail += f"; whole at {', '.join(scaled)}" if scaled else ""
-    facts = {"share": ran / total, "covered": covered, "judged": judged}
+    blocks = {problem.key: [one.blocks, one.of] for problem, one in zip(candidate.problems, found, strict=True)}
+    facts = {"share": ran / total, "covered": covered, "judged": judged, "problems": blocks}
     return Stage(OWN_PROBLEM, "passed", detail, facts)
 
 
@@ -118,7 +119,7 @@ def fuzz_stage(candidate: CandidateUnderTest, seconds: float, seed: int, most_ca
     problems = shapes(kernel, config, candidate.problems, candidate.chip, seed)
     left_s = max((1 - NEAR_SHARE) * seconds, seconds - (time.monotonic() - began))
     found: FuzzResult = fuzz(checker, problems, left_s, seed=seed, most_cases=most_cases)
-    facts = {**found.as_dict(), "near": [str(problem) for problem in near], "seed": seed}
+    facts = {**found.as_dict(), "near": [problem.key for problem in near], "seed": seed}
     if found.passed:
         about = f"{several(found.cases, 'case')} at {several(found.problems, 'small shape')}, seed {seed}"
         own = "the study's own" if _affordable(candidate, candidate.problems[0]) else "a smaller one of the study's"

@@ -13,6 +13,8 @@ from evokern.wording import duration, microseconds, told_apart
 if TYPE_CHECKING:
     from evokern.store import Reader, StudyRecord, TrialRecord
 
+_PROBLEMS = ("problem", "finding_problem", "own_problem")
+"""Facts that name a problem by its key, or are tables by problem."""
 _COVERED_BY_FINDING = ("diagnosis", "message")
 """Evidence that says in a sentence what the finding below it says in full."""
 STORED_RESTART = "excursion "
@@ -42,7 +44,7 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         clock = f", SM clock {timing.clock_mhz:.0f} MHz" if timing.clock_mhz else ""
         heat = f", {timing.temperature_c:.0f} °C" if timing.temperature_c is not None else ""
         limited = f", throttled: {timing.throttle}" if timing.throttle else ""
-        show_line(f"time at {problem}: {microseconds(timing.median_us)} µs", end="")
+        show_line(f"time at {record.in_words(problem, every=True)}: {microseconds(timing.median_us)} µs", end="")
         interval = "" if timing.predicted else f"95 % interval {microseconds(low)} to {microseconds(high)}, "
         show_line(f" ({interval}{word}{clock}{heat}{limited})")
     for used in evaluation.resources:
@@ -61,16 +63,28 @@ def show_trial(output: Output, reader: Reader, record: StudyRecord, found: Trial
         evidence |= dict(
             zip(("got", "expected"), told_apart(float(evidence["got"]), float(evidence["expected"])), strict=True)
         )
-    _section("evidence", evidence)
-    for line in gate_lines(facts["gate"]):
+    _section("evidence", _in_words(record, evidence))
+    for line in gate_lines({record.in_words(key, every=True): report for key, report in facts["gate"].items()}):
         show_line(line)
     _section("proposal", proposal_words(facts["proposal"]))
     _section("rejections", facts["rejections"])
     if facts["profile"]:
-        _section("profile", {key: facts["profile"][key] for key in ("source", "device", "problem", "created")})
+        about = {key: facts["profile"][key] for key in ("source", "device", "problem", "created")}
+        _section("profile", _in_words(record, about))
         _section(facts["profile"]["bound"], {"evidence": "\n".join(facts["profile"]["evidence"])})
     show_line(f"compiled in {evaluation.compile_s:.2f} s, on the device for {evaluation.device_s:.2f} s", end="")
     show_line(f", recorded {duration(found.trial.seconds)} into the study; kernel {found.kernel_digest[:12]}")
+
+
+def _in_words(record: StudyRecord, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with their problems as people read them, in values and in the names of tables."""
+    told = dict(facts)
+    for name in _PROBLEMS:
+        if isinstance(told.get(name), str):
+            told[name] = record.in_words(told[name])
+        elif isinstance(told.get(name), Mapping):
+            told[name] = {record.in_words(problem): found for problem, found in told[name].items()}
+    return told
 
 
 def _facts(reader: Reader, record: StudyRecord, found: TrialRecord) -> dict[str, Any]:
@@ -165,7 +179,7 @@ def gate_lines(gate: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the gate measured, problem by problem.
 
     Args:
-        gate: problem → report, as `evokern.gate.verdict` makes it.
+        gate: problem in words → report, as `evokern.gate.verdict` makes it.
     """
     for problem, report in gate.items():
         if not (isinstance(report, Mapping) and {"worst", "checks"} <= set(report)):

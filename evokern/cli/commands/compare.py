@@ -132,7 +132,7 @@ def _lines(found: Comparison) -> list[str]:
     unit = "predicted µs" if found.old.predicted else "µs"
     rows = [
         (
-            line.problem,
+            found.in_words(line),
             microseconds(line.old_us),
             microseconds(line.new_us),
             f"{line.ratio:.3f}",

@@ -10,6 +10,7 @@ import typer
 
 from evokern.cli._command import command
 from evokern.cli._options import (
+    PROBLEM_FORMS,
     KernelArgument,
     SetOption,
     TrustOption,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @command(
     "evaluate",
     examples="""
-    evokern evaluate rmsnorm --source candidate.cu --problem 64,1024
+    evokern evaluate rmsnorm --source candidate.cu --problem "ROWS=64 COLS=1024"
     evokern evaluate rmsnorm --source candidates/ --problem 8192,8192 --device cuda:0 --json
     evokern evaluate kernels/task --source a.cu --source b.cu --grid 64 --block 16,16 --smem 4096
     """,
@@ -48,7 +49,9 @@ def evaluate(
     problem: Annotated[
         str | None,
         typer.Option(
-            "--problem", metavar="P", help="Problem. Default: that of the kernel's first study, else a small one."
+            "--problem",
+            metavar="P",
+            help=f"Problem, {PROBLEM_FORMS}. Default: that of the kernel's first study, else a small one.",
         ),
     ] = None,
     device: Annotated[

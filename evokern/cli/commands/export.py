@@ -53,8 +53,13 @@ def export(
     ] = Format.CU,
     trial: TrialOption = None,
     problem: Annotated[
-        int, typer.Option("--problem", metavar="N", min=0, help="Which of the study's problems, counted from 0.")
-    ] = 0,
+        str | None,
+        typer.Option(
+            "--problem",
+            metavar="P",
+            help="Which of the study's problems: as reports print it, or its place counted from 0. Default: the first.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write a trial that its verification refuted.")] = False,
     trust: StoredTrustOption = False,
     db: DbOption = DEFAULT_DB,
@@ -72,12 +77,12 @@ def export(
     from evokern.store import open_readonly
 
     if format_ is Format.T4:
-        if trial is not None or problem:
+        if trial is not None or problem not in (None, "0"):
             raise UsageError("--format t4 writes every trial and problem; leave --trial and --problem away")
         _study(output, study, file or Path("study.json"), db)
         return
     if format_ is Format.TRACE:
-        if trial is not None or problem:
+        if trial is not None or problem not in (None, "0"):
             raise UsageError("--format trace writes every trial; leave --trial and --problem away")
         _trace(output, study, file or Path("trace.json"), db)
         return
@@ -89,7 +94,8 @@ def export(
     file = file or Path("best.cu")
     name = "best.cu" if str(file) == "-" else file.name
     with open_readonly(db) as reader:
-        made = export_trial(reader, study, trial, problem=problem, file_name=name, trust=trust, force=force)
+        place = 0 if problem is None else reader.study(study).place_of(problem)
+        made = export_trial(reader, study, trial, problem=place, file_name=name, trust=trust, force=force)
     if str(file) == "-":
         output.write(made.text)
         return
@@ -133,13 +139,13 @@ def _trace(output: Output, study: str | None, file: Path, db: Path) -> None:
         output.say(facts["missing"])
 
 
-def _space(output: Output, study: str | None, file: Path, db: Path, problem: int, trust: bool) -> None:
+def _space(output: Output, study: str | None, file: Path, db: Path, problem: str | None, trust: bool) -> None:
     from evokern.export.t1 import t1
     from evokern.store import open_readonly
 
     with open_readonly(db) as reader:
         record = reader.study(study)
-        made = t1(reader, record, problem=problem, trust=trust)
+        made = t1(reader, record, problem=0 if problem is None else record.place_of(problem), trust=trust)
     space = made["ConfigurationSpace"]
     parameters, conditions = len(space["TuningParameters"]), len(space["Conditions"])
     left_out = made["evokern"]["left_out"]

@@ -37,7 +37,7 @@ def list_(
     from evokern.hardware.profiles import CHIPS
     from evokern.study.discovery import kernel_folders, study_files
 
-    stored, damaged = (None, []) if db is None else _stored(db)
+    stored, words, damaged = (None, {}, []) if db is None else _stored(db)
     kernels, studies, driver = kernel_folders(), study_files(), probe()
     summaries = {name: _summary(path) for name, path in studies.items()}
     if output.json:
@@ -86,18 +86,19 @@ def list_(
         return
     show_line(f"Database {db}" if stored else f"Database {db}: no study yet")
     for row in stored:
-        show_line(f"  {row['name']:<24}{row['kernel']} at {' and '.join(row['problems'])} on {row['device']}")
+        show_line(f"  {row['name']:<24}{row['kernel']} at {words[row['name']]} on {row['device']}")
         show_line(f"  {'':<24}{row['standing']}, begun {row['created']}")
 
 
-def _stored(db: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the studies of a database, the one searched last first, and which of its rows are damaged."""
+def _stored(db: Path) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
+    """Return the studies of a database, the one searched last first, each one's problems in words, and damaged rows."""
     from evokern.results.overview import standing
     from evokern.store import open_readonly
 
-    rows = []
+    rows, words = [], {}
     with open_readonly(db) as reader:
         for record in reader.studies():
+            words[record.name] = record.problems_in_words()
             summary = reader.summary(record)
             rows.append(
                 {
@@ -111,7 +112,7 @@ def _stored(db: Path) -> tuple[list[dict[str, Any]], list[str]]:
                     "standing": standing(summary),
                 }
             )
-        return rows, list(reader.damaged)
+        return rows, words, list(reader.damaged)
 
 
 def _summary(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 from evokern.cli._command import command
 from evokern.cli._options import (
     DEFAULT_DB,
+    PROBLEM_FORMS,
     DbOption,
     SetOption,
     TrialOption,
@@ -51,7 +52,7 @@ def _complete(incomplete: str) -> list[str]:
     evokern profile attention-s512 --device cuda:0 --keep best.ncu-rep
     evokern profile attention-s512 --device sim:l4 --set BLOCK_M=64
     evokern profile attention-s512 --device sim:l4 --html profile.html
-    evokern profile attention --device sim:h200 --problem 2,8,512,64 --top 40 --json
+    evokern profile attention --device sim:h200 --problem "B=2 H=8 S=512 D=64" --top 40 --json
     """,
 )
 def profile(
@@ -76,7 +77,8 @@ def profile(
     trial: TrialOption = None,
     set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
     problem: Annotated[
-        str | None, typer.Option("--problem", metavar="P", help="Problem to run. Default: the study's first.")
+        str | None,
+        typer.Option("--problem", metavar="P", help=f"Problem to run, {PROBLEM_FORMS}. Default: the study's first."),
     ] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Lines to show of a simulated profile.")] = 5,
     all_: Annotated[bool, typer.Option("--all", help="Show every line of a simulated profile.")] = False,
@@ -163,7 +165,7 @@ def counted_lines(found: CountedCandidate) -> Iterator[str]:
     """Yield a GPU's counters for people."""
     from evokern.device.gpu.nsight import METRICS
 
-    yield f"{found.title} at {found.problem} on {found.device}, counted by Nsight Compute"
+    yield f"{found.title} at {found.in_words} on {found.device}, counted by Nsight Compute"
     searched = f"{microseconds(found.time_us)} µs as searched, " if found.time_us else ""
     yield f"time {searched}{microseconds(found.duration_us)} µs under Nsight Compute"
     yield from _bottleneck(found.verdict)
@@ -213,7 +215,7 @@ def _wrapped(text: str, indent: int = 11) -> list[str]:
 def lines(found: CandidateProfile, top: int | None) -> Iterator[str]:
     """Yield a profile's lines for people, of source lines the `top` most expensive or, with None, all."""
     word = "predicted" if found.predicted else "measured"
-    yield f"{found.title} at {found.problem} on {found.device}"
+    yield f"{found.title} at {found.in_words} on {found.device}"
     yield from _wrapped(f"{word} time {microseconds(found.time_us)} µs: {_terms(found.terms_us)}")
     if found.fault:
         yield f"its results are wrong: {found.fault}"

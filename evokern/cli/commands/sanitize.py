@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evokern.cli._command import command
-from evokern.cli._options import SetOption, TrustOption, complete_kernels, parse_assignments, parse_extent
+from evokern.cli._options import (
+    PROBLEM_FORMS,
+    SetOption,
+    TrustOption,
+    complete_kernels,
+    parse_assignments,
+    parse_extent,
+)
 from evokern.cli._output import Output
 from evokern.errors import UsageError
 from evokern.wording import changed, counts
@@ -25,7 +32,7 @@ SOURCES = (".cu", ".cuh")
 @command(
     "sanitize",
     examples="""
-    evokern sanitize attention --set BLOCK_M=64 --problem 1,2,128,64
+    evokern sanitize attention --set BLOCK_M=64 --problem "B=1 H=2 S=128 D=64"
     evokern sanitize my.cu --entry my_kernel --block 128 --arg in:f32[1024] --arg out:f32[1024] --arg i32=1024
     evokern sanitize my.cu --entry 'reduce<float, 256>' --grid 4,2 --block 256 --smem 4096 -D TILE=64 -I include --json
     """,
@@ -43,7 +50,11 @@ def sanitize(
     set_: SetOption = [],  # noqa: B006 (typer makes a new list for every call)
     problem: Annotated[
         str | None,
-        typer.Option("--problem", metavar="P", help="KERNEL: problem to run. Default: the kernel's small problems."),
+        typer.Option(
+            "--problem",
+            metavar="P",
+            help=f"KERNEL: problem to run, {PROBLEM_FORMS}. Default: the kernel's small problems.",
+        ),
     ] = None,
     entry: Annotated[
         str | None, typer.Option("--entry", metavar="NAME", help="FILE: the kernel, where the file has several.")

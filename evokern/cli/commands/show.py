@@ -109,7 +109,7 @@ def _overview(reader: Reader, record: StudyRecord, top: int, db: Path) -> list[s
     unit = "µs predicted" if record.predicted else "µs"
     spent = duration(summary["elapsed_s"]) + (f" of {duration(record.budget_s)}" if record.budget_s else "")
     lines = [
-        f"{record.name}: kernel {record.kernel} at {' and '.join(record.problems)} on {record.device}",
+        f"{record.name}: kernel {record.kernel} at {record.problems_in_words()} on {record.device}",
         f"{several(summary['trials'], 'trial')} in {spent}, sampler {record.sampler}, seed {record.seed}",
         f"outcomes: {counts(summary['outcomes'])}",
     ]

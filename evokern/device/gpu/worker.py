@@ -235,7 +235,7 @@ class GpuWorker:
         for problem, gate in self._gates.items():
             with self._phases.phase("gate"):
                 verdict = self._check(job, candidate, problem, gate)
-            reports[str(problem)] = dict(verdict.report)
+            reports[problem.key] = dict(verdict.report)
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, evidence=verdict.evidence, gate=reports)
         benches, clocks, resets = [], [], []
@@ -270,20 +270,20 @@ class GpuWorker:
             with self._phases.phase("gate"):
                 verdict = self._check_timed(self._between(job, candidate, problem), bench, clock, prepared, problem)
             if clock.timed is not None:
-                reports[str(problem)]["timed_calls"] = clock.timed.report()
+                reports[problem.key]["timed_calls"] = clock.timed.report()
             if not verdict.passed:
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
         for problem, timing, limit in zip(self._gates, timings, floors, strict=True):
             impossible = below(timing.median_us, limit)
             if impossible:
-                fault = {"check": "floor", "message": impossible, "problem": str(problem)}
+                fault = {"check": "floor", "message": impossible, "problem": problem.key}
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=fault, gate=reports)
         # The elite that a trial races against is that of the trials it may see; others were measured since.
         best = job.elite_us is None or measurement.time_us < min(job.elite_us, self._best_us)
         for problem, gate in self._gates.items() if best else ():
             verdict = self._check_renewed(job, candidate, problem, gate)
             if not verdict.passed:
-                reports[str(problem)] = dict(verdict.report)
+                reports[problem.key] = dict(verdict.report)
                 return Evaluation(Outcome.WRONG, timings=timings, evidence=verdict.evidence, gate=reports)
         self._best_us = min(self._best_us, measurement.time_us)
         evidence = recorded(tasks, floors)
@@ -345,7 +345,7 @@ class GpuWorker:
         else:  # as fast as the default candidate at the other problems
             raced = places[problem]
             bound = geometric_mean(job.default_us) * (least_us / raced) ** (1 / count)
-        return {"elite_us": raced, "unproved": True, "problem": str(problem), "bound_us": bound}
+        return {"elite_us": raced, "unproved": True, "problem": problem.key, "bound_us": bound}
 
     def _between(self, job: Evaluate, candidate: Candidate, problem: Problem) -> BetweenCalls:
         return BetweenCalls(self._kernel, job, candidate, problem, self._shared)
@@ -388,7 +388,7 @@ class GpuWorker:
         """
         fault = clock.fault()
         if fault is not None:
-            return Verdict(False, {**fault, "message": f"{fault['message']} at {problem}", "problem": str(problem)})
+            return Verdict(False, {**fault, "message": f"{fault['message']} at {problem}", "problem": problem.key})
         in_place = any(tensor.role == "inout" for tensor in bench.tensors.values())
         if in_place:
             # The timed calls worked on their own results; one call from the start is what can be compared.

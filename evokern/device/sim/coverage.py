@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evokern.declaration.problem import Problem
+
 Grid = tuple[int, int, int]
 """Blocks along x, y, z."""
 Place = tuple[int, int, int]
@@ -115,14 +117,14 @@ def extrapolated(
     return Coverage(min(total, count), count, bool(disjoint and alike and total <= count))
 
 
-def evidence(name: str, found: Coverage, problem: Any, where: str) -> dict[str, Any]:
+def evidence(name: str, found: Coverage, problem: Problem, where: str) -> dict[str, Any]:
     """Return the evidence against a launch that leaves elements of an output unwritten."""
     missing = found.elements - found.written
     message = (
         f"{missing} of {found.elements} elements of {name!r} are written by no thread at {problem}{where}: the grid or "
         "an index does not reach them"
     )
-    return {"check": "coverage", "message": message, "problem": str(problem), "output": name, "written": found.written,
+    return {"check": "coverage", "message": message, "problem": problem.key, "output": name, "written": found.written,
             "elements": found.elements}  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def failure(finding: simt.Finding, limit: int, problem: Problem) -> RunFailed:
         limit: warp instructions that the launch might issue.
         problem: the problem that was run.
     """
-    evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": str(problem)}
+    evidence: dict[str, Any] = {"finding": finding.as_dict(), "problem": problem.key}
     if finding.kind in CRASHES:
         return RunFailed(Outcome.CRASHED, described({"error": finding.kind, **evidence}))
     if finding.kind in ENDLESS:

@@ -87,7 +87,7 @@ class OwnProblemCheck:
             RunFailed: it does not compile there, a block crashed, or one did not end.
         """
         call = self._runs.call(config, problem, None)
-        rng = random.Random(hashlib.sha256(f"{self._secret} {config.key} {problem}".encode()).digest())
+        rng = random.Random(hashlib.sha256(f"{self._secret} {config.key} {problem.key}".encode()).digest())
         return self._decided(config, call, self._runs.counted(call), rng, most)
 
     def drawn(
@@ -154,7 +154,7 @@ class OwnProblemCheck:
 
     def _rng(self, built: Built, problem: Problem) -> random.Random:
         """Return random numbers of a candidate at a problem, which its source cannot know."""
-        text = f"{self._secret} {built.fingerprint} {problem}"
+        text = f"{self._secret} {built.fingerprint} {problem.key}"
         return random.Random(hashlib.sha256(text.encode()).digest())
 
     def _scaled(self, config: Config, call: CandidateCall, cost: float, most: float) -> OwnProblem:
@@ -167,7 +167,7 @@ class OwnProblemCheck:
                 self._kernel, problem, tensors_of(self._kernel, config, problem)
             ):
                 continue
-            whole = self._runs.whole(self._runs.call(config, problem, (rendered, call.program)), str(problem))
+            whole = self._runs.whole(self._runs.call(config, problem, (rendered, call.program)), problem)
             return replace(whole, blocks=0, of=call.blocks, coverage={}, judged=False, ran=())
         return OwnProblem(None, 0, call.blocks)
 

@@ -53,8 +53,8 @@ class OwnProblem:
     """Whether what they wrote was compared with the reference."""
     coverage: Mapping[str, Coverage] = field(default_factory=dict)
     """Output → how much of it is written."""
-    scaled: str = ""
-    """The scaled-down problem at which it ran whole; empty where none was needed."""
+    scaled: Problem | None = None
+    """The scaled-down problem at which it ran whole; None where none was needed."""
     ran: tuple[Ran, ...] = ()
     """What ran there."""
 
@@ -67,7 +67,7 @@ class OwnProblem:
         """Return JSON values."""
         return {
             "blocks": self.blocks, "of": self.of, "judged": self.judged, "covered": self.covered,
-            "coverage": coverage.as_json(self.coverage), **({"scaled": self.scaled} if self.scaled else {}),
+            "coverage": coverage.as_json(self.coverage), **({"scaled": self.scaled.key} if self.scaled else {}),
         }  # fmt: skip
 
 
@@ -185,12 +185,12 @@ class OwnProblemRuns:
         against = _wrong(message, call.problem) if message else None
         return OwnProblem(against, len({*blocks, *known}), call.blocks, judged, found, ran=ran)
 
-    def whole(self, call: CandidateCall, scaled: str = "") -> OwnProblem:
+    def whole(self, call: CandidateCall, scaled: Problem | None = None) -> OwnProblem:
         """Run all blocks of all launches.
 
         Args:
             call: the candidate.
-            scaled: the scaled-down problem that this is; empty at one of the study's own.
+            scaled: the scaled-down problem that this is; None at one of the study's own.
 
         Raises:
             RunFailed: a block crashed or did not end.
@@ -249,4 +249,4 @@ class OwnProblemRuns:
 
 
 def _wrong(message: str, problem: Problem) -> dict[str, Any]:
-    return {"check": "own_problem", "message": f"{message}, at {problem}", "problem": str(problem)}
+    return {"check": "own_problem", "message": f"{message}, at {problem}", "problem": problem.key}

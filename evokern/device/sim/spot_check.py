@@ -74,10 +74,10 @@ class SpotCheck:
         for kind, stage in stages.items():
             for name, (found, of) in tail_risks(self._kernel, stage, kind, self._tolerance).items():
                 if found is not None and found.excessive:
-                    return fault(found, name, kind, of) | {"problem": str(problem)}
+                    return fault(found, name, kind, of) | {"problem": problem.key}
                 if found is None and (message := stage.fault(self._kernel, self._tolerance)):  # too few to judge by
                     wrong = f"{message} ({kind} inputs)"
-                    return {"check": "tolerance", "input_set": kind, "message": wrong, "problem": str(problem)}
+                    return {"check": "tolerance", "input_set": kind, "message": wrong, "problem": problem.key}
         return None
 
     def _staged(self, config: Config, problem: Problem) -> dict[InputSet, ProblemBuffers]:

@@ -51,7 +51,7 @@ class StudyPrediction:
             message = prediction.sampled or below(prediction.total.time_us, least)
             if message:
                 check = "sampled_blocks" if prediction.sampled else "floor"
-                return {"check": check, "message": message, "problem": str(problem)}
+                return {"check": check, "message": message, "problem": problem.key}
         return None
 
 

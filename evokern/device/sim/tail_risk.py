@@ -69,7 +69,7 @@ class TailRiskProbe:
             found = self._sampled(problem, tensors, kind, program, launches[0])
             for name, one in found.items():
                 if one is not None and one.excessive:
-                    return fault(one, name, kind, _units(tensors[name], kind)) | {"problem": str(problem)}
+                    return fault(one, name, kind, _units(tensors[name], kind)) | {"problem": problem.key}
         return None
 
     def _sampled(

@@ -146,7 +146,7 @@ class SimWorker:
                 found = self._own_problem(job, problem, prediction, WHOLE_INSTRUCTIONS if best else 0)
             if found.against is not None:
                 return Evaluation(Outcome.WRONG, evidence=found.against, gate=reports)
-            own[str(problem)] = found.as_dict()
+            own[problem.key] = found.as_dict()
             if is_short(prediction, found.ran):
                 with self._phases.phase("prediction"):
                     predicted = predicted.replaced(at, self._recounted(job, problem, prediction, found))
@@ -178,7 +178,7 @@ class SimWorker:
         seen: dict[tuple[InputSet, str], torch.Tensor] = {}
         for problem in problems:
             verdict = self._check(config, problem)
-            reports[str(problem)] = dict(verdict.report)
+            reports[problem.key] = dict(verdict.report)
             if not verdict.passed:
                 return verdict.evidence, reports
             for key, errors in self._gate(problem).errors(tensors_of(self._kernel, config, problem)).items():

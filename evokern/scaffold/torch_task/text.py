@@ -224,6 +224,7 @@ def kernel_cu(name: str, origin: str, made: Probe) -> str:
 def study_toml(name: str, made: Probe, input_sets: Sequence[str] | None) -> str:
     """Return a study at the task's own sizes."""
     sizes = {field: value for field, (_, value) in made.fields.items()}
+    named = " ".join(f"{field}={value}" for field, value in sizes.items())
     gate = ""
     if input_sets is not None:
         listed = ", ".join(f'"{one}"' for one in input_sets)
@@ -231,6 +232,6 @@ def study_toml(name: str, made: Probe, input_sets: Sequence[str] | None) -> str:
     return (
         f"# Asks: which variant of {name} is the fastest?\n"
         f'kernel = "{name}"\n'
-        f'problems = ["{_problem(sizes)}"]  # {", ".join(sizes) or "the task has one size"}\n'
+        f'problems = ["{named}"]{"" if sizes else "  # the task has one size"}\n'
         f'budget = "10m"\n{gate}'
     )

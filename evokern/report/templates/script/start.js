@@ -20,13 +20,14 @@ if (trials.length || data.live) {
 readAddress();
 views.forEach(view => view.draw());
 if (state.trial !== null) showCard(null);
-// A link to a trial opens its card, one to a section unfolds it.
+// A link to a trial opens its card, one to a gene's value shows its trials, one to a section unfolds it.
 document.addEventListener("click", event => {
   const link = event.target.closest('a[href^="#"]');
   if (!link) return;
   const given = new URLSearchParams(link.getAttribute("href").slice(1));
   event.preventDefault();
   if (given.has("trial")) select(Number(given.get("trial")), link);
+  else if (given.has("gene")) showTrials({ gene: given.get("gene"), value: given.get("value") });
   else if (given.has("against")) { change({ against: given.get("against") }); unfold("genes"); }
   else unfold(link.getAttribute("href").slice(1));
 });

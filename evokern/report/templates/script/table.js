@@ -31,6 +31,16 @@ const cells = {
   },
 };
 
+// The trials that pass these filters and no other, with the keyboard at the filter.
+function showTrials(filters) {
+  change({ outcome: "", gene: "", value: "", constraint: "", ...filters });
+  const table = views.find(view => view instanceof Table);
+  document.getElementById("trials").open = true;
+  if (table) table.draw();
+  unfold("trials");
+  if (table) table.value.focus({ preventScroll: true });
+}
+
 class Table {
   constructor(holder) {
     this.holder = holder;
