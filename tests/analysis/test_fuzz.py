@@ -12,7 +12,7 @@ from evokern.analysis.verify.fuzz import MOST_ELEMENTS, Checker, FuzzCase, fuzz,
 from evokern.declaration.kernel import Constraint
 from evokern.errors import KernelError
 from evokern.hardware.profiles import chip
-from evokern.study.discovery import load_kernel
+from evokern.study.discovery import find_kernel, load_kernel
 from evokern.study.settings import Study
 
 KERNEL = load_kernel(DATA / "kernels" / "tail_bug")
@@ -54,6 +54,16 @@ def test_shapes_begin_with_tails_and_stay_small() -> None:
     assert [problem.key for problem in made[:4]] == ["8,128", "3,192", "9,128", "8,129"]
     assert all(int(p["R"]) * int(p["S"]) <= MOST_ELEMENTS for p in made)
     assert len(set(made)) >= 25
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_words_of_the_study_stay(dtype: str) -> None:
+    """Shapes have the study's own type of elements: its tolerance is one for that. Numbers that are choices change."""
+    kernel = find_kernel("attention")
+    like = kernel.problem(f"B=1 H=2 S=64 D=64 dtype={dtype}")
+    made = list(itertools.islice(shapes(kernel, kernel.space.default(), [like], L4, 5), 80))
+    assert {problem["dtype"] for problem in made} == {dtype}
+    assert {problem["D"] for problem in made} == {64, 128}
 
 
 def test_tiles_larger_than_every_small_problem_have_one_of_their_own() -> None:

@@ -19,7 +19,7 @@ import torch
 from evokern.compile.build import tensors_of
 from evokern.compile.records import CompileFailure
 from evokern.declaration.feasibility import launches_of
-from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.kernel import Kernel, Problem, ProblemField
 from evokern.declaration.render import render
 from evokern.declaration.small_problems import elements, keeps_limits, of_whole_tiles, problem_with, small_problem
 from evokern.declaration.space import Config
@@ -225,7 +225,7 @@ def _random(
     for _ in range(200):
         changes: dict[str, Any] = {}
         for entry in kernel.fields:
-            if rng.random() < 0.4:
+            if _is_worded(entry) or rng.random() < 0.4:
                 continue
             if entry.choices:
                 changes[entry.name] = rng.choice(entry.choices)
@@ -237,6 +237,14 @@ def _random(
         if found and _runs(kernel, config, found, chip):
             return found
     return None
+
+
+def _is_worded(entry: ProblemField) -> bool:
+    """Whether a field says in a word what is computed: the elements' type, a layout. The study's own holds.
+
+    A candidate is verified for what it was searched for, and a study's tolerance is one for its own type.
+    """
+    return any(isinstance(choice, str) for choice in entry.choices)
 
 
 def _numbers(kernel: Kernel) -> list[str]:
