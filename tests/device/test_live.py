@@ -13,7 +13,7 @@ from paths import DATA
 
 from evokern.declaration.kernel import Baseline
 from evokern.device.contract import BaselineResult, StartStep, Task
-from evokern.device.gpu.jobs import MeasureBaseline
+from evokern.device.gpu.jobs import FREE, PLANNED, MeasureBaseline, TimeFirstLaunches
 from evokern.device.gpu.live import LiveDevice
 from evokern.device.gpu.nvml import Monitor, State
 from evokern.device.gpu.profile import LiveGpu, profile_of
@@ -42,14 +42,18 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
 
     def run_single_job(pool: object, job: object, *_: object) -> object:
         happened.append(job)
+        if isinstance(job, TimeFirstLaunches):
+            return [12.0]
         return BaselineResult(f"timed {job.index}") if isinstance(job, MeasureBaseline) else None
 
+    memory = {PLANNED: 3 * 2**30, FREE: 9 * 2**30}
+    spares: list[int] = []
     pool = SimpleNamespace(
-        wait_ready=lambda: happened.append("ready"), keep_spares=lambda n: None, ready_report=None, processes=()
+        wait_ready=lambda: happened.append("ready"), keep_spares=spares.append, ready_report=memory, processes=()
     )
     replaced = {
         "run_single_job": run_single_job,
-        "require_built": lambda task, built: built,
+        "require_built": lambda task, built: SimpleNamespace(machine_code=lambda: "code"),
         "GpuLock": lambda *_: SimpleNamespace(turn_lock=tmp_path, release=lambda: None),
         "Pipeline": lambda *_, **__: SimpleNamespace(begin=lambda: None),
         "kept_rates": lambda *_: None,
@@ -66,15 +70,22 @@ def test_each_step_of_the_start_is_told_before_it_is_taken(tmp_path: Path, monke
     report = device.start(Task(kernel, problems, study, on_step=happened.append))
     told = [(one.text, one.done, one.of) for one in happened if isinstance(one, StartStep)]
     assert told == [
-        ("compiling the default candidate", 0, 5), ("starting the GPU's worker", 1, 5),
-        ("proving that the gate tells right from wrong", 2, 5), ("baseline 1 of 2: one", 3, 5),
-        ("baseline 2 of 2: two", 4, 5),
+        ("compiling the default candidate", 0, 6), ("starting the GPU's worker", 1, 6),
+        ("proving that the gate tells right from wrong", 2, 6), ("timing the default candidate's first launches", 3, 6),
+        ("baseline 1 of 2: one", 4, 6), ("baseline 2 of 2: two", 5, 6),
     ]  # fmt: skip
-    assert ["Config", "str", "Prove", "MeasureBaseline", "MeasureBaseline"] == [
+    assert ["Config", "str", "Prove", "TimeFirstLaunches", "MeasureBaseline", "MeasureBaseline"] == [
         type(one).__name__ for one in happened if not isinstance(one, StartStep)
     ]
     assert all(isinstance(one, StartStep) for one in happened[::2]), "each step is told before its job"
     assert [baseline.name for baseline in report.baselines] == ["timed 0", "timed 1"]
+    assert report.environment["default_us"] == (12.0,)
+    assert report.notes[-1] == "inputs, answers and references take 3 GiB of the GPU's memory in a worker"
+    assert spares == [2], "as many as 9 GiB hold, each with a context"
+    happened.clear()
+    again = device.start(Task(kernel, problems, study, default_us=(3.0,)))
+    assert not any(isinstance(one, TimeFirstLaunches) for one in happened), "the first session's holds"
+    assert again.environment["default_us"] == (3.0,)
 
 
 def test_a_simulated_device_tells_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_what_is_wrong_at_large_problems_alone_is_not_crowned(way: int) -> None:
     else:
         found = evaluated(way)
         assert Outcome.MEASURED is found.outcome, found.reason
-        own = found.evidence["own_problem"][str(PROBLEMS[0])]
+        own = found.evidence["own_problem"][PROBLEMS[0].key]
         assert (own["blocks"], own["covered"], own["judged"]) == (own["of"], True, True)
 
 

@@ -128,7 +128,8 @@ class LiveDevice:
         notes = [*self._foreign_load(), *remarks]
         compilers, executors = self._open_pools(task, profile, first, lock.turn_lock)
         named = [baseline.name for baseline in task.kernel.workload.baselines]
-        steps = 3 + len(named)
+        times_default = not task.default_us and task.study.timing.race > 0
+        steps = 3 + times_default + len(named)
         task.on_step(StartStep("compiling the default candidate", 0, steps))
         built = run_single_job(compilers, first, COMPILE_DEADLINE_S, "compile of the default candidate")
         program = require_built(task, built).machine_code()
@@ -140,13 +141,14 @@ class LiveDevice:
         run_single_job(executors, Prove(), _START_DEADLINE_S, "start of the study")
         _LOGGER.info("the gate's power is proved")
         self._default_us = task.default_us
-        if not self._default_us and task.study.timing.race:
+        if times_default:
+            task.on_step(StartStep("timing the default candidate's first launches", 3, steps))
             job = TimeFirstLaunches(first, program)
             what = "timing of the default candidate's first launches"
             self._default_us = tuple(run_single_job(executors, job, _START_DEADLINE_S, what))
         baselines: list[BaselineResult] = []
         for index, name in enumerate(named):
-            task.on_step(StartStep(f"baseline {index + 1} of {len(named)}: {name}", 3 + index, steps))
+            task.on_step(StartStep(f"baseline {index + 1} of {len(named)}: {name}", steps - len(named) + index, steps))
             what = f"measurement of the baseline {name}"
             baselines.append(run_single_job(executors, MeasureBaseline(index), _START_DEADLINE_S, what))
         _LOGGER.info("the baselines are measured")
