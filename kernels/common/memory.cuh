@@ -71,6 +71,24 @@ __device__ __forceinline__ void load_global_nc(u32* v, const void* pointer) {
   else
     asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
 }
+/// The same for what is read once: it does not displace what L1 holds. PREFETCH: the 256 bytes around come to L2.
+template <int BYTES, bool PREFETCH>
+__device__ __forceinline__ void load_global_once(u32* v, const void* pointer) {
+  if constexpr (BYTES == 16 && PREFETCH)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(pointer));
+  else if constexpr (BYTES == 16)
+    asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(pointer));
+  else if constexpr (BYTES == 8 && PREFETCH)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.b32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(pointer));
+  else if constexpr (BYTES == 8)
+    asm volatile("ld.global.nc.L1::no_allocate.v2.b32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(pointer));
+  else if constexpr (PREFETCH)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
+  else
+    asm volatile("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
+}
 __device__ __forceinline__ Chunk load_global_nc_chunk(const void* pointer) {
   Chunk c;
   load_global_nc<16>(c.v, pointer);

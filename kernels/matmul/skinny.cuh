@@ -1,0 +1,296 @@
+// Few rows of A: C^T = B^T A^T, weights straight from global memory into the tensor cores' fragments, or plain FMAs.
+//
+// Such a product is bound by the bytes of B, so nothing stands in their way: no tile in shared memory that warps share, no
+// barrier before the sums are merged. A lane asks for 16 bytes of B at a time and keeps STAGES steps of them in flight, in
+// registers or in places of shared memory that no other lane touches (cp.async writes there without a register).
+//
+// The weights are the 16-row operand of an mma, for its 8-column side fits few rows of A. An mma may walk the depth in any
+// order that both operands agree on (mma.cuh says which words a lane holds): lane 4 g + t takes the 8 neighbouring depths
+// 8 t … 8 t + 7 of each 32, two mma's worth, of its own LANE_COLUMNS columns of C. At NT those are 16 bytes of a row of B;
+// else 16 bytes are 8 columns at one depth, and the words of two neighbouring depths are interleaved.
+//
+// The warps of a block share K step by step and add up in shared memory, WARPS_ACROSS of them side by side; with SPLIT_K the
+// block that comes last at its columns adds what the others left, or a second launch does.
+#pragma once
+
+constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
+constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;          // columns of C whose weights a lane loads
+constexpr int BLOCK_COLUMNS = WARPS_ACROSS * WARP_COLUMNS;   // columns of C of a block
+constexpr int UNROLLED = ASYNC ? 1 : STAGES;            // steps of the loop that are written out
+constexpr int QUARTERS = DEPTH / 32;                    // 32 elements of K: what the four lanes of a group hold at once
+constexpr int PIECES = QUARTERS * LANE_COLUMNS;         // 16-byte pieces of B of a lane in a step
+constexpr int ROW_TILES = (ROWS_A + 7) / 8;               // mma tiles along the rows of A
+constexpr int LANE_ROWS = MMA ? ROW_TILES : ROWS_A;       // rows of A of which a lane holds depths
+constexpr int PARTS = CHUNK / VECTOR;                   // accesses that fill a piece
+constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;           // floats of a row of the block's sums
+
+// Column of C of a lane's j-th one, within those of its warp.
+__device__ __forceinline__ int lane_column(int group, int j) {
+  return NT ? group * LANE_COLUMNS + j : j / CHUNK * 64 + group * CHUNK + j % CHUNK;
+}
+
+// 2, 4, 8 or 16 bytes of the inputs: `v` holds them from word `part * VECTOR / 2` on, zeros where not `inside`.
+template <bool WEIGHTS>
+__device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char* from, bool inside) {
+  if constexpr (VECTOR == 1) {
+    const uint32_t one = inside ? *reinterpret_cast<const uint16_t*>(from) : 0;
+    v[part / 2] = part % 2 ? v[part / 2] | one << 16 : one;
+  } else {
+    uint32_t* to = v + part * VECTOR / 2;
+#pragma unroll
+    for (int word = 0; word < VECTOR / 2; word++) to[word] = 0;
+    if (!inside) return;
+    if constexpr (!WEIGHTS || WEIGHT_POLICY == WEIGHT_POLICY_NORMAL)
+      load_global_nc<2 * VECTOR>(to, from);
+    else
+      load_global_once<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(to, from);
+  }
+}
+
+// A lane's weights on their way: the steps of its warp, WARPS_K steps apart.
+struct WeightRing {
+  const char* next;                                        // this lane's first weight of the next step
+  uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / CHUNK][NT ? 1 : PARTS];  // bytes from there to its columns
+  uint32_t row_bytes;                                      // of B
+  int left;                                                // elements of K from its first depth to the end
+  uint32_t place;                                          // this lane's first place in shared memory
+  uint32_t held[ASYNC ? 1 : STAGES][PIECES][4];
+
+  __device__ __forceinline__ WeightRing(const uint16_t* b, uint32_t shared, int column0, int depth0, int N, int K) {
+    const int group = threadIdx.x % 32 / 4, depth = depth0 + threadIdx.x % 4 * CHUNK;
+    row_bytes = 2 * (NT ? K : N);
+    left = K - depth;
+    place = shared + threadIdx.x * 16;
+    if constexpr (NT) {  // past the last column it is repeated: what comes of it is never stored
+      const int column = min(column0 + lane_column(group, 0), N - 1);
+      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(column) * row_bytes + 2ll * depth;
+#pragma unroll
+      for (int j = 0; j < LANE_COLUMNS; j++) column_offset[j][0] = min(j, N - 1 - column) * row_bytes;
+    } else {
+      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(depth) * row_bytes;
+#pragma unroll
+      for (int panel = 0; panel < LANE_COLUMNS / CHUNK; panel++)
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+          const int column = column0 + lane_column(group, panel * CHUNK) + part * VECTOR;
+          column_offset[panel][part] = 2 * min(column, N - VECTOR);
+        }
+    }
+  }
+
+  // Asks for a step: piece by piece, the neighbours of a row of B one after the other.
+  __device__ __forceinline__ void start(int stage) {
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+      const int quarter = piece / LANE_COLUMNS, which = piece % LANE_COLUMNS;
+#pragma unroll
+      for (int part = 0; part < PARTS; part++) {
+        const int depth = quarter * 32 + (NT ? part * VECTOR : which % CHUNK);
+        const char* from = NT ? next + (column_offset[which][0] + 2 * depth)
+                              : next + (column_offset[NT ? 0 : which / CHUNK][NT ? 0 : part] + depth * row_bytes);
+        if constexpr (ASYNC)
+          cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(
+              place + (stage * PIECES + piece) * (THREADS * 16) + part * VECTOR * 2, from, depth < left);
+        else
+          load_part<true>(held[stage][piece], part, from, depth < left);
+      }
+    }
+    next += static_cast<size_t>(WARPS_K * DEPTH) * (NT ? 2 : row_bytes);
+    left -= WARPS_K * DEPTH;
+  }
+
+  // The pieces of 32 depths of a step that has arrived.
+  __device__ __forceinline__ void take(uint32_t (&pieces)[LANE_COLUMNS][4], int stage, int quarter) const {
+#pragma unroll
+    for (int which = 0; which < LANE_COLUMNS; which++) {
+      const int piece = quarter * LANE_COLUMNS + which;
+      Chunk chunk;
+      if constexpr (ASYNC) chunk = load_shared_chunk(place + (stage * PIECES + piece) * (THREADS * 16));
+#pragma unroll
+      for (int word = 0; word < 4; word++) pieces[which][word] = ASYNC ? chunk.v[word] : held[ASYNC ? 0 : stage][piece][word];
+    }
+  }
+};
+
+// Two weights of a lane's j-th column, at its depths 2 i and 2 i + 1.
+__device__ __forceinline__ uint32_t depth_pair(const uint32_t (&pieces)[LANE_COLUMNS][4], int j, int i) {
+  if constexpr (NT) return pieces[j][i];
+  const int first = j / CHUNK * CHUNK + 2 * i, word = j % CHUNK / 2;
+  return __byte_perm(pieces[first][word], pieces[first + 1][word], j % 2 ? 0x7632 : 0x5410);
+}
+
+// What a step of the weights is multiplied with: A is small and stays in the caches.
+struct Activations {
+  uint32_t v[LANE_ROWS][QUARTERS][4];
+
+  __device__ __forceinline__ void load(const uint16_t* a, int depth0, int K) {
+    const int group = threadIdx.x % 32 / 4, depth = depth0 + threadIdx.x % 4 * CHUNK;
+#pragma unroll
+    for (int i = 0; i < LANE_ROWS; i++) {
+      const int row = MMA ? i * 8 + group : i;
+      const char* from = reinterpret_cast<const char*>(a + static_cast<size_t>(row) * K + depth);
+#pragma unroll
+      for (int quarter = 0; quarter < QUARTERS; quarter++)
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+          const int further = quarter * 32 + part * VECTOR;
+          load_part<false>(v[i][quarter], part, from + 2 * further, row < ROWS_A && depth + further < K);
+        }
+    }
+  }
+};
+
+// Sums of a lane on tensor cores, of 16 columns by 8 rows in a tile. `A` is Activations.
+struct MmaSums {
+  float v[ROW_TILES][LANE_COLUMNS / 2][4];
+
+  template <typename A>
+  __device__ __forceinline__ void add(const uint32_t (&weights)[LANE_COLUMNS][4], const A& a, int quarter) {
+#pragma unroll
+    for (int tile = 0; tile < LANE_COLUMNS / 2; tile++)
+#pragma unroll
+      for (int half = 0; half < 4; half += 2) {
+        const uint32_t w[4] = {depth_pair(weights, 2 * tile, half), depth_pair(weights, 2 * tile + 1, half),
+                               depth_pair(weights, 2 * tile, half + 1), depth_pair(weights, 2 * tile + 1, half + 1)};
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++) mma(v[i][tile], w, a.v[i][quarter][half], a.v[i][quarter][half + 1]);
+      }
+  }
+  // Leaves the warp's sums in its columns of the block's tile.
+  __device__ __forceinline__ void store(float* tile) const {
+    const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+      for (int odd = 0; odd < 2; odd++) {
+        const int row = i * 8 + 2 * t + odd;
+        if (row >= ROWS_A) continue;
+#pragma unroll
+        for (int j = 0; j < LANE_COLUMNS; j++)
+          tile[row * TILE_PITCH + lane_column(group, j)] = v[i][j / 2][j % 2 * 2 + odd];
+      }
+  }
+};
+
+// Sums of a lane by plain FMAs, over the depths that it holds; four lanes together have all of them.
+struct FmaSums {
+  float v[ROWS_A][LANE_COLUMNS];
+
+  template <typename A>
+  __device__ __forceinline__ void add(const uint32_t (&weights)[LANE_COLUMNS][4], const A& a, int quarter) {
+#pragma unroll
+    for (int j = 0; j < LANE_COLUMNS; j++)
+#pragma unroll
+      for (int word = 0; word < 4; word++) {
+        const uint32_t w = depth_pair(weights, j, word);
+        const float low = low2float(w), high = high2float(w);
+#pragma unroll
+        for (int i = 0; i < ROWS_A; i++) {
+          const uint32_t x = a.v[i][quarter][word];
+          v[i][j] = fmaf(high, high2float(x), fmaf(low, low2float(x), v[i][j]));
+        }
+      }
+  }
+  __device__ __forceinline__ void store(float* tile) const {
+    const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < ROWS_A; i++)
+#pragma unroll
+      for (int j = 0; j < LANE_COLUMNS; j++) {
+        const float sum = quad_sum(v[i][j]);
+        if (t == 0) tile[i * TILE_PITCH + lane_column(group, j)] = sum;
+      }
+  }
+};
+
+#if PRODUCTS == PRODUCTS_MMA
+using Sums = MmaSums;
+#else
+using Sums = FmaSums;
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
+       int M, int N, int K) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // says that a warp agrees on it
+  const int warp_n = warp % WARPS_ACROSS, warp_k = warp / WARPS_ACROSS;
+  const int column0 = blockIdx.x * BLOCK_COLUMNS;
+
+  const int all_steps = (K + DEPTH - 1) / DEPTH, share = (all_steps + SPLIT_K - 1) / SPLIT_K;
+  const int first_step = blockIdx.y * share + warp_k, end_step = min((blockIdx.y + 1) * share, all_steps);
+  const int steps = max(0, (end_step - first_step + WARPS_K - 1) / WARPS_K);  // of this warp
+
+  WeightRing ring(b, shared_address(memory), column0 + warp_n * WARP_COLUMNS, first_step * DEPTH, N, K);
+#pragma unroll
+  for (int stage = 0; stage < STAGES; stage++) {
+    if (stage < steps) ring.start(stage);
+    if constexpr (ASYNC) cp_async_commit_group();
+  }
+
+  Sums sums = {};
+  Activations now, ahead;
+  int depth = first_step * DEPTH;  // of the activations that are loaded next
+  if constexpr (AHEAD) {
+    if (steps > 0) ahead.load(a, depth, K);
+    depth += WARPS_K * DEPTH;
+  }
+  int slot = 0;  // stage of the step at hand, where the ring is in shared memory
+#pragma unroll 1
+  for (int done = 0; done < steps; done += UNROLLED) {
+#pragma unroll
+    for (int i = 0; i < UNROLLED; i++) {  // registers have no addresses: one turn of the ring is written out
+      const int step = done + i, stage = ASYNC ? slot : i;
+      if (i > 0 && step >= steps) break;
+      if constexpr (AHEAD) {
+        now = ahead;
+        if (step + 1 < steps) ahead.load(a, depth, K);
+      } else {
+        now.load(a, depth, K);
+      }
+      depth += WARPS_K * DEPTH;
+      if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
+#pragma unroll
+      for (int quarter = 0; quarter < QUARTERS; quarter++) {
+        uint32_t weights[LANE_COLUMNS][4];
+        ring.take(weights, stage, quarter);
+        sums.add(weights, now, quarter);
+      }
+      if (step + STAGES < steps) ring.start(stage);
+      if constexpr (ASYNC) {
+        cp_async_commit_group();
+        slot = slot == STAGES - 1 ? 0 : slot + 1;
+      }
+    }
+  }
+  if constexpr (ASYNC) __syncthreads();  // the sums take the place of the ring
+  float* tile = reinterpret_cast<float*>(memory);
+  sums.store(tile + warp_k * (ROWS_A * TILE_PITCH) + warp_n * WARP_COLUMNS);
+  __syncthreads();
+
+  // Adds up what `WAYS` places hold of each pair of columns, in a fixed order, so that runs agree bit by bit.
+  float* mine = partial + static_cast<size_t>(blockIdx.y) * M * N;
+#pragma unroll 1
+  for (int index = threadIdx.x; index < ROWS_A * (BLOCK_COLUMNS / 2); index += THREADS) {
+    const int row = index / (BLOCK_COLUMNS / 2), within = index % (BLOCK_COLUMNS / 2) * 2, column = column0 + within;
+    float low = 0.f, high = 0.f;
+#pragma unroll
+    for (int k = 0; k < WARPS_K; k++) {
+      low += tile[(k * ROWS_A + row) * TILE_PITCH + within];
+      high += tile[(k * ROWS_A + row) * TILE_PITCH + within + 1];
+    }
+    if constexpr (SPLIT_K == 1) {
+      store_pair(c, row, column, M, N, pack_half2(low, high));
+    } else {
+      store_partial_pair(mine, row, column, M, N, low, high);
+    }
+  }
+  if constexpr (SPLIT_K > 1 && MERGE == MERGE_TICKET) {
+    if (!last_of_split(blockIdx.x)) return;
+#pragma unroll 1
+    for (int index = threadIdx.x; index < ROWS_A * (BLOCK_COLUMNS / 2); index += THREADS) {
+      const int row = index / (BLOCK_COLUMNS / 2), column = column0 + index % (BLOCK_COLUMNS / 2) * 2;
+      merge_partial_pair(c, partial, row, column, M, N);
+    }
+  }
+}
