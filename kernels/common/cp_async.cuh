@@ -24,6 +24,17 @@ __device__ __forceinline__ void cp_async_zfill(u32 shared, const void* global, b
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                  ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
 }
+/// As cp_async_zfill() with PREFETCH, under a cache policy of L2 (memory.cuh).
+template <int BYTES>
+__device__ __forceinline__ void cp_async_zfill_policy(u32 shared, const void* global, bool inside, u64 policy) {
+  const int size = inside ? BYTES : 0;
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2, %3;"
+                 ::"r"(shared), "l"(global), "r"(size), "l"(policy) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint.L2::256B [%0], [%1], %2, %3, %4;"
+                 ::"r"(shared), "l"(global), "n"(BYTES), "r"(size), "l"(policy) : "memory");
+}
 /// Closes a group: the copies since the last one, perhaps none.
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most the last PENDING groups of this thread are in flight; other threads see the rest after a

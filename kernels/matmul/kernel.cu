@@ -34,7 +34,8 @@
 // The skinny path:
 //
 //   PRODUCTS          mma: tensor cores, weights as the operand of 16 rows; fma: plain FMAs, up to 8 rows
-//   WEIGHT_POLICY     of the loads of B: normal, no_allocate (not in L1, which is A's then), prefetch (256 bytes to L2 too)
+//   WEIGHT_POLICY     of the loads of B: normal, no_allocate (not in L1, which is A's then), prefetch (256 bytes to L2 too),
+//                     evict_first (the same, and the first that L2 gives up)
 //   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step
 //   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
 //
@@ -231,7 +232,15 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
         }
   };
 
-  if constexpr (SPLIT_K > 1) {
+  if constexpr (SPLIT_K > 1 && MERGE == MERGE_TICKET) {
+    for_each_pair([&](int row, int column, float low, float high) {
+      store_partial_pair(partial, row0 + row, column0 + column, M, N, low, high);
+    });
+    if (!last_of_split(blockIdx.x)) return;
+    for_each_pair([&](int row, int column, float low, float high) {
+      merge_pair(c, partial, row0 + row, column0 + column, M, N, low, high);
+    });
+  } else if constexpr (SPLIT_K > 1) {
     float* mine = partial + static_cast<size_t>(blockIdx.y) * M * N;
     for_each_pair([&](int row, int column, float low, float high) {
       if (row0 + row >= M) return;
@@ -239,10 +248,6 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
       if (column0 + column < N) target[0] = low;
       if (column0 + column + 1 < N) target[1] = high;
     });
-    if constexpr (MERGE == MERGE_TICKET) {
-      if (!last_of_split(blockIdx.x)) return;
-      for_each_pair([&](int row, int column, float, float) { merge_partial_pair(c, partial, row0 + row, column0 + column, M, N); });
-    }
   } else if constexpr (STAGED_STORE) {
     constexpr int C_PITCH = 2 * (BLOCK_N + CHUNK);  // bytes; the padding spreads rows over the banks
     __syncthreads();                                // the stages are no longer read; the tile of C takes their place

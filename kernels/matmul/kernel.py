@@ -26,6 +26,9 @@ SKINNY_ROWS = 128
 """Rows of A up to which a warp can keep their sums: at 128, and 16 columns of C, 64 registers."""
 TICKETS = 4096
 """Tiles of C that a launch can merge by itself: the counters of the source."""
+DRAM_LATENCY_S = 300e-9
+"""What a load from DRAM takes at least, seconds; by Little's law (Operations Research 9(3), 1961) that times the rate of the
+DRAM is in flight where it is busy."""
 BF16_ROUNDOFF = 2.0**-8
 """Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(c) - c| <= u |c| (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
@@ -94,8 +97,8 @@ GENES = (
     ),
     Mutation(
         "WEIGHT_POLICY",
-        ("normal", "no_allocate", "prefetch"),
-        doc="skinny: loads of the weights as they are, past L1, or bringing 256 bytes to L2 too",
+        ("prefetch", "evict_first", "no_allocate", "normal"),
+        doc="skinny: loads of the weights as they are, past L1, bringing 256 bytes to L2 too, or those that go first",
         when=SKINNY,
         relieves={"memory": 3},
     ),
@@ -235,7 +238,23 @@ def skinny_registers(c, p):
     ahead = 2 if c["FRAGMENTS"] == "ahead" else 1
     activations = (eights if mma else p.M) * (c.DEPTH // 32) * 4 * ahead
     weights = 4 * (c.STAGES * pieces(c) if c["LOAD"] == "registers" else c.WARP_COLUMNS // 8)
-    return Need(sums + activations + weights + 32, min(255, 65536 // (threads(c) * c.MIN_BLOCKS)), "registers")
+    addresses = 88 if c.VECTOR == 1 else 40  # elements that are loaded one by one are put together in further registers
+    return Need(sums + activations + weights + addresses, min(255, 65536 // (threads(c) * c.MIN_BLOCKS)), "registers")
+
+
+def bytes_in_flight(c, p, chip):
+    """Compare the bytes of weights that the chip's blocks have in flight with those that its DRAM takes to be busy."""
+    if not skinny(c):
+        return True
+    needed = skinny_registers(c, p).needed * threads(c)
+    resident = min(
+        chip.threads_per_sm // threads(c),
+        chip.registers_per_sm // needed,
+        chip.shared_bytes_per_sm // (shared_bytes(c, p) + chip.shared_bytes_reserved),
+    )
+    blocks = min(tiles(c, p) * c.SPLIT_K, chip.sms * max(resident, 1))
+    wanted = min(chip.dram_bytes_per_s * DRAM_LATENCY_S, p.N * p.K / 2)  # a quarter of the weights of a small product
+    return Need(wanted, blocks * threads(c) * 16 * c.STAGES * pieces(c), "bytes")
 
 
 def accumulator_registers(c):
@@ -419,6 +438,15 @@ kernel = Kernel(
             "widest_vectors",
             lambda c, p: not skinny(c) or 2 * c.VECTOR > 8 or p.K % (2 * c.VECTOR) + p.N % (2 * c.VECTOR) > 0,
             "narrower loads only keep fewer bytes in flight",
+            wasteful=True,
+        ),
+        Constraint(
+            "bytes_in_flight", bytes_in_flight, "fewer bytes in flight leave the DRAM idle between them", wasteful=True
+        ),
+        Constraint(
+            "rows_from_cache",
+            lambda c, p: not skinny(c) or Need(-(-p.M // 8) * 8, 2 * c.WARP_COLUMNS, "rows"),
+            "each warp reads the rows of A from L1, and more than two bytes of them for one of the weights take longer",
             wasteful=True,
         ),
         Constraint(

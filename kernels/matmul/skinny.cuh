@@ -13,6 +13,7 @@
 // block that comes last at its columns adds what the others left, or a second launch does.
 #pragma once
 
+constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
 constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
 constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;          // columns of C whose weights a lane loads
 constexpr int BLOCK_COLUMNS = WARPS_ACROSS * WARP_COLUMNS;   // columns of C of a block
@@ -31,7 +32,7 @@ __device__ __forceinline__ int lane_column(int group, int j) {
 
 // 2, 4, 8 or 16 bytes of the inputs: `v` holds them from word `part * VECTOR / 2` on, zeros where not `inside`.
 template <bool WEIGHTS>
-__device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char* from, bool inside) {
+__device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char* from, bool inside, u64 policy = 0) {
   if constexpr (VECTOR == 1) {
     const uint32_t one = inside ? *reinterpret_cast<const uint16_t*>(from) : 0;
     v[part / 2] = part % 2 ? v[part / 2] | one << 16 : one;
@@ -42,6 +43,8 @@ __device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char
     if (!inside) return;
     if constexpr (!WEIGHTS || WEIGHT_POLICY == WEIGHT_POLICY_NORMAL)
       load_global_nc<2 * VECTOR>(to, from);
+    else if constexpr (EVICT_FIRST)
+      load_global_once_policy<2 * VECTOR>(to, from, policy);
     else
       load_global_once<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(to, from);
   }
@@ -54,6 +57,7 @@ struct WeightRing {
   uint32_t row_bytes;                                      // of B
   int left;                                                // elements of K from its first depth to the end
   uint32_t place;                                          // this lane's first place in shared memory
+  u64 policy;                                              // of its loads, where they have one
   uint32_t held[ASYNC ? 1 : STAGES][PIECES][4];
 
   __device__ __forceinline__ WeightRing(const uint16_t* b, uint32_t shared, int column0, int depth0, int N, int K) {
@@ -61,6 +65,7 @@ struct WeightRing {
     row_bytes = 2 * (NT ? K : N);
     left = K - depth;
     place = shared + threadIdx.x * 16;
+    policy = EVICT_FIRST ? evict_first_policy() : 0;
     if constexpr (NT) {  // past the last column it is repeated: what comes of it is never stored
       const int column = min(column0 + lane_column(group, 0), N - 1);
       next = reinterpret_cast<const char*>(b) + static_cast<size_t>(column) * row_bytes + 2ll * depth;
@@ -88,11 +93,13 @@ struct WeightRing {
         const int depth = quarter * 32 + (NT ? part * VECTOR : which % CHUNK);
         const char* from = NT ? next + (column_offset[which][0] + 2 * depth)
                               : next + (column_offset[NT ? 0 : which / CHUNK][NT ? 0 : part] + depth * row_bytes);
-        if constexpr (ASYNC)
-          cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(
-              place + (stage * PIECES + piece) * (THREADS * 16) + part * VECTOR * 2, from, depth < left);
+        const uint32_t to = place + (stage * PIECES + piece) * (THREADS * 16) + part * VECTOR * 2;
+        if constexpr (ASYNC && EVICT_FIRST)
+          cp_async_zfill_policy<2 * VECTOR>(to, from, depth < left, policy);
+        else if constexpr (ASYNC)
+          cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(to, from, depth < left);
         else
-          load_part<true>(held[stage][piece], part, from, depth < left);
+          load_part<true>(held[stage][piece], part, from, depth < left, policy);
       }
     }
     next += static_cast<size_t>(WARPS_K * DEPTH) * (NT ? 2 : row_bytes);
@@ -157,7 +164,7 @@ struct MmaSums {
       }
   }
   // Leaves the warp's sums in its columns of the block's tile.
-  __device__ __forceinline__ void store(float* tile) const {
+  __device__ __forceinline__ void store(uint32_t tile) const {
     const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < ROW_TILES; i++)
@@ -165,9 +172,14 @@ struct MmaSums {
       for (int odd = 0; odd < 2; odd++) {
         const int row = i * 8 + 2 * t + odd;
         if (row >= ROWS_A) continue;
+        constexpr int WIDE = LANE_COLUMNS < 4 ? LANE_COLUMNS : 4;  // neighbours that a lane has of a row
 #pragma unroll
-        for (int j = 0; j < LANE_COLUMNS; j++)
-          tile[row * TILE_PITCH + lane_column(group, j)] = v[i][j / 2][j % 2 * 2 + odd];
+        for (int j = 0; j < LANE_COLUMNS; j += WIDE) {
+          uint32_t sums[WIDE];
+#pragma unroll
+          for (int k = 0; k < WIDE; k++) sums[k] = __float_as_uint(v[i][(j + k) / 2][k % 2 * 2 + odd]);
+          store_shared(tile + (row * TILE_PITCH + lane_column(group, j)) * 4, sums);
+        }
       }
   }
 };
@@ -191,14 +203,14 @@ struct FmaSums {
         }
       }
   }
-  __device__ __forceinline__ void store(float* tile) const {
+  __device__ __forceinline__ void store(uint32_t tile) const {
     const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
       for (int j = 0; j < LANE_COLUMNS; j++) {
         const float sum = quad_sum(v[i][j]);
-        if (t == 0) tile[i * TILE_PITCH + lane_column(group, j)] = sum;
+        if (t == 0) store_shared(tile + (i * TILE_PITCH + lane_column(group, j)) * 4, __float_as_uint(sum));
       }
   }
 };
@@ -213,6 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
        int M, int N, int K) {
   extern __shared__ __align__(16) unsigned char memory[];
+  const uint32_t shared = shared_address(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // says that a warp agrees on it
   const int warp_n = warp % WARPS_ACROSS, warp_k = warp / WARPS_ACROSS;
   const int column0 = blockIdx.x * BLOCK_COLUMNS;
@@ -221,7 +234,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   const int first_step = blockIdx.y * share + warp_k, end_step = min((blockIdx.y + 1) * share, all_steps);
   const int steps = max(0, (end_step - first_step + WARPS_K - 1) / WARPS_K);  // of this warp
 
-  WeightRing ring(b, shared_address(memory), column0 + warp_n * WARP_COLUMNS, first_step * DEPTH, N, K);
+  WeightRing ring(b, shared, column0 + warp_n * WARP_COLUMNS, first_step * DEPTH, N, K);
 #pragma unroll
   for (int stage = 0; stage < STAGES; stage++) {
     if (stage < steps) ring.start(stage);
@@ -264,33 +277,40 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     }
   }
   if constexpr (ASYNC) __syncthreads();  // the sums take the place of the ring
-  float* tile = reinterpret_cast<float*>(memory);
-  sums.store(tile + warp_k * (ROWS_A * TILE_PITCH) + warp_n * WARP_COLUMNS);
+  sums.store(shared + (warp_k * (ROWS_A * TILE_PITCH) + warp_n * WARP_COLUMNS) * 4);
   __syncthreads();
 
-  // Adds up what `WAYS` places hold of each pair of columns, in a fixed order, so that runs agree bit by bit.
-  float* mine = partial + static_cast<size_t>(blockIdx.y) * M * N;
-#pragma unroll 1
-  for (int index = threadIdx.x; index < ROWS_A * (BLOCK_COLUMNS / 2); index += THREADS) {
-    const int row = index / (BLOCK_COLUMNS / 2), within = index % (BLOCK_COLUMNS / 2) * 2, column = column0 + within;
-    float low = 0.f, high = 0.f;
+  // Each thread adds up what the warps along K hold of some pairs of columns, in their order: runs agree bit by bit.
+  constexpr int PAIRS = ROWS_A * (BLOCK_COLUMNS / 2), TURNS = (PAIRS + THREADS - 1) / THREADS;
+  constexpr bool TICKET = SPLIT_K > 1 && MERGE == MERGE_TICKET;
+  float2 kept[TICKET ? TURNS : 1];
 #pragma unroll
-    for (int k = 0; k < WARPS_K; k++) {
-      low += tile[(k * ROWS_A + row) * TILE_PITCH + within];
-      high += tile[(k * ROWS_A + row) * TILE_PITCH + within + 1];
+  for (int turn = 0; turn < TURNS; turn++) {
+    const int pair = turn * THREADS + threadIdx.x;
+    if (pair >= PAIRS) break;
+    const int row = pair / (BLOCK_COLUMNS / 2), within = pair % (BLOCK_COLUMNS / 2) * 2;
+    float2 sum;
+    load_shared_floats(shared + (row * TILE_PITCH + within) * 4, sum.x, sum.y);
+#pragma unroll
+    for (int k = 1; k < WARPS_K; k++) {
+      float low, high;
+      load_shared_floats(shared + ((k * ROWS_A + row) * TILE_PITCH + within) * 4, low, high);
+      sum.x += low, sum.y += high;
     }
-    if constexpr (SPLIT_K == 1) {
-      store_pair(c, row, column, M, N, pack_half2(low, high));
-    } else {
-      store_partial_pair(mine, row, column, M, N, low, high);
-    }
+    if constexpr (SPLIT_K == 1)
+      store_pair(c, row, column0 + within, M, N, pack_half2(sum.x, sum.y));
+    else
+      store_partial_pair(partial, row, column0 + within, M, N, sum.x, sum.y);
+    if constexpr (TICKET) kept[turn] = sum;
   }
-  if constexpr (SPLIT_K > 1 && MERGE == MERGE_TICKET) {
+  if constexpr (TICKET) {
     if (!last_of_split(blockIdx.x)) return;
-#pragma unroll 1
-    for (int index = threadIdx.x; index < ROWS_A * (BLOCK_COLUMNS / 2); index += THREADS) {
-      const int row = index / (BLOCK_COLUMNS / 2), column = column0 + index % (BLOCK_COLUMNS / 2) * 2;
-      merge_partial_pair(c, partial, row, column, M, N);
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+      const int pair = turn * THREADS + threadIdx.x;
+      if (pair >= PAIRS) break;
+      const int row = pair / (BLOCK_COLUMNS / 2), column = column0 + pair % (BLOCK_COLUMNS / 2) * 2;
+      merge_pair(c, partial, row, column, M, N, kept[turn].x, kept[turn].y);
     }
   }
 }

@@ -13,25 +13,37 @@ __device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int
   }
 }
 
-// Two neighbouring partial sums of one share of K.
-__device__ __forceinline__ void store_partial_pair(float* mine, int row, int column, int M, int N, float low, float high) {
-  if (row >= M) return;
-  float* target = mine + static_cast<size_t>(row) * N + column;
-  if (column < N) target[0] = low;
-  if (column + 1 < N) target[1] = high;
+// Two neighbouring partial sums, of this block's share of K.
+__device__ __forceinline__ void store_partial_pair(float* partial, int row, int column, int M, int N, float low, float high) {
+  if (row >= M || column >= N) return;
+  float* target = partial + (static_cast<size_t>(blockIdx.y) * M + row) * N + column;
+  if constexpr (VECTOR > 1) {
+    *reinterpret_cast<float2*>(target) = make_float2(low, high);
+  } else {
+    target[0] = low;
+    if (column + 1 < N) target[1] = high;
+  }
 }
 
-// Adds the shares of two neighbouring elements of C, in a fixed order, so that runs agree bit by bit.
-__device__ __forceinline__ void merge_partial_pair(uint16_t* c, const float* partial, int row, int column, int M, int N) {
+// Adds the shares of two neighbouring elements of C, this block's own among them, and stores the sums. The order is that of
+// K, whichever block comes last, so that runs agree bit by bit.
+__device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, int row, int column, int M, int N, float low, float high) {
   if (row >= M || column >= N) return;
-  float low = 0.f, high = 0.f;
+  float2 share[SPLIT_K];
 #pragma unroll
   for (int split = 0; split < SPLIT_K; split++) {
     const float* from = partial + (static_cast<size_t>(split) * M + row) * N + column;
-    low += from[0];
-    if (column + 1 < N) high += from[1];
+    share[split] = make_float2(low, high);
+    if (split == blockIdx.y) continue;
+    if constexpr (VECTOR > 1)
+      share[split] = *reinterpret_cast<const float2*>(from);
+    else
+      share[split] = make_float2(from[0], column + 1 < N ? from[1] : 0.f);
   }
-  store_pair(c, row, column, M, N, pack_half2(low, high));
+  float2 sum = share[0];
+#pragma unroll
+  for (int split = 1; split < SPLIT_K; split++) sum.x += share[split].x, sum.y += share[split].y;
+  store_pair(c, row, column, M, N, pack_half2(sum.x, sum.y));
 }
 
 // A counter for each tile of C; all are zero whenever a launch begins, for each goes back to zero with its last block.
