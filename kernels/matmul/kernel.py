@@ -27,8 +27,8 @@ SKINNY_ROWS = 128
 TICKETS = 4096
 """Tiles of C that a launch can merge by itself: the counters of the source."""
 DRAM_LATENCY_S = 300e-9
-"""What a load from DRAM takes at least, seconds; by Little's law (Operations Research 9(3), 1961) that times the rate of the
-DRAM is in flight where it is busy."""
+"""What a load from DRAM takes at least, s: 560 clocks on Hopper (arXiv 2402.13499). Times the DRAM's rate, that much is
+in flight where it is busy (Little, Operations Research 9(3), 1961)."""
 BF16_ROUNDOFF = 2.0**-8
 """Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(c) - c| <= u |c| (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
@@ -267,7 +267,9 @@ def accumulator_registers(c):
     if on_wgmma(c):
         fragments = 0
     held = 0 if c["LOAD"] == "cp_async" else (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 2
-    return Need(sums + fragments + held + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
+    # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
+    single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
+    return Need(sums + fragments + held + single + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
 
 
 def steps(c, p):
