@@ -12,7 +12,7 @@
 //                     skinny: where weights in flight wait
 //   FRAGMENTS         tiled: read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead,
 //                     across steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with
-//                     wgmma, a step is still multiplied while the next one is waited for); skinny: A's, a step ahead
+//                     wgmma, a step is still multiplied while the next one is waited for); skinny: A's, as far as the weights
 //   STAGES            steps in the ring: of tiles all but one are in flight, all but two with wgmma ahead; skinny: all
 //   VECTOR            elements that a thread moves at once; must divide K and N, or addresses are misaligned
 //   SPLIT_K           blocks that share a tile of C along K
@@ -40,7 +40,8 @@
 //   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
 //
 // Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
-// [K, N]: its tile then has the rows of another one of A); ROWS_A (M for the skinny path, 0 for the other).
+// [K, N]: its tile then has the rows of another one of A); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K for the skinny path, which is
+// compiled for its shape; 0 for the other).
 
 #include <stdint.h>
 
@@ -52,6 +53,9 @@
 #endif
 #if !defined(PATH) || !defined(TENSOR_CORES) || !defined(MERGE) || !defined(BF16) || !defined(NT) || !defined(ROWS_A)
 #error "PATH, TENSOR_CORES, MERGE, BF16, NT and ROWS_A must be defined"
+#endif
+#if !defined(COLUMNS_B) || !defined(DEPTH_A)
+#error "COLUMNS_B and DEPTH_A must be defined"
 #endif
 #if !defined(PRODUCTS) || !defined(WEIGHT_POLICY) || !defined(WARP_COLUMNS) || !defined(DEPTH)
 #error "PRODUCTS, WEIGHT_POLICY, WARP_COLUMNS and DEPTH must be defined"

@@ -57,7 +57,7 @@ GENES = (
     Mutation(
         "FRAGMENTS",
         ("ahead", "in_place"),
-        doc="fragments read 16 of K ahead (skinny: those of A a step), or just before they are multiplied",
+        doc="fragments read 16 of K ahead (skinny: those of A as far as weights), or just before they are multiplied",
         relieves={"latency": 2, "shared-memory": 1, "tensor": 1},
     ),
     Mutation(
@@ -216,10 +216,16 @@ def pieces(c):
     return c.WARP_COLUMNS // 8 * (c.DEPTH // 32)
 
 
+def activation_pieces(c, p):
+    """Return the 16-byte pieces of A that a lane of the skinny path multiplies a step of the weights with."""
+    return (-(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M) * (c.DEPTH // 32)
+
+
 def shared_bytes(c, p):
     """Return the bytes of the ring, or of the tile of C that takes its place."""
     if skinny(c):
-        ring = c.STAGES * pieces(c) * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
+        places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
+        ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
         return max(ring, 4 * c.WARPS_K * p.M * (block_tile(c)[1] + 4))
     pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
     rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
@@ -232,12 +238,10 @@ def skinny_registers(c, p):
     """Compare what a lane of the skinny path keeps with the registers that launch bounds leave it."""
     if not skinny(c):
         return True
-    eights = -(-p.M // 8)
-    mma = c["PRODUCTS"] == "mma"
-    sums = c.WARP_COLUMNS // 8 * (2 * eights if mma else p.M)
-    ahead = 2 if c["FRAGMENTS"] == "ahead" else 1
-    activations = (eights if mma else p.M) * (c.DEPTH // 32) * 4 * ahead
-    weights = 4 * (c.STAGES * pieces(c) if c["LOAD"] == "registers" else c.WARP_COLUMNS // 8)
+    registers = c["LOAD"] == "registers"
+    sums = c.WARP_COLUMNS // 8 * (2 * -(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M)
+    activations = 4 * activation_pieces(c, p) * (c.STAGES if registers and c["FRAGMENTS"] == "ahead" else 1)
+    weights = 4 * (c.STAGES * pieces(c) if registers else c.WARP_COLUMNS // 8)
     addresses = 88 if c.VECTOR == 1 else 40  # elements that are loaded one by one are put together in further registers
     return Need(sums + activations + weights + addresses, min(255, 65536 // (threads(c) * c.MIN_BLOCKS)), "registers")
 
@@ -344,6 +348,8 @@ kernel = Kernel(
         "BF16": int(p["dtype"] == "bf16"),
         "NT": int(transposed(p)),
         "ROWS_A": p.M if skinny(c) else 0,
+        "COLUMNS_B": p.N if skinny(c) else 0,
+        "DEPTH_A": p.K if skinny(c) else 0,
     },
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
     vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],

@@ -13,17 +13,23 @@
 // block that comes last at its columns adds what the others left, or a second launch does.
 #pragma once
 
+// The shape is known to the compiler: distances between loads are then immediates, and tails that are not there cost nothing.
+constexpr int M = ROWS_A, N = COLUMNS_B, K = DEPTH_A;
 constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
 constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
-constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;          // columns of C whose weights a lane loads
-constexpr int BLOCK_COLUMNS = WARPS_ACROSS * WARP_COLUMNS;   // columns of C of a block
-constexpr int UNROLLED = ASYNC ? 1 : STAGES;            // steps of the loop that are written out
-constexpr int QUARTERS = DEPTH / 32;                    // 32 elements of K: what the four lanes of a group hold at once
-constexpr int PIECES = QUARTERS * LANE_COLUMNS;         // 16-byte pieces of B of a lane in a step
-constexpr int ROW_TILES = (ROWS_A + 7) / 8;               // mma tiles along the rows of A
-constexpr int LANE_ROWS = MMA ? ROW_TILES : ROWS_A;       // rows of A of which a lane holds depths
-constexpr int PARTS = CHUNK / VECTOR;                   // accesses that fill a piece
-constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;           // floats of a row of the block's sums
+constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;         // columns of C whose weights a lane loads
+constexpr int BLOCK_COLUMNS = WARPS_ACROSS * WARP_COLUMNS;  // columns of C of a block
+constexpr int UNROLLED = ASYNC ? 1 : STAGES;           // steps of the loop that are written out
+constexpr int QUARTERS = DEPTH / 32;                   // 32 elements of K: what the four lanes of a group hold at once
+constexpr int PIECES = QUARTERS * LANE_COLUMNS;        // 16-byte pieces of B of a lane in a step
+constexpr int ROW_TILES = (M + 7) / 8;                 // mma tiles along the rows of A
+constexpr int LANE_ROWS = MMA ? ROW_TILES : M;         // rows of A of which a lane holds depths
+constexpr int PARTS = CHUNK / VECTOR;                  // accesses that fill a piece
+constexpr int PLACES = PIECES + (AHEAD ? LANE_ROWS * QUARTERS : 0);  // of a lane in a stage: weights, then activations
+constexpr int TILE_PITCH = BLOCK_COLUMNS + 4;          // floats of a row of the block's sums
+constexpr int STEPS = (K + DEPTH - 1) / DEPTH, SHARE = (STEPS + SPLIT_K - 1) / SPLIT_K;  // all steps, those of a split
+constexpr bool WHOLE_STEPS = K % DEPTH == 0, WHOLE_BLOCKS = N % BLOCK_COLUMNS == 0;
+constexpr uint32_t ROW_BYTES = 2 * (NT ? K : N);       // of B
 
 // Column of C of a lane's j-th one, within those of its warp.
 __device__ __forceinline__ int lane_column(int group, int j) {
@@ -50,59 +56,100 @@ __device__ __forceinline__ void load_part(uint32_t (&v)[4], int part, const char
   }
 }
 
-// A lane's weights on their way: the steps of its warp, WARPS_K steps apart.
-struct WeightRing {
-  const char* next;                                        // this lane's first weight of the next step
+// What a step of the weights is multiplied with: A is small and stays in the caches.
+struct Activations {
+  uint32_t v[LANE_ROWS][QUARTERS][4];
+
+  // Calls use(row, quarter, part, address, inside) for each access to a step that begins at this lane's `from`.
+  template <typename Use>
+  __device__ __forceinline__ static void for_each_part(const char* from, int left, Use&& use) {
+    const int group = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < LANE_ROWS; i++) {
+      const bool row = !MMA || M % 8 == 0 || i * 8 + group < M;
+#pragma unroll
+      for (int quarter = 0; quarter < QUARTERS; quarter++)
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+          const int depth = quarter * 32 + part * VECTOR;
+          use(i, quarter, part, from + 2 * (i * (MMA ? 8 : 1) * K + depth), row && (WHOLE_STEPS || depth < left));
+        }
+    }
+  }
+  __device__ __forceinline__ void load(const char* from, int left) {
+    for_each_part(from, left, [&](int row, int quarter, int part, const char* address, bool inside) {
+      load_part<false>(v[row][quarter], part, address, inside);
+    });
+  }
+};
+
+// A lane's weights on their way, and with FRAGMENTS=ahead the activations beside them: the steps of its warp, WARPS_K steps
+// apart.
+struct Ring {
+  const char *next, *next_a;                               // this lane's first weight of the next step; its first activation
   uint32_t column_offset[NT ? LANE_COLUMNS : LANE_COLUMNS / CHUNK][NT ? 1 : PARTS];  // bytes from there to its columns
-  uint32_t row_bytes;                                      // of B
   int left;                                                // elements of K from its first depth to the end
   uint32_t place;                                          // this lane's first place in shared memory
-  u64 policy;                                              // of its loads, where they have one
+  u64 policy;                                              // of its loads of weights, where they have one
   uint32_t held[ASYNC ? 1 : STAGES][PIECES][4];
+  Activations held_a[ASYNC || !AHEAD ? 1 : STAGES];
 
-  __device__ __forceinline__ WeightRing(const uint16_t* b, uint32_t shared, int column0, int depth0, int N, int K) {
+  __device__ __forceinline__ Ring(const uint16_t* a, const uint16_t* b, uint32_t shared, int column0, int depth0) {
     const int group = threadIdx.x % 32 / 4, depth = depth0 + threadIdx.x % 4 * CHUNK;
-    row_bytes = 2 * (NT ? K : N);
+    const int column = column0 + lane_column(group, 0);
     left = K - depth;
     place = shared + threadIdx.x * 16;
     policy = EVICT_FIRST ? evict_first_policy() : 0;
+    next_a = reinterpret_cast<const char*>(a + (MMA ? group * K : 0) + depth);
     if constexpr (NT) {  // past the last column it is repeated: what comes of it is never stored
-      const int column = min(column0 + lane_column(group, 0), N - 1);
-      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(column) * row_bytes + 2ll * depth;
+      const int first = WHOLE_BLOCKS ? column : min(column, N - 1);
+      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(first) * ROW_BYTES + 2ll * depth;
 #pragma unroll
-      for (int j = 0; j < LANE_COLUMNS; j++) column_offset[j][0] = min(j, N - 1 - column) * row_bytes;
+      for (int j = 0; j < LANE_COLUMNS; j++) column_offset[j][0] = (WHOLE_BLOCKS ? j : min(j, N - 1 - first)) * ROW_BYTES;
     } else {
-      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(depth) * row_bytes;
+      next = reinterpret_cast<const char*>(b) + static_cast<size_t>(depth) * ROW_BYTES + (WHOLE_BLOCKS ? 2 * column : 0);
 #pragma unroll
       for (int panel = 0; panel < LANE_COLUMNS / CHUNK; panel++)
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-          const int column = column0 + lane_column(group, panel * CHUNK) + part * VECTOR;
-          column_offset[panel][part] = 2 * min(column, N - VECTOR);
+          const int further = panel * 64 + part * VECTOR;
+          column_offset[panel][part] = 2 * (WHOLE_BLOCKS ? further : min(column + further, N - VECTOR));
         }
     }
   }
 
-  // Asks for a step: piece by piece, the neighbours of a row of B one after the other.
+  // Address of one of this lane's places.
+  __device__ __forceinline__ uint32_t at(int stage, int index) const {
+    return place + (stage * PLACES + index) * (THREADS * 16);
+  }
+
+  // Asks for a step, the neighbours of a row of B one after the other.
   __device__ __forceinline__ void start(int stage) {
 #pragma unroll
-    for (int piece = 0; piece < PIECES; piece++) {
-      const int quarter = piece / LANE_COLUMNS, which = piece % LANE_COLUMNS;
+    for (int which = 0; which < LANE_COLUMNS; which++)
 #pragma unroll
-      for (int part = 0; part < PARTS; part++) {
-        const int depth = quarter * 32 + (NT ? part * VECTOR : which % CHUNK);
-        const char* from = NT ? next + (column_offset[which][0] + 2 * depth)
-                              : next + (column_offset[NT ? 0 : which / CHUNK][NT ? 0 : part] + depth * row_bytes);
-        const uint32_t to = place + (stage * PIECES + piece) * (THREADS * 16) + part * VECTOR * 2;
-        if constexpr (ASYNC && EVICT_FIRST)
-          cp_async_zfill_policy<2 * VECTOR>(to, from, depth < left, policy);
-        else if constexpr (ASYNC)
-          cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(to, from, depth < left);
-        else
-          load_part<true>(held[stage][piece], part, from, depth < left, policy);
-      }
-    }
-    next += static_cast<size_t>(WARPS_K * DEPTH) * (NT ? 2 : row_bytes);
+      for (int quarter = 0; quarter < QUARTERS; quarter++)
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+          const int piece = quarter * LANE_COLUMNS + which, depth = quarter * 32 + (NT ? part * VECTOR : which % CHUNK);
+          const char* from = NT ? next + (column_offset[which][0] + 2 * depth)
+                                : next + (column_offset[NT ? 0 : which / CHUNK][NT ? 0 : part] + depth * ROW_BYTES);
+          const bool inside = WHOLE_STEPS || depth < left;
+          if constexpr (ASYNC && EVICT_FIRST)
+            cp_async_zfill_policy<2 * VECTOR>(at(stage, piece) + part * VECTOR * 2, from, inside, policy);
+          else if constexpr (ASYNC)
+            cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(at(stage, piece) + part * VECTOR * 2, from, inside);
+          else
+            load_part<true>(held[stage][piece], part, from, inside, policy);
+        }
+    if constexpr (AHEAD && ASYNC)
+      Activations::for_each_part(next_a, left, [&](int row, int quarter, int part, const char* address, bool inside) {
+        cp_async_zfill<2 * VECTOR>(at(stage, PIECES + row * QUARTERS + quarter) + part * VECTOR * 2, address, inside);
+      });
+    else if constexpr (AHEAD)
+      held_a[stage].load(next_a, left);
+    next += static_cast<size_t>(WARPS_K * DEPTH) * (NT ? 2 : ROW_BYTES);
+    if constexpr (AHEAD) next_a += WARPS_K * DEPTH * 2;
     left -= WARPS_K * DEPTH;
   }
 
@@ -112,9 +159,22 @@ struct WeightRing {
     for (int which = 0; which < LANE_COLUMNS; which++) {
       const int piece = quarter * LANE_COLUMNS + which;
       Chunk chunk;
-      if constexpr (ASYNC) chunk = load_shared_chunk(place + (stage * PIECES + piece) * (THREADS * 16));
+      if constexpr (ASYNC) chunk = load_shared_chunk(at(stage, piece));
 #pragma unroll
       for (int word = 0; word < 4; word++) pieces[which][word] = ASYNC ? chunk.v[word] : held[ASYNC ? 0 : stage][piece][word];
+    }
+  }
+  // The activations of a step that has arrived.
+  __device__ __forceinline__ void take(Activations& activations, int stage) const {
+    if constexpr (ASYNC) {
+#pragma unroll
+      for (int i = 0; i < LANE_ROWS * QUARTERS; i++) {
+        const Chunk chunk = load_shared_chunk(at(stage, PIECES + i));
+#pragma unroll
+        for (int word = 0; word < 4; word++) activations.v[i / QUARTERS][i % QUARTERS][word] = chunk.v[word];
+      }
+    } else {
+      activations = held_a[ASYNC || !AHEAD ? 0 : stage];
     }
   }
 };
@@ -125,27 +185,6 @@ __device__ __forceinline__ uint32_t depth_pair(const uint32_t (&pieces)[LANE_COL
   const int first = j / CHUNK * CHUNK + 2 * i, word = j % CHUNK / 2;
   return __byte_perm(pieces[first][word], pieces[first + 1][word], j % 2 ? 0x7632 : 0x5410);
 }
-
-// What a step of the weights is multiplied with: A is small and stays in the caches.
-struct Activations {
-  uint32_t v[LANE_ROWS][QUARTERS][4];
-
-  __device__ __forceinline__ void load(const uint16_t* a, int depth0, int K) {
-    const int group = threadIdx.x % 32 / 4, depth = depth0 + threadIdx.x % 4 * CHUNK;
-#pragma unroll
-    for (int i = 0; i < LANE_ROWS; i++) {
-      const int row = MMA ? i * 8 + group : i;
-      const char* from = reinterpret_cast<const char*>(a + static_cast<size_t>(row) * K + depth);
-#pragma unroll
-      for (int quarter = 0; quarter < QUARTERS; quarter++)
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-          const int further = quarter * 32 + part * VECTOR;
-          load_part<false>(v[i][quarter], part, from + 2 * further, row < ROWS_A && depth + further < K);
-        }
-    }
-  }
-};
 
 // Sums of a lane on tensor cores, of 16 columns by 8 rows in a tile. `A` is Activations.
 struct MmaSums {
@@ -171,7 +210,7 @@ struct MmaSums {
 #pragma unroll
       for (int odd = 0; odd < 2; odd++) {
         const int row = i * 8 + 2 * t + odd;
-        if (row >= ROWS_A) continue;
+        if (row >= M) continue;
         constexpr int WIDE = LANE_COLUMNS < 4 ? LANE_COLUMNS : 4;  // neighbours that a lane has of a row
 #pragma unroll
         for (int j = 0; j < LANE_COLUMNS; j += WIDE) {
@@ -186,7 +225,7 @@ struct MmaSums {
 
 // Sums of a lane by plain FMAs, over the depths that it holds; four lanes together have all of them.
 struct FmaSums {
-  float v[ROWS_A][LANE_COLUMNS];
+  float v[M][LANE_COLUMNS];
 
   template <typename A>
   __device__ __forceinline__ void add(const uint32_t (&weights)[LANE_COLUMNS][4], const A& a, int quarter) {
@@ -197,7 +236,7 @@ struct FmaSums {
         const uint32_t w = depth_pair(weights, j, word);
         const float low = low2float(w), high = high2float(w);
 #pragma unroll
-        for (int i = 0; i < ROWS_A; i++) {
+        for (int i = 0; i < M; i++) {
           const uint32_t x = a.v[i][quarter][word];
           v[i][j] = fmaf(high, high2float(x), fmaf(low, low2float(x), v[i][j]));
         }
@@ -206,7 +245,7 @@ struct FmaSums {
   __device__ __forceinline__ void store(uint32_t tile) const {
     const int group = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < ROWS_A; i++)
+    for (int i = 0; i < M; i++)
 #pragma unroll
       for (int j = 0; j < LANE_COLUMNS; j++) {
         const float sum = quad_sum(v[i][j]);
@@ -223,18 +262,17 @@ using Sums = FmaSums;
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
-       int M, int N, int K) {
+       int, int, int) {
   extern __shared__ __align__(16) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // says that a warp agrees on it
   const int warp_n = warp % WARPS_ACROSS, warp_k = warp / WARPS_ACROSS;
   const int column0 = blockIdx.x * BLOCK_COLUMNS;
 
-  const int all_steps = (K + DEPTH - 1) / DEPTH, share = (all_steps + SPLIT_K - 1) / SPLIT_K;
-  const int first_step = blockIdx.y * share + warp_k, end_step = min((blockIdx.y + 1) * share, all_steps);
+  const int first_step = blockIdx.y * SHARE + warp_k, end_step = min((static_cast<int>(blockIdx.y) + 1) * SHARE, STEPS);
   const int steps = max(0, (end_step - first_step + WARPS_K - 1) / WARPS_K);  // of this warp
 
-  WeightRing ring(b, shared, column0 + warp_n * WARP_COLUMNS, first_step * DEPTH, N, K);
+  Ring ring(a, b, shared, column0 + warp_n * WARP_COLUMNS, first_step * DEPTH);
 #pragma unroll
   for (int stage = 0; stage < STAGES; stage++) {
     if (stage < steps) ring.start(stage);
@@ -242,12 +280,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
   }
 
   Sums sums = {};
-  Activations now, ahead;
-  int depth = first_step * DEPTH;  // of the activations that are loaded next
-  if constexpr (AHEAD) {
-    if (steps > 0) ahead.load(a, depth, K);
-    depth += WARPS_K * DEPTH;
-  }
+  const int depth = first_step * DEPTH + threadIdx.x % 4 * CHUNK;  // of this lane's first step
   int slot = 0;  // stage of the step at hand, where the ring is in shared memory
 #pragma unroll 1
   for (int done = 0; done < steps; done += UNROLLED) {
@@ -255,19 +288,15 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     for (int i = 0; i < UNROLLED; i++) {  // registers have no addresses: one turn of the ring is written out
       const int step = done + i, stage = ASYNC ? slot : i;
       if (i > 0 && step >= steps) break;
-      if constexpr (AHEAD) {
-        now = ahead;
-        if (step + 1 < steps) ahead.load(a, depth, K);
-      } else {
-        now.load(a, depth, K);
-      }
-      depth += WARPS_K * DEPTH;
+      Activations activations;
+      if constexpr (!AHEAD) activations.load(ring.next_a + step * (WARPS_K * DEPTH * 2), K - depth - step * (WARPS_K * DEPTH));
       if constexpr (ASYNC) cp_async_wait_group<STAGES - 1>();  // of this lane alone, which reads what it has copied
+      if constexpr (AHEAD) ring.take(activations, stage);
 #pragma unroll
       for (int quarter = 0; quarter < QUARTERS; quarter++) {
         uint32_t weights[LANE_COLUMNS][4];
         ring.take(weights, stage, quarter);
-        sums.add(weights, now, quarter);
+        sums.add(weights, activations, quarter);
       }
       if (step + STAGES < steps) ring.start(stage);
       if constexpr (ASYNC) {
@@ -277,11 +306,11 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     }
   }
   if constexpr (ASYNC) __syncthreads();  // the sums take the place of the ring
-  sums.store(shared + (warp_k * (ROWS_A * TILE_PITCH) + warp_n * WARP_COLUMNS) * 4);
+  sums.store(shared + (warp_k * (M * TILE_PITCH) + warp_n * WARP_COLUMNS) * 4);
   __syncthreads();
 
   // Each thread adds up what the warps along K hold of some pairs of columns, in their order: runs agree bit by bit.
-  constexpr int PAIRS = ROWS_A * (BLOCK_COLUMNS / 2), TURNS = (PAIRS + THREADS - 1) / THREADS;
+  constexpr int PAIRS = M * (BLOCK_COLUMNS / 2), TURNS = (PAIRS + THREADS - 1) / THREADS;
   constexpr bool TICKET = SPLIT_K > 1 && MERGE == MERGE_TICKET;
   float2 kept[TICKET ? TURNS : 1];
 #pragma unroll
@@ -294,7 +323,7 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
 #pragma unroll
     for (int k = 1; k < WARPS_K; k++) {
       float low, high;
-      load_shared_floats(shared + ((k * ROWS_A + row) * TILE_PITCH + within) * 4, low, high);
+      load_shared_floats(shared + ((k * M + row) * TILE_PITCH + within) * 4, low, high);
       sum.x += low, sum.y += high;
     }
     if constexpr (SPLIT_K == 1)
