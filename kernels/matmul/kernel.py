@@ -296,11 +296,15 @@ def bf16_instructions(c, p, chip):
 
 def launches(c, p):
     """One block a tile of C and share of K; then, unless the last block did it, the sum of the shares."""
+    shape = () if skinny(c) else (i32(p.M), i32(p.N), i32(p.K))  # the skinny path is compiled for its own
     product = Launch(
-        "matmul", (tiles(c, p), c.SPLIT_K), threads(c),
-        ("a", "b", "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
-        shared_bytes=shared_bytes(c, p), min_blocks=c.MIN_BLOCKS,
-    )  # fmt: skip
+        "matmul_skinny" if skinny(c) else "matmul",
+        (tiles(c, p), c.SPLIT_K),
+        threads(c),
+        ("a", "b", "c", "partial", *shape),
+        shared_bytes=shared_bytes(c, p),
+        min_blocks=c.MIN_BLOCKS,
+    )
     if c.SPLIT_K == 1 or c["MERGE"] == "ticket":
         return [product]
     count = p.M * p.N

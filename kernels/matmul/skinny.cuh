@@ -261,8 +261,8 @@ using Sums = FmaSums;
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c, float* __restrict__ partial,
-       int, int, int) {
+matmul_skinny(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t* __restrict__ c,
+              float* __restrict__ partial) {
   extern __shared__ __align__(16) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // says that a warp agrees on it
