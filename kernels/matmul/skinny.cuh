@@ -16,6 +16,7 @@
 // The shape is known to the compiler: distances between loads are then immediates, and tails that are not there cost nothing.
 constexpr int M = ROWS_A, N = COLUMNS_B, K = DEPTH_A;
 constexpr bool EVICT_FIRST = WEIGHT_POLICY == WEIGHT_POLICY_EVICT_FIRST;
+constexpr bool ASYNC_POLICY = ASYNC && EVICT_FIRST, ASYNC_ACTIVATIONS = ASYNC && AHEAD;
 constexpr bool MMA = PRODUCTS == PRODUCTS_MMA;
 constexpr int LANE_COLUMNS = WARP_COLUMNS / 8;         // columns of C whose weights a lane loads
 constexpr int BLOCK_COLUMNS = WARPS_ACROSS * WARP_COLUMNS;  // columns of C of a block
@@ -135,14 +136,14 @@ struct Ring {
           const char* from = NT ? next + (column_offset[which][0] + 2 * depth)
                                 : next + (column_offset[NT ? 0 : which / CHUNK][NT ? 0 : part] + depth * ROW_BYTES);
           const bool inside = WHOLE_STEPS || depth < left;
-          if constexpr (ASYNC && EVICT_FIRST)
+          if constexpr (ASYNC_POLICY)
             cp_async_zfill_policy<2 * VECTOR>(at(stage, piece) + part * VECTOR * 2, from, inside, policy);
           else if constexpr (ASYNC)
             cp_async_zfill<2 * VECTOR, WEIGHT_POLICY == WEIGHT_POLICY_PREFETCH>(at(stage, piece) + part * VECTOR * 2, from, inside);
           else
             load_part<true>(held[stage][piece], part, from, inside, policy);
         }
-    if constexpr (AHEAD && ASYNC)
+    if constexpr (ASYNC_ACTIVATIONS)
       Activations::for_each_part(next_a, left, [&](int row, int quarter, int part, const char* address, bool inside) {
         cp_async_zfill<2 * VECTOR>(at(stage, PIECES + row * QUARTERS + quarter) + part * VECTOR * 2, address, inside);
       });
