@@ -8,23 +8,23 @@ template <typename T>
 __device__ __forceinline__ void cp_async(u32 shared, const T* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// Copies 4, 8 or 16 bytes where `inside`; otherwise zero-fills the target and reads nothing. PREFETCH: the 256 bytes around
+/// Copies 4, 8 or 16 bytes where `inside`; otherwise zero-fills the target and reads nothing. FETCH_256: the 256 bytes around
 /// come to L2.
-template <int BYTES, bool PREFETCH = false>
+template <int BYTES, bool FETCH_256 = false>
 __device__ __forceinline__ void cp_async_zfill(u32 shared, const void* global, bool inside) {
   const int size = inside ? BYTES : 0;
-  if constexpr (BYTES == 16 && PREFETCH)
+  if constexpr (BYTES == 16 && FETCH_256)
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(size) : "memory");
   else if constexpr (BYTES == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(size) : "memory");
-  else if constexpr (PREFETCH)
+  else if constexpr (FETCH_256)
     asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %2, %3;"
                  ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                  ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
 }
-/// As cp_async_zfill() with PREFETCH, under a cache policy of L2 (memory.cuh).
+/// As cp_async_zfill() with FETCH_256, under a cache policy of L2 (memory.cuh).
 template <int BYTES>
 __device__ __forceinline__ void cp_async_zfill_policy(u32 shared, const void* global, bool inside, u64 policy) {
   const int size = inside ? BYTES : 0;
