@@ -8,15 +8,32 @@ template <typename T>
 __device__ __forceinline__ void cp_async(u32 shared, const T* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// Copies 4, 8 or 16 bytes where `inside`; otherwise zero-fills the target and reads nothing.
-template <int BYTES>
+/// Copies 4, 8 or 16 bytes where `inside`; otherwise zero-fills the target and reads nothing. FETCH_256: the 256 bytes around
+/// come to L2.
+template <int BYTES, bool FETCH_256 = false>
 __device__ __forceinline__ void cp_async_zfill(u32 shared, const void* global, bool inside) {
   const int size = inside ? BYTES : 0;
-  if constexpr (BYTES == 16)
+  if constexpr (BYTES == 16 && FETCH_256)
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(size) : "memory");
+  else if constexpr (BYTES == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(size) : "memory");
+  else if constexpr (FETCH_256)
+    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %2, %3;"
+                 ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                  ::"r"(shared), "l"(global), "n"(BYTES), "r"(size) : "memory");
+}
+/// As cp_async_zfill() with FETCH_256, under a cache policy of L2 (memory.cuh).
+template <int BYTES>
+__device__ __forceinline__ void cp_async_zfill_policy(u32 shared, const void* global, bool inside, u64 policy) {
+  const int size = inside ? BYTES : 0;
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2, %3;"
+                 ::"r"(shared), "l"(global), "r"(size), "l"(policy) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint.L2::256B [%0], [%1], %2, %3, %4;"
+                 ::"r"(shared), "l"(global), "n"(BYTES), "r"(size), "l"(policy) : "memory");
 }
 /// Closes a group: the copies since the last one, perhaps none.
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -71,6 +71,43 @@ __device__ __forceinline__ void load_global_nc(u32* v, const void* pointer) {
   else
     asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
 }
+/// The same for what is read once: it does not displace what L1 holds. FETCH_256: the 256 bytes around come to L2.
+template <int BYTES, bool FETCH_256>
+__device__ __forceinline__ void load_global_once(u32* v, const void* pointer) {
+  if constexpr (BYTES == 16 && FETCH_256)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(pointer));
+  else if constexpr (BYTES == 16)
+    asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(pointer));
+  else if constexpr (BYTES == 8 && FETCH_256)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.b32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(pointer));
+  else if constexpr (BYTES == 8)
+    asm volatile("ld.global.nc.L1::no_allocate.v2.b32 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(pointer));
+  else if constexpr (FETCH_256)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
+  else
+    asm volatile("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(v[0]) : "l"(pointer));
+}
+/// A cache policy under which L2 gives lines up first: what is streamed through leaves the rest where it is.
+__device__ __forceinline__ u64 evict_first_policy() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+/// As load_global_once() with FETCH_256, under a cache policy.
+template <int BYTES>
+__device__ __forceinline__ void load_global_once_policy(u32* v, const void* pointer, u64 policy) {
+  if constexpr (BYTES == 16)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.b32 {%0,%1,%2,%3}, [%4], %5;"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(pointer), "l"(policy));
+  else if constexpr (BYTES == 8)
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v2.b32 {%0,%1}, [%2], %3;"
+                 : "=r"(v[0]), "=r"(v[1]) : "l"(pointer), "l"(policy));
+  else
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.b32 %0, [%1], %2;"
+                 : "=r"(v[0]) : "l"(pointer), "l"(policy));
+}
 __device__ __forceinline__ Chunk load_global_nc_chunk(const void* pointer) {
   Chunk c;
   load_global_nc<16>(c.v, pointer);

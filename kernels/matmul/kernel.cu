@@ -3,28 +3,45 @@
 //   A [M, K], B [K, N] or [N, K], C [M, N]: 16-bit floats, row-major, contiguous; any M, N, K, if VECTOR divides K and N
 //   tensor cores through mma.sync m16n8k16, or on sm_90a through wgmma; accumulation in fp32, or of fp16 in fp16
 //
-// A block computes a BLOCK_M x BLOCK_N tile of C, walking K in steps of BLOCK_K through a ring of shared-memory stages.
+//   PATH              tiled: a block computes a BLOCK_M x BLOCK_N tile of C, walking K in steps of BLOCK_K through a ring of
+//                     shared-memory stages; skinny: for M up to 128, where the bytes of B alone decide (skinny.cuh)
+//
+// Both paths:
+//
+//   LOAD              global to shared memory: cp_async (no registers on the way) or registers (load early, store late);
+//                     skinny: where weights in flight wait
+//   FRAGMENTS         tiled: read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead,
+//                     across steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with
+//                     wgmma, a step is still multiplied while the next one is waited for); skinny: A's, as far as the weights
+//   STAGES            steps in the ring: of tiles all but one are in flight, all but two with wgmma ahead; skinny: all
+//   VECTOR            elements that a thread moves at once; must divide K and N, or addresses are misaligned
+//   SPLIT_K           blocks that share a tile of C along K
+//   MERGE             of a split: a second launch adds the partial sums, or the block with the last ticket does
+//   MIN_BLOCKS        resident blocks promised to the compiler
+//
+// The tiled path:
 //
 //   BLOCK_M, BLOCK_N  tile of C of a block           BLOCK_K  depth of a step: longer steps, fewer barriers
 //   WARPS_M, WARPS_N  warps along the tile's sides; a warp keeps (BLOCK_M/WARPS_M) x (BLOCK_N/WARPS_N) in registers
 //   TENSOR_CORES      mma_sync: each warp reads fragments and multiplies them; wgmma: a warpgroup multiplies together, and
 //                     its tensor cores read tiles from shared memory directly
-//   STAGES            steps in the ring: all but one of them are in flight, all but two with wgmma ahead
-//   FRAGMENTS         read from shared memory just before they are multiplied (in_place), or 16 elements of K ahead, across
-//                     steps too (ahead: twice the registers, and the tensor cores need not wait at a barrier; with wgmma,
-//                     a step is still multiplied while the next one is waited for)
-//   LOAD              global to shared memory: cp_async (no registers on the way) or registers (load early, store late)
-//   VECTOR            elements that a thread moves at once; must divide K and N, or addresses are misaligned
 //   SMEM_LAYOUT       xor_swizzle (16-byte chunks permuted by row), padded (16 bytes more a row) or plain (conflicts)
 //   ACCUMULATOR       fp32, or fp16 (half the registers; overflows on large inputs)
 //   RASTER            order of blocks: rows, columns, or grouped (GROUP rows of tiles together, for reuse in L2)
 //   GROUP             rows of tiles in a group
-//   SPLIT_K           blocks that share a tile of C along K; above 1 a second launch adds their partial sums
 //   EPILOGUE          C straight from registers, or through shared memory in 16-byte stores
-//   MIN_BLOCKS        resident blocks promised to the compiler
+//
+// The skinny path:
+//
+//   PRODUCTS          mma: tensor cores, weights as the operand of 16 rows; fma: plain FMAs, up to 8 rows
+//   WEIGHT_POLICY     of the loads of B: normal, no_allocate (not in L1, which is A's then), prefetch (256 bytes to L2 too),
+//                     evict_first (the same, and the first that L2 gives up)
+//   WARP_COLUMNS      columns of C of a warp         DEPTH    elements of K of a warp's step
+//   WARPS_ACROSS      warps of a block side by side  WARPS_K  warps of a block that share K
 //
 // Problem macros: BF16 (1 where A, B and C are bfloat16, 0 where they are fp16); NT (1 where B is [N, K], 0 where it is
-// [K, N]: its tile then has the rows of another one of A).
+// [K, N]: its tile then has the rows of another one of A); ROWS_A, COLUMNS_B, DEPTH_A (M, N and K for the skinny path, which is
+// compiled for its shape; 0 for the other).
 
 #include <stdint.h>
 
@@ -34,20 +51,30 @@
 #if !defined(STAGES) || !defined(VECTOR) || !defined(GROUP) || !defined(SPLIT_K) || !defined(MIN_BLOCKS)
 #error "STAGES, VECTOR, GROUP, SPLIT_K and MIN_BLOCKS must be defined"
 #endif
-#if !defined(TENSOR_CORES) || !defined(BF16) || !defined(NT)
-#error "TENSOR_CORES, BF16 and NT must be defined"
+#if !defined(PATH) || !defined(TENSOR_CORES) || !defined(MERGE) || !defined(BF16) || !defined(NT) || !defined(ROWS_A)
+#error "PATH, TENSOR_CORES, MERGE, BF16, NT and ROWS_A must be defined"
+#endif
+#if !defined(COLUMNS_B) || !defined(DEPTH_A)
+#error "COLUMNS_B and DEPTH_A must be defined"
+#endif
+#if !defined(PRODUCTS) || !defined(WEIGHT_POLICY) || !defined(WARP_COLUMNS) || !defined(DEPTH)
+#error "PRODUCTS, WEIGHT_POLICY, WARP_COLUMNS and DEPTH must be defined"
+#endif
+#if !defined(WARPS_ACROSS) || !defined(WARPS_K)
+#error "WARPS_ACROSS and WARPS_K must be defined"
 #endif
 #if !defined(FRAGMENTS) || !defined(LOAD) || !defined(SMEM_LAYOUT) || !defined(ACCUMULATOR) || !defined(RASTER) || !defined(EPILOGUE)
 #error "FRAGMENTS, LOAD, SMEM_LAYOUT, ACCUMULATOR, RASTER and EPILOGUE must be defined"
 #endif
 
-constexpr int THREADS = WARPS_M * WARPS_N * 32;
+constexpr bool SKINNY = PATH == PATH_SKINNY;
+constexpr int THREADS = (SKINNY ? WARPS_ACROSS * WARPS_K : WARPS_M * WARPS_N) * 32;
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // tile of one warp
 constexpr int TILES_M = WARP_M / 16, TILES_N = WARP_N / 8;             // mma tiles of one warp
 constexpr int CHUNK = 8;                                               // elements of a 16-byte chunk
 constexpr bool ASYNC = LOAD == LOAD_CP_ASYNC;
 constexpr bool AHEAD = FRAGMENTS == FRAGMENTS_AHEAD;
-constexpr bool WGMMA = TENSOR_CORES == TENSOR_CORES_WGMMA;
+constexpr bool WGMMA = !SKINNY && TENSOR_CORES == TENSOR_CORES_WGMMA;
 constexpr int TILE_STRIDE = WGMMA ? 64 : 16;                           // rows from a warp's mma tile to its next
 constexpr bool FP16_SUM = ACCUMULATOR == ACCUMULATOR_FP16;
 constexpr bool STAGED_STORE = EPILOGUE == EPILOGUE_SHARED && SPLIT_K == 1;
@@ -62,26 +89,36 @@ constexpr int A_STAGE = BLOCK_M * A_PITCH * 2, B_STAGE = BLOCK_K * B_PITCH * 2; 
 constexpr int STAGE = A_STAGE + B_STAGE;
 constexpr int DEPTHS = BLOCK_K / 16;                                   // mma tiles along K of a step
 constexpr int IN_FLIGHT = STAGES - (WGMMA && AHEAD ? 2 : 1);           // steps on their way while one is multiplied
+constexpr int TICKETS = 4096;                                          // tiles of C that a launch can merge by itself
 
-static_assert(BLOCK_M % (16 * WARPS_M) == 0, "warp_rows: a warp's rows must be whole 16-row mma tiles");
-static_assert(BLOCK_N % (16 * WARPS_N) == 0, "warp_columns: a warp's columns must be pairs of 8-column mma tiles");
+static_assert(SKINNY || BLOCK_M % (16 * WARPS_M) == 0, "warp_rows: a warp's rows must be whole 16-row mma tiles");
+static_assert(SKINNY || BLOCK_N % (16 * WARPS_N) == 0, "warp_columns: a warp's columns must be pairs of 8-column mma tiles");
 static_assert(BLOCK_K % 16 == 0, "mma_depth: an mma takes 16 elements of K");
 static_assert(STAGES >= 2, "ring: one stage is computed on while another is filled");
-static_assert((BLOCK_M * BLOCK_K / CHUNK) % THREADS == 0, "a_tile_split: the A tile must split evenly over the threads");
-static_assert((BLOCK_K * BLOCK_N / CHUNK) % THREADS == 0, "b_tile_split: the B tile must split evenly over the threads");
+static_assert(SKINNY || (BLOCK_M * BLOCK_K / CHUNK) % THREADS == 0, "a_tile_split: the A tile must split evenly over the threads");
+static_assert(SKINNY || (BLOCK_K * BLOCK_N / CHUNK) % THREADS == 0, "b_tile_split: the B tile must split evenly over the threads");
 static_assert(!ASYNC || VECTOR >= 2, "async_width: cp.async moves at least 4 bytes");
-static_assert(ASYNC || STAGES == 2, "register_ring: registers hold one step only");
-static_assert(WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
+static_assert(SKINNY || ASYNC || STAGES == 2, "register_ring: registers hold one step only");
+static_assert(SKINNY || WGMMA || !AHEAD || DEPTHS % 2 == 0, "ahead_needs_depth: two sets of fragments take turns within a step");
 static_assert(!BF16 || !FP16_SUM, "bf16_sums: tensor cores add products of bf16 in fp32 alone");
 static_assert(!WGMMA || WARPS_M % 4 == 0, "wgmma_rows: four warps along the rows multiply together");
 static_assert(!WGMMA || NT || WARP_N % 64 == 0, "wgmma_columns: rows of B stand in panels of 64 columns");
 static_assert(!WGMMA || IN_FLIGHT > 0, "wgmma_ring: a step is multiplied, one awaited and one filled");
+static_assert(!SKINNY || ROWS_A <= 128, "skinny_rows: a warp keeps the sums of all rows of A");
+static_assert(!SKINNY || NT || WARP_COLUMNS % 64 == 0, "skinny_columns: eight lanes take 8 columns each of a row of B");
+static_assert(!SKINNY || PRODUCTS == PRODUCTS_MMA || ROWS_A <= 8, "fma_rows: every weight is multiplied with each row of A");
+static_assert(!SKINNY || !ASYNC || WEIGHT_POLICY != WEIGHT_POLICY_NO_ALLOCATE, "async_policy: cp.async passes L1 by as it is");
 
 #include "../common/barrier.cuh"
 #include "../common/cp_async.cuh"
 #include "../common/half.cuh"
 #include "../common/memory.cuh"
 #include "../common/mma.cuh"
+#include "split_k.cuh"
+#if PATH == PATH_SKINNY
+#include "../common/warp.cuh"
+#include "skinny.cuh"
+#else
 #if TENSOR_CORES == TENSOR_CORES_WGMMA
 #include "../common/wgmma.cuh"
 #endif
@@ -107,19 +144,6 @@ __device__ __forceinline__ void tile_of_block(int tiles_m, int tiles_n, int& til
     tile_m = first + within % height, tile_n = within / height;
   }
 }
-
-// Two neighbouring elements of C; rows of odd length leave pairs unaligned, so those are stored one by one.
-__device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int M, int N, uint32_t pair) {
-  if (row >= M || column >= N) return;
-  uint16_t* target = c + static_cast<size_t>(row) * N + column;
-  if constexpr (VECTOR > 1) {
-    *reinterpret_cast<uint32_t*>(target) = pair;
-  } else {
-    target[0] = static_cast<uint16_t>(pair);
-    if (column + 1 < N) target[1] = static_cast<uint16_t>(pair >> 16);
-  }
-}
-
 
 // The steps of one block, on their way through the ring of stages.
 struct Pipeline {
@@ -212,7 +236,15 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
         }
   };
 
-  if constexpr (SPLIT_K > 1) {
+  if constexpr (SPLIT_K > 1 && MERGE == MERGE_TICKET) {
+    for_each_pair([&](int row, int column, float low, float high) {
+      store_partial_pair(partial, row0 + row, column0 + column, M, N, low, high);
+    });
+    if (!last_of_split(blockIdx.x)) return;
+    for_each_pair([&](int row, int column, float low, float high) {
+      merge_pair(c, partial, row0 + row, column0 + column, M, N, low, high);
+    });
+  } else if constexpr (SPLIT_K > 1) {
     float* mine = partial + static_cast<size_t>(blockIdx.y) * M * N;
     for_each_pair([&](int row, int column, float low, float high) {
       if (row0 + row >= M) return;
@@ -244,13 +276,4 @@ matmul(const uint16_t* __restrict__ a, const uint16_t* __restrict__ b, uint16_t*
     });
   }
 }
-
-// Second launch where SPLIT_K is above 1: adds the partial sums of a tile in a fixed order, so that runs agree bit by bit.
-extern "C" __global__ void __launch_bounds__(256) add_partial_sums(const float* __restrict__ partial, uint16_t* __restrict__ c, long long count) {
-  const long long i = blockIdx.x * 256ll + threadIdx.x;
-  if (i >= count) return;
-  float sum = 0.f;
-#pragma unroll
-  for (int split = 0; split < SPLIT_K; split++) sum += partial[split * count + i];
-  c[i] = static_cast<uint16_t>(pack_half2(sum, 0.f));
-}
+#endif

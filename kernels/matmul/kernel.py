@@ -19,15 +19,31 @@ from evokern import (
     i64,
 )
 
-MMA = {"TENSOR_CORES": ("mma_sync",)}
+TILED = {"PATH": ("tiled",)}
+MMA = {**TILED, "TENSOR_CORES": ("mma_sync",)}
+SKINNY = {"PATH": ("skinny",)}
+SKINNY_ROWS = 128
+"""Rows of A up to which a warp can keep their sums: at 128, and 16 columns of C, 64 registers."""
+TICKETS = 4096
+"""Tiles of C that a launch can merge by itself: the counters of the source."""
+DRAM_LATENCY_S = 300e-9
+"""What a load from DRAM takes at least, s: 560 clocks on Hopper (arXiv 2402.13499). Times the DRAM's rate, that much is
+in flight where it is busy (Little, Operations Research 9(3), 1961)."""
 BF16_ROUNDOFF = 2.0**-8
 """Unit roundoff u of bfloat16, half a unit in the last of its 8 significant bits: |round(c) - c| <= u |c| (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., theorem 2.2)."""
 
 GENES = (
     Mutation(
+        "PATH",
+        ("tiled", "skinny"),
+        doc="tiles of A and B that a block's warps share, or few rows of A and weights straight into registers",
+        relieves={"memory": 4, "latency": 3, "launch": 1},
+    ),
+    Mutation(
         "TENSOR_CORES",
         ("mma_sync", "wgmma"),
+        when=TILED,
         min_compute_capability={"wgmma": (9, 0)},
         doc="each warp multiplies fragments that it reads, or four together what the tensor cores read",
         relieves={"tensor": 3, "shared-memory": 1},
@@ -35,13 +51,13 @@ GENES = (
     Mutation(
         "LOAD",
         ("cp_async", "registers"),
-        doc="how tiles reach shared memory",
+        doc="how tiles reach shared memory; skinny: where weights in flight wait, in shared memory or registers",
         relieves={"memory": 2, "shared-memory": 1, "latency": 1, "arithmetic": 1},
     ),
     Mutation(
         "FRAGMENTS",
         ("ahead", "in_place"),
-        doc="fragments read 16 of K ahead, or just before they are multiplied",
+        doc="fragments read 16 of K ahead (skinny: those of A as far as weights), or just before they are multiplied",
         relieves={"latency": 2, "shared-memory": 1, "tensor": 1},
     ),
     Mutation(
@@ -61,25 +77,41 @@ GENES = (
     Mutation(
         "RASTER",
         ("grouped", "rows", "columns"),
+        when=TILED,
         doc="order of the blocks over C, for reuse in L2",
         relieves={"memory": 3, "launch": 1},
     ),
     Mutation(
         "EPILOGUE",
         ("direct", "shared"),
+        when=TILED,
         doc="C from registers, or through shared memory in wide stores",
         relieves=("memory", "shared-memory", "arithmetic"),
     ),
-    Parameter("BLOCK_M", (32, 64, 128, 256), default=128, doc="rows of C of a block"),
-    Parameter("BLOCK_N", (32, 64, 128, 256), default=128, doc="columns of C of a block"),
-    Parameter("BLOCK_K", (16, 32, 64), default=32, doc="depth of a step"),
-    Parameter("WARPS_M", (1, 2, 4, 8), default=2, doc="warps along the rows", relieves=("latency",)),
-    Parameter("WARPS_N", (1, 2, 4), default=2, doc="warps along the columns", relieves=("latency",)),
+    Mutation(
+        "PRODUCTS",
+        ("mma", "fma"),
+        doc="skinny: tensor cores with the weights as rows, or plain FMAs",
+        when=SKINNY,
+        relieves=("arithmetic", "tensor"),
+    ),
+    Mutation(
+        "WEIGHT_POLICY",
+        ("prefetch", "evict_first", "no_allocate", "normal"),
+        doc="skinny: loads of the weights as they are, past L1, bringing 256 bytes to L2 too, or those that go first",
+        when=SKINNY,
+        relieves={"memory": 3},
+    ),
+    Parameter("BLOCK_M", (32, 64, 128, 256), default=128, doc="rows of C of a block", when=TILED),
+    Parameter("BLOCK_N", (32, 64, 128, 256), default=128, doc="columns of C of a block", when=TILED),
+    Parameter("BLOCK_K", (16, 32, 64), default=32, doc="depth of a step", when=TILED),
+    Parameter("WARPS_M", (1, 2, 4, 8), default=2, doc="warps along the rows", when=TILED, relieves=("latency",)),
+    Parameter("WARPS_N", (1, 2, 4), default=2, doc="warps along the columns", when=TILED, relieves=("latency",)),
     Parameter(
         "STAGES",
-        (2, 3, 4, 5),
+        (2, 3, 4, 5, 6, 8),
         default=3,
-        doc="steps in the shared-memory ring",
+        doc="steps in the ring, of shared memory or (skinny) registers",
         relieves={"latency": 2, "shared-memory": 1},
     ),
     Parameter(
@@ -93,7 +125,7 @@ GENES = (
         (4, 8, 16),
         default=8,
         doc="rows of tiles in a group",
-        when={"RASTER": ("grouped",)},
+        when={**TILED, "RASTER": ("grouped",)},
         relieves=("memory",),
     ),
     Parameter(
@@ -102,13 +134,55 @@ GENES = (
         doc="blocks that share a tile of C along K",
         relieves={"launch": 2, "memory": 1, "latency": 1},
     ),
+    Mutation(
+        "MERGE",
+        ("launch", "ticket"),
+        doc="who adds the sums of a split along K: a second launch, or the block with the last ticket",
+        when={"SPLIT_K": (2, 4, 8)},
+        relieves={"launch": 3, "latency": 1},
+    ),
+    Parameter(
+        "WARP_COLUMNS",
+        (16, 32, 64, 128),
+        default=64,
+        doc="skinny: columns of C of a warp",
+        when=SKINNY,
+        relieves={"memory": 2, "latency": 2},
+    ),
+    Parameter(
+        "WARPS_ACROSS",
+        (1, 2, 4),
+        doc="skinny: warps of a block side by side along the columns",
+        when=SKINNY,
+        relieves={"memory": 1, "latency": 1},
+    ),
+    Parameter(
+        "WARPS_K",
+        (1, 2, 4, 8, 16),
+        default=8,
+        doc="skinny: warps of a block that share K",
+        when=SKINNY,
+        relieves={"latency": 3, "memory": 2},
+    ),
+    Parameter(
+        "DEPTH",
+        (32, 64, 128),
+        doc="skinny: depth of a warp's step",
+        when=SKINNY,
+        relieves={"memory": 2, "latency": 1},
+    ),
     Parameter("MIN_BLOCKS", (1, 2), doc="resident blocks promised to the compiler", relieves=("latency", "launch")),
 )
 
 
+def skinny(c):
+    """Whether few rows of A are multiplied with weights that no tile keeps."""
+    return c["PATH"] == "skinny"
+
+
 def on_wgmma(c):
     """Whether the tensor cores read tiles from shared memory by themselves, as Hopper's can."""
-    return c["TENSOR_CORES"] == "wgmma"
+    return not skinny(c) and c["TENSOR_CORES"] == "wgmma"
 
 
 def transposed(p):
@@ -121,8 +195,38 @@ def in_flight(c):
     return c.STAGES - (2 if on_wgmma(c) and c["FRAGMENTS"] == "ahead" else 1)
 
 
+def block_tile(c):
+    """Return the rows and columns of C of a block: the skinny path's blocks take every row."""
+    return (SKINNY_ROWS, c.WARPS_ACROSS * c.WARP_COLUMNS) if skinny(c) else (c.BLOCK_M, c.BLOCK_N)
+
+
+def tiles(c, p):
+    """Return the tiles of C."""
+    rows, columns = block_tile(c)
+    return -(-p.M // rows) * -(-p.N // columns)
+
+
+def threads(c):
+    """Return the threads of a block."""
+    return 32 * (c.WARPS_ACROSS * c.WARPS_K if skinny(c) else c.WARPS_M * c.WARPS_N)
+
+
+def pieces(c):
+    """Return the 16-byte pieces of the weights that a lane of the skinny path loads in a step."""
+    return c.WARP_COLUMNS // 8 * (c.DEPTH // 32)
+
+
+def activation_pieces(c, p):
+    """Return the 16-byte pieces of A that a lane of the skinny path multiplies a step of the weights with."""
+    return (-(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M) * (c.DEPTH // 32)
+
+
 def shared_bytes(c, p):
     """Return the bytes of the ring, or of the tile of C that takes its place."""
+    if skinny(c):
+        places = pieces(c) + (activation_pieces(c, p) if c["FRAGMENTS"] == "ahead" else 0)
+        ring = c.STAGES * places * threads(c) * 16 if c["LOAD"] == "cp_async" else 0
+        return max(ring, 4 * c.WARPS_K * p.M * (block_tile(c)[1] + 4))
     pad = 8 if c["SMEM_LAYOUT"] == "padded" else 0
     rows, columns = (c.BLOCK_N, c.BLOCK_K) if transposed(p) else (c.BLOCK_K, c.BLOCK_N)
     ring = 2 * c.STAGES * (c.BLOCK_M * (c.BLOCK_K + pad) + rows * (columns + pad))
@@ -130,20 +234,51 @@ def shared_bytes(c, p):
     return max(ring, tile)
 
 
+def skinny_registers(c, p):
+    """Compare what a lane of the skinny path keeps with the registers that launch bounds leave it."""
+    if not skinny(c):
+        return True
+    registers = c["LOAD"] == "registers"
+    sums = c.WARP_COLUMNS // 8 * (2 * -(-p.M // 8) if c["PRODUCTS"] == "mma" else p.M)
+    activations = 4 * activation_pieces(c, p) * (c.STAGES if registers and c["FRAGMENTS"] == "ahead" else 1)
+    weights = 4 * (c.STAGES * pieces(c) if registers else c.WARP_COLUMNS // 8)
+    addresses = 88 if c.VECTOR == 1 else 40  # elements that are loaded one by one are put together in further registers
+    return Need(sums + activations + weights + addresses, min(255, 65536 // (threads(c) * c.MIN_BLOCKS)), "registers")
+
+
+def bytes_in_flight(c, p, chip):
+    """Compare the bytes of weights that the chip's blocks have in flight with those that its DRAM takes to be busy."""
+    if not skinny(c):
+        return True
+    needed = skinny_registers(c, p).needed * threads(c)
+    resident = min(
+        chip.threads_per_sm // threads(c),
+        chip.registers_per_sm // needed,
+        chip.shared_bytes_per_sm // (shared_bytes(c, p) + chip.shared_bytes_reserved),
+    )
+    blocks = min(tiles(c, p) * c.SPLIT_K, chip.sms * max(resident, 1))
+    wanted = min(chip.dram_bytes_per_s * DRAM_LATENCY_S, p.N * p.K / 2)  # a quarter of the weights of a small product
+    return Need(wanted, blocks * threads(c) * 16 * c.STAGES * pieces(c), "bytes")
+
+
 def accumulator_registers(c):
     """Compare a thread's sums and fragments with the registers that launch bounds leave it."""
+    if skinny(c):
+        return True
     threads = 32 * c.WARPS_M * c.WARPS_N
     sums = c.BLOCK_M * c.BLOCK_N // threads // (2 if c["ACCUMULATOR"] == "fp16" else 1)
     fragments = (c.BLOCK_M // c.WARPS_M + c.BLOCK_N // c.WARPS_N) // 4 * (2 if c["FRAGMENTS"] == "ahead" else 1)
     if on_wgmma(c):
         fragments = 0
     held = 0 if c["LOAD"] == "cp_async" else (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads // 2
-    return Need(sums + fragments + held + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
+    # Elements that are loaded one by one are put together in further registers, and a split stores its sums one by one.
+    single = 0 if c.VECTOR > 1 else 24 if c.SPLIT_K == 1 else 40
+    return Need(sums + fragments + held + single + 24, min(255, 65536 // (threads * c.MIN_BLOCKS)), "registers")
 
 
 def steps(c, p):
-    """Return the steps of BLOCK_K that K takes, and those of each split."""
-    total = -(-p.K // c.BLOCK_K)
+    """Return the steps that K takes, and those of each split."""
+    total = -(-p.K // (c.DEPTH if skinny(c) else c.BLOCK_K))
     return total, -(-total // c.SPLIT_K)
 
 
@@ -160,14 +295,17 @@ def bf16_instructions(c, p, chip):
 
 
 def launches(c, p):
-    """One block a tile of C and share of K; then the sum of the shares."""
-    tiles = -(-p.M // c.BLOCK_M) * -(-p.N // c.BLOCK_N)
+    """One block a tile of C and share of K; then, unless the last block did it, the sum of the shares."""
+    shape = () if skinny(c) else (i32(p.M), i32(p.N), i32(p.K))  # the skinny path is compiled for its own
     product = Launch(
-        "matmul", (tiles, c.SPLIT_K), 32 * c.WARPS_M * c.WARPS_N,
-        ("a", "b", "c", "partial", i32(p.M), i32(p.N), i32(p.K)),
-        shared_bytes=shared_bytes(c, p), min_blocks=c.MIN_BLOCKS,
-    )  # fmt: skip
-    if c.SPLIT_K == 1:
+        "matmul_skinny" if skinny(c) else "matmul",
+        (tiles(c, p), c.SPLIT_K),
+        threads(c),
+        ("a", "b", "c", "partial", *shape),
+        shared_bytes=shared_bytes(c, p),
+        min_blocks=c.MIN_BLOCKS,
+    )
+    if c.SPLIT_K == 1 or c["MERGE"] == "ticket":
         return [product]
     count = p.M * p.N
     return [product, Launch("add_partial_sums", -(-count // 256), 256, ("partial", "c", i64(count)))]
@@ -210,26 +348,36 @@ kernel = Kernel(
         ProblemField("layout", ("nn", "nt"), "nn", later=True, doc="b [K, N], or [N, K] as a linear layer keeps it"),
     ),
     launches=launches,
-    macros=lambda c, p: {"BF16": int(p["dtype"] == "bf16"), "NT": int(transposed(p))},
+    macros=lambda c, p: {
+        "BF16": int(p["dtype"] == "bf16"),
+        "NT": int(transposed(p)),
+        "ROWS_A": p.M if skinny(c) else 0,
+        "COLUMNS_B": p.N if skinny(c) else 0,
+        "DEPTH_A": p.K if skinny(c) else 0,
+    },
     architecture_suffix=lambda c: "a" if on_wgmma(c) else "",
     vector_accesses=lambda c, p: [VectorAccess("rows of a, b and c", 2 * c.VECTOR, (2 * p.K, 2 * p.N))],
     constraints=(
         Constraint(
-            "warp_rows", lambda c: divides(16 * c.WARPS_M, c.BLOCK_M), "a warp's rows are whole 16-row mma tiles"
+            "warp_rows",
+            lambda c: skinny(c) or divides(16 * c.WARPS_M, c.BLOCK_M),
+            "a warp's rows are whole 16-row mma tiles",
         ),
         Constraint(
-            "warp_columns", lambda c: divides(16 * c.WARPS_N, c.BLOCK_N), "a warp's columns are pairs of mma tiles"
+            "warp_columns",
+            lambda c: skinny(c) or divides(16 * c.WARPS_N, c.BLOCK_N),
+            "a warp's columns are pairs of mma tiles",
         ),
         Constraint("mma_depth", lambda c: divides(16, c.BLOCK_K), "an mma takes 16 elements of K"),
         Constraint("ring", lambda c: c.STAGES >= 2, "one stage is computed on while another is filled"),
         Constraint(
             "a_tile_split",
-            lambda c: divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_M * c.BLOCK_K),
+            lambda c: skinny(c) or divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_M * c.BLOCK_K),
             "the A tile must split evenly over the threads",
         ),
         Constraint(
             "b_tile_split",
-            lambda c: divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_K * c.BLOCK_N),
+            lambda c: skinny(c) or divides(256 * c.WARPS_M * c.WARPS_N, c.BLOCK_K * c.BLOCK_N),
             "the B tile must split evenly over the threads",
         ),
         Constraint(
@@ -238,10 +386,14 @@ kernel = Kernel(
         Constraint(
             "async_width", lambda c: c["LOAD"] != "cp_async" or c.VECTOR >= 2, "cp.async moves at least 4 bytes"
         ),
-        Constraint("register_ring", lambda c: c["LOAD"] == "cp_async" or c.STAGES == 2, "registers hold one step only"),
+        Constraint(
+            "register_ring",
+            lambda c: skinny(c) or c["LOAD"] == "cp_async" or c.STAGES == 2,
+            "registers hold one step only",
+        ),
         Constraint(
             "ahead_needs_depth",
-            lambda c: on_wgmma(c) or c["FRAGMENTS"] == "in_place" or divides(32, c.BLOCK_K),
+            lambda c: skinny(c) or on_wgmma(c) or c["FRAGMENTS"] == "in_place" or divides(32, c.BLOCK_K),
             "two sets of fragments take turns within a step",
         ),
         Constraint(
@@ -270,6 +422,51 @@ kernel = Kernel(
             "instructions on bf16 need compute capability 8.0; dtype=f16 runs here",
         ),
         Constraint("whole_last_share", last_share, "the last split must have a step left"),
+        Constraint(
+            "skinny_rows", lambda c, p: not skinny(c) or p.M <= SKINNY_ROWS, "a warp keeps the sums of all rows of A"
+        ),
+        Constraint(
+            "skinny_columns",
+            lambda c, p: not skinny(c) or transposed(p) or divides(64, c.WARP_COLUMNS),
+            "eight lanes take 8 columns each of a row of B; at layout=nt they are rows of K",
+        ),
+        Constraint(
+            "fma_rows",
+            lambda c, p: not skinny(c) or c["PRODUCTS"] == "mma" or p.M <= 8,
+            "every weight is multiplied with each row of A",
+        ),
+        Constraint(
+            "async_policy",
+            lambda c: not skinny(c) or c["LOAD"] == "registers" or c["WEIGHT_POLICY"] != "no_allocate",
+            "cp.async passes L1 by as it is",
+        ),
+        Constraint("skinny_registers", skinny_registers, "weights that spill to local memory are loaded twice"),
+        Constraint(
+            "tickets",
+            lambda c, p: c["MERGE"] == "launch" or Need(tiles(c, p), TICKETS, "tiles"),
+            "each tile of C that is split needs a counter",
+        ),
+        Constraint(
+            "widest_vectors",
+            lambda c, p: not skinny(c) or 2 * c.VECTOR > 8 or p.K % (2 * c.VECTOR) + p.N % (2 * c.VECTOR) > 0,
+            "narrower loads only keep fewer bytes in flight",
+            wasteful=True,
+        ),
+        Constraint(
+            "bytes_in_flight", bytes_in_flight, "fewer bytes in flight leave the DRAM idle between them", wasteful=True
+        ),
+        Constraint(
+            "rows_from_cache",
+            lambda c, p: not skinny(c) or Need(-(-p.M // 8) * 8, 2 * c.WARP_COLUMNS, "rows"),
+            "each warp reads the rows of A from L1, and more than two bytes of them for one of the weights take longer",
+            wasteful=True,
+        ),
+        Constraint(
+            "warps_have_steps",
+            lambda c, p: not skinny(c) or c.WARPS_K == 1 or Need(c.WARPS_K, steps(c, p)[1], "steps"),
+            "warps beyond the steps of a share would only wait",
+            wasteful=True,
+        ),
     ),
     workload=Workload(
         tensors=tensors,
@@ -280,7 +477,7 @@ kernel = Kernel(
         flops=lambda p: 2 * p.M * p.N * p.K,
         bytes=lambda p: 2 * (p.M * p.K + p.K * p.N + p.M * p.N),
         baselines=(Baseline("cuBLAS", cublas),),
-        small_problems=("M=144,N=160,K=96", "M=72,N=48,K=200"),
+        small_problems=("M=144,N=160,K=96", "M=72,N=48,K=200", "M=5,N=136,K=1000"),
         slices=slices,
         nonfinite=("a", "b"),
     ),

@@ -1,0 +1,71 @@
+// A split along K: partial sums of C in a workspace of SPLIT_K x M x N floats, and who adds them.
+#pragma once
+
+// Two neighbouring elements of C; rows of odd length leave pairs unaligned, so those are stored one by one.
+__device__ __forceinline__ void store_pair(uint16_t* c, int row, int column, int M, int N, uint32_t pair) {
+  if (row >= M || column >= N) return;
+  uint16_t* target = c + static_cast<size_t>(row) * N + column;
+  if constexpr (VECTOR > 1) {
+    *reinterpret_cast<uint32_t*>(target) = pair;
+  } else {
+    target[0] = static_cast<uint16_t>(pair);
+    if (column + 1 < N) target[1] = static_cast<uint16_t>(pair >> 16);
+  }
+}
+
+// Two neighbouring partial sums, of this block's share of K.
+__device__ __forceinline__ void store_partial_pair(float* partial, int row, int column, int M, int N, float low, float high) {
+  if (row >= M || column >= N) return;
+  float* target = partial + (static_cast<size_t>(blockIdx.y) * M + row) * N + column;
+  if constexpr (VECTOR > 1) {
+    *reinterpret_cast<float2*>(target) = make_float2(low, high);
+  } else {
+    target[0] = low;
+    if (column + 1 < N) target[1] = high;
+  }
+}
+
+// Adds the shares of two neighbouring elements of C, this block's own among them, and stores the sums. The order is that of
+// K, whichever block comes last, so that runs agree bit by bit.
+__device__ __forceinline__ void merge_pair(uint16_t* c, const float* partial, int row, int column, int M, int N, float low, float high) {
+  if (row >= M || column >= N) return;
+  float2 share[SPLIT_K];
+#pragma unroll
+  for (int split = 0; split < SPLIT_K; split++) {
+    const float* from = partial + (static_cast<size_t>(split) * M + row) * N + column;
+    share[split] = make_float2(low, high);
+    if (split == blockIdx.y) continue;
+    if constexpr (VECTOR > 1)
+      share[split] = *reinterpret_cast<const float2*>(from);
+    else
+      share[split] = make_float2(from[0], column + 1 < N ? from[1] : 0.f);
+  }
+  float2 sum = share[0];
+#pragma unroll
+  for (int split = 1; split < SPLIT_K; split++) sum.x += share[split].x, sum.y += share[split].y;
+  store_pair(c, row, column, M, N, pack_half2(sum.x, sum.y));
+}
+
+// A counter for each tile of C; all are zero whenever a launch begins, for each goes back to zero with its last block.
+static __device__ unsigned int tickets[TICKETS];
+
+// Tells every thread whether its block is the last one of a tile of C to have stored its partial sums: it sees them all.
+__device__ __forceinline__ bool last_of_split(int tile) {
+  __threadfence();  // what this thread stored is there for whoever learns of this block's ticket
+  __syncthreads();
+  int last = 0;
+  if (threadIdx.x == 0) last = atomicInc(&tickets[tile], SPLIT_K - 1) == SPLIT_K - 1;
+  last = __syncthreads_or(last);
+  __threadfence();
+  return last;
+}
+
+// Second launch where MERGE=launch and SPLIT_K is above 1: adds the shares in a fixed order, so that runs agree bit by bit.
+extern "C" __global__ void __launch_bounds__(256) add_partial_sums(const float* __restrict__ partial, uint16_t* __restrict__ c, long long count) {
+  const long long i = blockIdx.x * 256ll + threadIdx.x;
+  if (i >= count) return;
+  float sum = 0.f;
+#pragma unroll
+  for (int split = 0; split < SPLIT_K; split++) sum += partial[split * count + i];
+  c[i] = static_cast<uint16_t>(pack_half2(sum, 0.f));
+}

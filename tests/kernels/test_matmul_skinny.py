@@ -1,0 +1,199 @@
+"""The path of the matrix product for few rows: right at every tail, free of races, and faults in it are caught."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from paths import KERNELS
+
+from evokern.declaration.feasibility import check, launches_of
+from evokern.declaration.kernel import Kernel, Problem
+from evokern.declaration.space import Config, Value
+from evokern.device.sim.jobs import SimSettings
+from evokern.device.sim.worker import SimWorker
+from evokern.gate import RunFailed
+from evokern.hardware.profiles import CHIPS
+from evokern.study.discovery import WorkerContext, load_kernel
+from evokern.study.settings import GateSettings, SimulationSettings, TimingSettings
+from evokern.study.trial import Outcome
+
+KERNEL = load_kernel(KERNELS / "matmul")
+Genes = dict[str, Value]
+REGISTERS: Genes = {"LOAD": "registers", "WARPS_K": 2}
+SPLIT: Genes = {"SPLIT_K": 2, "MERGE": "ticket", "WARPS_K": 2}
+
+
+def _candidate(kernel: Kernel, **choices: Value) -> Config:
+    return kernel.space.canonical({**kernel.space.default(), "PATH": "skinny", "WARPS_K": 2, **choices})
+
+
+def _worker(kernel: Kernel, problem: Problem) -> SimWorker:
+    context = WorkerContext(kernel.folder, (problem,), CHIPS["l4"])
+    return SimWorker(
+        SimSettings(context, GateSettings(), TimingSettings(), SimulationSettings(), kernel.space.default())
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("problem", "choices"),
+    [
+        ("1,72,136,layout=nt", {"WARP_COLUMNS": 16, "DEPTH": 64}),
+        ("1,72,136", {"PRODUCTS": "fma", "WEIGHT_POLICY": "normal"}),
+        ("3,40,520,layout=nt,dtype=bf16", REGISTERS | {"PRODUCTS": "fma", "WARP_COLUMNS": 16, "STAGES": 4}),
+        ("3,40,520,dtype=bf16", REGISTERS | SPLIT | {"PRODUCTS": "fma", "FRAGMENTS": "in_place", "STAGES": 2}),
+        ("8,136,264,dtype=bf16", REGISTERS | {"STAGES": 2, "WARP_COLUMNS": 128}),
+        ("16,136,264,layout=nt", SPLIT | {"WARP_COLUMNS": 32, "WARPS_ACROSS": 2, "WEIGHT_POLICY": "evict_first"}),
+        ("16,136,520", SPLIT | {"STAGES": 2, "FRAGMENTS": "in_place"}),
+        ("64,72,296,layout=nt,dtype=bf16", {"WARP_COLUMNS": 32, "SPLIT_K": 4, "WARPS_K": 1}),
+        ("100,72,136,layout=nt", {"WARP_COLUMNS": 16, "WARPS_ACROSS": 4, "FRAGMENTS": "in_place"}),
+        ("128,40,72,layout=nt", {"FRAGMENTS": "in_place", "WARPS_K": 1, "WARP_COLUMNS": 32, "STAGES": 2}),
+        ("64,40,72", {"FRAGMENTS": "in_place", "WARPS_K": 1, "STAGES": 2}),
+        ("5,37,67,layout=nt", REGISTERS | SPLIT | {"VECTOR": 1, "WARP_COLUMNS": 16, "STAGES": 2}),
+        ("5,37,67,dtype=bf16", REGISTERS | {"VECTOR": 1, "STAGES": 2, "SPLIT_K": 2, "WARPS_K": 1}),
+        ("5,66,130,layout=nt", {"VECTOR": 2, "WARP_COLUMNS": 16, "WEIGHT_POLICY": "evict_first"}),
+        ("5,68,132", {"VECTOR": 4, "STAGES": 2}),
+    ],
+)
+def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Genes) -> None:
+    """Each way through the path passes the gate at shapes with tails, and the sanitizer finds nothing."""
+    p = KERNEL.problem(problem)
+    config = _candidate(KERNEL, **choices)
+    assert check(KERNEL, config, [p], CHIPS["l4"], essential=True) is None
+    verdict = _worker(KERNEL, p)._check(config, p)
+    assert verdict.passed, verdict.evidence
+
+
+def _edited(folder: Path, name: str, right: str, broken: str) -> Kernel:
+    for part in ("matmul", "common"):
+        shutil.copytree(KERNELS / part, folder / part)
+    path = folder / "matmul" / name
+    text = path.read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, broken), encoding="utf-8")
+    return load_kernel(folder / "matmul")
+
+
+NT: Genes = {"WARP_COLUMNS": 16, "STAGES": 2}
+FAULTS = [
+    # depths of a lane, columns past the last one, the tail of K, rows past the last one
+    ("skinny.cuh", "2ll * depth;", "1ll * depth;", "5,40,264,layout=nt", NT),
+    (
+        "skinny.cuh",
+        "(WHOLE_BLOCKS ? j : min(j, N - 1 - first)) * ROW_BYTES",
+        "j * ROW_BYTES",
+        "5,37,264,layout=nt",
+        NT | REGISTERS | {"VECTOR": 1},
+    ),
+    ("skinny.cuh", "min(column + further, N - VECTOR)", "column + further", "5,72,264", {"STAGES": 2}),
+    ("skinny.cuh", "inside = WHOLE_STEPS || depth < left;", "inside = true;", "5,40,72,layout=nt", NT),
+    (
+        "skinny.cuh",
+        "row && (WHOLE_STEPS || depth < left));",
+        "row);",
+        "5,72,72",
+        {"STAGES": 2, "LOAD": "registers"},
+    ),
+    ("skinny.cuh", "!MMA || M % 8 == 0 || i * 8 + group < M;", "true;", "5,40,264,layout=nt", NT),
+    # words of the fragments, sums of the lanes
+    ("skinny.cuh", "j % 2 ? 0x7632 : 0x5410", "j % 2 ? 0x5410 : 0x7632", "5,72,264", {"STAGES": 2}),
+    ("skinny.cuh", "a.v[i][quarter][half + 1]);", "a.v[i][quarter][half]);", "5,40,264,layout=nt", NT),
+    ("skinny.cuh", "k % 2 * 2 + odd]", "k % 2 + 2 * odd]", "5,40,264,layout=nt", NT),
+    ("skinny.cuh", "quad_sum(v[i][j])", "v[i][j]", "3,40,264,layout=nt", NT | {"PRODUCTS": "fma"}),
+    (
+        "skinny.cuh",
+        "fmaf(high, high2float(x),",
+        "fmaf(high, low2float(x),",
+        "3,72,264",
+        {"STAGES": 2, "PRODUCTS": "fma"},
+    ),
+    # the ring
+    ("skinny.cuh", "cp_async_wait_group<STAGES - 1>()", "cp_async_wait_group<STAGES>()", "5,40,520,layout=nt", NT),
+    ("skinny.cuh", "slot == STAGES - 1 ? 0", "slot == STAGES ? 0", "5,40,520,layout=nt", NT),
+    ("skinny.cuh", "if constexpr (ASYNC) __syncthreads();", "", "16,40,1032,layout=nt", NT | {"WARPS_K": 4}),
+    # the merges
+    (
+        "skinny.cuh",
+        "warp_n * WARP_COLUMNS) * 4);\n  __syncthreads();",
+        "warp_n * WARP_COLUMNS) * 4);",
+        "5,40,264,layout=nt",
+        NT,
+    ),
+    ("split_k.cuh", "== SPLIT_K - 1;", "== 0;", "5,2056,136,layout=nt", NT | SPLIT),
+    (
+        "split_k.cuh",
+        "atomicInc(&tickets[tile], SPLIT_K - 1)",
+        "atomicInc(&tickets[tile], 99)",
+        "5,40,264,layout=nt",
+        NT | SPLIT,
+    ),
+    (
+        "split_k.cuh",
+        "if (split == blockIdx.y) continue;",
+        "if (split == 0) continue;",
+        "5,40,264,layout=nt",
+        NT | SPLIT,
+    ),
+    ("split_k.cuh", "  __threadfence();  // what", "  // what", "5,40,264,layout=nt", NT | SPLIT),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "right", "broken", "problem", "choices"), FAULTS)
+def test_a_fault_is_caught(name: str, right: str, broken: str, problem: str, choices: Genes, tmp_path: Path) -> None:
+    """One change of the text, and the gate or the sanitizer turns a candidate away that is right without it."""
+    kernel = _edited(tmp_path, name, right, broken)
+    p = kernel.problem(problem)
+    config = _candidate(kernel, **choices)
+    assert check(kernel, config, [p], CHIPS["l4"], essential=True) is None
+    try:
+        assert not _worker(kernel, p)._check(config, p).passed
+    except RunFailed as failed:
+        assert failed.outcome in (Outcome.WRONG, Outcome.CRASHED)
+
+
+@pytest.mark.parametrize(("path", "entry"), [("tiled", "matmul"), ("skinny", "matmul_skinny")])
+def test_a_ticket_saves_the_second_launch(path: str, entry: str) -> None:
+    """With the merge by ticket a split is one launch over the same grid, with the same workspace."""
+    p = KERNEL.problem("16,4096,4096,layout=nt")
+    two = KERNEL.space.canonical({**KERNEL.space.default(), "PATH": path, "SPLIT_K": 4})
+    one = KERNEL.space.canonical({**two, "MERGE": "ticket"})
+    first, second = launches_of(KERNEL, two, p)
+    (only,) = launches_of(KERNEL, one, p)
+    assert (first.entry, second.entry, only) == (entry, "add_partial_sums", first)
+    assert KERNEL.workload.tensors(p, one)["partial"] == KERNEL.workload.tensors(p, two)["partial"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "choices", "constraint"),
+    [
+        ("129,4096,4096,layout=nt", {}, "skinny_rows"),
+        ("16,4096,4096", {"WARP_COLUMNS": 16}, "skinny_columns"),
+        ("9,4096,4096", {"PRODUCTS": "fma"}, "fma_rows"),
+        ("16,4096,4096", {"WEIGHT_POLICY": "no_allocate"}, "async_policy"),
+        ("64,4096,4096", {"LOAD": "registers", "STAGES": 8}, "skinny_registers"),
+        ("16,4096,4096", {"VECTOR": 4}, "widest_vectors"),
+        ("16,4100,4096", {"VECTOR": 4}, None),
+        ("1,4096,4096,layout=nt", {"WARP_COLUMNS": 16, "WARPS_K": 1, "STAGES": 2, "SPLIT_K": 1}, "bytes_in_flight"),
+        ("64,4096,4096,layout=nt", {"WARP_COLUMNS": 16}, "rows_from_cache"),
+        ("16,4096,64", {"WARPS_K": 16}, "warps_have_steps"),
+        ("16,4096,4096,layout=nt", {"WARP_COLUMNS": 32, "WARPS_K": 8}, None),
+        ("1,14336,4096,layout=nt,dtype=bf16", {"WARPS_K": 8, "LOAD": "registers", "STAGES": 2}, None),
+    ],
+)
+def test_what_the_path_cannot_do_or_should_not_is_named(problem: str, choices: Genes, constraint: str | None) -> None:
+    """What needs more than there is, or is slow by its nature, is turned away before any compile, by a name."""
+    violation = check(KERNEL, _candidate(KERNEL, **choices), [KERNEL.problem(problem)], CHIPS["h200"])
+    assert (violation and violation.constraint) == constraint
+
+
+def test_more_tiles_than_tickets_are_refused() -> None:
+    """A split of a large C by tickets is infeasible where the counters do not suffice; a second launch has no limit."""
+    p = KERNEL.problem("8192,8192,4096")
+    config = KERNEL.space.canonical({**KERNEL.space.default(), "SPLIT_K": 2, "MERGE": "ticket"})
+    assert check(KERNEL, config, [p], CHIPS["h200"]) is None  # 64 x 64 tiles
+    violation = check(KERNEL, config, [KERNEL.problem("8193,8192,4096")], CHIPS["h200"])
+    assert violation is not None and violation.constraint == "tickets"
+    assert check(KERNEL, config.replace(MERGE="launch"), [KERNEL.problem("8193,8192,4096")], CHIPS["h200"]) is None
