@@ -34,8 +34,10 @@ from evokern.study.trial import Proposal, Trial
 from evokern.wording import duration, several
 
 IN_TURN_S = 4.0
-"""Seconds for champion and baseline in turn, of those that a budget keeps for the verification: eight rounds of an
-attention kernel at a small problem take some two (H200)."""
+"""Seconds for champion and baseline in turn: eight rounds of an attention kernel at a small problem take some two
+(H200)."""
+IN_TURN_SHARE = 0.25
+"""Share of the time that a budget keeps for the verification that they take at most; it goes on meanwhile."""
 
 
 def run(
@@ -159,7 +161,8 @@ def _one_session(
             if end != "interrupted":
                 _rate(target.device, session, reporter)
             if end != "interrupted" and verifies:
-                _compare_in_turn(target.device, task, loop, report, session, reporter)
+                share_s = math.inf if record.budget_s is None else IN_TURN_SHARE * kept_s
+                _compare_in_turn(target.device, task, loop, report, session, reporter, min(IN_TURN_S, share_s))
             if end != "interrupted" and verifies:
                 target.device.close()  # leaves the processor to the verification
                 budget_s = session.study.budget_s
@@ -183,17 +186,20 @@ def _rate(device: Device, session: Session, reporter: ProgressReporter) -> None:
 
 
 def _compare_in_turn(
-    device: Device, task: Task, loop: Loop, report: StartReport, session: Session, reporter: ProgressReporter
+    device: Device,
+    task: Task,
+    loop: Loop,
+    report: StartReport,
+    session: Session,
+    reporter: ProgressReporter,
+    seconds: float,
 ) -> None:
-    """Measure the champion and the fastest baseline in turn, and keep what comes of it; only on a device with a clock.
-
-    Twice the time to beat tells no more than twice: a champion that is slower is compared too.
-    """
+    """Measure the champion and the fastest baseline in turn, and keep what comes of it; only on a device with a clock."""
     fastest, champion = fastest_baseline(report.baselines), loop.best
     if not isinstance(device, Interleaving) or fastest is None or champion is None:
         return
     try:
-        found = against_baseline(device, task, champion, fastest[0], IN_TURN_S, lambda: loop.stop_requested)
+        found = against_baseline(device, task, champion, fastest[0], seconds, lambda: loop.stop_requested)
     except (DeviceError, InternalError) as error:
         reporter.after_loop(f"champion and {fastest[0]} were not measured in turn: {error}")
         return

@@ -84,7 +84,9 @@ def test_a_user_who_wants_an_end_waits_for_no_round() -> None:
 
 
 @contextmanager
-def searched(tmp_path: Path, device: Any, baselines: tuple[BaselineResult, ...] = BASELINES) -> Iterator[list[str]]:
+def searched(
+    tmp_path: Path, device: Any, baselines: tuple[BaselineResult, ...] = BASELINES, seconds: float = 4.0
+) -> Iterator[list[str]]:
     """Compare the champion of a stored study with its baselines; yields what was noted."""
     notes: list[str] = []
     with Store(tmp_path / "a.db") as store:
@@ -96,7 +98,7 @@ def searched(tmp_path: Path, device: Any, baselines: tuple[BaselineResult, ...] 
         session.record(trial, 1.0)
         loop: Any = SimpleNamespace(best=trial, stop_requested=False)
         reporter: Any = SimpleNamespace(after_loop=notes.append)
-        _run._compare_in_turn(device, cast("Task", None), loop, StartReport(baselines), session, reporter)
+        _run._compare_in_turn(device, cast("Task", None), loop, StartReport(baselines), session, reporter, seconds)
         session.ended(2.0, "trials")
         yield notes
 
@@ -147,12 +149,9 @@ def test_a_later_playoff_counts(tmp_path: Path) -> None:
         (InstantH200(), ""),
     ],
 )
-def test_without_turns_the_ratio_is_of_both_apart(
-    device: Any, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_turns_the_ratio_is_of_both_apart(device: Any, told: str, tmp_path: Path) -> None:
     """Why not is said, and the ratio is that of the times as they were measured, without an interval."""
-    monkeypatch.setattr(_run, "IN_TURN_S", 0.0)
-    with searched(tmp_path, device) as notes:
+    with searched(tmp_path, device, seconds=0.0) as notes:
         pass
     assert "".join(notes) == told
     best = summary_of(tmp_path / "a.db")["best"]
