@@ -194,7 +194,7 @@ def _compare_in_turn(
     reporter: ProgressReporter,
     seconds: float,
 ) -> None:
-    """Measure the champion and the fastest baseline in turn, and keep what comes of it; only on a device with a clock."""
+    """Measure the champion and the fastest baseline in turn, and keep what comes of it, on a device with a clock."""
     fastest, champion = fastest_baseline(report.baselines), loop.best
     if not isinstance(device, Interleaving) or fastest is None or champion is None:
         return
