@@ -85,11 +85,11 @@ class GpuWorker:
         self._shared = self._shared_memory()
         profile = settings.context.profile
         self._runs = TimedRuns(self._kernel, self._gates, settings.timing, self._monitor, device, profile)
-        self._planned = self._require_memory()
+        planned = self._require_memory()
         with self._exclusive_gpu():
             self._warm()
         self.ready_report = {
-            PLANNED: self._planned,
+            PLANNED: planned,
             FREE: self._free_bytes(),
             "torch": torch.__version__,
             "gpu": settings.context.profile.model,
