@@ -298,7 +298,9 @@ def test_a_part_that_was_left_out_stands_before_those_that_passed(tmp_path: Path
     browser.open(_report(path), 1400)
     shown = browser.run("[...document.querySelectorAll('#proof .parts > ul > li')].map(e => e.innerText)")
     assert [one.partition(":")[0] for one in shown] == ["own problem", "fuzz skipped", "gate", "sanitizer", "playoff"]
-    assert "At B=2 H=8 S=512 D=64: 4 passed, 1 skipped" in browser.run("document.getElementById('proof').innerText")
+    assert "At B=2 H=8 S=512 D=64 causal=0: 4 passed, 1 skipped" in browser.run(
+        "document.getElementById('proof').innerText"
+    )
 
 
 def test_a_click_opens_a_trial_everywhere(measured: Path, browser: Browser) -> None:
@@ -417,7 +419,7 @@ def test_the_table_sorts_and_filters(measured: Path, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("by", ["mouse", "keyboard"])
-def test_a_cell_of_the_tunability_matrix_shows_its_trials(by: str, measured: Path, browser: Browser) -> None:
+def test_a_cell_of_the_matrix_of_values_shows_its_trials(by: str, measured: Path, browser: Browser) -> None:
     """A click, or Enter, leaves the trials with that gene's value alone in the table, whatever was filtered before."""
     browser.open(measured, 1400)
     browser.run(UNFOLD)
@@ -442,7 +444,7 @@ def test_a_cell_of_the_tunability_matrix_shows_its_trials(by: str, measured: Pat
     assert browser.run("[...document.querySelectorAll('.filters select')].map(e => e.value)") == ["", gene, value, ""]
     assert browser.run("document.activeElement.id") == "filter-value", "the keyboard is where the filter is changed"
     browser.wait_until("Math.abs(document.getElementById('trials').getBoundingClientRect().top) < 40")
-    untried = "[...document.querySelectorAll('#tunability .matrix td')].filter(e => /not tried/.test(e.textContent))"
+    untried = "[...document.querySelectorAll('#values .matrix td')].filter(e => /not tried/.test(e.textContent))"
     assert browser.run(f"{untried}.filter(e => e.querySelector('a')).length") == 0
     browser.open(f"{measured.resolve().as_uri()}#gene={gene}&value={value}&at=trials", 1400)
     assert browser.run("document.getElementById('trials').open"), "its address, in another window, shows them too"

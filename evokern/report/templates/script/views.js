@@ -61,7 +61,7 @@ class Convergence extends View {
       let best = Infinity;
       const points = [];
       for (const trial of trials) {
-        if (trial.control !== drawn || !trial.times || !trial.us || trial.us >= best) continue;
+        if (trial.control !== drawn || !trial.times || refuted(trial) || !trial.us || trial.us >= best) continue;
         best = trial.us;
         points.push([at(trial), best]);
       }
