@@ -10,7 +10,7 @@ from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Space, Value
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
-from evokern.report.gene_values import GeneValues
+from evokern.report.gene_values import GeneValues, deciding
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
 from evokern.report.space import convergence_plot, improvement, slow_trials
 from evokern.report.trial_counts import ValueFacts
@@ -40,7 +40,7 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "variant": _variant(facts),
         "speed": _speed(facts),
         "proof": proof_card(facts),
-        "curve": convergence_plot(facts, over_time=False, width=760, height=330) if curve else None,
+        "curve": convergence_plot(facts, over_time=False, width=760, height=250) if curve else None,
         "verdict": facts.verdict,
         "ended": facts.ended,
         "uncontrolled": facts.record.sampler not in UNGUIDED,
@@ -220,22 +220,15 @@ def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None,
 
 def _decides(facts: Facts) -> dict[str, Any]:
     """Return the genes that decide the time most, each with how fast its values came."""
-    effects = facts.learned.effects
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
-    order = sorted((name for name in effects if not _alike(found[name])), key=lambda name: -effects[name].share)[:GENES]
+    order = deciding(facts)[:GENES]
     return {
         "genes": [_deciding(genes[name], facts, found[name]) for name in order],
         "explained": percent(max(facts.learned.explained or 0.0, 0.0)),
         "timed": facts.learned.timed,
         "unit": facts.unit,
     }
-
-
-def _alike(values: Sequence[ValueFacts]) -> bool:
-    """Tell whether the best with each value takes the same: such a gene decides nothing."""
-    timed = [one.best_us for one in values if one.best_us is not None]
-    return len(timed) > 1 and max(timed) <= min(timed) * (1 + TIE)
 
 
 def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[str, Any]:

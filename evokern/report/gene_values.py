@@ -14,6 +14,8 @@ from evokern.report.facts import Facts
 from evokern.study.trial import Outcome, Trial
 from evokern.wording import microseconds, several
 
+REFUTED = "refuted"
+"""What the page's filter of outcomes calls trials that their verification refuted."""
 FIRST_WORDS = 70
 """Characters of a failure's reason that a line shows."""
 NAMED = 3
@@ -58,9 +60,9 @@ class ValueLine:
     """Whether it was ever tried with the decisive choice."""
 
 
-def link_to(gene: str, value: Value, outcome: Outcome | None = None) -> str:
-    """Return the address of the trials with a gene's value, or of those among them that ended so."""
-    ended = {"outcome": outcome_words(outcome)} if outcome else {}
+def link_to(gene: str, value: Value, outcome: str = "") -> str:
+    """Return the address of the trials with a gene's value, or of those among them that the page's filter calls so."""
+    ended = {"outcome": outcome} if outcome else {}
     return f"#{urlencode({'gene': gene, 'value': value, **ended, 'at': 'trials'})}"
 
 
@@ -68,6 +70,20 @@ def ordered(values: Iterable[Value]) -> list[Value]:
     """Return values as they are read: numbers by size, names as they were declared."""
     listed = list(values)
     return sorted(listed) if all(isinstance(value, int | float) for value in listed) else listed  # type: ignore[type-var]
+
+
+def deciding(facts: Facts) -> list[str]:
+    """Return the genes that decide the time by the model, the first one most.
+
+    A gene is left out where the best trials with each of its values take the same: what it does shows in none of them.
+    """
+    effects = facts.learned.effects
+    found = []
+    for name in sorted(effects, key=lambda name: -effects[name].share):
+        timed = [one.best_us for one in facts.values[name] if one.best_us is not None]
+        if len(timed) < 2 or max(timed) > min(timed) * (1 + TIE):
+            found.append(name)
+    return found
 
 
 def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
@@ -86,8 +102,7 @@ def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
         worst = max((name for name in costs if name in active), key=lambda name: float(costs[name]), default="")
         if worst and costs[worst] > 1 + TIE:
             return worst, best.config[worst]
-    shares = {name: effect.share for name, effect in facts.learned.effects.items() if name in active}
-    most = max(shares, key=lambda name: shares[name], default="")
+    most = next((name for name in deciding(facts) if name in active), "")
     return (most, best.config[most]) if most else None
 
 
@@ -104,6 +119,8 @@ class GeneValues:
         self._space = Space(facts.record.genes)
         self._decisive = decisive_choice(facts)
         self._together = "=".join(map(str, self._decisive or ()))
+        self._apart: dict[int, int] = {}
+        """Trial → in how many genes it differs from the champion, as far as that was asked."""
         self._trials: dict[tuple[str, Value], list[Trial]] = defaultdict(list)
         """Gene and value → trials; a gene without effect has its default there."""
         for trial in facts.trials:
@@ -131,7 +148,7 @@ class GeneValues:
         rank = {name: -effect.share for name, effect in self._facts.learned.effects.items()}
         genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
         genes.sort(key=lambda gene: rank.get(gene.name, 0.0))
-        edges = [words for gene in genes if (words := _edge(gene, best.config[gene.name]))]
+        edges = [edge for gene in genes if (edge := _edge(gene, best.config[gene.name]))]
         untried = [
             Linked(f"{gene.name}={value}", link_to(gene.name, value) if self._trials[gene.name, value] else "")
             for gene in genes
@@ -139,12 +156,17 @@ class GeneValues:
             if self._untried(gene, value)
         ]
         together = self._together
-        parts = [f"widen {_some(edges)}" if edges else "no gene is at an edge of its values"]
+        parts = [_some([short for short, _ in edges]) if edges else "no gene is at an edge of its values"]
         if untried:
-            parts.append(f"not tried with {together}: {_some([one.words for one in untried])}")
+            parts.append(f"with {together}, untried: {_some([one.words for one in untried])}")
         elif together:
             parts.append(f"every value was tried with {together}")
-        return {"edges": edges, "untried": untried, "with": together, "sentence": "; ".join(parts)}
+        return {
+            "edges": [words for _, words in edges],
+            "untried": untried,
+            "with": together,
+            "sentence": "; ".join(parts),
+        }
 
     def _without_effect(self, gene: Gene) -> str:
         """Return which choice of the champion takes a gene's effect away; empty where it has one."""
@@ -160,11 +182,14 @@ class GeneValues:
                 ended[trial.outcome].append(trial)
         slow = ended.pop(Outcome.SLOW, [])
         timed, same = ended.pop(Outcome.MEASURED, []), ended.pop(Outcome.DUPLICATE, [])
-        failed = [
-            Linked(f"{len(some)} {outcome_words(outcome)}: {_first_words(some[0])}", link_to(name, value, outcome))
-            for outcome, some in sorted(ended.items(), key=lambda item: -len(item[1]))
-        ]
-        failed += [Linked(f"1 refuted by its verification: trial {t.number}", f"#trial={t.number}") for t in refuted]
+        failed = []
+        for outcome, some in sorted(ended.items(), key=lambda item: -len(item[1])):
+            words = outcome_words(outcome)
+            told = f"{len(some)} {words}: {_cut(some[0].evaluation.reason)}"
+            failed.append(Linked(told, link_to(name, value, words)))
+        if refuted:
+            why = _cut(self._facts.refuted[refuted[0].number])
+            failed.append(Linked(f"{len(refuted)} refuted by verification: {why}", link_to(name, value, REFUTED)))
         fastest = min(timed, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
         chosen = best is not None and best.config[name] == value
         untried = bool(mine) and self._untried(gene, value)
@@ -172,9 +197,12 @@ class GeneValues:
             value=str(value),
             chosen=chosen,
             trials=Linked(str(len(mine)), link_to(name, value) if mine else ""),
-            without_effect=sum(not self._space.active(gene, trial.config) for trial in mine) if gene.when else 0,
+            # A gene without effect is at its default.
+            without_effect=sum(not self._space.active(gene, trial.config) for trial in mine)
+            if gene.when and value == gene.default
+            else 0,
             worked=len(timed) + len(same),
-            slow=Linked(str(len(slow)), link_to(name, value, Outcome.SLOW)) if slow else None,
+            slow=Linked(str(len(slow)), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
             failed=tuple(failed),
             best=Linked(microseconds(fastest.evaluation.time_us), f"#trial={fastest.number}") if fastest else None,
             told=self._compared(gene, best if chosen else fastest) or self._in_vain(mine, slow, same=bool(same)),
@@ -213,8 +241,10 @@ class GeneValues:
     def _differing(self, trial: Trial) -> int:
         """Return in how many genes a trial differs from the champion."""
         assert self._facts.best is not None
-        chosen = self._facts.best.config
-        return sum(trial.config[gene.name] != chosen[gene.name] for gene in self._space.genes)
+        if trial.number not in self._apart:
+            chosen = self._facts.best.config
+            self._apart[trial.number] = sum(value != chosen[name] for name, value in trial.config.items())
+        return self._apart[trial.number]
 
     def _untried(self, gene: Gene, value: Value) -> bool:
         """Tell whether no trial has a value together with the decisive choice, although it has an effect there."""
@@ -231,8 +261,7 @@ def outcome_words(outcome: Outcome) -> str:
     return outcome.value.replace("_", " ")
 
 
-def _first_words(trial: Trial) -> str:
-    text = trial.evaluation.reason
+def _cut(text: str) -> str:
     return text if len(text) <= FIRST_WORDS else f"{text[:FIRST_WORDS].rpartition(' ')[0] or text[:FIRST_WORDS]} …"
 
 
@@ -240,17 +269,17 @@ def _apart(words: str, count: int) -> str:
     return f"{words} from the champion in {several(count, 'gene')}"
 
 
-def _edge(gene: Gene, chosen: Value) -> str:
-    """Return at which end of its values a number stands, and what they are; empty where it stands within."""
+def _edge(gene: Gene, chosen: Value) -> tuple[str, str] | None:
+    """Return what lies beyond the end of its values at which a number stands, shortly and in full; None within."""
     values = [value for value in gene.values if isinstance(value, int | float)]
     if gene.layer != "parameter" or len(values) < 2 or len(values) != len(gene.values):
-        return ""
+        return None
     listed = ", ".join(str(value) for value in sorted(values))
     if chosen == max(values):
-        return f"{gene.name}={chosen} (the largest of {listed})"
+        return f"{gene.name} beyond {chosen}", f"{gene.name}={chosen} (the largest of {listed})"
     if chosen == min(values) and min(values) > NO_LESS:
-        return f"{gene.name}={chosen} (the smallest of {listed})"
-    return ""
+        return f"{gene.name} below {chosen}", f"{gene.name}={chosen} (the smallest of {listed})"
+    return None
 
 
 def _some(words: Sequence[str]) -> str:

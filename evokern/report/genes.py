@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.gene_values import GeneValues, link_to, ordered
+from evokern.report.gene_values import GeneValues, deciding, link_to, ordered
 from evokern.report.plots import bars
 from evokern.report.space import slow_meaning
 from evokern.report.tables import Cell, TextTable
@@ -109,7 +109,7 @@ def effects(facts: Facts) -> dict[str, Any]:
                 f"{_percent(effect.ratio_ci95[0] - 1)} to {_percent(effect.ratio_ci95[1] - 1)}",
             )
         )
-    decided = ", ".join(order[:PAIRED])
+    decided = ", ".join(deciding(facts)[:PAIRED])
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
     costs = [
         (f"{name}={value}", ratio - 1, f"+{_percent(ratio - 1)}")

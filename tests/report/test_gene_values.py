@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from stored_studies import measured_at, write_study
 
+from evokern.analysis.genes.importance import GeneEffect
 from evokern.declaration.space import Mutation, Parameter, Space, Value
 from evokern.report import gather, page
 from evokern.report.facts import Facts
 from evokern.report.first_screen import first_screen
-from evokern.report.gene_values import GeneValues, ValueLine, decisive_choice, ordered
+from evokern.report.gene_values import GeneValues, ValueLine, deciding, decisive_choice, ordered
 from evokern.report.genes import matrix
 from evokern.report.marks import MARKS, REFUTED
 from evokern.report.origin import words
@@ -124,7 +125,9 @@ def test_a_value_s_best_is_held_against_the_champion(facts: Facts) -> None:
     assert padded.told.words == "its best differs from the champion in 6 genes"
     refuted = replace(facts, refuted={2: "fuzz: off"})
     four = line(refuted, "WARPS", 4)
-    assert [part.link for part in four.failed] == ["#trial=2"]
+    assert [(part.words, part.link) for part in four.failed] == [
+        ("1 refuted by verification: fuzz: off", "#gene=WARPS&value=4&outcome=refuted&at=trials")
+    ]
     assert (four.best.link if four.best else "") == "#trial=6"
 
 
@@ -158,7 +161,26 @@ def test_what_to_try_next_is_at_the_edge_or_untried_with_the_decisive_choice(fac
     best = Trial(1, Proposal(SPACE.with_changes(SPACE.default(), inner)), measured_at(1, 5.0))
     within = GeneValues(replace(facts, best=best)).next_steps()
     assert within["edges"] == []
+    assert told["sentence"].startswith("TILE beyond 128, STAGES beyond 3; with CORES=wgmma, untried: LAYOUT=padded, ")
     assert within["sentence"].startswith("no gene is at an edge of its values; ")
+
+
+def test_a_gene_whose_values_take_the_same_is_not_decisive(facts: Facts) -> None:
+    """The model may give it a share of what slow trials differ in; the first screen and its section leave it out."""
+    even = GeneEffect(0.6, (0.5, 0.7), 1.0, (1.0, 1.0), {})
+    shares = {"LAYOUT": replace(even, share=0.4), "WARPS": even, "CORES": replace(even, share=0.1)}
+    learned = replace(facts.learned, effects=shares)
+    assert deciding(replace(facts, learned=learned)) == ["WARPS", "LAYOUT", "CORES"]
+    default, four = facts.trials[0], facts.trials[2]
+    further = (
+        replace(four, number=7, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
+        replace(default, number=8, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
+    )
+    found = replace(facts, learned=learned, trials=(*facts.trials, *further))
+    assert deciding(found) == ["LAYOUT"], "the best with each value of the others takes the same"
+    told = first_screen(found)["decides"]["genes"]
+    assert [(gene["name"], gene["default"]) for gene in told] == [("LAYOUT", True)]
+    assert decisive_choice(replace(found, ablation=None)) == ("LAYOUT", "xor")
 
 
 def test_slow_means_one_thing_everywhere(facts: Facts) -> None:

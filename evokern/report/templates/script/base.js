@@ -87,6 +87,7 @@ const timeOf = trial => trial.number === data.champion ? data.champion_us : tria
 const text = place => place < 0 ? "" : data.texts[place];
 const valueOf = (trial, gene) => trial.genes[gene] < 0 ? "?" : data.genes[gene].values[trial.genes[gene]];
 const outcomeOf = trial => data.outcomes[trial.outcome] + (trial.unchecked ? ", not checked" : "") + (refuted(trial) ? ", refuted" : "");
+const reasonOf = trial => refuted(trial) ? data.refuted[trial.number] : text(trial.reason);
 function spoken(trial) {
   const time = trial.measured ? `, ${micro(timeOf(trial))}` : trial.reason >= 0 ? `: ${text(trial.reason).slice(0, 90)}` : "";
   return `trial ${trial.number}, ${outcomeOf(trial)}${trial.control ? ", drawn by the control" : ""}${time}`;

@@ -35,7 +35,7 @@ class View {
 
 class Convergence extends View {
   constructor(holder, minutes) {
-    super(holder, 300);
+    super(holder, minutes ? 300 : 208);
     this.minutes = minutes;
   }
   draw() {
