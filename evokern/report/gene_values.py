@@ -69,7 +69,7 @@ def link_to(gene: str, value: Value, outcome: str = "") -> str:
 def ordered(values: Iterable[Value]) -> list[Value]:
     """Return values as they are read: numbers by size, names as they were declared."""
     listed = list(values)
-    return sorted(listed) if all(isinstance(value, int | float) for value in listed) else listed  # type: ignore[type-var]
+    return sorted(listed) if all(isinstance(value, int | float) for value in listed) else listed
 
 
 def deciding(facts: Facts) -> list[str]:
@@ -198,9 +198,7 @@ class GeneValues:
             chosen=chosen,
             trials=Linked(str(len(mine)), link_to(name, value) if mine else ""),
             # A gene without effect is at its default.
-            without_effect=sum(not self._space.active(gene, trial.config) for trial in mine)
-            if gene.when and value == gene.default
-            else 0,
+            without_effect=self._idle(gene, mine) if value == gene.default else 0,
             worked=len(timed) + len(same),
             slow=Linked(str(len(slow)), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
             failed=tuple(failed),
@@ -210,6 +208,14 @@ class GeneValues:
             if untried
             else "",
         )
+
+    def _idle(self, gene: Gene, mine: Sequence[Trial]) -> int:
+        """Return in how many trials another choice takes a gene's effect away."""
+        configs = [trial.config for trial in mine]
+        active = set(range(len(configs)))
+        for other, allowed in gene.when.items():
+            active = {place for place in active if configs[place][other] in allowed}
+        return len(configs) - len(active)
 
     def _compared(self, gene: Gene, fastest: Trial | None) -> Linked | None:
         """Return in how many genes the best trial with a value differs from the champion; None without either."""
