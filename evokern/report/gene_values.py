@@ -123,7 +123,10 @@ class GeneValues:
         """Trial → in how many genes it differs from the champion, as far as that was asked."""
         self._trials: dict[tuple[str, Value], list[Trial]] = defaultdict(list)
         """Gene and value → trials; a gene without effect has its default there."""
+        self._ended: dict[int, str] = {}
+        """Trial → how it ended, by the words of the page's filter."""
         for trial in facts.trials:
+            self._ended[trial.number] = REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome)
             for item in trial.config.items():
                 self._trials[item].append(trial)
 
@@ -175,16 +178,13 @@ class GeneValues:
 
     def _line(self, gene: Gene, value: Value) -> ValueLine:
         mine, best, name = self._trials[gene.name, value], self._facts.best, gene.name
-        ended: dict[Outcome, list[Trial]] = defaultdict(list)
-        refuted = [trial for trial in mine if trial.number in self._facts.refuted]
+        ended: dict[str, list[Trial]] = defaultdict(list)
         for trial in mine:
-            if trial.number not in self._facts.refuted:
-                ended[trial.outcome].append(trial)
-        slow = ended.pop(Outcome.SLOW, [])
-        timed, same = ended.pop(Outcome.MEASURED, []), ended.pop(Outcome.DUPLICATE, [])
+            ended[self._ended[trial.number]].append(trial)
+        slow, refuted = ended.pop(outcome_words(Outcome.SLOW), []), ended.pop(REFUTED, [])
+        timed, same = (ended.pop(outcome_words(one), []) for one in (Outcome.MEASURED, Outcome.DUPLICATE))
         failed = []
-        for outcome, some in sorted(ended.items(), key=lambda item: -len(item[1])):
-            words = outcome_words(outcome)
+        for words, some in sorted(ended.items(), key=lambda item: -len(item[1])):
             told = f"{len(some)} {words}: {_cut(some[0].evaluation.reason)}"
             failed.append(Linked(told, link_to(name, value, words)))
         if refuted:
