@@ -99,8 +99,8 @@ def _variant(facts: Facts) -> dict[str, Any]:
         for gene in changed
     ]
     # What the champion is faster without is no choice to fold away, although it is worth least.
-    kept = [row for row in rows[CHOICES - len(faster) :] if row["faster"]]
-    shown = [*rows[: CHOICES - len(kept)], *kept]
+    kept = [row for row in rows if row["faster"]]
+    shown = [*[row for row in rows if not row["faster"]][: max(0, CHOICES - len(kept))], *kept]
     return {
         "trial": best.number,
         "drawn_by": ", drawn by the control" if best.control else "",

@@ -275,7 +275,7 @@ def test_the_proof_is_read_without_scrolling(proved: Path, browser: Browser) -> 
         "playoff: fastest of 3 finalists, 1 ties with it",
     ]
     words = browser.run("document.getElementById('proof').innerText")
-    assert "at the study's 4 problems: all 5 parts passed" in words
+    assert "By running it (no formal proof), at the study's 4 problems: all 5 parts passed" in words
     assert re.search(r"As fast, but refuted: trial \d+, trial \d+ and 1 more", words)
     assert "B=1 H=1 S=39 D=64 causal=0" not in words
     browser.run("document.querySelector('#proof summary').click()")
