@@ -30,7 +30,8 @@ def linked(facts: Facts) -> dict[str, Any]:
 
 def matrix(facts: Facts) -> dict[str, Any]:
     """Return what became of each value of each gene: a line each, what is left to try, and a matrix shaded by time."""
-    best = min((t.evaluation.time_us or 0.0 for t in facts.measured), default=0.0)
+    standing = (t for t in facts.measured if t.number not in facts.refuted)
+    best = min((t.evaluation.time_us or 0.0 for t in standing), default=0.0)
     chosen = facts.best.config if facts.best else {}
     values_told = GeneValues(facts)
     return {
