@@ -26,7 +26,7 @@ SECTIONS = (
     ("champion", "Champion and proof in full", champion.proof),
     ("ablation", "Ablation", champion.ablation),
     ("effects", "Gene effects and interactions", genes.effects),
-    ("tunability", "Tunability", genes.matrix),
+    ("values", "Values of each gene: which worked, which did not", genes.matrix),
     ("roofline", "Roofline", times.roofline),
     ("timing", "Timing", times.timing),
     ("source", "Source", origin.source),

@@ -136,7 +136,7 @@ def proof_card(facts: Facts) -> dict[str, Any]:
     return {
         "kind": "bad" if refuted else "good" if found.verified else "unasked",
         "word": "refuted" if refuted else "verified" if found.verified else "not verified",
-        "where": facts.record.problems_in_words()
+        "where": facts.record.problems_in_words(every=True)
         if len(facts.record.problems) <= MOST_NAMED
         else f"the study's {len(facts.record.problems)} problems",
         "share": "" if share is None or share >= 1 or not parts else f"{percent(share)} of its blocks ran there",

@@ -91,7 +91,7 @@ class Facts:
     @cached_property
     def values(self) -> Mapping[str, Sequence[ValueFacts]]:
         """What became of the trials with each value of each gene."""
-        return tunability(self.trials, self.record.genes)
+        return tunability(self.trials, self.record.genes, self.refuted)
 
     @cached_property
     def measured(self) -> list[Trial]:

@@ -10,11 +10,12 @@ from evokern.analysis.control_verdict import TIE, price
 from evokern.declaration.space import Gene, Space, Value
 from evokern.report.champion import proof_card
 from evokern.report.facts import Facts
+from evokern.report.gene_values import GeneValues, deciding
 from evokern.report.plots import IntervalBar, apart, interval_bars, percent
-from evokern.report.space import convergence_plot, improvement
+from evokern.report.space import convergence_plot, improvement, slow_trials
 from evokern.report.trial_counts import ValueFacts
 from evokern.store import StudyRecord, interval_us
-from evokern.study.trial import Timing
+from evokern.study.trial import Outcome, Timing
 from evokern.wording import duration, microseconds, several
 
 CHOICES = 7
@@ -39,11 +40,14 @@ def first_screen(facts: Facts, *, curve: bool = True) -> dict[str, Any]:
         "variant": _variant(facts),
         "speed": _speed(facts),
         "proof": proof_card(facts),
-        "curve": convergence_plot(facts, over_time=False, width=760, height=330) if curve else None,
+        "curve": convergence_plot(facts, over_time=False, width=760, height=250) if curve else None,
         "verdict": facts.verdict,
         "ended": facts.ended,
         "uncontrolled": facts.record.sampler not in UNGUIDED,
+        "control": _control(facts),
+        "slow": slow_trials(facts),
         "progress": improvement(facts),
+        "next": GeneValues(facts).next_steps()["sentence"],
         "decides": _decides(facts),
     }
 
@@ -82,9 +86,11 @@ def _variant(facts: Facts) -> dict[str, Any]:
             -(effects[gene.name].share if gene.name in effects else 0.0),
         )
     )
+    faster = {row["gene"] for row in _faster_without(facts)} if worth else set()
     rows = [
         {
             "gene": gene.name,
+            "faster": gene.name in faster,
             "value": str(best.config[gene.name]),
             "default": str(gene.default),
             "worth": worth.get(gene.name, (0.0, ""))[1],
@@ -92,13 +98,16 @@ def _variant(facts: Facts) -> dict[str, Any]:
         }
         for gene in changed
     ]
+    # What the champion is faster without is no choice to fold away, although it is worth least.
+    kept = [row for row in rows if row["faster"]]
+    shown = [*[row for row in rows if not row["faster"]][: max(0, CHOICES - len(kept))], *kept]
     return {
         "trial": best.number,
         "drawn_by": ", drawn by the control" if best.control else "",
-        "shown": rows[:CHOICES],
-        "more": rows[CHOICES:],
+        "shown": shown,
+        "more": [row for row in rows if row not in shown],
         "same": len(facts.record.genes) - len(changed),
-        "faster": _faster_without(facts) if worth else "",
+        "faster": _told_faster(facts) if worth else "",
         "ablated": bool(worth),
     }
 
@@ -122,11 +131,16 @@ def _worth(facts: Facts) -> dict[str, tuple[float, str]]:
     return found
 
 
-def _faster_without(facts: Facts) -> str:
-    """Return which choices the champion would be faster without, by its ablation; nothing where there is none."""
+def _faster_without(facts: Facts) -> list[dict[str, Any]]:
+    """Return the rows of the champion's ablation in which it is faster without a choice, the fastest first."""
     assert facts.ablation is not None
     rows = [row for row in facts.ablation.result["alone"] if row["gene"] and row["time_us"] and row["ratio"] < 1 - TIE]
-    rows.sort(key=lambda row: float(row["ratio"]))
+    return sorted(rows, key=lambda row: float(row["ratio"]))
+
+
+def _told_faster(facts: Facts) -> str:
+    """Return which choices the champion would be faster without; nothing where there is none."""
+    rows = _faster_without(facts)
     if not rows:
         return ""
     first, more = rows[0], len(rows) - 1
@@ -145,8 +159,7 @@ def _speed(facts: Facts) -> dict[str, Any]:
     ratio = facts.in_turn["ratio"] if facts.in_turn else baseline[1] / time_us if baseline else None
     interval = None if facts.record.predicted else interval_us(best.evaluation)
     bars: list[tuple[str, str, float, tuple[float, float] | None]] = [("champion", "own", time_us, interval)]
-    config = Space(facts.record.genes).default()
-    default = next((t.evaluation.time_us for t in facts.measured if t.config == config != best.config), None)
+    default = _default_us(facts) if best.config != Space(facts.record.genes).default() else None
     if default:
         bars.append(("default candidate", "dimmed", default, None))
     timing = facts.baseline_timing
@@ -171,11 +184,30 @@ def _speed(facts: Facts) -> dict[str, Any]:
         "baseline": facts.in_turn["baseline"]["name"] if facts.in_turn else baseline[0] if baseline else "",
         "playoff": best.evaluation.evidence.get("time_from") == "playoff",
         "over_default": f"{default / time_us:.2f}×" if default else "",
-        "limit": f"{percent(facts.limit.share)} of the limit of the chip, which is set by {facts.limit.setter}"
+        "limit": f"{percent(facts.limit.share)} of the chip's limit, which is set by {facts.limit.setter}"
         if facts.limit
         else "",
+        "bound": str(best.evaluation.evidence.get("bound", "")),
         "bars": interval_bars(bars, facts.unit),
     }
+
+
+def _default_us(facts: Facts) -> float | None:
+    """Return the time of the default candidate; None where it was not timed."""
+    config = Space(facts.record.genes).default()
+    return next((t.evaluation.time_us for t in facts.measured if t.config == config), None)
+
+
+def _control(facts: Facts) -> str:
+    """Return how many trials of the control were timed, and the default's time, which needs no search."""
+    if facts.control is None:
+        return ""
+    drawn = facts.control["arms"][1]
+    timed = sum(trial.outcome is Outcome.MEASURED for trial in list(facts.curves.values())[1])
+    default = _default_us(facts)
+    alone = f"; the default alone takes {microseconds(default)} {facts.unit}" if default else ""
+    was = "was" if timed == 1 else "were"
+    return f"{timed} of {several(drawn['trials'], f'{facts.record.control} trial')} {was} timed{alone}"
 
 
 def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None, problems: int) -> str:
@@ -188,10 +220,9 @@ def _ratio_interval(interval: tuple[float, float] | None, timing: Timing | None,
 
 def _decides(facts: Facts) -> dict[str, Any]:
     """Return the genes that decide the time most, each with how fast its values came."""
-    effects = facts.learned.effects
-    order = sorted(effects, key=lambda name: -effects[name].share)[:GENES]
     genes = {gene.name: gene for gene in facts.record.genes}
     found = facts.values
+    order = deciding(facts)[:GENES]
     return {
         "genes": [_deciding(genes[name], facts, found[name]) for name in order],
         "explained": percent(max(facts.learned.explained or 0.0, 0.0)),
@@ -211,6 +242,7 @@ def _deciding(gene: Gene, facts: Facts, values: Sequence[ValueFacts]) -> dict[st
     return {
         "name": gene.name,
         "doc": gene.doc,
+        "default": chosen is not None and chosen == gene.default,
         "share": percent(effect.share),
         "interval": f"{percent(low)} to {percent(high)}",
         "values": [_marked(bar, one, chosen) for bar, one in zip(bars, shown, strict=True)],

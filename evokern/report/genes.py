@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
-from urllib.parse import urlencode
 
 from evokern.report.facts import Facts
+from evokern.report.gene_values import GeneValues, deciding, link_to, ordered
 from evokern.report.plots import bars
+from evokern.report.space import slow_meaning
 from evokern.report.tables import Cell, TextTable
 from evokern.report.trial_counts import ValueFacts, pairs
 from evokern.wording import several
@@ -27,24 +29,23 @@ def linked(facts: Facts) -> dict[str, Any]:
 
 
 def matrix(facts: Facts) -> dict[str, Any]:
-    """Return which values of which genes work, and how fast the best candidate with each is."""
-    best = min((t.evaluation.time_us or 0.0 for t in facts.measured), default=0.0)
+    """Return what became of each value of each gene: a line each, what is left to try, and a matrix shaded by time."""
+    standing = (t for t in facts.measured if t.number not in facts.refuted)
+    best = min((t.evaluation.time_us or 0.0 for t in standing), default=0.0)
     chosen = facts.best.config if facts.best else {}
-    every = [(name, one) for name, values in facts.values.items() for one in values]
-    untried = [(name, one) for name, one in every if not one.tried]
+    values_told = GeneValues(facts)
     return {
-        "about": "each value of each gene: how many trials with it worked, and how fast the best of them was",
-        "told": [
-            ("Never worked", [_tried(name, one) for name, one in every if one.tried and not one.worked]),
-            ("Predicted slow and never checked", [_named(name, one) for name, one in untried if one.unchecked]),
-            ("Not tried", [_named(name, one) for name, one in untried if not one.unchecked]),
-        ],
+        "about": "trials with each value, the best of them, why others failed, and what to try next",
+        "next": values_told.next_steps(),
+        "lines": values_told.genes(),
+        "slow": slow_meaning(facts),
+        "unit": facts.unit,
         "genes": [
             (
                 name,
                 [
                     replace(_cell(one, best, one.value == chosen.get(name)), link=_link(name, one), tip=_counted(one))
-                    for one in values
+                    for one in _by_size(values)
                 ],
             )
             for name, values in facts.values.items()
@@ -52,12 +53,9 @@ def matrix(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _named(name: str, one: ValueFacts) -> tuple[str, str]:
-    return f"{name}={one.value}", _link(name, one)
-
-
-def _tried(name: str, one: ValueFacts) -> tuple[str, str]:
-    return f"{name}={one.value} ({several(one.tried, 'trial')})", _link(name, one)
+def _by_size(values: Sequence[ValueFacts]) -> list[ValueFacts]:
+    places = {value: place for place, value in enumerate(ordered(one.value for one in values))}
+    return sorted(values, key=lambda one: places[one.value])
 
 
 def _counted(one: ValueFacts) -> str:
@@ -68,7 +66,7 @@ def _counted(one: ValueFacts) -> str:
 
 def _link(name: str, one: ValueFacts) -> str:
     """Return the address of the trials with a value, as the page's script reads it; empty where there is none."""
-    return f"#{urlencode({'gene': name, 'value': one.value, 'at': 'trials'})}" if one.tried or one.unchecked else ""
+    return link_to(name, one.value) if one.tried or one.unchecked else ""
 
 
 def _cell(one: ValueFacts, best: float, chosen: bool) -> Cell:
@@ -112,7 +110,7 @@ def effects(facts: Facts) -> dict[str, Any]:
                 f"{_percent(effect.ratio_ci95[0] - 1)} to {_percent(effect.ratio_ci95[1] - 1)}",
             )
         )
-    decided = ", ".join(order[:PAIRED])
+    decided = ", ".join(deciding(facts)[:PAIRED])
     head = ("gene", "share", "95 % interval", "best value", "worst value", "worst over best", "95 % interval")
     costs = [
         (f"{name}={value}", ratio - 1, f"+{_percent(ratio - 1)}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evokern.report.facts import Facts
+from evokern.report.space import slow_meaning
 from evokern.report.tables import TextTable, flattened
 from evokern.store import StudyRecord
 from evokern.wording import warm_start_text
@@ -28,7 +29,6 @@ WORDS = (
         "guard zones around buffers, inputs unchanged, equal answers of two runs, calls repeated on other inputs",
     ),
     ("wrong", "it failed a check of the gate; tolerance: an element was off by more than the kernel allows"),
-    ("slow", "sampling stopped once it was clearly slower than the elite that it raced against"),
     ("margin", "wrong although this draw passed: its errors came so near the tolerance that other inputs would fail"),
     ("same program", "its machine code is that of an earlier trial, whose time it shares"),
     ("control", "every second trial drawn at random, which shows whether the sampler was better than chance"),
@@ -78,7 +78,7 @@ def words(facts: Facts) -> dict[str, Any]:
     unit = "a time model's, not a clock's" if facts.record.predicted else "a clock's, the median of samples"
     return {
         "about": "gene, champion, gate, elite, control, playoff …",
-        "words": [*WORDS, ("µs", f"of one call; {unit}")],
+        "words": [*WORDS, ("slow", slow_meaning(facts)), ("µs", f"of one call; {unit}")],
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from evokern.report.facts import Facts
-from evokern.report.marks import CONTROL, MARKS, mark_of
+from evokern.report.marks import CONTROL, MARKS, REFUTED, mark_of
 from evokern.report.plots import HEIGHT, WIDTH, Axis, Plot, bars, span
 from evokern.report.tables import TextTable
 from evokern.report.trial_counts import reasons
@@ -21,8 +21,10 @@ SHOWN = (1.5, 6.0)
 LEAST_TOLD = 8
 """Evaluated trials below which it is not told how a search went on."""
 
-UNCHECKED = "slow, not checked"
-"""What a candidate is called that was predicted to be slow: whether it is right was not asked."""
+SLOW = "slow (not timed to the end)"
+"""What a candidate is called that was stopped once it was known to be slow, wherever the page names it."""
+UNCHECKED = f"{SLOW}, not checked"
+"""What it is called where it was not asked either whether it is right."""
 
 
 def convergence(facts: Facts) -> dict[str, Any]:
@@ -46,7 +48,11 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
         width: px.
         height: px.
     """
-    curves = {label: bests(trials) for label, trials in facts.curves.items()}
+    own = 2 if facts.control else 1  # the others are of other studies, whose trials have numbers of their own
+    curves = {
+        label: bests(trials, facts.refuted if place < own else ())
+        for place, (label, trials) in enumerate(facts.curves.items())
+    }
     times = [t.evaluation.time_us for t in facts.measured if t.evaluation.time_us]
     times += [time_us for curve in curves.values() for _, time_us in curve]
     if not any(facts.curves.values()):
@@ -63,7 +69,7 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
     placed: dict[int, list[tuple[float, float | None]]] = {}
     for place, trials in enumerate(facts.curves.values()):
         if place == 0 or (place == 1 and facts.control):
-            _place(trials, placed, over_time=over_time)
+            _place(trials, placed, facts.refuted, over_time=over_time)
     beyond = any(time_us is not None and time_us > high for found in placed.values() for _, time_us in found)
     lanes = [f"> {microseconds(high)}"] * beyond
     lanes += dict.fromkeys(MARKS[kind].lane for kind in sorted(placed) if MARKS[kind].lane)
@@ -97,7 +103,8 @@ def convergence_plot(facts: Facts, *, over_time: bool, width: int = WIDTH, heigh
 def improvement(facts: Facts) -> str:
     """Return when the best came, and what the second half of the sampler's trials brought; nothing without a time."""
     trials = next(iter(facts.curves.values()), ())
-    curve = [(when.evaluated, time_us) for when, time_us in bests(trials)]
+    found = bests(trials, facts.refuted)
+    curve = [(when.evaluated, time_us) for when, time_us in found]
     evaluated = sum(trial.outcome.evaluated for trial in trials)
     if not curve or evaluated < LEAST_TOLD:
         return ""
@@ -106,7 +113,16 @@ def improvement(facts: Facts) -> str:
     gained = (
         "the first time" if half is None else f"{100 * (half / time_us - 1):.1f} %" if half > time_us else "nothing"
     )
-    return f"The best came at evaluated trial {last} of {evaluated}; the second half brought {gained}"
+    return (
+        f"The sampler's best is trial {found[-1][0].trial}, its {_nth(last)} "
+        f"of {several(evaluated, 'evaluated trial')}; "
+        f"the second half brought {gained}"
+    )
+
+
+def _nth(place: int) -> str:
+    ending = "th" if 10 < place % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place}{ending}"
 
 
 def shown_up_to(facts: Facts, least: float) -> float:
@@ -121,13 +137,20 @@ def baseline_name(name: str) -> str:
     return name if "baseline" in name.lower() else f"baseline {name}"
 
 
-def _place(trials: Sequence[Trial], placed: dict[int, list[tuple[float, float | None]]], *, over_time: bool) -> None:
+def _place(
+    trials: Sequence[Trial],
+    placed: dict[int, list[tuple[float, float | None]]],
+    refuted: Container[int],
+    *,
+    over_time: bool,
+) -> None:
     """Note of each trial of an arm which mark it has and where it lies: evaluated trials or minutes, and its time."""
     evaluated = 0
     for trial in trials:
         evaluated += trial.outcome.evaluated
-        drawn = trial.control and trial.outcome is Outcome.MEASURED
-        kind = CONTROL if drawn else mark_of(trial.outcome)
+        kind = mark_of(trial.outcome)
+        if trial.outcome is Outcome.MEASURED and (trial.number in refuted or trial.control):
+            kind = REFUTED if trial.number in refuted else CONTROL
         time_us = None if MARKS[kind].lane else trial.evaluation.time_us
         placed.setdefault(kind, []).append((trial.seconds / 60 if over_time else evaluated, time_us))
 
@@ -149,7 +172,7 @@ def _mark_best(plot: Plot, facts: Facts, *, over_time: bool) -> None:
 def outcomes(facts: Facts) -> dict[str, Any]:
     """Return how trials ended, why they failed, and what was turned away before."""
     counted = Counter(_ended(trial) for trial in facts.trials)
-    good = {"measured", "duplicate", "slow"}
+    good = {"measured", "duplicate", SLOW}
     failed = [(one.outcome, one.example, str(one.trial), str(one.count)) for one in reasons(facts.trials)]
     turned_away = [(name, float(count), f"{count:,}") for name, count in list(facts.rejections.items())[:15]]
     failed_or_not = sum(count for name, count in counted.items() if name not in good)
@@ -162,27 +185,43 @@ def outcomes(facts: Facts) -> dict[str, Any]:
             lambda name: "own" if name in good else "dimmed" if name == UNCHECKED else "fault",
         ),
         "reasons": failed,
-        "slow": _slow(facts),
+        "slow": slow_trials(facts),
         "rejections": bars("Proposals turned away by constraint", turned_away, lambda name: "dimmed"),
     }
 
 
-def _slow(facts: Facts) -> str:
-    """Return how many trials were slow, and who drew them; nothing without any."""
+def slow_trials(facts: Facts) -> str:
+    """Return how many trials were slow, who drew them, and what slow means; nothing without any."""
     slow = [trial for trial in facts.trials if trial.outcome is Outcome.SLOW]
     if not slow:
         return ""
     drawn = sum(trial.control for trial in slow)
-    by = f", {drawn} of them drawn by the control" if drawn else ""
-    return (
-        f"{several(len(slow), 'trial')} {'was' if len(slow) == 1 else 'were'} slow{by}: each lost against the fastest "
-        "candidate that it could know of, or the default one; its card tells both times"
+    record = facts.record
+    by = f", {drawn} drawn by the control ({record.control}) and {len(slow) - drawn} by the sampler ({record.sampler})"
+    told = (
+        f"{len(slow)} of {several(len(facts.trials), 'trial')} {'was' if len(slow) == 1 else 'were'} slow"
+        f"{by if facts.control is not None else ''}"
     )
+    return f"{told}: {slow_meaning(facts)}"
+
+
+def slow_meaning(facts: Facts) -> str:
+    """Return what slow means in a study, with the factor of the time to beat that its trials' evidence gives."""
+    evidence = [t.evaluation.evidence for t in facts.trials if t.outcome is Outcome.SLOW]
+    factors = [e["limit_us"] / e["elite_us"] for e in evidence if e.get("limit_us") and e.get("elite_us")]
+    shown = list(dict.fromkeys(f"{factor:.2g}" for factor in (min(factors), max(factors)))) if factors else []
+    factor = f"{' to '.join(shown)} times " if factors and min(factors) > 1 else ""
+    unchecked = sum(t.outcome is Outcome.SLOW and not t.evaluation.passed_gate for t in facts.trials)
+    if facts.record.predicted:
+        return f"not timed to the end because predicted slower than {factor}the time to beat; answer not checked"
+    rest = f"; answer not checked of {unchecked}, stopped at their first launches" if unchecked else ""
+    return f"not timed to the end because measured slower than {factor}the time to beat{rest}"
 
 
 def _ended(trial: Trial) -> str:
-    unchecked = trial.outcome is Outcome.SLOW and not trial.evaluation.passed_gate
-    return UNCHECKED if unchecked else trial.outcome.value
+    if trial.outcome is not Outcome.SLOW:
+        return trial.outcome.value
+    return SLOW if trial.evaluation.passed_gate else UNCHECKED
 
 
 def fastest_trials(facts: Facts, most: int = 15) -> dict[str, Any]:

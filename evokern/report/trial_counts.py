@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from evokern.declaration.space import Gene, Value
@@ -31,8 +31,16 @@ class ValueFacts:
     """Fastest of them, µs."""
 
 
-def tunability(trials: Iterable[Trial], genes: Sequence[Gene]) -> dict[str, list[ValueFacts]]:
-    """Return, for every gene, what became of the trials with each of its values."""
+def tunability(
+    trials: Iterable[Trial], genes: Sequence[Gene], refuted: Container[int] = ()
+) -> dict[str, list[ValueFacts]]:
+    """Return, for every gene, what became of the trials with each of its values.
+
+    Args:
+        trials: of a study.
+        genes: its genes.
+        refuted: numbers of trials that passed the gate and that their verification refuted: they did not work.
+    """
     ended: dict[tuple[str, Value], list[int]] = defaultdict(lambda: [0, 0, 0])
     best: dict[tuple[str, Value], float] = {}
     for trial in trials:
@@ -40,11 +48,12 @@ def tunability(trials: Iterable[Trial], genes: Sequence[Gene]) -> dict[str, list
             continue
         worked = trial.evaluation.passed_gate
         unchecked = trial.outcome is Outcome.SLOW and not worked
-        time_us = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED else None
+        stands = trial.number not in refuted
+        time_us = trial.evaluation.time_us if trial.outcome is Outcome.MEASURED and stands else None
         for item in trial.config.items():
             found = ended[item]
             found[0] += not unchecked
-            found[1] += worked
+            found[1] += worked and stands
             found[2] += unchecked
             if time_us and time_us < best.get(item, math.inf):
                 best[item] = time_us

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -60,17 +60,18 @@ def arms(record: StudyRecord, trials: Iterable[Trial]) -> tuple[tuple[Trial, ...
     return tuple(found[0]), tuple(found[1])
 
 
-def bests(trials: Sequence[Trial]) -> list[tuple[Reached, float]]:
+def bests(trials: Sequence[Trial], without: Container[int] = ()) -> list[tuple[Reached, float]]:
     """Return each new best of an arm, and its time in µs.
 
     Args:
         trials: the arm's trials in number order.
+        without: numbers of trials that count and are no best: refuted ones.
     """
     found: list[tuple[Reached, float]] = []
     evaluated = 0
     for trial in trials:
         evaluated += trial.outcome.evaluated
-        time_us = trial.evaluation.time_us
+        time_us = None if trial.number in without else trial.evaluation.time_us
         if trial.outcome is Outcome.MEASURED and time_us and (not found or time_us < found[-1][1]):
             found.append((Reached(trial.number, evaluated, trial.seconds), time_us))
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sqlite3
+import sys
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 from evokern.analysis.genes.forest import ForestFit, Forests
 from evokern.cli.app import app
 from evokern.declaration.space import Config
+from evokern.measurement.roofline import Limit
 from evokern.report import gather, page
 from evokern.report.champion import proof
 from evokern.report.facts import elites, fastest
@@ -172,12 +175,16 @@ def test_the_first_screen_tells_the_default_s_time_and_how_the_search_went_on(tm
     evaluated = [trial for trial in facts.trials if trial.outcome.evaluated]
     assert facts.best is not None
     place = [trial.number for trial in evaluated].index(facts.best.number) + 1
-    assert first["progress"].startswith(f"The best came at evaluated trial {place} of {len(evaluated)}; ")
+    nth = re.search(
+        rf"trial {facts.best.number}, its (\d+)\w\w of {len(evaluated)} evaluated trials; ", first["progress"]
+    )
+    assert nth is not None
+    assert int(nth[1]) == place
     cut = replace(facts, curves={"evo": facts.trials[:4]})
     assert first_screen(cut)["progress"] == ""
 
 
-def test_what_an_ablation_found_faster_is_said(tmp_path: Path) -> None:
+def test_what_an_ablation_found_faster_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A champion that is faster without one of its choices is no end of a search: the first screen names them."""
     study = write_study(tmp_path / "r.db", 60)
     with open_readonly(tmp_path / "r.db") as reader:
@@ -197,19 +204,41 @@ def test_what_an_ablation_found_faster_is_said(tmp_path: Path) -> None:
         told = first_screen(gather(reader, None))["variant"]["faster"]
         assert told == f"Faster, not verified: {one.name}={one.default} (4.50 µs)"
         assert f"{one.name}={one.default} (4.50" in page(reader)
+        monkeypatch.setattr(sys.modules[first_screen.__module__], "CHOICES", 1)
+        variant = first_screen(gather(reader, None))["variant"]
+    assert [row["gene"] for row in variant["shown"]] == [one.name], "it is worth least, and not folded away"
+    assert one.name not in [row["gene"] for row in variant["more"]]
 
 
-def test_values_that_never_worked_are_listed(tmp_path: Path) -> None:
-    """Each value of each gene that was tried in vain is named with how often; one that was not tried is no failure."""
+def test_the_speed_card_tells_limit_from_bound_and_what_the_control_timed(tmp_path: Path) -> None:
+    """What sets the chip's limit and what bounds the champion are two things; the control's share was really timed."""
+    write_study(tmp_path / "r.db", 60, control="random")
+    with open_readonly(tmp_path / "r.db") as reader:
+        facts = gather(reader, None)
+    assert facts.best is not None
+    evidence = {**facts.best.evaluation.evidence, "bound": "latency-bound"}
+    best = replace(facts.best, evaluation=replace(facts.best.evaluation, evidence=evidence))
+    first = first_screen(replace(facts, best=best, limit=Limit(1.0, 0.2, "operations", None, "f16")))
+    assert first["speed"]["limit"].startswith("20 % of the chip's limit, which is set by compute (f16) at ")
+    assert first["speed"]["bound"] == "latency-bound"
+    drawn = [trial for trial in facts.trials if trial.control]
+    timed = sum(trial.outcome is Outcome.MEASURED for trial in drawn)
+    assert first["control"] == f"{timed} of {len(drawn)} random trials were timed", "the default was not among them"
+    config = Config({gene.name: gene.default for gene in facts.record.genes})
+    own = next(trial for trial in facts.measured if not trial.control)
+    default = replace(own, proposal=replace(own.proposal, config=config))
+    trials = tuple(default if trial is own else trial for trial in facts.trials)
+    told = first_screen(replace(facts, trials=trials))["control"]
+    assert told.endswith(f"; the default alone takes {microseconds(own.evaluation.time_us or 0.0)} µs")
+
+
+def test_values_that_never_worked_are_hatched(tmp_path: Path) -> None:
+    """A cell says how often its value was tried in vain; one that was not tried is no failure."""
     write_study(tmp_path / "r.db", 30, only_wrong=True)
     with open_readonly(tmp_path / "r.db") as reader:
         facts = gather(reader, None)
-    told = {words: [text for text, _ in values] for words, values in matrix(facts)["told"]}
     tried = {(name, one.value): one.tried for name, values in facts.values.items() for one in values}
-    assert len(told["Never worked"]) == sum(count > 0 for count in tried.values())
-    assert len(told["Not tried"]) == sum(count == 0 for count in tried.values())
     (name, value), count = next((key, count) for key, count in tried.items() if count > 1)
-    assert f"{name}={value} ({count} trials)" in told["Never worked"]
     cells = {(gene, cell.text): cell for gene, row in matrix(facts)["genes"] for cell in row}
     cell = cells[name, str(value)]
     assert (cell.note, cell.kind, cell.tip) == (

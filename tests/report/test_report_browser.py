@@ -275,7 +275,7 @@ def test_the_proof_is_read_without_scrolling(proved: Path, browser: Browser) -> 
         "playoff: fastest of 3 finalists, 1 ties with it",
     ]
     words = browser.run("document.getElementById('proof').innerText")
-    assert "At the study's 4 problems: all 5 parts passed" in words
+    assert "By running it (no formal proof), at the study's 4 problems: all 5 parts passed" in words
     assert re.search(r"As fast, but refuted: trial \d+, trial \d+ and 1 more", words)
     assert "B=1 H=1 S=39 D=64 causal=0" not in words
     browser.run("document.querySelector('#proof summary').click()")
@@ -298,7 +298,9 @@ def test_a_part_that_was_left_out_stands_before_those_that_passed(tmp_path: Path
     browser.open(_report(path), 1400)
     shown = browser.run("[...document.querySelectorAll('#proof .parts > ul > li')].map(e => e.innerText)")
     assert [one.partition(":")[0] for one in shown] == ["own problem", "fuzz skipped", "gate", "sanitizer", "playoff"]
-    assert "At B=2 H=8 S=512 D=64: 4 passed, 1 skipped" in browser.run("document.getElementById('proof').innerText")
+    assert "at B=2 H=8 S=512 D=64 causal=0: 4 passed, 1 skipped" in browser.run(
+        "document.getElementById('proof').innerText"
+    )
 
 
 def test_a_click_opens_a_trial_everywhere(measured: Path, browser: Browser) -> None:
@@ -417,7 +419,7 @@ def test_the_table_sorts_and_filters(measured: Path, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("by", ["mouse", "keyboard"])
-def test_a_cell_of_the_tunability_matrix_shows_its_trials(by: str, measured: Path, browser: Browser) -> None:
+def test_a_cell_of_the_matrix_of_values_shows_its_trials(by: str, measured: Path, browser: Browser) -> None:
     """A click, or Enter, leaves the trials with that gene's value alone in the table, whatever was filtered before."""
     browser.open(measured, 1400)
     browser.run(UNFOLD)
@@ -442,11 +444,34 @@ def test_a_cell_of_the_tunability_matrix_shows_its_trials(by: str, measured: Pat
     assert browser.run("[...document.querySelectorAll('.filters select')].map(e => e.value)") == ["", gene, value, ""]
     assert browser.run("document.activeElement.id") == "filter-value", "the keyboard is where the filter is changed"
     browser.wait_until("Math.abs(document.getElementById('trials').getBoundingClientRect().top) < 40")
-    untried = "[...document.querySelectorAll('#tunability .matrix td')].filter(e => /not tried/.test(e.textContent))"
+    untried = "[...document.querySelectorAll('#values .matrix td')].filter(e => /not tried/.test(e.textContent))"
     assert browser.run(f"{untried}.filter(e => e.querySelector('a')).length") == 0
     browser.open(f"{measured.resolve().as_uri()}#gene={gene}&value={value}&at=trials", 1400)
     assert browser.run("document.getElementById('trials').open"), "its address, in another window, shows them too"
     browser.wait_until(f"{status}.startsWith('{wanted} of ')")
+    assert silent(browser)
+
+
+def test_what_failed_with_a_value_is_a_click_away(refuted: Path, browser: Browser) -> None:
+    """A count of failures opens exactly those trials; a refuted one says so in the table and has its mark."""
+    browser.open(refuted, 1400)
+    assert browser.run("document.querySelectorAll('#came .plot .mark.refuted').length") == 1
+    browser.run(UNFOLD)
+    data = stored(refuted)
+    rows = [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
+    link = browser.run("document.querySelector('.values a[href*=\"outcome=wrong\"]').getAttribute('href')")
+    asked = dict(part.split("=") for part in link[1:].split("&"))
+    gene = [one["name"] for one in data["genes"]].index(asked["gene"])
+    value = data["genes"][gene]["values"].index(asked["value"])
+    wrong = sum(row["genes"][gene] == value and data["outcomes"][row["outcome"]] == "wrong" for row in rows)
+    status = "document.querySelector('#trials [role=status]').textContent"
+    browser.run(f"document.querySelector('.values a[href=\"{link}\"]').click()")
+    browser.wait_until(f"{status}.startsWith('{wrong} of {len(rows)} trials')")
+    browser.run("document.querySelector('.values a[href*=\"outcome=refuted\"]').click()")
+    browser.wait_until(f"{status}.startsWith('1 of {len(rows)} trials')")
+    cells = browser.run("[...document.querySelectorAll('.trials tbody td')].map(e => e.textContent)")
+    assert cells[0].startswith("measured, refuted")
+    assert cells[-1] == "fuzz: o[0, 3] is -1.05, expected -1.06"
     assert silent(browser)
 
 

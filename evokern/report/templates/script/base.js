@@ -37,12 +37,16 @@ const micro = value => `${digits(value)} ${data.unit}`;
 function trialOf(row) {
   const trial = {};
   data.columns.forEach((name, place) => { trial[name] = row[place]; });
-  const measured = data.outcomes[trial.outcome] === "measured";
-  trial.kind = measured && trial.control ? 1 : data.mark_of[trial.outcome];
+  trial.measured = data.outcomes[trial.outcome] === "measured";
+  mark(trial);
+  return trial;
+}
+// A verification may refute a trial after it was drawn.
+const refuted = trial => trial.number in data.refuted;
+function mark(trial) {
+  trial.kind = !trial.measured ? data.mark_of[trial.outcome] : refuted(trial) ? 2 : trial.control ? 1 : data.mark_of[trial.outcome];
   trial.lane = data.marks[trial.kind][2];
   trial.time = trial.lane ? null : trial.us;
-  trial.measured = measured;
-  return trial;
 }
 let trials = [], byNumber = new Map(), fastest = null, scale = null, elites = new Map();
 
@@ -50,9 +54,10 @@ let trials = [], byNumber = new Map(), fastest = null, scale = null, elites = ne
 function digest() {
   trials.sort((a, b) => a.number - b.number);
   byNumber = new Map(trials.map(trial => [trial.number, trial]));
+  trials.forEach(mark);
   const counted = [0, 0];
   for (const trial of trials) trial.evaluated = (counted[trial.control] += trial.counts);
-  const timed = trials.filter(trial => trial.measured && !(trial.number in data.refuted)).sort((a, b) => a.us - b.us || a.number - b.number);
+  const timed = trials.filter(trial => trial.measured && !refuted(trial)).sort((a, b) => a.us - b.us || a.number - b.number);
   timed.forEach((trial, place) => { trial.rank = place; });
   elites = new Map();
   for (const gene of data.choices) {
@@ -81,10 +86,11 @@ const baselineName = () => /baseline/i.test(data.baseline[0]) ? data.baseline[0]
 const timeOf = trial => trial.number === data.champion ? data.champion_us : trial.us;
 const text = place => place < 0 ? "" : data.texts[place];
 const valueOf = (trial, gene) => trial.genes[gene] < 0 ? "?" : data.genes[gene].values[trial.genes[gene]];
-const outcomeOf = trial => data.outcomes[trial.outcome] + (trial.unchecked ? ", not checked" : "");
+const outcomeOf = trial => data.outcomes[trial.outcome] + (trial.unchecked ? ", not checked" : "") + (refuted(trial) ? ", refuted" : "");
+const reasonOf = trial => refuted(trial) ? data.refuted[trial.number] : text(trial.reason);
 function spoken(trial) {
   const time = trial.measured ? `, ${micro(timeOf(trial))}` : trial.reason >= 0 ? `: ${text(trial.reason).slice(0, 90)}` : "";
-  return `trial ${trial.number}, ${outcomeOf(trial)}${trial.control ? ", drawn by the control" : ""}${trial.number in data.refuted ? ", refuted by its verification" : ""}${time}`;
+  return `trial ${trial.number}, ${outcomeOf(trial)}${trial.control ? ", drawn by the control" : ""}${time}`;
 }
 
 // What must be scrolled to be read is reached by the keyboard; what fits is no stop on the way.

@@ -55,7 +55,7 @@ function facts(trial) {
     const same = trials.filter(one => one.constraint === trial.constraint), name = text(trial.constraint);
     rows.push(element("dt", {}, "constraint or check"), element("dd", {}, name, " ", element("button", { type: "button", class: "link", onclick: () => { change({ constraint: name }); unfold("trials"); } }, `${several(same.length, "trial")} so`)));
   }
-  if (String(trial.number) in data.refuted) add("refuted", data.refuted[trial.number]);
+  if (refuted(trial)) add("refuted", data.refuted[trial.number]);
   add("elite", elites.has(trial) && `the fastest with ${elites.get(trial).join(", ")}`);
   const used = [];
   if (trial.registers !== null) used.push(`${trial.registers} registers a thread`);

@@ -27,7 +27,7 @@ document.addEventListener("click", event => {
   const given = new URLSearchParams(link.getAttribute("href").slice(1));
   event.preventDefault();
   if (given.has("trial")) select(Number(given.get("trial")), link);
-  else if (given.has("gene")) showTrials({ gene: given.get("gene"), value: given.get("value") });
+  else if (given.has("gene")) showTrials({ gene: given.get("gene"), value: given.get("value"), outcome: given.get("outcome") || "" });
   else if (given.has("against")) { change({ against: given.get("against") }); unfold("genes"); }
   else unfold(link.getAttribute("href").slice(1));
 });

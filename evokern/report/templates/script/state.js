@@ -1,5 +1,6 @@
 // What is selected, filtered and sorted: one state, which every view shows and the page's address keeps.
 const state = { trial: null, sort: "us", down: false, outcome: "", gene: "", value: "", constraint: "", against: "" };
+const REFUTED = "refuted";  // an outcome of the filter beside those of the trials: a verification found it later
 const FILTERS = ["outcome", "gene", "value", "constraint"];
 const views = [];  // each has draw(), for new data or another state that it follows(), and pick(), for another trial
 
@@ -60,7 +61,7 @@ function drawNext() {
 }
 const filtered = () => Boolean(state.outcome || state.constraint || (state.gene && state.value));
 function passes(trial) {
-  if (state.outcome && data.outcomes[trial.outcome] !== state.outcome) return false;
+  if (state.outcome && data.outcomes[trial.outcome] !== state.outcome && !(state.outcome === REFUTED && refuted(trial))) return false;
   if (state.constraint && text(trial.constraint) !== state.constraint) return false;
   if (state.gene && state.value) {
     const gene = data.genes.findIndex(one => one.name === state.gene);

@@ -10,7 +10,7 @@ const COLUMNS = [
   ["shared", "shared, KiB", trial => trial.shared === null ? null : trial.shared / 1024],
   ["occupancy", "occupancy, %", trial => trial.occupancy],
   ["choices", "differs from the champion in", trial => differing(trial).length],
-  ["reason", "reason", trial => text(trial.reason)],
+  ["reason", "reason", reasonOf],
 ];
 function differing(trial) {
   if (!fastest) return [];
@@ -23,7 +23,7 @@ const cells = {
   shared: trial => trial.shared === null ? "–" : round(trial.shared / 1024),
   occupancy: trial => trial.occupancy ?? "–",
   outcome: trial => outcomeOf(trial) + (trial.control ? " (control)" : ""),
-  reason: trial => text(trial.reason).length > 140 ? `${text(trial.reason).slice(0, 139)}…` : text(trial.reason),
+  reason: trial => reasonOf(trial).length > 140 ? `${reasonOf(trial).slice(0, 139)}…` : reasonOf(trial),
   choices: trial => {
     if (trial === fastest) return "it is the champion";
     const found = differing(trial), shown = found.slice(0, 5).map(gene => `${data.genes[gene].name}=${valueOf(trial, gene)}`);
@@ -90,6 +90,7 @@ class Table {
     const outcomes = new Map(), constraints = new Map();
     for (const trial of trials) {
       outcomes.set(data.outcomes[trial.outcome], (outcomes.get(data.outcomes[trial.outcome]) || 0) + 1);
+      if (refuted(trial)) outcomes.set(REFUTED, (outcomes.get(REFUTED) || 0) + 1);
       if (trial.constraint >= 0) constraints.set(text(trial.constraint), (constraints.get(text(trial.constraint)) || 0) + 1);
     }
     // A recording has no resources: what is known of no trial is no column.

@@ -35,7 +35,7 @@ class View {
 
 class Convergence extends View {
   constructor(holder, minutes) {
-    super(holder, 300);
+    super(holder, minutes ? 300 : 208);
     this.minutes = minutes;
   }
   draw() {
@@ -61,7 +61,7 @@ class Convergence extends View {
       let best = Infinity;
       const points = [];
       for (const trial of trials) {
-        if (trial.control !== drawn || !trial.times || !trial.us || trial.us >= best) continue;
+        if (trial.control !== drawn || !trial.times || refuted(trial) || !trial.us || trial.us >= best) continue;
         best = trial.us;
         points.push([at(trial), best]);
       }

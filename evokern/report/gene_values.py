@@ -1,0 +1,293 @@
+"""What became of each value of each gene that was varied, and what is worth trying next."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from evokern.analysis.control_verdict import TIE
+from evokern.declaration.space import Gene, Space, Value
+from evokern.report.facts import Facts
+from evokern.study.trial import Outcome, Trial
+from evokern.wording import microseconds, several
+
+REFUTED = "refuted"
+"""What the page's filter of outcomes calls trials that their verification refuted."""
+FIRST_WORDS = 70
+"""Characters of a failure's reason that a line shows."""
+NAMED = 3
+"""Things to try that the first screen names of each kind; the section has all."""
+NO_LESS = 1
+"""Least value of a number of things: a gene at it has nothing below that a study could allow."""
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Words that lead to trials."""
+
+    words: str
+    """What is said."""
+    link: str
+    """Address behind `#`, as the page's script reads it; empty for none."""
+
+
+@dataclass(frozen=True)
+class ValueLine:
+    """One value of one gene."""
+
+    value: str
+    """The value."""
+    chosen: bool
+    """Whether it is the champion's."""
+    trials: Linked
+    """How many trials have it."""
+    without_effect: int
+    """Those of them in which another choice takes the gene's effect away."""
+    worked: int
+    """Trials that were right and timed, and that no verification refuted; the same program as another counts too."""
+    slow: Linked | None
+    """Trials that were not timed to the end; None for none."""
+    failed: tuple[Linked, ...]
+    """The others by outcome, each with the first words of a reason."""
+    best: Linked | None
+    """Time of the fastest that stands, which leads to that trial."""
+    told: Linked
+    """What the champion is held against: in how many genes the best, or the nearest of those that failed, differs."""
+    remark: str
+    """Whether it was ever tried with the decisive choice."""
+
+
+def link_to(gene: str, value: Value, outcome: str = "") -> str:
+    """Return the address of the trials with a gene's value, or of those among them that the page's filter calls so."""
+    ended = {"outcome": outcome} if outcome else {}
+    return f"#{urlencode({'gene': gene, 'value': value, **ended, 'at': 'trials'})}"
+
+
+def ordered(values: Iterable[Value]) -> list[Value]:
+    """Return values as they are read: numbers by size, names as they were declared."""
+    listed = list(values)
+    return sorted(listed) if all(isinstance(value, int | float) for value in listed) else listed
+
+
+def deciding(facts: Facts) -> list[str]:
+    """Return the genes that decide the time by the model, the first one most.
+
+    A gene is left out where the best trials with each of its values take the same: what it does shows in none of them.
+    """
+    effects = facts.learned.effects
+    found = []
+    for name in sorted(effects, key=lambda name: -effects[name].share):
+        timed = [one.best_us for one in facts.values[name] if one.best_us is not None]
+        if len(timed) < 2 or max(timed) > min(timed) * (1 + TIE):
+            found.append(name)
+    return found
+
+
+def decisive_choice(facts: Facts) -> tuple[str, Value] | None:
+    """Return the champion's value of the gene that decides most: by its ablation, else by the model of the genes.
+
+    Returns:
+        The gene's name and the value; None without a champion, or where neither says so.
+    """
+    best = facts.best
+    if best is None:
+        return None
+    space = Space(facts.record.genes)
+    active = {gene.name for gene in space.genes if space.active(gene, best.config)}
+    if facts.ablation is not None and facts.ablation.trial == best.number:
+        costs = {row["gene"]: row["ratio"] for row in facts.ablation.result["alone"] if row["gene"] and row["ratio"]}
+        worst = max((name for name in costs if name in active), key=lambda name: float(costs[name]), default="")
+        if worst and costs[worst] > 1 + TIE:
+            return worst, best.config[worst]
+    most = next((name for name in deciding(facts) if name in active), "")
+    return (most, best.config[most]) if most else None
+
+
+class GeneValues:
+    """What a study's trials say of each value of its genes."""
+
+    def __init__(self, facts: Facts) -> None:
+        """Sort the trials by the values that they have.
+
+        Args:
+            facts: the study.
+        """
+        self._facts = facts
+        self._space = Space(facts.record.genes)
+        self._decisive = decisive_choice(facts)
+        self._together = "=".join(map(str, self._decisive or ()))
+        self._apart: dict[int, int] = {}
+        """Trial → in how many genes it differs from the champion, as far as that was asked."""
+        self._trials: dict[tuple[str, Value], list[Trial]] = defaultdict(list)
+        """Gene and value → trials; a gene without effect has its default there."""
+        self._ended: dict[int, str] = {}
+        """Trial → how it ended, by the words of the page's filter."""
+        for trial in facts.trials:
+            self._ended[trial.number] = REFUTED if trial.number in facts.refuted else outcome_words(trial.outcome)
+            for item in trial.config.items():
+                self._trials[item].append(trial)
+
+    def genes(self) -> list[dict[str, Any]]:
+        """Return every gene of which several values were tried, with a line for each of its values."""
+        return [
+            {
+                "name": gene.name,
+                "doc": gene.doc,
+                "inactive": self._without_effect(gene),
+                "lines": [self._line(gene, value) for value in ordered(gene.values)],
+            }
+            for gene in self._space.genes
+            if sum(bool(self._trials[gene.name, value]) for value in gene.values) > 1
+        ]
+
+    def next_steps(self) -> dict[str, Any]:
+        """Return what the study leaves to try: numbers at the edge of what it allowed, values not fairly compared."""
+        best = self._facts.best
+        if best is None:
+            return {"edges": [], "untried": [], "with": "", "sentence": ""}
+        rank = {name: -effect.share for name, effect in self._facts.learned.effects.items()}
+        genes = [gene for gene in self._space.genes if self._space.active(gene, best.config)]
+        genes.sort(key=lambda gene: rank.get(gene.name, 0.0))
+        edges = [edge for gene in genes if (edge := _edge(gene, best.config[gene.name]))]
+        untried = [
+            Linked(f"{gene.name}={value}", link_to(gene.name, value) if self._trials[gene.name, value] else "")
+            for gene in genes
+            for value in ordered(gene.values)
+            if self._untried(gene, value)
+        ]
+        together = self._together
+        parts = [_some([short for short, _ in edges]) if edges else "no gene is at an edge of its values"]
+        if untried:
+            parts.append(f"with {together}, untried: {_some([one.words for one in untried])}")
+        elif together:
+            parts.append(f"every value was tried with {together}")
+        return {
+            "edges": [words for _, words in edges],
+            "untried": untried,
+            "with": together,
+            "sentence": "; ".join(parts),
+        }
+
+    def _without_effect(self, gene: Gene) -> str:
+        """Return which choice of the champion takes a gene's effect away; empty where it has one."""
+        chosen = self._facts.best.config if self._facts.best else {}
+        return next((f"{one}={chosen[one]}" for one, of in gene.when.items() if chosen and chosen[one] not in of), "")
+
+    def _line(self, gene: Gene, value: Value) -> ValueLine:
+        mine, best, name = self._trials[gene.name, value], self._facts.best, gene.name
+        ended: dict[str, list[Trial]] = defaultdict(list)
+        for trial in mine:
+            ended[self._ended[trial.number]].append(trial)
+        slow, refuted = ended.pop(outcome_words(Outcome.SLOW), []), ended.pop(REFUTED, [])
+        timed, same = (ended.pop(outcome_words(one), []) for one in (Outcome.MEASURED, Outcome.DUPLICATE))
+        failed = []
+        for words, some in sorted(ended.items(), key=lambda item: -len(item[1])):
+            told = f"{len(some)} {words}: {_cut(some[0].evaluation.reason)}"
+            failed.append(Linked(told, link_to(name, value, words)))
+        if refuted:
+            why = _cut(self._facts.refuted[refuted[0].number])
+            failed.append(Linked(f"{len(refuted)} refuted by verification: {why}", link_to(name, value, REFUTED)))
+        fastest = min(timed, key=lambda trial: (trial.evaluation.time_us or 0.0, trial.number), default=None)
+        chosen = best is not None and best.config[name] == value
+        untried = bool(mine) and self._untried(gene, value)
+        return ValueLine(
+            value=str(value),
+            chosen=chosen,
+            trials=Linked(str(len(mine)), link_to(name, value) if mine else ""),
+            # A gene without effect is at its default.
+            without_effect=self._idle(gene, mine) if value == gene.default else 0,
+            worked=len(timed) + len(same),
+            slow=Linked(str(len(slow)), link_to(name, value, outcome_words(Outcome.SLOW))) if slow else None,
+            failed=tuple(failed),
+            best=Linked(microseconds(fastest.evaluation.time_us), f"#trial={fastest.number}") if fastest else None,
+            told=self._compared(gene, best if chosen else fastest) or self._in_vain(mine, slow, same=bool(same)),
+            remark=f"never tried with {'='.join(map(str, self._decisive or ()))}: no fair comparison"
+            if untried
+            else "",
+        )
+
+    def _idle(self, gene: Gene, mine: Sequence[Trial]) -> int:
+        """Return in how many trials another choice takes a gene's effect away."""
+        configs = [trial.config for trial in mine]
+        active = set(range(len(configs)))
+        for other, allowed in gene.when.items():
+            active = {place for place in active if configs[place][other] in allowed}
+        return len(configs) - len(active)
+
+    def _compared(self, gene: Gene, fastest: Trial | None) -> Linked | None:
+        """Return in how many genes the best trial with a value differs from the champion; None without either."""
+        best = self._facts.best
+        if fastest is None or best is None:
+            return None
+        if fastest.number == best.number:
+            return Linked("the champion's", f"#trial={best.number}")
+        apart = self._differing(fastest)
+        alone = apart == 1 and fastest.config[gene.name] != best.config[gene.name]
+        words = "its best differs from the champion in this gene alone" if alone else _apart("its best differs", apart)
+        return Linked(words, f"#trial={fastest.number}")
+
+    def _in_vain(self, mine: Sequence[Trial], slow: Sequence[Trial], *, same: bool) -> Linked:
+        """Return what is known of a value without a time of its own: no more than how far away it was tried."""
+        if not mine:
+            return Linked("not tried", "")
+        if same:
+            return Linked("only as the same program as another trial", "")
+        if self._facts.best is None:
+            return Linked("there is no champion", "")
+        nearest = min(mine, key=lambda trial: (self._differing(trial), trial.number))
+        kind = "slow or failed" if 0 < len(slow) < len(mine) else "slow" if slow else "failed"
+        one = f"{kind} in 1 trial, which differs"
+        all_of_them = f"{kind} in all {len(mine)} trials; the nearest differs"
+        words = _apart(one if len(mine) == 1 else all_of_them, self._differing(nearest))
+        return Linked(words, f"#trial={nearest.number}")
+
+    def _differing(self, trial: Trial) -> int:
+        """Return in how many genes a trial differs from the champion."""
+        assert self._facts.best is not None
+        if trial.number not in self._apart:
+            chosen = self._facts.best.config
+            self._apart[trial.number] = sum(value != chosen[name] for name, value in trial.config.items())
+        return self._apart[trial.number]
+
+    def _untried(self, gene: Gene, value: Value) -> bool:
+        """Tell whether no trial has a value together with the decisive choice, although it has an effect there."""
+        best = self._facts.best
+        if self._decisive is None or best is None or gene.name == self._decisive[0]:
+            return False
+        name, chosen = self._decisive
+        tried = any(trial.config[name] == chosen for trial in self._trials[gene.name, value])
+        return not tried and self._space.active(gene, best.config)
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """Return an outcome as the page's filter has it."""
+    return outcome.value.replace("_", " ")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= FIRST_WORDS else f"{text[:FIRST_WORDS].rpartition(' ')[0] or text[:FIRST_WORDS]} …"
+
+
+def _apart(words: str, count: int) -> str:
+    return f"{words} from the champion in {several(count, 'gene')}"
+
+
+def _edge(gene: Gene, chosen: Value) -> tuple[str, str] | None:
+    """Return what lies beyond the end of its values at which a number stands, shortly and in full; None within."""
+    values = [value for value in gene.values if isinstance(value, int | float)]
+    if gene.layer != "parameter" or len(values) < 2 or len(values) != len(gene.values):
+        return None
+    listed = ", ".join(str(value) for value in sorted(values))
+    if chosen == max(values):
+        return f"{gene.name} beyond {chosen}", f"{gene.name}={chosen} (the largest of {listed})"
+    if chosen == min(values) and min(values) > NO_LESS:
+        return f"{gene.name} below {chosen}", f"{gene.name}={chosen} (the smallest of {listed})"
+    return None
+
+
+def _some(words: Sequence[str]) -> str:
+    more = len(words) - NAMED
+    return ", ".join(words[:NAMED]) + (f" and {more} more" if more > 0 else "")

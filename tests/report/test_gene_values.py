@@ -1,0 +1,242 @@
+"""What the report says of each value of each gene: every trial once, no claim beyond what was tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_studies import measured_at, write_study
+
+from evokern.analysis.genes.importance import GeneEffect
+from evokern.declaration.space import Mutation, Parameter, Space, Value
+from evokern.report import gather, page
+from evokern.report.facts import Facts
+from evokern.report.first_screen import first_screen
+from evokern.report.gene_values import GeneValues, ValueLine, deciding, decisive_choice, ordered
+from evokern.report.genes import matrix
+from evokern.report.marks import MARKS, REFUTED
+from evokern.report.origin import words
+from evokern.report.space import convergence_plot, improvement, outcomes, slow_trials
+from evokern.store import ProofRecord, open_readonly
+from evokern.study.trial import Evaluation, Outcome, Proposal, Trial
+
+GENES = (
+    Mutation("CORES", ("mma", "wgmma")),
+    Mutation("LAYOUT", ("xor", "padded", "plain")),
+    Parameter("TILE", (64, 16, 128), default=64),
+    Parameter("WARPS", (1, 2, 4), default=2),
+    Parameter("STAGES", (2, 1, 3), default=2, when={"CORES": ("wgmma",)}),
+    Parameter("SPLIT", (1, 2), default=1, when={"CORES": ("mma",)}),
+)
+SPACE = Space(GENES)
+CHAMPION = {"CORES": "wgmma", "TILE": 128, "WARPS": 1, "STAGES": 3}
+
+
+def wrong(text: str) -> Evaluation:
+    return Evaluation(Outcome.WRONG, evidence={"check": "tolerance", "message": text})
+
+
+def slow(factor: float) -> Evaluation:
+    return Evaluation(Outcome.SLOW, evidence={"elite_us": 5.0, "limit_us": 5.0 * factor})
+
+
+TRIALS: tuple[tuple[dict[str, Value], Evaluation], ...] = (
+    ({}, measured_at(0, 8.0)),
+    (CHAMPION, measured_at(1, 5.0)),
+    (CHAMPION | {"WARPS": 4}, measured_at(2, 6.0)),
+    ({"LAYOUT": "plain"}, wrong("o[0, 1] is 3.5, expected 1.2")),
+    ({"LAYOUT": "padded", "TILE": 16}, slow(3.1)),
+    ({"LAYOUT": "padded", "SPLIT": 2}, slow(3.1)),
+    ({"LAYOUT": "padded", "SPLIT": 2, "WARPS": 4}, measured_at(6, 7.0)),
+)
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Facts:
+    """A study whose trials are those above."""
+    write_study(tmp_path / "r.db", 8)
+    with open_readonly(tmp_path / "r.db") as reader:
+        found = gather(reader, None)
+    trials = tuple(
+        Trial(number, Proposal(SPACE.with_changes(SPACE.default(), changes)), evaluation, float(number))
+        for number, (changes, evaluation) in enumerate(TRIALS)
+    )
+    row = {"value": None, "time_us": 6.0, "note": "", "ratio_ci95": None}
+    alone = [{**row, "gene": "TILE", "ratio": 1.05}, {**row, "gene": "CORES", "ratio": 1.4}]
+    ablation = ProofRecord("ablate", 1, "2026-11-23", {"alone": alone})
+    return replace(
+        found,
+        record=replace(found.record, genes=GENES),
+        trials=trials,
+        best=trials[1],
+        ablation=ablation,
+        learned=replace(found.learned, effects={}),
+        curves={"evo": trials},
+    )
+
+
+def line(facts: Facts, gene: str, value: Value) -> ValueLine:
+    (row,) = (row for row in GeneValues(facts).genes() if row["name"] == gene)
+    (found,) = (one for one in row["lines"] if one.value == str(value))
+    assert isinstance(found, ValueLine)
+    return found
+
+
+def test_each_trial_of_a_value_is_told_once(facts: Facts) -> None:
+    """Worked, slow and failed add up to the trials that have the value; numbers stand by size."""
+    counted = Counter(item for trial in facts.trials for item in trial.config.items())
+    told = GeneValues(facts).genes()
+    assert [row["name"] for row in told] == [gene.name for gene in GENES]
+    for row in told:
+        for one in row["lines"]:
+            failed = sum(int(part.words.split()[0]) for part in one.failed)
+            assert one.worked + int(one.slow.words if one.slow else 0) + failed == int(one.trials.words)
+            (value,) = (value for value in SPACE.gene(row["name"]).values if str(value) == one.value)
+            assert int(one.trials.words) == counted[row["name"], value]
+    assert [one.value for row in told if row["name"] == "TILE" for one in row["lines"]] == ["16", "64", "128"]
+    assert ordered(["xor", "plain"]) == ["xor", "plain"]
+
+
+def test_a_value_that_failed_is_told_as_what_it_is(facts: Facts) -> None:
+    """One failure far from the champion is no proof that it never works; the line leads to that trial."""
+    one = line(facts, "LAYOUT", "plain")
+    assert one.told.words == "failed in 1 trial, which differs from the champion in 5 genes"
+    assert one.told.link == "#trial=3"
+    assert [(part.words, part.link) for part in one.failed] == [
+        ("1 wrong: o[0, 1] is 3.5, expected 1.2", "#gene=LAYOUT&value=plain&outcome=wrong&at=trials")
+    ]
+    assert one.remark == "never tried with CORES=wgmma: no fair comparison"
+    tile = line(facts, "TILE", 16)
+    assert tile.told.words == "slow in 1 trial, which differs from the champion in 5 genes"
+    assert tile.slow is not None
+    assert tile.slow.link == "#gene=TILE&value=16&outcome=slow&at=trials"
+
+
+def test_a_value_s_best_is_held_against_the_champion(facts: Facts) -> None:
+    """A difference in that gene alone is a fair comparison, and one in more genes says in how many."""
+    assert line(facts, "WARPS", 1).told.words == "the champion's"
+    assert line(facts, "WARPS", 4).told.words == "its best differs from the champion in this gene alone"
+    assert line(facts, "WARPS", 4).remark == ""
+    padded = line(facts, "LAYOUT", "padded")
+    assert (padded.best.link if padded.best else "") == "#trial=6"
+    assert padded.told.words == "its best differs from the champion in 6 genes"
+    refuted = replace(facts, refuted={2: "fuzz: off"})
+    four = line(refuted, "WARPS", 4)
+    assert [(part.words, part.link) for part in four.failed] == [
+        ("1 refuted by verification: fuzz: off", "#gene=WARPS&value=4&outcome=refuted&at=trials")
+    ]
+    assert (four.best.link if four.best else "") == "#trial=6"
+    (counted,) = (one for one in refuted.values["WARPS"] if one.value == 4)
+    assert (counted.tried, counted.worked, counted.best_us) == (2, 1, facts.trials[6].evaluation.time_us)
+
+
+def test_genes_without_effect_in_the_champion_are_marked(facts: Facts) -> None:
+    """Another choice takes the effect away; such a gene is neither at an edge nor lacks a comparison."""
+    inactive = {row["name"]: row["inactive"] for row in GeneValues(facts).genes()}
+    assert {name: words for name, words in inactive.items() if words} == {"SPLIT": "CORES=wgmma"}
+    steps = GeneValues(facts).next_steps()
+    assert all("SPLIT" not in text for text in (steps["sentence"], *steps["edges"]))
+    assert line(facts, "SPLIT", 2).remark == ""
+    assert line(facts, "STAGES", 2).without_effect == 5
+
+
+def test_what_to_try_next_is_at_the_edge_or_untried_with_the_decisive_choice(facts: Facts) -> None:
+    """The gene that costs most when taken back is decisive; a count of one has nothing below."""
+    assert decisive_choice(facts) == ("CORES", "wgmma")
+    told = GeneValues(facts).next_steps()
+    assert told["edges"] == ["TILE=128 (the largest of 16, 64, 128)", "STAGES=3 (the largest of 1, 2, 3)"]
+    untried = {one.words: bool(one.link) for one in told["untried"]}
+    assert untried == {
+        "LAYOUT=padded": True,
+        "LAYOUT=plain": True,
+        "TILE=16": True,
+        "TILE=64": True,
+        "WARPS=2": True,
+        "STAGES=1": False,
+        "STAGES=2": True,
+    }
+    assert first_screen(facts)["next"] == told["sentence"]
+    inner = {"CORES": "wgmma", "TILE": 64, "STAGES": 2}
+    best = Trial(1, Proposal(SPACE.with_changes(SPACE.default(), inner)), measured_at(1, 5.0))
+    within = GeneValues(replace(facts, best=best)).next_steps()
+    assert within["edges"] == []
+    assert told["sentence"].startswith("TILE beyond 128, STAGES beyond 3; with CORES=wgmma, untried: LAYOUT=padded, ")
+    assert within["sentence"].startswith("no gene is at an edge of its values; ")
+
+
+def test_a_gene_whose_values_take_the_same_is_not_decisive(facts: Facts) -> None:
+    """The model may give it a share of what slow trials differ in; the first screen and its section leave it out."""
+    even = GeneEffect(0.6, (0.5, 0.7), 1.0, (1.0, 1.0), {})
+    shares = {"LAYOUT": replace(even, share=0.4), "WARPS": even, "CORES": replace(even, share=0.1)}
+    learned = replace(facts.learned, effects=shares)
+    assert deciding(replace(facts, learned=learned)) == ["WARPS", "LAYOUT", "CORES"]
+    default, four = facts.trials[0], facts.trials[2]
+    further = (
+        replace(four, number=7, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
+        replace(default, number=8, evaluation=replace(four.evaluation, time_us=facts.trials[1].evaluation.time_us)),
+    )
+    found = replace(facts, learned=learned, trials=(*facts.trials, *further))
+    assert deciding(found) == ["LAYOUT"], "the best with each value of the others takes the same"
+    told = first_screen(found)["decides"]["genes"]
+    assert [(gene["name"], gene["default"]) for gene in told] == [("LAYOUT", True)]
+    assert decisive_choice(replace(found, ablation=None)) == ("LAYOUT", "xor")
+
+
+def test_slow_means_one_thing_everywhere(facts: Facts) -> None:
+    """How many, and by what factor, come of the trials; legend, outcomes and words say the same."""
+    assert slow_trials(facts) == (
+        "2 of 7 trials were slow: not timed to the end because measured slower than 3.1 times the time to beat; "
+        "answer not checked of 2, stopped at their first launches"
+    )
+    meaning = slow_trials(facts).partition(": ")[2]
+    assert dict(words(facts)["words"])["slow"] == meaning == matrix(facts)["slow"]
+    assert outcomes(facts)["slow"] == slow_trials(facts) == first_screen(facts)["slow"]
+    label = next(mark.label for mark in MARKS if mark.kind == "slow")
+    assert [bar.name for bar in outcomes(facts)["outcomes"].rows if "slow" in bar.name] == [f"{label}, not checked"]
+    other = replace(facts.trials[4], evaluation=slow(2.2))
+    told = slow_trials(replace(facts, trials=(*facts.trials[:4], other, *facts.trials[5:])))
+    assert "slower than 2.2 to 3.1 times the time to beat" in told
+    drawn = tuple(
+        replace(t, proposal=replace(t.proposal, control=t.number == 4)) if t.outcome is Outcome.SLOW else t
+        for t in facts.trials
+    )
+    controlled = replace(facts, trials=drawn, control={}, record=replace(facts.record, control="random"))
+    assert slow_trials(controlled).startswith(
+        "2 of 7 trials were slow, 1 drawn by the control (random) and 1 by the sampler (evo): "
+    )
+
+
+def test_refuted_trials_are_no_best_of_the_curve(facts: Facts) -> None:
+    """The curve's steps and the sentence are of trials that stand, and a refuted one has a mark of its own."""
+    trials = (*facts.trials, replace(facts.trials[1], number=7, evaluation=measured_at(7, 3.0)))
+    eight = (*trials, replace(facts.trials[0], number=8))
+    found = replace(facts, trials=eight, curves={"evo": eight}, refuted={7: "fuzz: off"})
+    assert improvement(found).startswith("The sampler's best is trial 1, its 2nd of 9 evaluated trials; ")
+    plot = convergence_plot(found, over_time=False)
+    assert plot is not None
+    assert [words for kind, _, words in plot.marks if kind == "refuted"] == [f"{MARKS[REFUTED].label}: 1"]
+    assert improvement(replace(found, refuted={})).startswith("The sampler's best is trial 7, ")
+
+
+def test_the_page_has_the_section_and_leads_to_it(tmp_path: Path) -> None:
+    """First screen and outcomes link to the values of each gene."""
+    write_study(tmp_path / "r.db", 40, control="random")
+    with open_readonly(tmp_path / "r.db") as reader:
+        text = page(reader)
+    assert "Values of each gene: which worked, which did not" in text
+    assert text.count('href="#values"') == 3, "the list of sections, the first screen, the outcomes"
+
+
+def test_without_a_champion_nothing_is_held_against_one(tmp_path: Path) -> None:
+    """Every trial was wrong: values are counted, and there is nothing to widen."""
+    write_study(tmp_path / "r.db", 30, only_wrong=True)
+    with open_readonly(tmp_path / "r.db") as reader:
+        facts = gather(reader, None)
+    told: dict[str, Any] = GeneValues(facts).next_steps()
+    assert (told["sentence"], told["edges"], told["untried"]) == ("", [], [])
+    every = [one for row in GeneValues(facts).genes() for one in row["lines"] if one.trials.link]
+    assert {one.told.words for one in every} == {"there is no champion"}
+    assert all(one.failed[0].words.startswith(f"{one.trials.words} wrong: ") for one in every)
