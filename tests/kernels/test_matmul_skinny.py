@@ -140,8 +140,11 @@ FAULTS = [
 ]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("name", "right", "broken", "problem", "choices"), FAULTS)
+@pytest.mark.parametrize(
+    ("name", "right", "broken", "problem", "choices"),
+    # A third of them in each run of all tests; the others take another minute.
+    [pytest.param(*one, marks=pytest.mark.slow if n % 3 else pytest.mark.thorough) for n, one in enumerate(FAULTS)],
+)
 def test_a_fault_is_caught(name: str, right: str, broken: str, problem: str, choices: Genes, tmp_path: Path) -> None:
     """One change of the text, and the gate or the sanitizer turns a candidate away that is right without it."""
     kernel = _edited(tmp_path, name, right, broken)
