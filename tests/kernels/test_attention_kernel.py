@@ -2,7 +2,6 @@
 
 import random
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -10,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from edited_kernel import edited_kernel
 from paths import KERNELS
 
 from evokern import simt
@@ -216,12 +216,7 @@ def test_a_chip_without_bf16_is_a_named_constraint():
 )
 def test_a_fault_of_bf16_is_caught(name, right, broken, tmp_path):
     """One change of the text, and the gate turns the default candidate away."""
-    for folder in ("attention", "common"):
-        shutil.copytree(KERNELS / folder, tmp_path / folder)
-    text = (tmp_path / name).read_text(encoding="utf-8")
-    assert text.count(right) == 1
-    (tmp_path / name).write_text(text.replace(right, broken), encoding="utf-8")
-    kernel = load_kernel(tmp_path / "attention")
+    kernel = edited_kernel(tmp_path, "attention", name, right, broken)
     problem = kernel.problem("1,1,72,64,dtype=bf16")
     context = WorkerContext(kernel.folder, (problem,), CHIPS["l4"])
     settings = SimSettings(context, GateSettings(), TimingSettings(), SimulationSettings(), kernel.space.default())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from edited_kernel import edited_kernel
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 
@@ -167,13 +167,7 @@ def test_what_has_no_bf16_is_a_named_constraint() -> None:
 )
 def test_a_fault_of_the_layout_is_caught(name: str, right: str, broken: str, tmp_path: Path) -> None:
     """One change of the text, and the gate or the sanitizer turns a candidate at nt away."""
-    for folder in ("matmul", "common"):
-        shutil.copytree(KERNELS / folder, tmp_path / folder)
-    path = tmp_path / "matmul" / name
-    text = path.read_text(encoding="utf-8")
-    assert text.count(right) == 1
-    path.write_text(text.replace(right, broken), encoding="utf-8")
-    kernel = load_kernel(tmp_path / "matmul")
+    kernel = edited_kernel(tmp_path, "matmul", f"matmul/{name}", right, broken)
     wgmma = {**WGMMA, "BLOCK_M": 64, "BLOCK_K": 32} if name.startswith("wgmma") else {}
     config = kernel.space.canonical({**kernel.space.default(), "BLOCK_M": 64, "BLOCK_N": 64, **wgmma})
     problem = kernel.problem("72,136,88,layout=nt")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
+from edited_kernel import edited_kernel
 from paths import KERNELS
 
 from evokern.declaration.feasibility import check, launches_of
@@ -64,16 +64,6 @@ def test_right_and_without_a_race_on_the_ptx_machine(problem: str, choices: Gene
     assert check(KERNEL, config, [p], CHIPS["l4"], essential=True) is None
     verdict = _worker(KERNEL, p)._check(config, p)
     assert verdict.passed, verdict.evidence
-
-
-def _edited(folder: Path, name: str, right: str, broken: str) -> Kernel:
-    for part in ("matmul", "common"):
-        shutil.copytree(KERNELS / part, folder / part)
-    path = folder / "matmul" / name
-    text = path.read_text(encoding="utf-8")
-    assert text.count(right) == 1
-    path.write_text(text.replace(right, broken), encoding="utf-8")
-    return load_kernel(folder / "matmul")
 
 
 NT: Genes = {"WARP_COLUMNS": 16, "STAGES": 2}
@@ -147,7 +137,7 @@ FAULTS = [
 )
 def test_a_fault_is_caught(name: str, right: str, broken: str, problem: str, choices: Genes, tmp_path: Path) -> None:
     """One change of the text, and the gate or the sanitizer turns a candidate away that is right without it."""
-    kernel = _edited(tmp_path, name, right, broken)
+    kernel = edited_kernel(tmp_path, "matmul", f"matmul/{name}", right, broken)
     p = kernel.problem(problem)
     config = _candidate(kernel, **choices)
     assert check(kernel, config, [p], CHIPS["l4"], essential=True) is None

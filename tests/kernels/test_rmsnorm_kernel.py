@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from edited_kernel import edited_kernel
 from kernel_rules import asserted_rules, verdicts
 from paths import KERNELS
 
@@ -197,12 +197,7 @@ def test_a_fault_is_caught(
     name: str, right: str, broken: str, problem: str, choices: dict[str, Value], tmp_path: Path
 ) -> None:
     """One change of the text, and the gate or the sanitizer turns the kernel away."""
-    for folder in ("rmsnorm", "common"):
-        shutil.copytree(KERNELS / folder, tmp_path / folder)
-    text = (tmp_path / name).read_text(encoding="utf-8")
-    assert text.count(right) == 1
-    (tmp_path / name).write_text(text.replace(right, broken), encoding="utf-8")
-    kernel = load_kernel(tmp_path / "rmsnorm")
+    kernel = edited_kernel(tmp_path, "rmsnorm", name, right, broken)
     config = kernel.space.canonical({**kernel.space.default(), **choices})
     at = kernel.problem(problem)
     try:
